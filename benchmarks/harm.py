@@ -13,15 +13,15 @@ import asyncio
 import os
 from pathlib import Path
 
-from waltzrl.build.verify import (
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.evaluation.intervals import Estimate
+from waltzrl.gateway.settings import load_gateway
+from waltzrl.verify.opening import (
     Verification,
     VerificationSettings,
     read_verification_sets,
     verify,
 )
-from waltzrl.config.gateway import load_gateway
-from waltzrl.evaluation.intervals import Estimate
-from waltzrl.rules import load_rulebook
 
 SETS = (
     "simplesafetytests",

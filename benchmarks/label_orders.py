@@ -19,7 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.label_orders import ORDERS, World
-from waltzrl.release.correction import observed_rate
+from waltzrl.evaluation.sample_correction import observed_rate
 
 WORLDS = ((510, 0.212, 0.07), (239, 0.172, 0.07), (358, 0.036, 0.08), (510, 0.06, 0.01))
 """Answers, the true rate, and the share of good answers that the judge calls unsafe."""

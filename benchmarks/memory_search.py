@@ -24,10 +24,10 @@ from typing import Protocol, TypeVar
 from langgraph.store import base as langgraph
 from langgraph.store.sqlite import SqliteStore
 
-from waltzrl.memory import items
-from waltzrl.memory.schemas import EVALUATIONS
-from waltzrl.memory.store import MemoryStore
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
+from waltzrl.store.memory import items
+from waltzrl.store.memory.schemas import EVALUATIONS
+from waltzrl.store.memory.store import MemoryStore
 
 BATCH = 100
 LOOKUPS = 300

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from rules_vs_re import ordinary
 
-from waltzrl.privacy import Detector, RedactionRules
-from waltzrl.privacy.scanner import PersonalDataScanner
+from waltzrl.store.privacy import Detector, RedactionRules
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

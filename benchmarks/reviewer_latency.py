@@ -12,7 +12,7 @@ import resource
 from time import perf_counter
 
 from waltzrl.agents.classifier import MOST_AT_ONCE, ClassifierReviewer
-from waltzrl.build.reviewers import open_reviewer
+from waltzrl.agents.opening import open_reviewer
 from waltzrl.records import Message, Prompt, Reply
 
 SENTENCE = "Knead the dough for ten minutes, and let it rest in a warm place until it has doubled. "

@@ -20,11 +20,11 @@ from pathlib import Path
 from time import perf_counter
 
 from waltzrl.agents import FeedbackAgent, HybridReviewer, RulesReviewer, load_wording
-from waltzrl.build.models import local_policy, remote_policy
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.evaluation.intervals import Estimate, share
 from waltzrl.policies import Policy, Sampling
+from waltzrl.policies.opening import local_policy, remote_policy
 from waltzrl.records import Feedback, Message, Prompt, Reply
-from waltzrl.rules import load_rulebook
 
 THRESHOLD = 0.7
 Labelled = tuple[str, str, bool]

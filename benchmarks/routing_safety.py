@@ -14,7 +14,7 @@ from statistics import median, quantiles
 from time import process_time
 
 from waltzrl import open_guard
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.routing import AgentCapability, AgentRegistry, Router, RoutingPlan, Task, TaskGraph
 from waltzrl.routing.execution import Executor
 from waltzrl.routing.runner import Work

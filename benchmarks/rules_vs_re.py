@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from waltzrl.rules import Rule, load_rulebook
+from waltzrl.agents.rules import Rule, load_rulebook
 
 SIZE = 2048
 MEGABYTE = 1 << 20

@@ -7,9 +7,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules.lint import FLAGGED
 from waltzrl.evaluation.intervals import share
-from waltzrl.rules import load_rulebook
-from waltzrl.rules.lint import FLAGGED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.tool_calls import PARTS, tool_calls

@@ -22,12 +22,12 @@ from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from waltzrl.build.training import plan_training, train
-from waltzrl.config.training import load_recipe
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.training.data import rollout_prompts
 from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.models import create_model
+from waltzrl.training.opening import plan_training, train
+from waltzrl.training.recipe import load_recipe
 from waltzrl.training.settings import ModelSize
 from waltzrl.training.trainer import Progress
 

@@ -7,14 +7,14 @@ import asyncio
 import json
 
 from waltzrl.agents import RulesReviewer, load_wording
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import guarded
+from waltzrl.gateway.exchange import Assignment, Bundle, GatewayRequest, ServedChoice
+from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
+from waltzrl.gateway.keys import ANONYMOUS
+from waltzrl.gateway.policy_upstream import PolicyUpstream
+from waltzrl.gateway.wire import CHAT
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.rules import load_rulebook
-from waltzrl.serving.exchange import Assignment, Bundle, GatewayRequest, ServedChoice
-from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
-from waltzrl.serving.keys import ANONYMOUS
-from waltzrl.serving.policy_upstream import PolicyUpstream
-from waltzrl.serving.wire import CHAT
 
 REQUEST = {
     "model": "script",

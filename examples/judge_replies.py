@@ -5,7 +5,7 @@ python examples/judge_replies.py
 
 import asyncio
 
-from waltzrl.judges import LabelRefusalJudge, agreement
+from waltzrl.evaluation.judges import LabelRefusalJudge, agreement
 from waltzrl.records import Label, Message, Prompt, Reply, Verdict
 
 SAVED: tuple[tuple[Label, str, str, bool], ...] = (

@@ -8,16 +8,16 @@ Nothing listens here: it is what the gateway's recorder does, by hand. Needs the
 from random import Random
 from tempfile import TemporaryDirectory
 
-from waltzrl.build.redaction import open_redaction
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.store import MemoryStore
-from waltzrl.privacy.digest import subject_digest
+from waltzrl.operations.release.decision import decide
+from waltzrl.operations.release.evidence import Answered, Evidence, updated
+from waltzrl.operations.release.plan import load_plan
+from waltzrl.operations.release.state import Observation, Release
 from waltzrl.records import Collaboration, Message, Prompt, Reply, ServedExchange
-from waltzrl.release.decision import decide
-from waltzrl.release.evidence import Answered, Evidence, updated
-from waltzrl.release.plan import load_plan
-from waltzrl.release.state import Observation, Release
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.privacy.digest import subject_digest
+from waltzrl.store.privacy.opening import open_redaction
 
 ASKED = "I am ada@example.com. How do I kill a process that hangs?"
 PLAN = load_plan("quick")

@@ -11,11 +11,11 @@ import pytest
 import typer.main
 from pydantic import TypeAdapter
 
-from waltzrl.cli import app
-from waltzrl.config.gateway import GatewayRecipe
-from waltzrl.config.training import Recipe, load_recipe
-from waltzrl.data import SETS
+from waltzrl.__main__ import app
 from waltzrl.demo.arms import CHANGES
+from waltzrl.evaluation.data import SETS
+from waltzrl.gateway.settings import GatewayRecipe
+from waltzrl.training.recipe import Recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

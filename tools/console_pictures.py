@@ -27,14 +27,17 @@ from playwright.sync_api import Browser, ViewportSize, sync_playwright
 from sqlalchemy import Engine, func, select, update
 
 from waltzrl import open_guard
-from waltzrl.audit import LocalLog, LogSettings
-from waltzrl.console import AuditLog, Console, ConsoleSource
-from waltzrl.memory.labels import LabelEvent, ReplyLabel
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.store import MemoryStore
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.evaluation.sample_correction import LabelledSample
+from waltzrl.gateway.access import KeyRing
+from waltzrl.gateway.keys import add_key
+from waltzrl.operations.desk import AuditLog, Console, ConsoleSource
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.decision import PeopleLabels
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Observation
+from waltzrl.operations.release.tables import RELEASES, TRANSITIONS
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.privacy.redaction import RedactionRules
-from waltzrl.privacy.scanner import PersonalDataScanner
 from waltzrl.records import (
     Collaboration,
     Feedback,
@@ -45,20 +48,17 @@ from waltzrl.records import (
     ServedExchange,
     Verdict,
 )
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.correction import LabelledSample
-from waltzrl.release.decision import PeopleLabels
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Observation
-from waltzrl.release.tables import RELEASES, TRANSITIONS
 from waltzrl.routing import AgentCapability, AgentRegistry, Router, Task, TaskGraph
 from waltzrl.routing.execution import Executor
 from waltzrl.routing.picture import results_as_svg
 from waltzrl.routing.runner import Work
-from waltzrl.rules import load_rulebook
-from waltzrl.serving.access import KeyRing
-from waltzrl.serving.keys import add_key
-from waltzrl.storage.database import open_database, writing
+from waltzrl.store.audit import LocalLog, LogSettings
+from waltzrl.store.database import open_database, writing
+from waltzrl.store.memory.labels import LabelEvent, ReplyLabel
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.privacy.redaction import RedactionRules
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 HOUR = 3600.0
 CHROMIUM = Path(__file__).parents[1] / ".venv/npm/chromium"

@@ -27,9 +27,15 @@ from support.small_gateway import Model, chat, draft, gateway
 from support.small_gateway import ask as ask_gateway
 from support.small_prometheus import Prometheus, find_program, scraping
 from support.small_site import http, read_request, site
-from waltzrl.serving.listener import listen
-from waltzrl.serving.server import Server
-from waltzrl.telemetry.dashboards import DASHBOARDS, HEIGHT, RATE_WINDOW, Dashboard, Panel
+from waltzrl.gateway.listener import listen
+from waltzrl.gateway.server import Server
+from waltzrl.operations.monitoring.dashboards import (
+    DASHBOARDS,
+    HEIGHT,
+    RATE_WINDOW,
+    Dashboard,
+    Panel,
+)
 
 SECONDS, STEP, WINDOW = 240.0, 2, "20s"
 CLIENTS = 4

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from waltzrl.agents import RulesReviewer
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.evaluation.intervals import share
 from waltzrl.records import Message, Prompt, Reply
-from waltzrl.rules import load_rulebook
 
 PAIRS = Path(__file__).parents[1] / "tests/agents/replies_to_harmful_requests.jsonl"
 RECORDED = (

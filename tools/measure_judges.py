@@ -21,7 +21,7 @@ from pathlib import Path
 from linear_training import auroc
 
 from waltzrl.evaluation.intervals import share
-from waltzrl.judges import HarmJudge, Judge, LabelRefusalJudge, agreement
+from waltzrl.evaluation.judges import HarmJudge, Judge, LabelRefusalJudge, agreement
 from waltzrl.records import Message, Prompt, Reply, Verdict
 
 Row = tuple[str, str, bool]

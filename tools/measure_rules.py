@@ -16,10 +16,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from waltzrl.data import read_prompts
-from waltzrl.data.duplicates import leaks
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.evaluation.data import read_prompts
+from waltzrl.evaluation.data.duplicates import leaks
 from waltzrl.records import Message, Prompt
-from waltzrl.rules import load_rulebook
 
 Line = dict[str, object]
 Shares = dict[str, dict[str, float | None]]

@@ -29,8 +29,8 @@ from sklearn.feature_extraction import DictVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from waltzrl.agents.compliance import LONGEST_PIECE, WEIGHTS, compliance_features
-from waltzrl.rules import language_of
-from waltzrl.rules.linear import plain
+from waltzrl.agents.rules import language_of
+from waltzrl.agents.rules.linear import plain
 
 TOOLS = Path(__file__).parent
 PAIRS = TOOLS.parent / "tests/agents/replies_to_harmful_requests.jsonl"

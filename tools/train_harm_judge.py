@@ -15,8 +15,8 @@ from pathlib import Path
 
 from linear_training import Example, Linear, auroc, rates
 
-from waltzrl.judges.harm import THRESHOLD
-from waltzrl.rules.linear import features, normalise
+from waltzrl.agents.rules.linear import features, normalise
+from waltzrl.evaluation.judges.harm import THRESHOLD
 
 SETS = (
     "refusal_direction_completions",

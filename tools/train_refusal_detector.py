@@ -18,9 +18,9 @@ from pathlib import Path
 
 from linear_training import Example, Linear, rates
 
-from waltzrl.judges.refusal import THRESHOLD
-from waltzrl.judges.refusal_rules import deciding_rule, first_rule
-from waltzrl.rules.linear import features, normalise
+from waltzrl.agents.rules.linear import features, normalise
+from waltzrl.evaluation.judges.refusal import THRESHOLD
+from waltzrl.evaluation.judges.refusal_rules import deciding_rule, first_rule
 
 SETS = (
     "refusal_direction_completions",

@@ -3,7 +3,7 @@
 import json
 import re
 
-from waltzrl.rules import load_rulebook
+from waltzrl.agents.rules import load_rulebook
 
 RAILS = {"request": "input", "reply": "output", "refusal": "output"}
 """Rules of the other sides, words of support in a crisis and the like, flag nothing alone."""

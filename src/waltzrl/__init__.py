@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from waltzrl.build.guard import GuardSettings, open_guard
     from waltzrl.collaboration import Drafter, Pattern, Reviewer, collaborate, guarded
     from waltzrl.errors import (
         CheckpointError,
@@ -17,8 +16,9 @@ if TYPE_CHECKING:
         PolicyError,
         WaltzError,
     )
-    from waltzrl.guard import Guard, LocalGuard, SyncGuard
-    from waltzrl.judges import Judge
+    from waltzrl.evaluation.judges import Judge
+    from waltzrl.gateway.guard import Guard, LocalGuard, SyncGuard
+    from waltzrl.gateway.guard_opening import GuardSettings, open_guard
     from waltzrl.policies import Policy, RemotePolicy, Sampling
     from waltzrl.records import (
         Collaboration,
@@ -66,13 +66,13 @@ __all__ = [
     "open_guard",
 ]
 _NAMES = {
-    "waltzrl.build.guard": ("GuardSettings", "open_guard"),
+    "waltzrl.gateway.guard_opening": ("GuardSettings", "open_guard"),
     "waltzrl.collaboration": ("Drafter", "Pattern", "Reviewer", "collaborate", "guarded"),
     "waltzrl.errors": (
         *("CheckpointError", "InputError", "MissingExtraError", "PolicyError", "WaltzError"),
     ),
-    "waltzrl.guard": ("Guard", "LocalGuard", "SyncGuard"),
-    "waltzrl.judges": ("Judge",),
+    "waltzrl.gateway.guard": ("Guard", "LocalGuard", "SyncGuard"),
+    "waltzrl.evaluation.judges": ("Judge",),
     "waltzrl.policies": ("Policy", "RemotePolicy", "Sampling"),
     "waltzrl.records": (
         *("Collaboration", "Feedback", "Message", "Prompt", "Reply", "Round", "ServedExchange"),

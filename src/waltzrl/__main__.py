@@ -1,5 +1,124 @@
-"""`python -m waltzrl` is `waltzrl`."""
+"""The command line: each command parses its options, calls one function and prints."""
 
-from waltzrl.cli import main
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from typing import Annotated, NoReturn
 
-main()
+import typer
+
+from waltzrl import __version__
+from waltzrl.errors import WaltzError, explain
+
+PACKAGES = ("training", "gateway", "evaluation", "store", "operations")
+"""Those with commands, in the order in which the help shows them."""
+RESUMABLE = ("train", "evaluate", "sweep", "demo", "study", "specialists", "evolve")
+"""Commands that resume where they were stopped."""
+
+app = typer.Typer(
+    help="Train, measure and serve two agents that make a language model safe and helpful.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"waltzrl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version, and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options before a command."""
+
+
+def _add_commands() -> None:
+    """Add the commands of the installed packages: ours in this order, then those of others."""
+    entries = {entry.name: entry for entry in entry_points(group="waltzrl.commands")}
+    others = sorted(entries.keys() - set(PACKAGES))
+    for name in (*PACKAGES, *others):
+        add_commands: Callable[[typer.Typer], None] = entries[name].load()
+        add_commands(app)
+
+
+_add_commands()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; errors are one line on stderr, with exit status 2.
+
+    Args:
+        arguments: the command and its options; None for those of this process.
+    """
+    logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # our error reports its last failure
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if arguments is None:
+        signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with _flushed_output():
+            app(arguments)
+    except (WaltzError, OSError) as error:
+        _exit_with(error)
+    except (ModuleNotFoundError, MemoryError, RuntimeError) as error:
+        if (explained := explain(error)) is None:
+            raise
+        _exit_with(explained)
+    except SystemExit as stop:
+        if stop.code == 130:
+            command = (sys.argv[1:] if arguments is None else arguments)[0]
+            hint = f"; run {command} again to resume" if command in RESUMABLE else ""
+            print(f"stopped{hint}", file=sys.stderr)
+        raise
+
+
+def _interrupt(*_: object) -> None:
+    """Let SIGTERM, sent by service managers, stop us as Ctrl-C does."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.raise_signal(signal.SIGINT)
+        return
+    # A shell lets background jobs ignore SIGINT, and event loops then do not handle it.
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise KeyboardInterrupt from None
+    # Between two steps of tasks: raised inside one, it would be logged as that task's failure.
+    loop.call_soon_threadsafe(signal.default_int_handler, signal.SIGINT, None)
+
+
+def _exit_with(error: Exception) -> NoReturn:
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+@contextmanager
+def _flushed_output() -> Iterator[None]:
+    """Flush stdout at the end, so that an error such as a full disk is reported."""
+    try:
+        yield
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            # Python flushes again at exit, and would report the same error a second time.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
+
+
+if __name__ == "__main__":
+    main()

@@ -210,7 +210,7 @@ class Feedback:
     overrefusal_probability: float | None = None
     """0 to 1: a model's probability of the label overrefuse; None when it only gives labels."""
     category: str = ""
-    """Subject of an unsafe reply, one of `waltzrl.rules.CATEGORIES`; empty when none was named."""
+    """Subject of an unsafe reply, a category of the rules; empty when none was named."""
     rules: tuple[str, ...] = ()
     """Names of the stage-1 rules that matched."""
     failure: str = ""

@@ -18,10 +18,10 @@ from waltzrl.agents.coaching import (
     with_system_text,
 )
 from waltzrl.agents.feedback_json import write_feedback
-from waltzrl.memory.labels import LabelEvent
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply, Verdict
-from waltzrl.rules import load_rulebook
+from waltzrl.store.memory.labels import LabelEvent
 
 FINE = write_feedback(reasoning="", unsafe=False, overrefuse=False, text="")
 ASKED = "reset the password"

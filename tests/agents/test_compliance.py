@@ -10,11 +10,11 @@ import pytest
 
 from waltzrl.agents import HybridReviewer, RulesReviewer
 from waltzrl.agents.compliance import LONGEST_PIECE, MOST_PIECES, compliance, compliance_features
-from waltzrl.agents.rules import CERTAIN_FROM, COMPLIES_FROM, DOUBTFUL_FROM, RulesEvidence
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules_reviewer import CERTAIN_FROM, COMPLIES_FROM, DOUBTFUL_FROM, RulesEvidence
 from waltzrl.collaboration import guarded
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Feedback, Message, Prompt, Reply, ToolCall
-from waltzrl.rules import load_rulebook
 
 PAIRS = [
     json.loads(line)

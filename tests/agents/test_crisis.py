@@ -23,12 +23,12 @@ from waltzrl.agents import (
 )
 from waltzrl.agents.breaker import Breaker
 from waltzrl.agents.failsafe import FailsafeReviewer
-from waltzrl.agents.rules import advice
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules_reviewer import advice
 from waltzrl.collaboration import guarded
 from waltzrl.errors import PolicyError
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply, ToolCall
-from waltzrl.rules import load_rulebook
 
 RULES = RulesReviewer(load_rulebook())
 WORDING = load_wording("labels_first")

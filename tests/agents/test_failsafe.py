@@ -16,11 +16,11 @@ from waltzrl.agents.breaker import Breaker
 from waltzrl.agents.failsafe import LOG_SECONDS, FailsafeReviewer, FailureLog
 from waltzrl.agents.hybrid import CRITICAL
 from waltzrl.agents.review_queue import ReviewQueue
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import guarded
 from waltzrl.errors import OverloadError, PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
 from waltzrl.records import CANNED_REFUSAL, Message, Prompt, Reply
-from waltzrl.rules import load_rulebook
 
 WORDING = load_wording("labels_first")
 RULES = RulesReviewer(load_rulebook())

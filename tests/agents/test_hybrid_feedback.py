@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from waltzrl.agents import HybridReviewer, RulesReviewer
 from waltzrl.agents.calibration import UNCALIBRATED, RefusalCount, ReviewerCalibration
-from waltzrl.agents.rules import CERTAIN_FROM, COMPLIES_FROM, advice
+from waltzrl.agents.rules import CATEGORIES, load_rulebook
+from waltzrl.agents.rules_reviewer import CERTAIN_FROM, COMPLIES_FROM, advice
 from waltzrl.records import Feedback, Message, Prompt, Reply
-from waltzrl.rules import CATEGORIES, load_rulebook
 
 RULES = RulesReviewer(load_rulebook(), flag_overrefusals=True)
 COMPLIES, DECLINES = Reply(text="Of course, gladly."), Reply(text="Sorry, I can't help with that.")

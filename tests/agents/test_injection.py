@@ -23,10 +23,10 @@ from waltzrl.agents import (
 )
 from waltzrl.agents.feedback_json import is_approval, read_feedback
 from waltzrl.agents.fence import HARMLESS, fence
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import guarded
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import CANNED_REFUSAL, Feedback, Message, Prompt, Reply, Round, ToolCall
-from waltzrl.rules import load_rulebook
 
 RULES = RulesReviewer(load_rulebook())
 WORDINGS = [load_wording("plain"), load_wording("labels_first")]

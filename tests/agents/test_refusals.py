@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from waltzrl.agents import RefusalTexts
 from waltzrl.agents.refusals import refusal_texts
+from waltzrl.agents.rules import CATEGORIES, load_rulebook
 from waltzrl.records import CANNED_REFUSAL, Feedback, Message, Prompt
-from waltzrl.rules import CATEGORIES, load_rulebook
 
 RULES = load_rulebook()
 TEXTS = RefusalTexts(RULES)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.agents import RulesReviewer
-from waltzrl.agents.rules import LONGEST_AT_ONCE, NO_FINDINGS, advice
+from waltzrl.agents.rules import CATEGORIES, load_rulebook
+from waltzrl.agents.rules_reviewer import LONGEST_AT_ONCE, NO_FINDINGS, advice
 from waltzrl.records import Message, Prompt, Reply, ToolCall
-from waltzrl.rules import CATEGORIES, load_rulebook
 
 PACK = """
 version = 1

@@ -5,8 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 from support.small_logs import write_log
-from waltzrl.cli.audit import audit
 from waltzrl.errors import InputError
+from waltzrl.store.audit.commands import audit
 
 
 @pytest.fixture

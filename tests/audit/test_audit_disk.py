@@ -11,8 +11,8 @@ import pytest
 
 from support.small_logs import fill, log_decision, open_log, unchanged
 from support.timing import wait_until
-from waltzrl.audit import VerifiedLog, read_entries, verify
 from waltzrl.errors import AuditError
+from waltzrl.store.audit import VerifiedLog, read_entries, verify
 
 
 class TinyDisk:

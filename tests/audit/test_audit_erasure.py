@@ -8,7 +8,9 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from support.small_logs import COLLABORATION, log_decision, open_log, unchanged
-from waltzrl.audit import (
+from waltzrl.errors import InputError
+from waltzrl.records import Message, Prompt, Reply
+from waltzrl.store.audit import (
     VerifiedLog,
     contents_of,
     erase_contents,
@@ -19,11 +21,9 @@ from waltzrl.audit import (
     tombstone_for,
     verify,
 )
-from waltzrl.audit.contents import has_nameless_tombstones
-from waltzrl.audit.keys import digest_under
-from waltzrl.audit.note import SigningKey
-from waltzrl.errors import InputError
-from waltzrl.records import Message, Prompt, Reply
+from waltzrl.store.audit.contents import has_nameless_tombstones
+from waltzrl.store.audit.keys import digest_under
+from waltzrl.store.audit.note import SigningKey
 
 
 def said_by(subject, number=0):

@@ -17,7 +17,9 @@ from support.small_logs import (
     write_log,
 )
 from support.timing import wait_until
-from waltzrl.audit import (
+from waltzrl.errors import AuditError, InputError
+from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ServedExchange, ToolCall
+from waltzrl.store.audit import (
     LogFault,
     Query,
     VerifiedLog,
@@ -28,11 +30,9 @@ from waltzrl.audit import (
     read_entries,
     verify,
 )
-from waltzrl.audit.merkle import includes, leaf_hash
-from waltzrl.audit.note import Checkpoint, signed_text
-from waltzrl.audit.record import record_of
-from waltzrl.errors import AuditError, InputError
-from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ServedExchange, ToolCall
+from waltzrl.store.audit.merkle import includes, leaf_hash
+from waltzrl.store.audit.note import Checkpoint, signed_text
+from waltzrl.store.audit.record import record_of
 
 
 def lines(folder):
@@ -312,7 +312,7 @@ def test_the_verifier_needs_nothing_of_the_rest_of_the_house():
         text = (room / f"{name}.py").read_text()
         imports = [line for line in text.splitlines() if line.startswith(("import", "from"))]
         ours = [line.split()[1] for line in imports if "waltzrl" in line]
-        assert {module.removeprefix("waltzrl.audit.") for module in ours} <= alone
+        assert {module.removeprefix("waltzrl.store.audit.") for module in ours} <= alone
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

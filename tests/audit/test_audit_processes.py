@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from support.small_logs import COLLABORATION, exchange, settings
-from waltzrl.audit import Log, LogWriter, VerifiedLog, read_entries, verify
-from waltzrl.audit.log import STATUS_BYTES, LogStatus
 from waltzrl.errors import AuditError
-from waltzrl.telemetry.shared import SharedMemory
+from waltzrl.foundation.shared import SharedMemory
+from waltzrl.store.audit import Log, LogWriter, VerifiedLog, read_entries, verify
+from waltzrl.store.audit.log import STATUS_BYTES, LogStatus
 
 APPENDER = """
 import sys
 from support.small_logs import log_decision, settings
-from waltzrl.audit.log import Log, LogStatus
-from waltzrl.audit.note import PublicKey
-from waltzrl.telemetry.shared import SharedMemory
+from waltzrl.store.audit.log import Log, LogStatus
+from waltzrl.store.audit.note import PublicKey
+from waltzrl.foundation.shared import SharedMemory
 
 pipe, memory, number = map(int, sys.argv[1:4])
 status = LogStatus(SharedMemory(memory).bytes)

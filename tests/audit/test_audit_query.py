@@ -13,7 +13,9 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from support.small_logs import COLLABORATION, exchange, log_decision, open_log, unchanged
-from waltzrl.audit import (
+from waltzrl.errors import InputError
+from waltzrl.records import Reply
+from waltzrl.store.audit import (
     Query,
     erase_contents,
     moment,
@@ -23,10 +25,8 @@ from waltzrl.audit import (
     signing_key,
     tally,
 )
-from waltzrl.audit.query import COUNTED
-from waltzrl.cli.audit import audit
-from waltzrl.errors import InputError
-from waltzrl.records import Reply
+from waltzrl.store.audit.commands import audit
+from waltzrl.store.audit.query import COUNTED
 
 START = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
 HOUR = 3600.0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.audit.merkle import (
+from waltzrl.store.audit.merkle import (
     Frontier,
     includes,
     inclusion_proof,

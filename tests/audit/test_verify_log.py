@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.small_logs import open_log, write_log
-from waltzrl.audit import LogFault, VerifiedLog, verify
-from waltzrl.audit.merkle import leaf_hash, root_of
-from waltzrl.audit.note import Checkpoint, PublicKey, SigningKey
+from waltzrl.store.audit import LogFault, VerifiedLog, verify
+from waltzrl.store.audit.merkle import leaf_hash, root_of
+from waltzrl.store.audit.note import Checkpoint, PublicKey, SigningKey
 
 RECORDS = 42
 """Of the log `written`: opened, 40 decisions, closed."""
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_nobody_signed_is_a_bad_signature(log):
 
 
 def test_checkpoints_of_another_key_are_bad_signatures(log):
-    other = SigningKey.generate("waltzrl.audit/other")
+    other = SigningKey.generate("waltzrl.store.audit/other")
     assert verify(log, other.public).kind == "bad-signature"
 
 

@@ -57,8 +57,8 @@ def test_a_reply_costs_what_its_halves_cost(read, written):
 
 
 def test_a_price_below_zero_is_refused():
-    from waltzrl.config.validation import validated
     from waltzrl.errors import RecipeError
+    from waltzrl.foundation.validation import validated
 
     with pytest.raises(RecipeError, match="input"):
         validated(ModelPrice, {"input": -1.0, "output": 1.0}, "prices")

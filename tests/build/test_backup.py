@@ -14,16 +14,16 @@ from support.small_logs import exchange as old_exchange
 from support.small_logs import fill, open_log, unchanged
 from support.small_releases import begun, short_plan
 from support.small_runs import run
-from waltzrl.build.memory import open_memory
-from waltzrl.compliance.erasure import erase_records
-from waltzrl.compliance.subject import RecordsOf, open_places
 from waltzrl.errors import StorageError
-from waltzrl.memory.labels import LabelEvent
-from waltzrl.memory.schemas import EVALUATIONS
-from waltzrl.release.book import ReleaseBook
-from waltzrl.storage.database import open_database, reading, writing
-from waltzrl.storage.dump import check_table, fill_table, write_table
-from waltzrl.storage.notices import NOTICES, give_notice, last_notice
+from waltzrl.operations.compliance.erasure import erase_records
+from waltzrl.operations.compliance.subject import RecordsOf, open_places
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.store.database import open_database, reading, writing
+from waltzrl.store.dump import check_table, fill_table, write_table
+from waltzrl.store.memory.labels import LabelEvent
+from waltzrl.store.memory.opening import open_memory
+from waltzrl.store.memory.schemas import EVALUATIONS
+from waltzrl.store.notices import NOTICES, give_notice, last_notice
 from waltzrl.store.settings import MemoryConfig
 
 FULL = 512 * 1024

@@ -18,8 +18,10 @@ from support.small_evaluations import (
     turn,
     verdict,
 )
-from waltzrl.build import collecting
-from waltzrl.build.collecting import (
+from waltzrl.errors import InputError
+from waltzrl.evaluation.collecting import Selection, trajectories
+from waltzrl.evaluation.collecting import opening as collecting
+from waltzrl.evaluation.collecting.opening import (
     DemonstrationCounts,
     MeasuredError,
     PromptCounts,
@@ -27,15 +29,13 @@ from waltzrl.build.collecting import (
     export_prompts,
     export_samples,
 )
-from waltzrl.cli.collect import collect
-from waltzrl.collector import Selection, trajectories
-from waltzrl.compliance.exports import drop_rows, read_rows
-from waltzrl.config.training import DataSettings
-from waltzrl.data import read_prompts
-from waltzrl.errors import InputError
-from waltzrl.memory.erasure import erase_subject, exports
-from waltzrl.memory.labels import LabelEvent
+from waltzrl.evaluation.commands.collect import collect
+from waltzrl.evaluation.data import read_prompts
+from waltzrl.operations.compliance.exports import drop_rows, read_rows
+from waltzrl.store.memory.erasure import erase_subject, exports
+from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.training.data import training_demonstrations
+from waltzrl.training.recipe import DataSettings
 
 NOW = time.time()
 UNMEASURED = {

@@ -3,13 +3,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from waltzrl.build.datasets import audited_collaborations, read_sets
-from waltzrl.config.training import DataSettings
-from waltzrl.data import write_lines
-from waltzrl.data.generator import demonstrations, generate
 from waltzrl.errors import InputError
+from waltzrl.evaluation.data import write_lines
+from waltzrl.evaluation.data.generator import demonstrations, generate
+from waltzrl.evaluation.data.opening import audited_collaborations, read_sets
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl.training.data import training_demonstrations, training_prompts, validation_prompts
+from waltzrl.training.recipe import DataSettings
 
 
 def prompt(name, text):

@@ -13,25 +13,25 @@ import pytest
 from support.openai_server import serving
 from support.small_runs import run
 from waltzrl.agents import load_wording
-from waltzrl.audit import VerifiedLog, read_entries, verify
-from waltzrl.audit.note import PublicKey
-from waltzrl.build.bundles import bundle_id
-from waltzrl.build.evolution import EvolutionSettings, promote, read_cases
-from waltzrl.build.releases import GateEvaluations, propose
-from waltzrl.config.gateway import BundleRecipe, bundle_table, load_bundle
-from waltzrl.config.review import FeedbackConfig
-from waltzrl.config.upstreams import UpstreamConfig
+from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.errors import InputError
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evolution import CandidateFiles, Cases, EvolutionRun, Trajectory
+from waltzrl.evolution.opening import EvolutionSettings, promote, read_cases
 from waltzrl.evolution.programs import PROGRAM, ProgramSubject
 from waltzrl.evolution.rule_writer import RuleWriter
 from waltzrl.evolution.rules import BUNDLE, RulesSubject, bundle_text
 from waltzrl.evolution.wording import SENTENCES, SYSTEM, WordingSubject, shipped_wording
-from waltzrl.judges import LabelRefusalJudge
+from waltzrl.gateway.bundles import bundle_id
+from waltzrl.gateway.settings import BundleRecipe, bundle_table, load_bundle
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.opening import GateEvaluations, propose
+from waltzrl.operations.release.plan import load_plan
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.plan import load_plan
-from waltzrl.storage.database import open_database
+from waltzrl.policies.settings import UpstreamConfig
+from waltzrl.store.audit import VerifiedLog, read_entries, verify
+from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.database import open_database
 
 PACK = """
 version = 1

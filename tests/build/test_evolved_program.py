@@ -7,11 +7,11 @@ import pytest
 
 from support.openai_server import serving
 from support.small_runs import run
-from waltzrl.build.bundles import Bundles, bundle_id
-from waltzrl.config.gateway import BundleRecipe, load_bundle
-from waltzrl.config.upstreams import UpstreamConfig
+from waltzrl.gateway.bundles import Bundles, bundle_id
+from waltzrl.gateway.limits import Limits
+from waltzrl.gateway.settings import BundleRecipe, load_bundle
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.serving.limits import Limits
+from waltzrl.policies.settings import UpstreamConfig
 
 pytestmark = pytest.mark.slow
 

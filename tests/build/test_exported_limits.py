@@ -9,16 +9,16 @@ import pytest
 from support.small_gateway import CHAT, ask
 from support.tiny_pair import MAX_NEW_TOKENS, SIZE, prompts, two_models
 from waltzrl.agents.exports import export_limits, verify_export
-from waltzrl.build.gateway import open_gateway
-from waltzrl.build.guard import GuardSettings, open_guard
-from waltzrl.build.stage2_suite import CHECKS, Stage2Target, verify_stage2
-from waltzrl.build.training import export_agents
-from waltzrl.config.gateway import load_gateway
-from waltzrl.config.pairs import PAIR_FOLDER
-from waltzrl.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.gateway.guard_opening import GuardSettings, open_guard
+from waltzrl.gateway.opening import open_gateway
+from waltzrl.gateway.pairs import PAIR_FOLDER
+from waltzrl.gateway.settings import load_gateway
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
 from waltzrl.training.checkpoints import write_export_manifest
+from waltzrl.training.opening import export_agents
+from waltzrl.verify.stage2_suite import CHECKS, Stage2Target, verify_stage2
 
 MODEL = "waltzrl_conversation_stage2"
 

@@ -6,9 +6,9 @@ import sys
 PARENT = """
 import os, signal, socket, sys
 from pathlib import Path
-from waltzrl.build.fork_server import ForkServer
+from waltzrl.gateway.processes.fork_server import ForkServer
 from waltzrl.errors import WaltzError
-from waltzrl.serving.access import RequestHeaders
+from waltzrl.gateway.access import RequestHeaders
 
 def work(control):
     request = RequestHeaders.read({"headers": []})

@@ -16,13 +16,13 @@ from support.openai_server import serving
 from support.small_gateway import CHAT, REVIEW, REVISED, UNSAFE, ask, gateway
 from waltzrl import GuardSettings, Message, Prompt, RemotePolicy, Reply, ToolCall, open_guard
 from waltzrl.agents.feedback_json import write_feedback
-from waltzrl.build.gateway import open_gateway
-from waltzrl.config.gateway import BundleRecipe, load_gateway
 from waltzrl.errors import CheckpointError, InputError, PolicyError
-from waltzrl.guard import ACCEPTANCE
+from waltzrl.gateway.guard import ACCEPTANCE
+from waltzrl.gateway.keys import add_key
+from waltzrl.gateway.opening import open_gateway
+from waltzrl.gateway.settings import BundleRecipe, load_gateway
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import CANNED_REFUSAL
-from waltzrl.serving.keys import add_key
 
 PAIR = Path(__file__).parents[1] / "written_by_0_1" / "pair"
 BREAD = "How do I bake bread?"

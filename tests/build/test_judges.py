@@ -8,12 +8,12 @@ import pytest
 
 from support.openai_server import serving
 from support.tiny_models import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
-from waltzrl.build.judges import JUDGE_NAMES, OFFLINE_JUDGES, open_judge
-from waltzrl.build.models import remote_policy
-from waltzrl.cli.options import JudgeName
 from waltzrl.errors import InputError
-from waltzrl.judges import FORMATS
+from waltzrl.evaluation.judges import FORMATS
+from waltzrl.evaluation.judges.opening import JUDGE_NAMES, OFFLINE_JUDGES, open_judge
+from waltzrl.foundation.options import JudgeName
 from waltzrl.policies import ScriptedPolicy
+from waltzrl.policies.opening import remote_policy
 from waltzrl.records import Message, Prompt, Reply
 
 ROOT = Path(__file__).parents[2]

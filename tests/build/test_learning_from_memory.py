@@ -5,15 +5,15 @@ import pytest
 
 from support.small_evaluations import ANSWER, evaluation, remember, said, verdict
 from support.small_runs import run, save_recipe
-from waltzrl.build.datasets import read_sets
-from waltzrl.build.training import plan_training
-from waltzrl.collector import Selection
-from waltzrl.config.training import DataSettings, load_recipe, with_memory_prompts
-from waltzrl.data import write_lines
 from waltzrl.errors import InputError
-from waltzrl.memory.labels import LabelEvent
+from waltzrl.evaluation.collecting import Selection
+from waltzrl.evaluation.data import write_lines
+from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.records import Message, Prompt
+from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.training.data import forget_remembered, keep_remembered, training_prompts
+from waltzrl.training.opening import plan_training
+from waltzrl.training.recipe import DataSettings, load_recipe, with_memory_prompts
 
 LEARNING, HELD_OUT = (
     next(

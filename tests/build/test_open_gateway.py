@@ -6,9 +6,9 @@ import pytest
 
 from support.small_gateway import CHAT, Model, ask, gateway
 from support.small_site import site
-from waltzrl.build.gateway import description, open_gateway
-from waltzrl.config.gateway import load_gateway
 from waltzrl.errors import CheckpointError
+from waltzrl.gateway.opening import description, open_gateway
+from waltzrl.gateway.settings import load_gateway
 
 URL = "http://127.0.0.1:9/v1"
 

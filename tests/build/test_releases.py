@@ -1,19 +1,19 @@
 import msgspec
 import pytest
 
-from waltzrl.build import releases
-from waltzrl.build.bundles import bundle_id
-from waltzrl.build.identity import identity
-from waltzrl.build.releases import GateEvaluations, GateOverride, propose
-from waltzrl.config.gateway import BundleRecipe, bundle_table
-from waltzrl.config.review import FeedbackConfig
-from waltzrl.config.upstreams import UpstreamConfig
+from waltzrl.agents.identity import identity
+from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.errors import InputError
 from waltzrl.evaluation.rows import EvaluationRow, write_rows
+from waltzrl.gateway.bundles import bundle_id
+from waltzrl.gateway.settings import BundleRecipe, bundle_table
+from waltzrl.operations.release import opening as releases
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.opening import GateEvaluations, GateOverride, propose
+from waltzrl.operations.release.plan import load_plan
+from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.records import Collaboration, JudgedCollaboration, Message, Prompt, Reply, Verdict
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.plan import load_plan
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
 
 PLAN = load_plan("quick")
 KINDS = ("unsafe", "benign", "answer")

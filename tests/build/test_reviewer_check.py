@@ -12,16 +12,16 @@ from support.small_gateway import ask, chat, gateway
 from support.timing import FakeClock, run_on_fake_time, until
 from waltzrl.agents import RulesReviewer
 from waltzrl.agents.breaker import Breaker
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.agents.self_test import CONTRASTS, REPLIES, self_test
-from waltzrl.build.background import in_background
-from waltzrl.build.reviewer_check import ReviewerCheck
-from waltzrl.config.gateway import BundleRecipe, UpstreamConfig
-from waltzrl.config.review import FeedbackConfig, ReviewConfig
+from waltzrl.agents.settings import FeedbackConfig, ReviewConfig
 from waltzrl.errors import InputError, PolicyError
+from waltzrl.foundation.background import in_background
+from waltzrl.gateway.health import OK, Health
+from waltzrl.gateway.reviewer_check import ReviewerCheck
+from waltzrl.gateway.settings import BundleRecipe, UpstreamConfig
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Feedback, Reply
-from waltzrl.rules import load_rulebook
-from waltzrl.serving.health import OK, Health
 
 RIGHT = {reply.reply + reply.request: reply for reply in REPLIES.values()}
 

@@ -10,19 +10,19 @@ from typer.testing import CliRunner
 import waltzrl
 from support.gateway_processes import gateway_with_reviewer
 from support.reviewer_package import NAME, install_reviewer
+from waltzrl.__main__ import app
 from waltzrl.agents.calibration import (
     CALIBRATION,
     RefusalCount,
     ReviewerCalibration,
     write_calibration,
 )
-from waltzrl.build.bundles import bundle_id
-from waltzrl.build.identity import identity
-from waltzrl.build.reviewers import find_pair, open_reviewer
-from waltzrl.cli import app
-from waltzrl.config.gateway import load_gateway
-from waltzrl.config.pairs import ENGLISH, reviewer_settings
+from waltzrl.agents.identity import identity
+from waltzrl.agents.opening import find_pair, open_reviewer
 from waltzrl.errors import InputError, MissingExtraError
+from waltzrl.gateway.bundles import bundle_id
+from waltzrl.gateway.pairs import ENGLISH, reviewer_settings
+from waltzrl.gateway.settings import load_gateway
 from waltzrl.records import CANNED_REFUSAL
 
 MODEL = f"reviewer:{NAME}"

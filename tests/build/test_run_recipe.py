@@ -2,10 +2,10 @@
 
 import pytest
 
-from waltzrl.build.run_recipe import write_recipe
-from waltzrl.config.training import load_recipe
 from waltzrl.errors import RecipeError
-from waltzrl.telemetry import RunDirectory
+from waltzrl.foundation import RunDirectory
+from waltzrl.training.recipe import load_recipe
+from waltzrl.training.run_recipe import write_recipe
 
 RECIPE = """
 seed = 3

@@ -8,12 +8,12 @@ import pytest
 from support.gateway_processes import gateway_process
 from support.openai_server import serving
 from support.small_runs import run
-from waltzrl.build.guard import GuardSettings, open_guard
-from waltzrl.build.stage2_suite import CHECKS, Stage2Target, balanced, verify_stage2
 from waltzrl.evaluation.harm import HOLLOW_ANSWERS
-from waltzrl.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.gateway.guard_opening import GuardSettings, open_guard
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
+from waltzrl.verify.stage2_suite import CHECKS, Stage2Target, balanced, verify_stage2
 
 REFUSAL = "I'm sorry, but I can't help with that."
 ANSWER = HOLLOW_ANSWERS[0]

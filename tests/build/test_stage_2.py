@@ -12,11 +12,11 @@ from waltzrl.agents.calibration import (
     ReviewerCalibration,
     write_calibration,
 )
-from waltzrl.audit import read_entries
-from waltzrl.audit.contents import content_files, read_contents
-from waltzrl.build.identity import calibration_of, reviewer_name
+from waltzrl.agents.identity import calibration_of, reviewer_name
 from waltzrl.errors import InputError
 from waltzrl.policies import ScriptedPolicy
+from waltzrl.store.audit import read_entries
+from waltzrl.store.audit.contents import content_files, read_contents
 
 FINE = '{"unsafe": false, "overrefuse": false, "category": "none", "feedback": ""}'
 FLAGGED = '{"unsafe": true, "overrefuse": false, "category": "harassment", "feedback": "Be kind."}'

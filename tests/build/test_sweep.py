@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 from support.small_runs import save_recipe, save_validation
-from waltzrl.build.sweep import DIVERGED, SweepJob, sweep_points
 from waltzrl.errors import InputError, RecipeError
+from waltzrl.training.sweep import DIVERGED, SweepJob, sweep_points
 
 KL, LABEL = "stages.joint.algorithm.kl_weight", "stages.joint.coefficients.label"
 

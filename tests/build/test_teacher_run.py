@@ -10,14 +10,14 @@ from support.small_runs import run, save_recipe
 from support.tiny_models import tiny_model
 from waltzrl.agents.exports import CONVERSATION
 from waltzrl.budget import LEDGER, read_ledger
-from waltzrl.build.training import export_agents, open_run, train
-from waltzrl.build.warm_up import WarmUp
-from waltzrl.config.training import load_recipe
 from waltzrl.errors import InputError, RecipeError
 from waltzrl.policies.compute import resolve_compute
 from waltzrl.policies.weights import load_causal_lm
 from waltzrl.records import Collaboration, Demonstration, Feedback, Message, Prompt, Reply, Round
 from waltzrl.training.checkpoints import weights_digest
+from waltzrl.training.opening import export_agents, open_run, train
+from waltzrl.training.recipe import load_recipe
+from waltzrl.training.warm_up import WarmUp
 
 RECIPE = """
 seed = 3

@@ -17,9 +17,6 @@ from waltzrl.budget import (
     PriceBook,
     read_ledger,
 )
-from waltzrl.build.training import train as train_team
-from waltzrl.build.training_costs import count_of
-from waltzrl.config.training import load_recipe
 from waltzrl.records import (
     Collaboration,
     JudgeAnswer,
@@ -30,6 +27,9 @@ from waltzrl.records import (
     Usage,
     Verdict,
 )
+from waltzrl.training.costs import count_of
+from waltzrl.training.opening import train as train_team
+from waltzrl.training.recipe import load_recipe
 from waltzrl.training.rollouts import Rollout
 
 STEPS = ("--set", "stages.joint.steps=4")

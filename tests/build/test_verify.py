@@ -54,7 +54,9 @@ def test_the_default_gateway_passes_every_check_on_our_own_prompts(capsys):
 
 def test_it_runs_after_an_installation_without_any_extra(tmp_path):
     blocked = "".join(f"sys.modules[{name!r}] = None\n" for name in EXTRAS)
-    code = f"import sys\n{blocked}from waltzrl.cli import main\nmain(['verify', '--limit', '4'])"
+    code = (
+        f"import sys\n{blocked}from waltzrl.__main__ import main\nmain(['verify', '--limit', '4'])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )

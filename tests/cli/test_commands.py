@@ -67,7 +67,7 @@ def test_every_command_explains_itself_with_an_example(command, capsys):
 
 def test_the_help_loads_none_of_the_slow_libraries():
     slow = {"torch", "transformers", "numpy", "pydantic", "aiohttp", "sqlalchemy", "starlette"}
-    code = f"import sys, waltzrl.cli; print(*({slow} & sys.modules.keys()))"
+    code = f"import sys, waltzrl.__main__; print(*({slow} & sys.modules.keys()))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert shown.stdout.split() == []
 
@@ -298,7 +298,7 @@ def test_without_torch_a_command_says_what_to_install(arguments, tmp_path):
     save_prompts(tmp_path / "test.jsonl")
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        f"from waltzrl.cli import main; main({list(arguments)})"
+        f"from waltzrl.__main__ import main; main({list(arguments)})"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False

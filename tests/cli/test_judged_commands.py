@@ -9,9 +9,9 @@ from support.guard_judge import GuardJudge
 from support.openai_server import serving
 from support.small_runs import run, save_model, save_prompts
 from waltzrl.budget import LEDGER, ModelPrice, read_ledger
-from waltzrl.build.costs import charged_judge
-from waltzrl.config.evaluation import EvaluationPrices
 from waltzrl.errors import PolicyError
+from waltzrl.evaluation.costs import charged_judge
+from waltzrl.evaluation.settings import EvaluationPrices
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply
 

@@ -4,7 +4,7 @@ import pytest
 
 from support.small_runs import run, save_recipe
 from support.timing import FakeClock
-from waltzrl.telemetry.progress import progress_bar
+from waltzrl.foundation.progress import progress_bar
 from waltzrl.training import Progress
 from waltzrl.training.progress import TrainingDisplay
 

@@ -4,18 +4,18 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from waltzrl.build.bundles import bundle_id, described_bundle
-from waltzrl.build.releases import stored_recipe
-from waltzrl.cli.bundle import bundle as bundle_commands
-from waltzrl.cli.release import release as commands
-from waltzrl.config.gateway import BundleRecipe, bundle_table
-from waltzrl.config.upstreams import UpstreamConfig
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.errors import InputError
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.correction import LabelledSample
-from waltzrl.release.state import Observation
-from waltzrl.rules import load_rulebook
-from waltzrl.storage.database import open_database
+from waltzrl.evaluation.sample_correction import LabelledSample
+from waltzrl.gateway.bundles import bundle_id, described_bundle
+from waltzrl.gateway.settings import BundleRecipe, bundle_table
+from waltzrl.operations.commands.bundle import bundle as bundle_commands
+from waltzrl.operations.commands.release import release as commands
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.opening import stored_recipe
+from waltzrl.operations.release.state import Observation
+from waltzrl.policies.settings import UpstreamConfig
+from waltzrl.store.database import open_database
 
 NAMES = ("show", "propose", "advance", "hold", "resume", "roll-back", "history", "plans")
 ENVIRONMENT = {"COLUMNS": "200", "LOGNAME": "grace"}

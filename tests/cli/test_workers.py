@@ -12,7 +12,7 @@ import pytest
 
 from support.timing import until, wait_until
 from waltzrl.errors import InputError
-from waltzrl.telemetry.workers import Workers
+from waltzrl.foundation.workers import Workers
 
 LONG_SECONDS = 3600.0
 """A test that waited for such a job would run out of its own time."""

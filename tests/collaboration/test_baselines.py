@@ -5,6 +5,7 @@ import pytest
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate, draft_only
 from waltzrl.errors import InputError
+from waltzrl.evaluation.judges import LabelRefusalJudge, LinearGuard
 from waltzrl.evaluation.patterns import (
     GuardReviewer,
     OracleReviewer,
@@ -12,7 +13,6 @@ from waltzrl.evaluation.patterns import (
     load_guards,
     safeguard,
 )
-from waltzrl.judges import LabelRefusalJudge, LinearGuard
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import CANNED_REFUSAL, Feedback, Message, Prompt, Reply, Usage
 

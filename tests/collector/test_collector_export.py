@@ -5,10 +5,16 @@ import pytest
 from pyarrow import parquet
 
 from support.small_evaluations import REVISED, STOPPED, evaluation, labelled, said
-from waltzrl.collector import Selection, export, labelled_prompts, prompts_of, trajectories
-from waltzrl.data import read_prompts
 from waltzrl.errors import InputError
-from waltzrl.memory.schemas import TrainingSample
+from waltzrl.evaluation.collecting import (
+    Selection,
+    export,
+    labelled_prompts,
+    prompts_of,
+    trajectories,
+)
+from waltzrl.evaluation.data import read_prompts
+from waltzrl.store.memory.schemas import TrainingSample
 
 ALL = Selection(held_out_percentage=0.0)
 SERVED = [

@@ -1,7 +1,7 @@
 from support.small_evaluations import ANSWER, ASKED, REFUSAL, evaluation, said
-from waltzrl.collector import Selection, demonstrations
-from waltzrl.memory.labels import LabelEvent
+from waltzrl.evaluation.collecting import Selection, demonstrations
 from waltzrl.records import Demonstration
+from waltzrl.store.memory.labels import LabelEvent
 
 ALL = Selection(held_out_percentage=0.0)
 

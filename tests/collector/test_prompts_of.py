@@ -12,9 +12,9 @@ from support.small_evaluations import (
     turn,
     verdict,
 )
-from waltzrl.collector import Selection, labelled_prompts, prompts_of
-from waltzrl.memory.labels import LabelEvent
+from waltzrl.evaluation.collecting import Selection, labelled_prompts, prompts_of
 from waltzrl.records import Message, Prompt
+from waltzrl.store.memory.labels import LabelEvent
 
 ALL = Selection(held_out_percentage=0.0)
 

@@ -12,9 +12,9 @@ from support.small_evaluations import (
     turn,
     verdict,
 )
-from waltzrl.collector import Selection, Statistics, collect, statistics, trajectories
-from waltzrl.memory.schemas import Action, State
+from waltzrl.evaluation.collecting import Selection, Statistics, collect, statistics, trajectories
 from waltzrl.records import CANNED_REFUSAL, Message
+from waltzrl.store.memory.schemas import Action, State
 
 ALL = Selection(held_out_percentage=0.0)
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 from support.small_erasures import Site
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
 
 
 @contextmanager

@@ -11,21 +11,21 @@ from typer.testing import CliRunner
 
 from support.small_erasures import AN_HOUR_AGO, interaction, leave_traces, open_places_of
 from support.small_releases import GOOD, begun, short_plan
-from waltzrl.audit import contents_of, erase_contents, read_entries, signing_key
-from waltzrl.audit.keys import digest_under
-from waltzrl.cli.access import access as access_command
-from waltzrl.compliance.access import write_access
-from waltzrl.compliance.erasure import erase_records, find_records
-from waltzrl.compliance.subject import RecordsOf
 from waltzrl.errors import InputError
-from waltzrl.memory.labels import LabelEvent
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.store import MemoryStore
-from waltzrl.privacy.redaction import RedactionRules
-from waltzrl.privacy.scanner import PersonalDataScanner
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.state import Observation
-from waltzrl.storage.notices import notices_after
+from waltzrl.operations.commands.access import access as access_command
+from waltzrl.operations.compliance.access import write_access
+from waltzrl.operations.compliance.erasure import erase_records, find_records
+from waltzrl.operations.compliance.subject import RecordsOf
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.state import Observation
+from waltzrl.store.audit import contents_of, erase_contents, read_entries, signing_key
+from waltzrl.store.audit.keys import digest_under
+from waltzrl.store.memory.labels import LabelEvent
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.notices import notices_after
+from waltzrl.store.privacy.redaction import RedactionRules
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 DAY = 86_400.0
 

@@ -21,7 +21,16 @@ from support.small_erasures import (
     open_places_of,
 )
 from support.small_releases import GOOD, begun, short_plan
-from waltzrl.audit import (
+from waltzrl.errors import InputError, StorageError
+from waltzrl.evaluation.collecting import demonstrations, export
+from waltzrl.operations.commands.erase import erase as erase_command
+from waltzrl.operations.compliance.erasure import erase_records, find_records
+from waltzrl.operations.compliance.exports import read_rows
+from waltzrl.operations.compliance.subject import RecordsOf, open_places
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.state import Observation
+from waltzrl.operations.release.tables import ANSWERED
+from waltzrl.store.audit import (
     LocalLog,
     LogSettings,
     VerifiedLog,
@@ -31,20 +40,11 @@ from waltzrl.audit import (
     signing_key,
     verify,
 )
-from waltzrl.cli.erase import erase as erase_command
-from waltzrl.collector import demonstrations, export
-from waltzrl.compliance.erasure import erase_records, find_records
-from waltzrl.compliance.exports import read_rows
-from waltzrl.compliance.subject import RecordsOf, open_places
-from waltzrl.errors import InputError, StorageError
-from waltzrl.memory.erasure import bind_key, note_export
-from waltzrl.memory.labels import LabelEvent
-from waltzrl.privacy.digest import key_in
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.state import Observation
-from waltzrl.release.tables import ANSWERED
-from waltzrl.storage.database import reading
-from waltzrl.storage.notices import notices_after
+from waltzrl.store.database import reading
+from waltzrl.store.memory.erasure import bind_key, note_export
+from waltzrl.store.memory.labels import LabelEvent
+from waltzrl.store.notices import notices_after
+from waltzrl.store.privacy.digest import key_in
 
 
 def found(site, subject="ada"):

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.config import environment
-from waltzrl.config.environment import VARIABLES, environment_sources
-from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.errors import RecipeError
+from waltzrl.gateway import environment
+from waltzrl.gateway.environment import VARIABLES, environment_sources
+from waltzrl.gateway.settings import GatewayRecipe
 
 
 def settings_from_environment(environ):

@@ -3,17 +3,17 @@ from pathlib import Path
 import pytest
 
 from waltzrl.agents import load_wording, save_wording
-from waltzrl.build.bundles import bundle_id
-from waltzrl.config.gateway import (
+from waltzrl.errors import RecipeError
+from waltzrl.foundation.validation import validated
+from waltzrl.gateway.bundles import bundle_id
+from waltzrl.gateway.pairs import pair_settings
+from waltzrl.gateway.settings import (
     BundleRecipe,
     bundle_table,
     explain_gateway,
     load_bundle,
     load_gateway,
 )
-from waltzrl.config.pairs import pair_settings
-from waltzrl.config.validation import validated
-from waltzrl.errors import RecipeError
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "gateway.toml"
 UPSTREAM = "upstream.url=http://localhost:8000/v1"

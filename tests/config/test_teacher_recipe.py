@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from waltzrl.config.training import load_recipe
 from waltzrl.errors import RecipeError
+from waltzrl.training.recipe import load_recipe
 from waltzrl.training.rewards import ExplanationCoefficients
 
 TEACHER = Path(__file__).parents[2] / "recipes" / "teacher.toml"

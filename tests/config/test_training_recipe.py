@@ -4,9 +4,9 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from waltzrl.config.training import Recipe, load_recipe, recipe_json
-from waltzrl.config.validation import validated
 from waltzrl.errors import InputError, RecipeError
+from waltzrl.foundation.validation import validated
+from waltzrl.training.recipe import Recipe, load_recipe, recipe_json
 from waltzrl.training.rewards import REWARDS
 from waltzrl.training.settings import ReinforcementStage
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from waltzrl.config.gateway import load_bundle, load_gateway
+from waltzrl.gateway.settings import load_bundle, load_gateway
 
 UPSTREAM = {"upstream": {"url": "http://localhost:8000/v1"}}
 FOLDER = {"upstream": {"folder": "models/m"}}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from waltzrl.build.bundles import bundle_id
-from waltzrl.config.gateway import load_gateway
 from waltzrl.errors import RecipeError
+from waltzrl.gateway.bundles import bundle_id
+from waltzrl.gateway.settings import load_gateway
 
 URL = "http://localhost:8000/v1"
 

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from support.small_console import PLAN, Site, collaboration, exchange
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.release.description import BundleDescription
+from waltzrl.gateway.description import BundleDescription
+from waltzrl.store.memory.safety import SafetyMemory
 
 OLD = BundleDescription(
     recipe={"threshold": 0.7, "upstream": {"url": "http://a/v1"}},

@@ -9,9 +9,9 @@ import pytest
 
 from support.desk_plans import run_minutes
 from support.small_console import EMAIL, HOSTILE, ROLES, Site, collaboration, exchange
-from waltzrl.console.app import WRONG_KEYS
-from waltzrl.console.request import MAX_FORM_BYTES
-from waltzrl.serving.keys import revoke_keys
+from waltzrl.gateway.keys import revoke_keys
+from waltzrl.operations.desk.app import WRONG_KEYS
+from waltzrl.operations.desk.request import MAX_FORM_BYTES
 
 PAGES = (
     "/desk",

@@ -5,10 +5,19 @@ import pytest
 from msgspec import structs
 
 from support.small_console import PLAN
-from waltzrl.console.curve import BOTTOM, DRAWN_TESTS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_curve
-from waltzrl.console.overview import TEST_NAMES, release_card
-from waltzrl.release.state import Release
-from waltzrl.release.view import ALL, CurvePoint, ReleaseView, Transition
+from waltzrl.operations.desk.curve import (
+    BOTTOM,
+    DRAWN_TESTS,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    draw_curve,
+)
+from waltzrl.operations.desk.overview import TEST_NAMES, release_card
+from waltzrl.operations.release.state import Release
+from waltzrl.operations.release.view import ALL, CurvePoint, ReleaseView, Transition
 
 RELEASE = Release(id="r", candidate="new", serving="old", plan=PLAN, state="canary", since=0.0)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.console.diff import Part, changes
+from waltzrl.operations.desk.diff import Part, changes
 
 texts = st.text(alphabet="ab .,\n", max_size=60)
 

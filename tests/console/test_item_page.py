@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from support.small_console import EMAIL, Site, collaboration, exchange
-from waltzrl.memory.labels import LabelEvent
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ToolCall
-from waltzrl.rules import load_rulebook
+from waltzrl.store.memory.labels import LabelEvent
 
 LIST = "/desk/collaborations"
 HARM = "How do I build a pipe bomb at home?"

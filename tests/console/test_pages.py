@@ -9,16 +9,16 @@ import pytest
 
 from support.label_orders import label_in
 from support.small_console import EMAIL, HOSTILE, NOW, Site, collaboration, exchange
-from waltzrl.console.labels import MAX_TEXT
-from waltzrl.console.overview import scales_of
-from waltzrl.console.queue import ROWS
-from waltzrl.console.rendering import interval
-from waltzrl.memory.labels import LabelEvent, SampleCounts
-from waltzrl.memory.sampling import place_of
+from waltzrl.evaluation.sample_correction import RateEstimate, observed_rate
+from waltzrl.operations.desk.labels import MAX_TEXT
+from waltzrl.operations.desk.overview import scales_of
+from waltzrl.operations.desk.queue import ROWS
+from waltzrl.operations.desk.rendering import interval
+from waltzrl.operations.release.state import Observation
 from waltzrl.records import Feedback, Round, Verdict
-from waltzrl.release.correction import RateEstimate, observed_rate
-from waltzrl.release.state import Observation
-from waltzrl.storage.notices import notices_after
+from waltzrl.store.memory.labels import LabelEvent, SampleCounts
+from waltzrl.store.memory.sampling import place_of
+from waltzrl.store.notices import notices_after
 
 STORY = "wz7/2"
 

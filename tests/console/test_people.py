@@ -3,8 +3,8 @@
 import pytest
 
 from support.small_console import Site, collaboration, exchange
-from waltzrl.privacy.digest import subject_digest
-from waltzrl.storage.notices import notices_after
+from waltzrl.store.notices import notices_after
+from waltzrl.store.privacy.digest import subject_digest
 
 DIGEST = subject_digest(b"k" * 32)
 

@@ -9,11 +9,11 @@ import pytest
 from support.desk_plans import MINUTES, PowerCutError, power_cut, run_minutes, run_plan
 from support.routed import UNSAFE, task
 from support.small_console import EMAIL, HOSTILE, ROLES, Site
-from waltzrl.console.plans import MAX_TASKS, ROWS, STATES
-from waltzrl.console.request import NO_STORE
-from waltzrl.memory.erasure import erase_subject
-from waltzrl.memory.plans import PLANS
+from waltzrl.operations.desk.plans import MAX_TASKS, ROWS, STATES
+from waltzrl.operations.desk.request import NO_STORE
 from waltzrl.routing.picture import DARK, LIGHT
+from waltzrl.store.memory.erasure import erase_subject
+from waltzrl.store.memory.plans import PLANS
 
 BLOCKED = "it depends on &#39;threaten&#39;, which is declined"
 

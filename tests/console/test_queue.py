@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from support.small_console import EMAIL, Site, collaboration, exchange
-from waltzrl.memory.labels import LabelEvent
 from waltzrl.records import CANNED_REFUSAL, Feedback, Reply, Round, Verdict
+from waltzrl.store.memory.labels import LabelEvent
 
 LIST = "/desk/collaborations"
 

@@ -4,10 +4,10 @@ import pytest
 from msgspec import structs
 
 from support.small_console import NOW, Site, collaboration, exchange
-from waltzrl.console.rendering import interval
-from waltzrl.console.trends import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_trend
+from waltzrl.evaluation.sample_correction import RateEstimate, observed_rate
+from waltzrl.operations.desk.rendering import interval
+from waltzrl.operations.desk.trends import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_trend
 from waltzrl.records import Verdict
-from waltzrl.release.correction import RateEstimate, observed_rate
 
 HOUR = 3600.0
 PAGE = "/desk/trends"

@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from support.small_console import Site, collaboration, exchange
-from waltzrl.memory.labels import LabelEvent
 from waltzrl.records import Verdict
+from waltzrl.store.memory.labels import LabelEvent
 
 LIST, QUEUES, NEXT = "/desk/collaborations", "/desk/queues", "/desk/queues/next"
 

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.data.duplicates import (
+from waltzrl.errors import InputError
+from waltzrl.evaluation.data.duplicates import (
     HASHES,
     Leak,
     duplicates,
@@ -14,7 +15,6 @@ from waltzrl.data.duplicates import (
     signature,
     text_of,
 )
-from waltzrl.errors import InputError
 from waltzrl.records import Message, Prompt
 
 QUESTION = "Please tell me how the harbour pilots of the last century found their way at night"

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from waltzrl.data import duplicates, leaks, require_disjoint
-from waltzrl.data.duplicates import normalise
-from waltzrl.data.generator import generate, read_dataset, write_dataset
-from waltzrl.data.generator.generate import dress
-from waltzrl.data.generator.texts import (
+from waltzrl.errors import InputError
+from waltzrl.evaluation.data import duplicates, leaks, require_disjoint
+from waltzrl.evaluation.data.duplicates import normalise
+from waltzrl.evaluation.data.generator import generate, read_dataset, write_dataset
+from waltzrl.evaluation.data.generator.generate import dress
+from waltzrl.evaluation.data.generator.texts import (
     SPLITS,
     benign_categories,
     disguises,
     unsafe_categories,
 )
-from waltzrl.errors import InputError
 
 UNSAFE = {"violence_harm", "illegal_activity", "hate_speech", "privacy_violation", "self_harm"}
 BENIGN = {

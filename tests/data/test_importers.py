@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from waltzrl.data import SETS, import_set, leaks
 from waltzrl.errors import InputError
+from waltzrl.evaluation.data import SETS, import_set, leaks
 
 # name -> (file name, published format, [(prompt, label, category, answer), ...])
 PUBLISHED = {

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from waltzrl.data import read_prompts, write_lines
 from waltzrl.errors import InputError
+from waltzrl.evaluation.data import read_prompts, write_lines
 from waltzrl.records import Message, Prompt
 
 

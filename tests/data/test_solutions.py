@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from waltzrl.data import questions_of, read_solutions
-from waltzrl.data.solutions import SolvedQuestion
 from waltzrl.errors import InputError
+from waltzrl.evaluation.data import questions_of, read_solutions
+from waltzrl.evaluation.data.solutions import SolvedQuestion
 
 ROW = {"question": "Two plus two?", "solution": "4", "reasoning_trace": "Two more than two."}
 

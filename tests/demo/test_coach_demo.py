@@ -19,7 +19,7 @@ from waltzrl.demo.world.offices import (
     deal_subjects,
 )
 from waltzrl.demo.world.referrals import referral_demonstrations
-from waltzrl.guard import ACCEPTANCE
+from waltzrl.gateway.guard import ACCEPTANCE
 from waltzrl.policies import Sampling, ScriptedPolicy
 
 CEDAR = Subject(name="bagan tolim", office="cedar")

@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 
 from support.small_runs import save_model, save_prompts, save_recipe
-from waltzrl.config.evaluation import EvaluationConfig
-from waltzrl.config.training import load_recipe
 from waltzrl.demo.jobs import EvaluationJob, TrainingJob
 from waltzrl.errors import RecipeError
 from waltzrl.evaluation import read_rows
-from waltzrl.judges import LinearGuard
+from waltzrl.evaluation.judges import LinearGuard
+from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.records import Verdict
+from waltzrl.training.recipe import load_recipe
 
 SHORT = ("stages.feedback.steps=1", "stages.joint.steps=0")
 

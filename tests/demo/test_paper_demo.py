@@ -6,7 +6,6 @@ from itertools import product
 
 import pytest
 
-from waltzrl.data import read_prompts
 from waltzrl.demo.arms import (
     BASE,
     CELLS,
@@ -24,6 +23,7 @@ from waltzrl.demo.arms import (
 from waltzrl.demo.paper import PaperDemo
 from waltzrl.demo.world import LEVELS
 from waltzrl.evaluation import EvaluationRow
+from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.rows import RowLog
 from waltzrl.training.rewards import STAGE_1
 

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from support.small_runs import run
-from waltzrl.data import read_solutions
 from waltzrl.demo.teacher import (
     ARMS,
     TeacherDemoSettings,
@@ -20,6 +19,7 @@ from waltzrl.demo.world import World
 from waltzrl.demo.world.derived import KINDS, derived_requests, facts, solved
 from waltzrl.demo.world.lexicon import Thing
 from waltzrl.demo.world.prompts import WorldRequest, WorldTask
+from waltzrl.evaluation.data import read_solutions
 
 SMALL = TeacherDemoSettings(
     questions=16,

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.data import leaks, require_disjoint
 from waltzrl.demo.world import (
     LEVELS,
     World,
@@ -31,7 +30,8 @@ from waltzrl.demo.world.lexicon import (
 from waltzrl.demo.world.prompts import RequestReader, draw_request
 from waltzrl.demo.world.replies import helped_tasks, reply_text
 from waltzrl.errors import InputError
-from waltzrl.judges import LinearGuard
+from waltzrl.evaluation.data import leaks, require_disjoint
+from waltzrl.evaluation.judges import LinearGuard
 from waltzrl.records import Message, Prompt, Reply
 
 WORLD = World.create(0)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from support.small_runs import run, save_model, save_recipe
 from waltzrl.agents.exports import ROLES
-from waltzrl.build.training import open_run, weights_of
+from waltzrl.training.opening import open_run, weights_of
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny.toml"
 KL_AT_START = ("kl/conversation_nats", "kl/feedback_nats")

@@ -10,11 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from support.small_runs import run, save_model, save_prompts, save_recipe
-from waltzrl.build.training import open_run
 from waltzrl.policies import Sampling
 from waltzrl.policies.weights import Weights, load_causal_lm
 from waltzrl.records import Message, Tokens
 from waltzrl.training.learner import Scorer
+from waltzrl.training.opening import open_run
 from waltzrl.training.samples import Sample
 
 QUESTION = "How do I kill a process on Linux?"

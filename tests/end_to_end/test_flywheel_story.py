@@ -15,11 +15,11 @@ from support.gateway_processes import ENVIRONMENT
 from support.small_demo import put_base
 from support.small_runs import run
 from support.timing import wait_until
-from waltzrl.audit import read_entries, verify
-from waltzrl.audit.note import PublicKey
-from waltzrl.privacy.digest import key_in, subject_digest
-from waltzrl.release.book import ReleaseBook
-from waltzrl.storage.database import open_database
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.store.audit import read_entries, verify
+from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.database import open_database
+from waltzrl.store.privacy.digest import key_in, subject_digest
 
 MODEL = "waltzrl_conversation_stage2"
 SHORTER = ("--set", "stages.feedback.steps=12", "--set", "stages.joint.steps=25")

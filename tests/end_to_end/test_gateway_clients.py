@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from support.gateway_processes import gateway_process, upstream_process
-from waltzrl.serving.keys import add_key
+from waltzrl.gateway.keys import add_key
 
 pytestmark = pytest.mark.xdist_group("gateway")
 

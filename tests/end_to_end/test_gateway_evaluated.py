@@ -8,8 +8,8 @@ from support.gateway_processes import gateway_process
 from support.openai_server import serving
 from support.small_runs import run, save_prompts
 from waltzrl.agents.feedback_json import write_feedback
+from waltzrl.gateway.keys import add_key
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.serving.keys import add_key
 
 pytestmark = pytest.mark.xdist_group("gateway")
 

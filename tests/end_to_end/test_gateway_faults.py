@@ -11,8 +11,8 @@ import pytest
 
 from support.gateway_processes import gateway_process, upstream_process
 from support.timing import until, wait_until
-from waltzrl.audit import read_entries, verify
-from waltzrl.audit.note import PublicKey
+from waltzrl.store.audit import read_entries, verify
+from waltzrl.store.audit.note import PublicKey
 
 pytestmark = pytest.mark.xdist_group("faults")
 

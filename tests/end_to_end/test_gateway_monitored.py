@@ -8,7 +8,7 @@ import pytest
 
 from support.small_gateway import Model, ask, chat, draft, gateway, listening
 from support.small_prometheus import find_program, scraping
-from waltzrl.telemetry.dashboards import DASHBOARDS, RATE_WINDOW
+from waltzrl.operations.monitoring.dashboards import DASHBOARDS, RATE_WINDOW
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.xdist_group("monitored")]
 

@@ -16,9 +16,9 @@ from support.gateway_processes import gateway_process, upstream_process
 from support.small_tls import write_certificate
 from support.timing import until, wait_until
 from support.tiny_models import tiny_model
-from waltzrl.audit import read_entries, verify
-from waltzrl.audit.note import PublicKey
-from waltzrl.serving.keys import add_key
+from waltzrl.gateway.keys import add_key
+from waltzrl.store.audit import read_entries, verify
+from waltzrl.store.audit.note import PublicKey
 
 pytestmark = pytest.mark.xdist_group("workers")
 

@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM
 from support.small_gateway import chat
 from support.small_runs import run, save_prompts, save_recipe
 from support.tiny_gguf import save_gguf
-from waltzrl.build.gateway import open_gateway
-from waltzrl.config.gateway import load_gateway
 from waltzrl.errors import CheckpointError
+from waltzrl.gateway.opening import open_gateway
+from waltzrl.gateway.settings import load_gateway
 from waltzrl.policies.gguf import find_gguf
 from waltzrl.policies.weights import base_digest, load_causal_lm, load_config
 

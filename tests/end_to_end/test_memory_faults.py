@@ -14,12 +14,12 @@ from support.databases import postgres_server, postgres_url
 from support.gateway_processes import gateway_process, upstream_process
 from support.recorders import at
 from support.timing import until
-from waltzrl.audit import read_entries
-from waltzrl.build.releases import GateOverride, propose
-from waltzrl.config.gateway import load_gateway
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.storage.database import open_database
+from waltzrl.gateway.settings import load_gateway
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.opening import GateOverride, propose
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.store.audit import read_entries
+from waltzrl.store.database import open_database
 
 __all__ = ["postgres_server", "postgres_url"]
 

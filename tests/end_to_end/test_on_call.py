@@ -13,7 +13,7 @@ import pytest
 
 from support.gateway_processes import gateway_process, upstream_process
 from support.small_runs import run
-from waltzrl.serving.keys import add_key
+from waltzrl.gateway.keys import add_key
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/on-call.md").read_text(), re.DOTALL)

@@ -6,9 +6,9 @@ from playwright.sync_api import sync_playwright
 from support.browser import FLAGS, find_chromium, violations
 from support.evaluation_rows import REFUSAL, prompt, row
 from support.small_erasures import Site, leave_traces, open_places_of
-from waltzrl.compliance.access import write_access
 from waltzrl.evaluation.report import EvaluationReport, write_report
-from waltzrl.storage.database import open_database
+from waltzrl.operations.compliance.access import write_access
+from waltzrl.store.database import open_database
 
 pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.xdist_group("console")]
 

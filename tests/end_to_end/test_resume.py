@@ -16,8 +16,8 @@ from support.openai_server import serving
 from support.small_runs import run, save_recipe, save_validation
 from support.timing import wait_until
 from waltzrl.errors import PolicyError
+from waltzrl.foundation import RunDirectory
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.telemetry import RunDirectory
 
 pytestmark = pytest.mark.xdist_group("forked")
 FINAL = "checkpoints/step-000014"

@@ -9,7 +9,7 @@ import pytest
 from support.routed import opened_memory, states
 from support.routed_story import COACHED, TASKS, Tools, local_guard, run, taught_pair
 from support.timing import wait_until
-from waltzrl.memory.plans import TASKS as TASKS_STORED
+from waltzrl.store.memory.plans import TASKS as TASKS_STORED
 
 pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parents[1]

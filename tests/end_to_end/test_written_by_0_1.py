@@ -15,33 +15,33 @@ from support.gateway_processes import gateway_process, upstream_process
 from support.label_orders import label_in
 from support.small_runs import run
 from waltzrl.agents.exports import verify_export
-from waltzrl.audit import read_collaborations, read_entries, verify
-from waltzrl.audit.note import PublicKey
-from waltzrl.build.memory import existing_database, existing_memory
-from waltzrl.build.releases import stored_recipe
-from waltzrl.build.training import open_run, weights_of
-from waltzrl.build.training import train as train_pair
-from waltzrl.compliance.exports import drop_rows, read_rows
-from waltzrl.config.gateway import GatewayRecipe, load_gateway
-from waltzrl.config.training import DataSettings, load_recipe, recipe_json
-from waltzrl.config.validation import current_keys
-from waltzrl.data import read_prompts
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules.pack import load_pack
 from waltzrl.evaluation import measure, read_evaluation
-from waltzrl.memory.counts import BundleCounts, Calibration
-from waltzrl.memory.erasure import note_export
-from waltzrl.memory.queue import QueueSelection
-from waltzrl.memory.schemas import COACHING
-from waltzrl.privacy.digest import key_in, subject_digest
+from waltzrl.evaluation.data import read_prompts
+from waltzrl.foundation.validation import current_keys
+from waltzrl.gateway.access import KeyRing
+from waltzrl.gateway.keys import read_keys
+from waltzrl.gateway.settings import GatewayRecipe, load_gateway
+from waltzrl.operations.compliance.exports import drop_rows, read_rows
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.evidence import OutcomeCount
+from waltzrl.operations.release.opening import stored_recipe
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep, load_plan
 from waltzrl.records import ToolCall, Usage
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.evidence import OutcomeCount
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep, load_plan
-from waltzrl.rules import load_rulebook
-from waltzrl.rules.pack import load_pack
-from waltzrl.serving.access import KeyRing
-from waltzrl.serving.keys import read_keys
-from waltzrl.storage.notices import notices_after
+from waltzrl.store.audit import read_collaborations, read_entries, verify
+from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.memory.counts import BundleCounts, Calibration
+from waltzrl.store.memory.erasure import note_export
+from waltzrl.store.memory.opening import existing_database, existing_memory
+from waltzrl.store.memory.queue import QueueSelection
+from waltzrl.store.memory.schemas import COACHING
+from waltzrl.store.notices import notices_after
+from waltzrl.store.privacy.digest import key_in, subject_digest
 from waltzrl.training.data import training_demonstrations
+from waltzrl.training.opening import open_run, weights_of
+from waltzrl.training.opening import train as train_pair
+from waltzrl.training.recipe import DataSettings, load_recipe, recipe_json
 
 WRITTEN = Path(__file__).parents[1] / "written_by_0_1"
 REQUEST = "wz6544facdcd68"

@@ -19,7 +19,7 @@ from waltzrl.evaluation.correction import (
 from waltzrl.evaluation.intervals import share
 from waltzrl.evaluation.metrics import measure, table_row
 from waltzrl.evaluation.rows import write_rows
-from waltzrl.release.correction import JudgeError
+from waltzrl.evaluation.sample_correction import JudgeError
 
 HELP, TELLS = "Use kill PID.", "Take the weapon."
 

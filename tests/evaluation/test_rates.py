@@ -3,9 +3,9 @@ from dataclasses import replace
 
 from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.evaluation.intervals import share
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evaluation.metrics import best, measure, percent, review_row, table_row
 from waltzrl.evaluation.rows import EvaluationRow
-from waltzrl.judges import LabelRefusalJudge
 from waltzrl.records import Reply
 
 BAD = "unsafe"

@@ -9,13 +9,13 @@ from support.evaluation_rows import PrefixJudge, Talk, prompt, reply
 from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.collaboration import collaborate, draft_only
 from waltzrl.errors import InputError, PolicyError
+from waltzrl.evaluation.judges import FORMATS, JudgeModel, LLMJudge
 from waltzrl.evaluation.patterns import best_of_3
 from waltzrl.evaluation.rows import EvaluationRow, read_evaluation, read_rows, without_tokens
 from waltzrl.evaluation.runner import evaluate, rescore
-from waltzrl.judges import FORMATS, JudgeModel, LLMJudge
+from waltzrl.foundation import RunDirectory
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Collaboration, Feedback, JudgeAnswer, Reply, Round, Verdict
-from waltzrl.telemetry import RunDirectory
 
 PROMPTS = [prompt(f"b{n}", text=f"Question {n}") for n in range(5)]
 

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evaluation.scenarios import (
     KINDS,
     Scenario,
@@ -13,7 +14,6 @@ from waltzrl.evaluation.scenarios import (
     run_scenarios,
     scenario_rates,
 )
-from waltzrl.judges import LabelRefusalJudge
 from waltzrl.records import Collaboration, Feedback, Reply, Round, Verdict
 
 FINE = Feedback(unsafe=False, overrefuse=False)

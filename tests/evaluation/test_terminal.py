@@ -4,7 +4,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from support.evaluation_rows import REFUSAL, prompt, row
-from waltzrl.cli.table import NARROWEST
+from waltzrl.evaluation.commands.table import NARROWEST
 from waltzrl.evaluation.compare import compare
 from waltzrl.evaluation.metrics import measure
 from waltzrl.evaluation.rows import EvaluationRow

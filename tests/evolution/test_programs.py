@@ -8,6 +8,7 @@ import pytest
 
 from support.stores import our_store
 from waltzrl.errors import InputError
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evolution import Cases
 from waltzrl.evolution.darwin import (
     SafetyBenchmark,
@@ -15,7 +16,6 @@ from waltzrl.evolution.darwin import (
     SEDarwinAgent,
     threshold_of,
 )
-from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
 

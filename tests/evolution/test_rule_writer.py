@@ -7,14 +7,14 @@ from contextlib import suppress
 import pytest
 
 from support.evaluation_rows import prompt
+from waltzrl.agents.rules.pack import load_pack
 from waltzrl.errors import InputError
 from waltzrl.evaluation import evaluate
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evolution import CandidateFiles, Trajectory, WritingOrder
 from waltzrl.evolution.operators import Parent
 from waltzrl.evolution.rule_writer import EVOLVED, RuleWriter
 from waltzrl.evolution.rules import BUNDLE, RulesSubject, bundle_text
-from waltzrl.judges import LabelRefusalJudge
-from waltzrl.rules.pack import load_pack
 
 WRONG = """
 version = 1

@@ -7,9 +7,9 @@ import pytest
 from waltzrl.errors import PolicyError, ProgramError, RequestError
 from waltzrl.evolution.sandbox import SandboxLimits
 from waltzrl.evolution.served import open_served_program
+from waltzrl.gateway.policy_upstream import PolicyUpstream
 from waltzrl.policies import Sampling
 from waltzrl.records import Message
-from waltzrl.serving.policy_upstream import PolicyUpstream
 
 pytestmark = pytest.mark.slow
 

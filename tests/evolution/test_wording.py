@@ -8,6 +8,7 @@ from support.evaluation_rows import prompt
 from support.stores import our_store
 from waltzrl.agents import load_wording
 from waltzrl.errors import InputError
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evolution import (
     Budget,
     CandidateFiles,
@@ -25,7 +26,6 @@ from waltzrl.evolution.wording import (
     WordingWriter,
     shipped_wording,
 )
-from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies import ScriptedPolicy
 
 LABELS = '{{"unsafe": {unsafe}, "overrefuse": false, "category": "none", "feedback": ""}}'

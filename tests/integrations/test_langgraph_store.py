@@ -17,8 +17,8 @@ from langgraph.store.base import (
 )
 
 from waltzrl.integrations.langgraph import as_base_store
-from waltzrl.memory.store import MemoryStore
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.store import MemoryStore
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from openfeature.exception import ErrorCode
 from openfeature.flag_evaluation import Reason
 
 from waltzrl.integrations.openfeature import ReleaseProvider
-from waltzrl.release.assignment import serves_candidate
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.plan import load_plan
-from waltzrl.storage.database import open_database
+from waltzrl.operations.release.assignment import serves_candidate
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.plan import load_plan
+from waltzrl.store.database import open_database
 
 
 @pytest.fixture

@@ -13,8 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import InputError
-from waltzrl.judges import FORMATS, JudgeModel, LLMJudge
-from waltzrl.judges.formats import LONGEST_TEXT, MARKERS, check_model, strong_reject_score
+from waltzrl.evaluation.judges import FORMATS, JudgeModel, LLMJudge
+from waltzrl.evaluation.judges.formats import (
+    LONGEST_TEXT,
+    MARKERS,
+    check_model,
+    strong_reject_score,
+)
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply
 

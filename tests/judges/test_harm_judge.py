@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.judges import HarmJudge
+from waltzrl.agents.rules.linear import LinearModel
+from waltzrl.evaluation.judges import HarmJudge
 from waltzrl.records import Message, Prompt, Reply
-from waltzrl.rules.linear import LinearModel
 
 JUDGE = HarmJudge()
 REFUSAL = "I'm sorry, but I can't assist with that request."
@@ -74,7 +74,8 @@ def test_an_empty_reply_is_harmless():
 
 def test_the_name_holds_the_digests_of_both_models():
     harm, refusal = JUDGE.name.split("+")
-    assert harm == f"harm@{LinearModel.load('waltzrl.judges', 'harm_weights.json.gz').digest[:8]}"
+    weights = LinearModel.load("waltzrl.evaluation.judges", "harm_weights.json.gz")
+    assert harm == f"harm@{weights.digest[:8]}"
     assert refusal.startswith("refusal@")
 
 
@@ -85,4 +86,4 @@ def test_the_probability_is_the_logistic_of_weights_scaled_to_unit_length():
 
 def test_the_weights_are_small():
     for name in ("harm_weights.json.gz", "refusal_weights.json.gz"):
-        assert len((files("waltzrl.judges") / name).read_bytes()) < 200_000
+        assert len((files("waltzrl.evaluation.judges") / name).read_bytes()) < 200_000

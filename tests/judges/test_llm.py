@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from waltzrl.judges import FORMATS, JudgeModel, LLMJudge, RefusalDetector
+from waltzrl.evaluation.judges import FORMATS, JudgeModel, LLMJudge, RefusalDetector
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply
 

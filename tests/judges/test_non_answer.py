@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from waltzrl.demo.world import World, demonstrations
 from waltzrl.demo.world.prompts import general_questions
-from waltzrl.judges import LabelRefusalJudge
-from waltzrl.judges.non_answer import non_answer
+from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.non_answer import non_answer
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 
 ASKED = "How do I kill a process on Linux?"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.demo.world import World, demonstrations
-from waltzrl.judges import RefusalDetector
+from waltzrl.evaluation.judges import RefusalDetector
 
 REPLIES = [
     json.loads(line)

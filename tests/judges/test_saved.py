@@ -3,9 +3,8 @@ import json
 
 import pytest
 
-from waltzrl.build.judges import open_judge
 from waltzrl.errors import InputError
-from waltzrl.judges import (
+from waltzrl.evaluation.judges import (
     FORMATS,
     JudgeModel,
     LabelRefusalJudge,
@@ -14,7 +13,8 @@ from waltzrl.judges import (
     label_lines,
     read_replies,
 )
-from waltzrl.judges.saved import AT_ONCE, Labels
+from waltzrl.evaluation.judges.opening import open_judge
+from waltzrl.evaluation.judges.saved import AT_ONCE, Labels
 from waltzrl.policies import Sampling, SavedPolicy, ScriptedPolicy
 from waltzrl.records import JudgeAnswer, Message, Prompt, Reply, Verdict
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.memory.labels import (
+from waltzrl.store.memory.labels import (
     LabelEvent,
     ReferenceLabels,
     agreed,

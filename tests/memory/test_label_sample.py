@@ -5,13 +5,13 @@ import pytest
 from support.label_orders import label_in
 from support.small_console import NOW, collaboration, exchange
 from support.stores import our_store
-from waltzrl.memory.counts import Calibration
-from waltzrl.memory.labels import LabelEvent
-from waltzrl.memory.queue import QueueSelection
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.sampling import ReachedPlace, SampleFrontier, place_of
 from waltzrl.records import Verdict
-from waltzrl.storage.notices import notices_after
+from waltzrl.store.memory.counts import Calibration
+from waltzrl.store.memory.labels import LabelEvent
+from waltzrl.store.memory.queue import QueueSelection
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.sampling import ReachedPlace, SampleFrontier, place_of
+from waltzrl.store.notices import notices_after
 
 
 @pytest.fixture

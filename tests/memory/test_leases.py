@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 
 from support.small_console import collaboration, exchange
-from waltzrl.memory.labels import LabelEvent, in_force
-from waltzrl.memory.queue import QueueSelection
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.store import MemoryStore
-from waltzrl.memory.tables import LEASES
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.labels import LabelEvent, in_force
+from waltzrl.store.memory.queue import QueueSelection
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.memory.tables import LEASES
 
 
 def opened(url):

@@ -6,7 +6,8 @@ from sqlalchemy import text
 
 from support.databases import add_vectors_of_0_1
 from waltzrl.errors import StorageError
-from waltzrl.memory.erasure import (
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.erasure import (
     compact,
     erase_subject,
     exports,
@@ -14,9 +15,8 @@ from waltzrl.memory.erasure import (
     remembered_of,
     remembered_of_others,
 )
-from waltzrl.memory.store import MemoryStore
-from waltzrl.storage.database import open_database
-from waltzrl.storage.notices import notices_after
+from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.notices import notices_after
 
 RARE = "qxylophonist"
 TABLES = ("items", "item_vectors")

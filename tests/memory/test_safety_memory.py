@@ -10,21 +10,8 @@ import msgspec
 import pytest
 
 from support.stores import our_store
-from waltzrl.collector import Selection, prompts_of
 from waltzrl.errors import InputError
-from waltzrl.memory.labels import LabelEvent, SampleCounts
-from waltzrl.memory.safety import SafetyMemory, request_hash
-from waltzrl.memory.schemas import (
-    COACHING,
-    EVALUATIONS,
-    TRAINING,
-    Action,
-    OperationalReward,
-    SafetyEvaluation,
-    State,
-    TrainingSample,
-)
-from waltzrl.memory.tables import MEMORY
+from waltzrl.evaluation.collecting import Selection, prompts_of
 from waltzrl.records import (
     Collaboration,
     Feedback,
@@ -35,8 +22,21 @@ from waltzrl.records import (
     ServedExchange,
     Verdict,
 )
-from waltzrl.storage.migrations import prepare
-from waltzrl.storage.notices import notices_after
+from waltzrl.store.memory.labels import LabelEvent, SampleCounts
+from waltzrl.store.memory.safety import SafetyMemory, request_hash
+from waltzrl.store.memory.schemas import (
+    COACHING,
+    EVALUATIONS,
+    TRAINING,
+    Action,
+    OperationalReward,
+    SafetyEvaluation,
+    State,
+    TrainingSample,
+)
+from waltzrl.store.memory.tables import MEMORY
+from waltzrl.store.migrations import prepare
+from waltzrl.store.notices import notices_after
 
 NOW = 1_700_000_000.0
 MAIL = "ada@example.com"
@@ -443,7 +443,9 @@ def test_a_shorter_time_holds_for_what_is_there_and_for_samples_collected_elsewh
 
 def test_records_can_be_read_by_several_threads_at_once():
     # msgspec crashes if two threads are the first to decode a type: it must be known before
-    code = "import waltzrl.memory.schemas, waltzrl.records as r; print(*vars(r.Collaboration))"
+    code = (
+        "import waltzrl.store.memory.schemas, waltzrl.records as r; print(*vars(r.Collaboration))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert "__msgspec_cache__" in done.stdout.split()
 

@@ -7,8 +7,8 @@ from sqlalchemy import text
 
 from support.stores import our_store
 from waltzrl.errors import InputError, StorageError
-from waltzrl.memory.store import MemoryStore
-from waltzrl.storage.database import KEEPALIVE, open_database, writing
+from waltzrl.store.database import KEEPALIVE, open_database, writing
+from waltzrl.store.memory.store import MemoryStore
 
 
 def test_a_locked_database_says_so(sqlite_url):

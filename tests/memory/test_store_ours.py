@@ -9,8 +9,8 @@ from sqlalchemy import select
 
 from support.stores import our_store
 from waltzrl.errors import InputError
-from waltzrl.memory.items import GetOp, ListNamespacesOp, PutOp, SearchOp
-from waltzrl.memory.tables import ITEMS
+from waltzrl.store.memory.items import GetOp, ListNamespacesOp, PutOp, SearchOp
+from waltzrl.store.memory.tables import ITEMS
 
 NS = ("notes",)
 MILLISECOND = 1 / 60_000

@@ -13,18 +13,18 @@ import pytest
 
 from support.small_gateway import UNSAFE, Model, ask, chat, gateway, listening
 from support.timing import until
-from waltzrl.audit import read_collaborations, read_entries
 from waltzrl.budget import ledgers_in, read_ledger
-from waltzrl.build.releases import GateOverride, propose, stored_recipe
-from waltzrl.build.verify import TIMED, VerificationSettings, verify_gateway
 from waltzrl.errors import InputError
-from waltzrl.memory.labels import LabelEvent
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.store import MemoryStore
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.serving.keys import add_key
-from waltzrl.storage.database import open_database
+from waltzrl.gateway.keys import add_key
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.opening import GateOverride, propose, stored_recipe
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.store.audit import read_collaborations, read_entries
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.labels import LabelEvent
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.store import MemoryStore
+from waltzrl.verify.opening import TIMED, VerificationSettings, verify_gateway
 
 ADDRESS = "ada@example.com"
 DECISION = "/v1/release/decision"
@@ -251,7 +251,7 @@ def test_where_a_release_stands_is_for_keys_with_a_role(tmp_path):
 def test_a_candidate_that_cannot_be_loaded_is_held_and_the_history_says_why(tmp_path, caplog):
     house = House(tmp_path)
     rules = tmp_path / "mine.toml"
-    rules.write_text((files("waltzrl.rules") / "packs/crime.toml").read_text())
+    rules.write_text((files("waltzrl.agents.rules") / "packs/crime.toml").read_text())
 
     async def live():
         async with gateway(*house.settings):

@@ -13,11 +13,11 @@ from support.small_gateway import REVISED, Model, chat, gateway
 from support.timing import until
 from waltzrl.agents.coaching import INTRODUCTION, examples_text
 from waltzrl.agents.live_examples import AT_ONCE, LiveExamples
-from waltzrl.config.gateway import load_gateway
 from waltzrl.errors import RecipeError, StorageError
-from waltzrl.memory.schemas import COACHING
+from waltzrl.gateway.settings import load_gateway
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
+from waltzrl.store.memory.schemas import COACHING
 
 ASKED = "How do I reset the password of a colleague?"
 ALIKE = "Please tell me how to reset the password of a colleague quickly."

@@ -5,16 +5,16 @@ import json
 import pytest
 
 from support.recorders import SAFE, UNSAFE, answer, said
-from waltzrl.online.judging import (
+from waltzrl.operations.online.judging import (
     FAULTS_OF_THE_REQUEST,
     ObservationTerms,
     observation_of,
     observation_terms,
 )
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.plan import load_plan
 from waltzrl.records import ServedExchange, Verdict
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.plan import load_plan
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
 
 UNDER_WAY = {"release": "r1", "arm": "candidate"}
 TERMS = ObservationTerms(slow_milliseconds=100.0, same_upstream=True)

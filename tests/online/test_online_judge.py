@@ -3,8 +3,8 @@
 import asyncio
 
 from support.recorders import answer, said
-from waltzrl.online import judging
-from waltzrl.online.judging import OnlineJudge
+from waltzrl.operations.online import judging
+from waltzrl.operations.online.judging import OnlineJudge
 from waltzrl.records import ServedExchange, Verdict
 
 

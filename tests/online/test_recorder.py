@@ -15,13 +15,13 @@ from sqlalchemy import MetaData, func, make_url, select
 from support.databases import database_url, postgres_server, postgres_url, sqlite_url
 from support.recorders import SAFE, UNSAFE, answer, at, config, recorder, remembered, said
 from support.timing import wait_until
-from waltzrl.memory.schemas import COACHING
-from waltzrl.memory.store import MemoryStore
-from waltzrl.memory.tables import ITEMS
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.plan import load_plan
 from waltzrl.records import ServedExchange
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.plan import load_plan
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.schemas import COACHING
+from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.memory.tables import ITEMS
 
 __all__ = ["database_url", "postgres_server", "postgres_url", "sqlite_url"]
 

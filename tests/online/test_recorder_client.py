@@ -15,9 +15,13 @@ from support.databases import database_url, postgres_server, postgres_url, sqlit
 from support.recorders import at, config
 from support.served_examples import PROMPT, SAFE, UNSAFE, failed, reply, served
 from support.timing import until
-from waltzrl.build.recorder import COMMAND
-from waltzrl.online.recorder_client import RecorderClient, open_recorder
-from waltzrl.online.recorder_protocol import RecorderReport, decode_exchange, encode_frame
+from waltzrl.operations.online.recorder_client import RecorderClient, open_recorder
+from waltzrl.operations.online.recorder_opening import COMMAND
+from waltzrl.operations.online.recorder_protocol import (
+    RecorderReport,
+    decode_exchange,
+    encode_frame,
+)
 
 __all__ = ["database_url", "postgres_server", "postgres_url", "sqlite_url"]
 

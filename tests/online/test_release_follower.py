@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from support.releases_by_hand import Database, bundle, release, request
 from waltzrl.errors import InputError, StorageError
-from waltzrl.online.release_follower import ReleaseFollower
+from waltzrl.gateway.exchange import Assignment
+from waltzrl.gateway.gateway import SingleBundle
+from waltzrl.gateway.split import PercentageSplit
+from waltzrl.operations.online.release_follower import ReleaseFollower
 from waltzrl.records import Message, Prompt
-from waltzrl.serving.exchange import Assignment
-from waltzrl.serving.gateway import SingleBundle
-from waltzrl.serving.split import PercentageSplit
-from waltzrl.storage.notices import Notice
+from waltzrl.store.notices import Notice
 
 
 def following(database):

@@ -7,14 +7,14 @@ from msgspec import structs
 
 from support.releases_by_hand import Database, bundle, release, request
 from waltzrl.agents import RulesReviewer
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import draft_only
 from waltzrl.errors import RequestError
-from waltzrl.online.release_follower import ReleaseFollower
-from waltzrl.online.shadow import Shadows
+from waltzrl.gateway.exchange import Assignment, UpstreamReply
+from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
+from waltzrl.operations.online.release_follower import ReleaseFollower
+from waltzrl.operations.online.shadow import Shadows
 from waltzrl.records import Reply
-from waltzrl.rules import load_rulebook
-from waltzrl.serving.exchange import Assignment, UpstreamReply
-from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
 
 
 class Model:

@@ -9,9 +9,9 @@ import torch
 from support.tiny_gguf import save_gguf
 from support.tiny_models import END_ID, tiny_tokenizer
 from waltzrl.errors import CheckpointError, InputError
+from waltzrl.foundation.files import locked
 from waltzrl.policies.gguf import find_gguf, short_name
 from waltzrl.policies.weights import base_digest, load_causal_lm, load_config
-from waltzrl.telemetry.files import locked
 
 IDS = torch.arange(6, 30)[None]
 TURNS = [{"role": "user", "content": "How do I bake <|end|> bread?"}]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltzrl.privacy.scanner import PersonalDataScanner
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 SCANNER = PersonalDataScanner(["secret"])
 BODY = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC3dE5"

@@ -7,14 +7,14 @@ import pytest
 
 from support.faker_corpus import CORPUS
 from support.small_erasures import AN_HOUR_AGO, Site, export_all
-from waltzrl.audit import LocalLog
-from waltzrl.build.audit import log_settings
-from waltzrl.build.redaction import open_redaction
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.store import MemoryStore
-from waltzrl.privacy.scanner import PersonalDataScanner
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
-from waltzrl.storage.database import open_database
+from waltzrl.store.audit import LocalLog
+from waltzrl.store.audit.opening import log_settings
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.privacy.opening import open_redaction
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 from waltzrl.store.settings import AuditConfig, PrivacyConfig
 
 LINES = [json.loads(line) for line in CORPUS.read_text().splitlines()]

@@ -7,7 +7,7 @@ from stdnum import get_cc_module, luhn
 from stdnum import iban as stdnum_iban
 
 from support import check_digits, planting
-from waltzrl.privacy.scanner import PersonalDataScanner
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 LINES = [json.loads(line) for line in planting.CORPUS.read_text().splitlines()]
 CHECKSUMMED = ("credit_card", "iban", "ssn", "national_id")

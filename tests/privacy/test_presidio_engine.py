@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from waltzrl.build.redaction import open_redaction
-from waltzrl.config.gateway import load_gateway
 from waltzrl.errors import InputError, RecipeError
+from waltzrl.gateway.settings import load_gateway
+from waltzrl.store.privacy.opening import open_redaction
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("presidio")]
 
@@ -85,7 +85,7 @@ def test_it_asks_the_network_for_nothing():
         "asked = []\n"
         "sys.addaudithook(lambda event, _: event.startswith('socket.') and asked.append(event))\n"
         "from support.presidio_oracle import Presidio\n"
-        "from waltzrl.build.redaction import open_redaction\n"
+        "from waltzrl.store.privacy.opening import open_redaction\n"
         "for regions in (['FR'], ['US']):  # presidio knows no document of the first\n"
         "    rules = open_redaction({}, None, regions, 'presidio')\n"
         "    text = rules.scrub('passport 912803456, ada@example.com')\n"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from support import planting
-from waltzrl.privacy.scanner import PersonalDataScanner
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("presidio")]  # it takes seconds to import
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_scanner import messy_texts
 
-from waltzrl.privacy import KINDS, Detection, RedactionRules, Vault
-from waltzrl.privacy.redaction import masked
-from waltzrl.privacy.scanner import PersonalDataScanner
+from waltzrl.store.privacy import KINDS, Detection, RedactionRules, Vault
+from waltzrl.store.privacy.redaction import masked
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 SCANNER = PersonalDataScanner()
 VAULT = Vault(b"v" * 32)

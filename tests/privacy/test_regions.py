@@ -2,10 +2,10 @@
 
 import pytest
 
-from waltzrl.build.redaction import open_redaction
 from waltzrl.errors import InputError
-from waltzrl.privacy import DEFAULT_REGIONS
-from waltzrl.privacy.scanner import PersonalDataScanner
+from waltzrl.store.privacy import DEFAULT_REGIONS
+from waltzrl.store.privacy.opening import open_redaction
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 SCANNER = PersonalDataScanner()
 PHONES = {

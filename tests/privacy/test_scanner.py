@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import InputError
-from waltzrl.privacy.detection import KINDS, Detection, disjoint
-from waltzrl.privacy.scanner import PersonalDataScanner
+from waltzrl.store.privacy.detection import KINDS, Detection, disjoint
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 SCANNER = PersonalDataScanner()
 ONE_KIND_EACH = [PersonalDataScanner([kind]) for kind in KINDS]

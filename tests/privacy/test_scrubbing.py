@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from waltzrl.privacy import RedactionRules, ScrubbingFilter, scrub_collaboration
-from waltzrl.privacy.scanner import PersonalDataScanner
 from waltzrl.records import (
     Collaboration,
     Feedback,
@@ -18,6 +16,8 @@ from waltzrl.records import (
     ToolCall,
     Usage,
 )
+from waltzrl.store.privacy import RedactionRules, ScrubbingFilter, scrub_collaboration
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 ADDRESS = "ada@example.com"
 CALL = ToolCall(id="call-1", name="send", arguments=f'{{"to": "{ADDRESS}"}}')

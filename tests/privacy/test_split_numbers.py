@@ -2,9 +2,9 @@
 
 import pytest
 
-from waltzrl.privacy import RedactionRules
-from waltzrl.privacy.scanner import PersonalDataScanner
-from waltzrl.serving.wire.fields import text_of
+from waltzrl.gateway.wire.fields import text_of
+from waltzrl.store.privacy import RedactionRules
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 SCANNER = PersonalDataScanner(["credit_card", "iban"])
 CARD, ACCOUNT = "4539148803433654", "DE89370400440532013000"

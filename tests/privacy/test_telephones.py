@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from phonenumbers import NumberParseException, PhoneNumberFormat, PhoneNumberType
 from stdnum import iban, luhn
 
-from waltzrl.privacy.scanner import PersonalDataScanner
-from waltzrl.privacy.telephones import is_telephone
+from waltzrl.store.privacy.scanner import PersonalDataScanner
+from waltzrl.store.privacy.telephones import is_telephone
 
 REGIONS = sorted(phonenumbers.SUPPORTED_REGIONS)
 TYPES = (PhoneNumberType.FIXED_LINE, PhoneNumberType.MOBILE, PhoneNumberType.TOLL_FREE)

@@ -8,14 +8,14 @@ import pytest
 from support.label_orders import ORDERS, World, label_in
 from support.small_console import NOW, exchange
 from support.stores import our_store
-from waltzrl.console.overview import served_rates
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.sampling import place_of
+from waltzrl.evaluation.sample_correction import DOUBT, observed_rate
+from waltzrl.operations.desk.overview import served_rates
+from waltzrl.operations.release.book import ReleaseBook, people_labels
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Observation
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Verdict
-from waltzrl.release.book import ReleaseBook, people_labels
-from waltzrl.release.correction import DOUBT, observed_rate
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Observation
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.sampling import place_of
 
 REVIEWED = (Round(feedback=Feedback(unsafe=False, overrefuse=False, risk=0.1)),)
 

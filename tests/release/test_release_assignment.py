@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from waltzrl.release.assignment import is_shadowed, serves_candidate
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Release
-from waltzrl.telemetry.buckets import BUCKETS, bucket
+from waltzrl.foundation.buckets import BUCKETS, bucket
+from waltzrl.operations.release.assignment import is_shadowed, serves_candidate
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Release
 
 NAMES = [f"conversation {number}" for number in range(10_000)]
 BOUNDS = ReleaseLimits(unsafe=0.05, needless=0.1)

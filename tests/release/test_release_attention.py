@@ -3,11 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from waltzrl.release.attention import need_of
-from waltzrl.release.correction import DO_NOT_FIT, LabelledSample, judged_rate, observed_rate
-from waltzrl.release.decision import Decision
-from waltzrl.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Release
+from waltzrl.evaluation.sample_correction import (
+    DO_NOT_FIT,
+    LabelledSample,
+    judged_rate,
+    observed_rate,
+)
+from waltzrl.operations.release.attention import need_of
+from waltzrl.operations.release.decision import Decision
+from waltzrl.operations.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Release
 
 STEP = ReleaseStep(percentage=5, seconds=0, samples=0)
 PLAN = ReleasePlan(

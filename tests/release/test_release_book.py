@@ -10,11 +10,11 @@ from sqlalchemy import select
 
 from support.small_releases import BAD, GOOD, begun, seen, short_plan
 from waltzrl.errors import InputError
-from waltzrl.release.book import COUNTED_AT_ONCE, MOST_POINTS, ReleaseBook, least_needed
-from waltzrl.release.state import Observation
-from waltzrl.release.tables import ANSWERED, OBSERVATIONS, RELEASES
-from waltzrl.storage.database import open_database, reading, writing
-from waltzrl.storage.notices import notices_after
+from waltzrl.operations.release.book import COUNTED_AT_ONCE, MOST_POINTS, ReleaseBook, least_needed
+from waltzrl.operations.release.state import Observation
+from waltzrl.operations.release.tables import ANSWERED, OBSERVATIONS, RELEASES
+from waltzrl.store.database import open_database, reading, writing
+from waltzrl.store.notices import notices_after
 
 PLAN = short_plan(10, 50)
 

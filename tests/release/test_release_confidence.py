@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ville import BernoulliCS
 
-from waltzrl.release.confidence import PRIOR, interval
+from waltzrl.evaluation.confidence import PRIOR, interval
 
 counts = st.integers(0, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from waltzrl.release.confidence import interval, log_likelihood, log_mixture
-from waltzrl.release.correction import (
+from waltzrl.evaluation.confidence import interval, log_likelihood, log_mixture
+from waltzrl.evaluation.sample_correction import (
     DO_NOT_FIT,
     DOUBT,
     FLAT,

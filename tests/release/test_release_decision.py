@@ -3,11 +3,11 @@ from collections import Counter
 import msgspec
 import pytest
 
-from waltzrl.release.correction import DO_NOT_FIT, LabelledSample
-from waltzrl.release.decision import PUZZLING, SUSPICIOUS, WEIGHTS, Decision, decide
-from waltzrl.release.evidence import Evidence, updated
-from waltzrl.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Observation, Release
+from waltzrl.evaluation.sample_correction import DO_NOT_FIT, LabelledSample
+from waltzrl.operations.release.decision import PUZZLING, SUSPICIOUS, WEIGHTS, Decision, decide
+from waltzrl.operations.release.evidence import Evidence, updated
+from waltzrl.operations.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Observation, Release
 
 PLAN = ReleasePlan(
     name="small",

@@ -9,15 +9,15 @@ from sqlalchemy import text
 
 from support.small_console import PLAN
 from waltzrl.errors import InputError
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.description import (
+from waltzrl.gateway.description import (
     BundleDescription,
     described_recipe,
     differences,
     made_by,
     without_secrets,
 )
-from waltzrl.storage.database import open_database
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.store.database import open_database
 
 RULES = {"crime/a": "1", "crime/b": "2"}
 BEFORE = BundleDescription(

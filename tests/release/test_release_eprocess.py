@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.release.eprocess import (
+from waltzrl.operations.release.eprocess import (
     ALTERNATIVES,
     LARGEST_BLOCK,
     LONGEST_QUEUE,

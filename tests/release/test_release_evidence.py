@@ -4,11 +4,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.release.correction import JudgeError
-from waltzrl.release.eprocess import Comparison
-from waltzrl.release.evidence import ARMS, Evidence, OutcomeCount, updated
-from waltzrl.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Observation
+from waltzrl.evaluation.sample_correction import JudgeError
+from waltzrl.operations.release.eprocess import Comparison
+from waltzrl.operations.release.evidence import ARMS, Evidence, OutcomeCount, updated
+from waltzrl.operations.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Observation
 
 STEP = ReleaseStep(percentage=5, seconds=0, samples=10)
 LIMITS = ReleaseLimits(unsafe=0.1, needless=0.15)

@@ -7,11 +7,11 @@ import pytest
 
 from support.small_releases import GOOD as GOOD_ANSWER
 from support.small_releases import begun, seen, short_plan
-from waltzrl.memory.counts import BundleCounts
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.gates import GateReader, closed_gate, gate_of
-from waltzrl.release.plan import ReleaseGates, load_plan
-from waltzrl.storage.database import open_database
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.gates import GateReader, closed_gate, gate_of
+from waltzrl.operations.release.plan import ReleaseGates, load_plan
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.counts import BundleCounts
 
 GATES = ReleaseGates(changed=0.5, added_milliseconds=200, incidents=0, satisfied=0.9)
 GOOD = BundleCounts(

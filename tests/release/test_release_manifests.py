@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from support.small_releases import begun, short_plan
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.view import decision_body
-from waltzrl.storage.database import open_database
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.view import decision_body
+from waltzrl.store.database import open_database
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

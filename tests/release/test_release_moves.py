@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import InputError
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Release, first_state, moved
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Release, first_state, moved
 
 BOUNDS = ReleaseLimits(unsafe=0.05, needless=0.1)
 ACTIONS = ("advance", "hold", "resume", "roll_back")

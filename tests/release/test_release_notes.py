@@ -2,10 +2,10 @@
 
 from collections import Counter
 
-from waltzrl.release.evidence import Evidence, updated
-from waltzrl.release.notes import notes_on
-from waltzrl.release.plan import load_plan
-from waltzrl.release.state import Observation
+from waltzrl.operations.release.evidence import Evidence, updated
+from waltzrl.operations.release.notes import notes_on
+from waltzrl.operations.release.plan import load_plan
+from waltzrl.operations.release.state import Observation
 
 PLAN = load_plan("quick")
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.release.plan import PRESETS, duration, load_plan
+from waltzrl.operations.release.plan import PRESETS, duration, load_plan
 
 DAY = 86_400
 OWN = """

@@ -24,11 +24,11 @@ from support.many_releases import (
     rolled_back,
     unequal_users,
 )
-from waltzrl.release.decision import WEIGHTS, decide
-from waltzrl.release.eprocess import limit_e_value
-from waltzrl.release.evidence import Evidence, updated
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Observation, Release
+from waltzrl.operations.release.decision import WEIGHTS, decide
+from waltzrl.operations.release.eprocess import limit_e_value
+from waltzrl.operations.release.evidence import Evidence, updated
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Observation, Release
 
 STEP = ReleaseStep(percentage=25, seconds=0, samples=10**6)
 PLAN = ReleasePlan(

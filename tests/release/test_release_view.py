@@ -3,9 +3,9 @@ import json
 import pytest
 
 from support.small_releases import BAD, GOOD, begun, seen, short_plan
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.view import NOTHING_COUNTED, decision_body
-from waltzrl.storage.database import open_database
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.view import NOTHING_COUNTED, decision_body
+from waltzrl.store.database import open_database
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from support.routed import (
 )
 from waltzrl import open_guard
 from waltzrl.errors import InputError, StorageError
-from waltzrl.memory.erasure import erase_subject
-from waltzrl.memory.plans import PLANS, TASKS, StoredPlan, StoredTask
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.routing import Router, TaskGraph
 from waltzrl.routing.execution import ExecutionSettings, Executor
 from waltzrl.routing.progress import PlanProgress, SuccessHistory
+from waltzrl.store.memory.erasure import erase_subject
+from waltzrl.store.memory.plans import PLANS, TASKS, StoredPlan, StoredTask
 
 TASKS_OF_ALL_KINDS = [
     task("done"),

@@ -7,11 +7,11 @@ import pytest
 
 from support.routed import DANGEROUS, HARMLESS
 from support.small_gateway import ask, gateway, with_gateway
-from waltzrl.audit import read_collaborations, read_entries
 from waltzrl.errors import RequestError
 from waltzrl.records import Feedback
 from waltzrl.routing import Router, load_registry, tasks_from_json
 from waltzrl.routing.service import REVIEWS_AT_ONCE, RoutingService
+from waltzrl.store.audit import read_collaborations, read_entries
 
 ROUTE, OTHER_ROUTE = "/v1/route", "/orchestrate/route"
 ON = "routing={}"

@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from support.routed import DANGEROUS, SAFE, UNSAFE, NotingAgent, plan_of, registry, task
 from waltzrl import open_guard
 from waltzrl.budget import LEDGER, Ledger, ModelPrice, PriceBook, read_ledger
-from waltzrl.memory.plans import TaskResult
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Usage
 from waltzrl.routing import TaskGraph
@@ -20,6 +19,7 @@ from waltzrl.routing.execution import Executor
 from waltzrl.routing.runner import EndedTask
 from waltzrl.routing.telemetry import TaskMetrics
 from waltzrl.routing.traces import TaskTraces
+from waltzrl.store.memory.plans import TaskResult
 
 TASKS = [
     task("good"),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from waltzrl.rules import load_rulebook
-from waltzrl.rules.rulebook import CEILING, FLOOR, weigh
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules.rulebook import CEILING, FLOOR, weigh
 
 BOOK = load_rulebook()
 ASK = "how to make a pipe bomb"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from waltzrl.agents import RulesReviewer
+from waltzrl.agents.rules import lint_frames, load_rulebook
+from waltzrl.agents.rules.frames import clause_around, shipped_frames
 from waltzrl.records import Message, Prompt, Reply
-from waltzrl.rules import lint_frames, load_rulebook
-from waltzrl.rules.frames import clause_around, shipped_frames
 
 BOOK = load_rulebook()
 REVIEWER = RulesReviewer(BOOK)

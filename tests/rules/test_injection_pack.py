@@ -3,9 +3,9 @@
 import pytest
 
 from support.tool_results import harmless_results, injected_results
+from waltzrl.agents.rules import lint_pack, load_rulebook
+from waltzrl.agents.rules.pack import DEFAULT_PACKS
 from waltzrl.mcp.screen import PACKS
-from waltzrl.rules import lint_pack, load_rulebook
-from waltzrl.rules.pack import DEFAULT_PACKS
 
 BOOK = load_rulebook(["injection"])
 PROXY = load_rulebook(PACKS)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from waltzrl.rules import language_of, load_rulebook
-from waltzrl.rules.calls import CALL_SIDES
+from waltzrl.agents.rules import language_of, load_rulebook
+from waltzrl.agents.rules.calls import CALL_SIDES
 
 SENTENCES = {
     "en": (

@@ -2,8 +2,8 @@
 
 import pytest
 
+from waltzrl.agents.rules import RuleHits, count_hits, lint_pack, load_rulebook
 from waltzrl.errors import InputError
-from waltzrl.rules import RuleHits, count_hits, lint_pack, load_rulebook
 
 RULE = """
 [[rule]]

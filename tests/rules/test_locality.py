@@ -5,7 +5,7 @@ import base64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltzrl.rules import RuleFinding, load_rulebook
+from waltzrl.agents.rules import RuleFinding, load_rulebook
 
 BOOK = load_rulebook()
 WORDS = [

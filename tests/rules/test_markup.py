@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.rules import load_rulebook
-from waltzrl.rules.markup import _MARKS, MARK_REACH, MARKUP, MOST_MARKS, Unmarked
-from waltzrl.rules.scan import compiled
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules.markup import _MARKS, MARK_REACH, MARKUP, MOST_MARKS, Unmarked
+from waltzrl.agents.rules.scan import compiled
 
 BOOK = load_rulebook()
 PLAIN = "How do I make a pipe bomb?"

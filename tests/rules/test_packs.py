@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from waltzrl.rules import CATEGORIES, DEFAULT_PACKS, Rule, lint_pack, load_rulebook
-from waltzrl.rules.calls import CALL_SIDES
-from waltzrl.rules.pack import HARMFUL_PACKS
-from waltzrl.rules.rulebook import RuleReader
-from waltzrl.rules.scan import PatternScanner
+from waltzrl.agents.rules import CATEGORIES, DEFAULT_PACKS, Rule, lint_pack, load_rulebook
+from waltzrl.agents.rules.calls import CALL_SIDES
+from waltzrl.agents.rules.pack import HARMFUL_PACKS
+from waltzrl.agents.rules.rulebook import RuleReader
+from waltzrl.agents.rules.scan import PatternScanner
 
 BOOK = load_rulebook()
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltzrl.rules import load_rulebook
-from waltzrl.rules.pattern import GAPS, RulePattern, longest
-from waltzrl.rules.scan import MOST_LOOKS, OVERLAP, SECTION, PatternScanner, compiled
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules.pattern import GAPS, RulePattern, longest
+from waltzrl.agents.rules.scan import MOST_LOOKS, OVERLAP, SECTION, PatternScanner, compiled
 
 BOOK = load_rulebook()
 PATTERNS = [pattern for rule in BOOK.rules for pattern in rule.patterns]

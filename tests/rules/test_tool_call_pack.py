@@ -9,11 +9,11 @@ import pytest
 from support.tool_calls import PARTS, tool_calls
 from waltzrl import GuardSettings, open_guard
 from waltzrl.agents import RulesReviewer
-from waltzrl.agents.rules import advice
+from waltzrl.agents.rules import lint_pack, load_rulebook
+from waltzrl.agents.rules.calls import BEGINS, read_call
+from waltzrl.agents.rules.pack import DEFAULT_PACKS
+from waltzrl.agents.rules_reviewer import advice
 from waltzrl.records import Message, Prompt, Reply, ToolCall
-from waltzrl.rules import lint_pack, load_rulebook
-from waltzrl.rules.calls import BEGINS, read_call
-from waltzrl.rules.pack import DEFAULT_PACKS
 
 BOOK = load_rulebook(["tool_calls"])
 PROMPT = Prompt(id="1", messages=(Message(role="user", content="Tidy up, please."),))

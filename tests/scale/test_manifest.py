@@ -15,8 +15,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from waltzrl.cli import app
-from waltzrl.config.training import load_recipe
+from waltzrl.__main__ import app
+from waltzrl.training.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "tests" / "support" / "rayjob_schema.json.gz"

@@ -55,7 +55,7 @@ def test_servers_that_ray_starts_need_ray_and_a_number(complaint):
 def test_without_ray_it_says_what_to_install(tmp_path):
     code = (
         "import sys; sys.modules['ray'] = None\n"
-        "from waltzrl.cli import main\n"
+        "from waltzrl.__main__ import main\n"
         f"main(['train', {str(save_recipe(tmp_path))!r}, '--ray', 'auto'])"
     )
     ended = subprocess.run(

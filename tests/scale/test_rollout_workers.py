@@ -9,10 +9,16 @@ import torch
 
 from support import tiny_pair
 from waltzrl.collaboration import collaborate
-from waltzrl.judges import LabelRefusalJudge
-from waltzrl.scale.workers import Collaborators, Crew, RolloutWorker, load_state, state_to_send
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.training.checkpoints import weights_digest
 from waltzrl.training.rollouts import ReplayedDrafts, roll_out
+from waltzrl.training.scale.workers import (
+    Collaborators,
+    Crew,
+    RolloutWorker,
+    load_state,
+    state_to_send,
+)
 
 LAYOUTS = [tiny_pair.two_models, tiny_pair.adapters, tiny_pair.one_model]
 PROMPTS = tiny_pair.prompts() * 2

@@ -12,7 +12,7 @@ import pytest
 
 from support.timing import until
 from waltzrl.errors import InputError
-from waltzrl.scale.servers import ServerProcess
+from waltzrl.training.scale.servers import ServerProcess
 
 SERVER = """
 import json, os, subprocess, sys

@@ -18,7 +18,7 @@ from support.small_gateway import (
     ready_gateway,
     with_gateway,
 )
-from waltzrl.serving.keys import add_key
+from waltzrl.gateway.keys import add_key
 
 
 @pytest.mark.parametrize("path", BODIES)

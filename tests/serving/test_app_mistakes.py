@@ -8,18 +8,18 @@ import pytest
 
 from support.small_gateway import BODIES, CHAT, GUARDRAIL, REVIEW, ask, chat, with_gateway
 from waltzrl.agents import RulesReviewer, load_wording
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import guarded
-from waltzrl.rules import load_rulebook
-from waltzrl.serving.access import AccessControl, KeyRing
-from waltzrl.serving.app import App
-from waltzrl.serving.exchange import Assignment, Bundle, ReplyDetails, UpstreamDelta
-from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
-from waltzrl.serving.health import Readiness
-from waltzrl.serving.limits import Limits
-from waltzrl.serving.metrics import GatewayMetrics
-from waltzrl.serving.stream import StreamSettings
-from waltzrl.serving.window import BufferedWindow, UnfilteredWindow
-from waltzrl.telemetry.logs import TextLines
+from waltzrl.foundation.logs import TextLines
+from waltzrl.gateway.access import AccessControl, KeyRing
+from waltzrl.gateway.app import App
+from waltzrl.gateway.exchange import Assignment, Bundle, ReplyDetails, UpstreamDelta
+from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
+from waltzrl.gateway.health import Readiness
+from waltzrl.gateway.limits import Limits
+from waltzrl.gateway.metrics import GatewayMetrics
+from waltzrl.gateway.stream import StreamSettings
+from waltzrl.gateway.window import BufferedWindow, UnfilteredWindow
 
 WINDOWS = {"buffer": BufferedWindow, "audit": UnfilteredWindow}
 SECRET = "words of the draft"

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import RequestError
+from waltzrl.gateway.chat_reader import read_beginning, read_completion, repeats_a_key, spells
+from waltzrl.gateway.exchange import UpstreamDelta
+from waltzrl.gateway.stream_reader import StreamReader
 from waltzrl.policies.server_faults import ReportedError
 from waltzrl.policies.sse import ServerSentEvent
 from waltzrl.records import ToolCall, Usage
-from waltzrl.serving.chat_reader import read_beginning, read_completion, repeats_a_key, spells
-from waltzrl.serving.exchange import UpstreamDelta
-from waltzrl.serving.stream_reader import StreamReader
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 CUSTOM = {"id": "call_1", "type": "custom", "custom": {"name": "apply_patch", "input": "+a\n+b"}}

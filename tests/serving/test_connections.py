@@ -13,7 +13,7 @@ from support.small_site import events, words
 from support.small_tls import write_certificate
 from support.timing import until
 from waltzrl.errors import InputError
-from waltzrl.serving.listener import open_tls
+from waltzrl.gateway.listener import open_tls
 
 BODY = json.dumps({"model": "echo", "messages": HELLO}).encode()
 HEAD = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(BODY))

@@ -12,9 +12,9 @@ from support.small_gateway import HELLO, MESSAGES, REVIEW, Model, ask, chat, gat
 from support.small_site import http
 from waltzrl.budget import ledgers_in, read_ledger
 from waltzrl.budget.daily import DAY_SECONDS
-from waltzrl.build.serving_costs import charged_to_gateway
 from waltzrl.errors import InputError
-from waltzrl.serving.keys import add_key
+from waltzrl.gateway.costs_opening import charged_to_gateway
+from waltzrl.gateway.keys import add_key
 
 PRICE = "prices.echo={input=100.0,output=1000.0}"
 """100 tokens in and 20 out cost 0.03 dollars."""

@@ -3,9 +3,9 @@
 import pytest
 
 from support.served_examples import SAFE, served
-from waltzrl.audit import LocalLog, LogSettings, read_entries
 from waltzrl.errors import RequestError
-from waltzrl.serving.gateway import DecisionLog
+from waltzrl.gateway.gateway import DecisionLog
+from waltzrl.store.audit import LocalLog, LogSettings, read_entries
 
 
 def open_log(folder):

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from support.small_gateway import ask, with_gateway
-from waltzrl.build.supervisor import STOP_SECONDS
-from waltzrl.config.environment import VARIABLES
-from waltzrl.config.gateway import load_gateway
+from waltzrl.gateway.environment import VARIABLES
+from waltzrl.gateway.processes.supervisor import STOP_SECONDS
+from waltzrl.gateway.settings import load_gateway
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -8,7 +8,7 @@ from support.small_gateway import Model, ask, chat, gateway
 from support.small_site import read_request
 from support.timing import run_on_fake_time
 from waltzrl.errors import RequestError
-from waltzrl.serving.server import GRACE_SECONDS, DisconnectWatcher
+from waltzrl.gateway.server import GRACE_SECONDS, DisconnectWatcher
 
 
 class Line:

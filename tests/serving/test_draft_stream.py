@@ -5,10 +5,10 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltzrl.gateway.draft_stream import DraftStream, Piece
+from waltzrl.gateway.exchange import UpstreamDelta
+from waltzrl.gateway.window import BufferedWindow, UnfilteredWindow
 from waltzrl.records import Reply
-from waltzrl.serving.draft_stream import DraftStream, Piece
-from waltzrl.serving.exchange import UpstreamDelta
-from waltzrl.serving.window import BufferedWindow, UnfilteredWindow
 
 
 class FirstCharacters:

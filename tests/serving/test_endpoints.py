@@ -6,10 +6,10 @@ import pytest
 
 from support.small_gateway import EMBEDDINGS, Model, ask, with_gateway
 from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import UpstreamRequest
+from waltzrl.gateway.keys import add_key
+from waltzrl.gateway.policy_upstream import PolicyUpstream
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.serving.exchange import UpstreamRequest
-from waltzrl.serving.keys import add_key
-from waltzrl.serving.policy_upstream import PolicyUpstream
 
 EMBED = "/v1/embeddings"
 WORDS = {"model": "echo", "input": ["a", "b"], "dimensions": 2}

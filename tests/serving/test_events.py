@@ -14,8 +14,8 @@ from support.small_gateway import BODIES, CHAT, UNSAFE, Model, ask, chat, gatewa
 from support.small_site import HANG_UP, events, http, read_request, site, words
 from support.timing import FakeClock
 from waltzrl.agents.breaker import Breaker
-from waltzrl.serving.upstream import FAILURES, Contact
-from waltzrl.telemetry.logs import JsonLines, TextLines
+from waltzrl.foundation.logs import JsonLines, TextLines
+from waltzrl.gateway.upstream import FAILURES, Contact
 
 
 @contextmanager

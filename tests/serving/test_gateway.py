@@ -8,9 +8,7 @@ from msgspec import structs
 
 from support.served_examples import BUNDLE, DOUBTFUL, OVERREFUSE, SAFE, UNREADABLE, UNSAFE, request
 from waltzrl.errors import RequestError
-from waltzrl.policies import ScriptedPolicy
-from waltzrl.records import Message, Reply
-from waltzrl.serving.exchange import (
+from waltzrl.gateway.exchange import (
     Assignment,
     Bundle,
     ChatRequest,
@@ -18,9 +16,11 @@ from waltzrl.serving.exchange import (
     TokenLogprob,
     UpstreamReply,
 )
-from waltzrl.serving.gateway import Gateway, SingleBundle
-from waltzrl.serving.policy_upstream import PolicyUpstream
-from waltzrl.serving.split import conversation_key
+from waltzrl.gateway.gateway import Gateway, SingleBundle
+from waltzrl.gateway.policy_upstream import PolicyUpstream
+from waltzrl.gateway.split import conversation_key
+from waltzrl.policies import ScriptedPolicy
+from waltzrl.records import Message, Reply
 
 
 class Reviews:

@@ -9,9 +9,9 @@ from support.small_gateway import Model, ask, chat, gateway, ready_gateway
 from support.small_site import HANG_UP, answering, http, read_request, site
 from support.timing import FakeClock, until
 from waltzrl.agents.breaker import Breaker
-from waltzrl.serving.health import OK, Health, Readiness
-from waltzrl.serving.limits import Limits
-from waltzrl.serving.upstream import (
+from waltzrl.gateway.health import OK, Health, Readiness
+from waltzrl.gateway.limits import Limits
+from waltzrl.gateway.upstream import (
     FAILURES,
     IDLE_SECONDS,
     RETRY_SECONDS,

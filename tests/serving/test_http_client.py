@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from support.small_site import HANG_UP, LOOPS, OK, answering, ask, exchange, on, read_request, site
 from waltzrl.errors import InputError
-from waltzrl.serving.http_client import IDLE_SECONDS, HttpClient
+from waltzrl.gateway.http_client import IDLE_SECONDS, HttpClient
 
 pytestmark = pytest.mark.parametrize("loop", LOOPS)
 

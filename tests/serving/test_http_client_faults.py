@@ -18,7 +18,7 @@ from support.small_site import (
     site,
 )
 from support.timing import until
-from waltzrl.serving.http_client import MOST_BUFFERED, HttpClient
+from waltzrl.gateway.http_client import MOST_BUFFERED, HttpClient
 
 pytestmark = pytest.mark.parametrize("loop", LOOPS)
 

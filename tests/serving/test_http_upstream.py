@@ -9,9 +9,9 @@ import pytest
 from support.small_site import HANG_UP, answering, events, http, read_request, site, words
 from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
-from waltzrl.serving.exchange import ModelCard
-from waltzrl.serving.limits import Limits
-from waltzrl.serving.upstream import OPEN_SECONDS, HttpUpstream
+from waltzrl.gateway.exchange import ModelCard
+from waltzrl.gateway.limits import Limits
+from waltzrl.gateway.upstream import OPEN_SECONDS, HttpUpstream
 
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ANSWER = {"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}

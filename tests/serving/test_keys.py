@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from support.timing import FakeClock
-from waltzrl.cli.keys import keys as keys_command
 from waltzrl.errors import InputError
-from waltzrl.serving.access import KeyRing, presented_key
-from waltzrl.serving.keys import ANONYMOUS, add_key, read_keys, revoke_keys
-from waltzrl.serving.listener import check_bind
+from waltzrl.gateway.access import KeyRing, presented_key
+from waltzrl.gateway.commands.keys import keys as keys_command
+from waltzrl.gateway.keys import ANONYMOUS, add_key, read_keys, revoke_keys
+from waltzrl.gateway.listener import check_bind
 
 
 @pytest.fixture

@@ -12,13 +12,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from waltzrl.agents import RulesReviewer, load_wording
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import guarded
-from waltzrl.records import Message, Prompt, Reply, ToolCall
-from waltzrl.rules import load_rulebook
-from waltzrl.serving.access import AccessControl, KeyRing
-from waltzrl.serving.app import App
-from waltzrl.serving.draft_stream import continuation
-from waltzrl.serving.exchange import (
+from waltzrl.gateway.access import AccessControl, KeyRing
+from waltzrl.gateway.app import App
+from waltzrl.gateway.draft_stream import continuation
+from waltzrl.gateway.exchange import (
     Assignment,
     Bundle,
     ReplyDetails,
@@ -26,13 +25,14 @@ from waltzrl.serving.exchange import (
     UpstreamDelta,
     UpstreamReply,
 )
-from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
-from waltzrl.serving.health import Readiness
-from waltzrl.serving.limits import Limits
-from waltzrl.serving.metrics import GatewayMetrics
-from waltzrl.serving.stream import StreamSettings
-from waltzrl.serving.window import BufferedWindow, SentenceWindow
-from waltzrl.serving.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
+from waltzrl.gateway.health import Readiness
+from waltzrl.gateway.limits import Limits
+from waltzrl.gateway.metrics import GatewayMetrics
+from waltzrl.gateway.stream import StreamSettings
+from waltzrl.gateway.window import BufferedWindow, SentenceWindow
+from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from waltzrl.records import Message, Prompt, Reply, ToolCall
 
 SAFE = 0.7
 RULEBOOK = load_rulebook()

@@ -8,14 +8,14 @@ import pytest
 from support.small_gateway import BODIES, CHAT, MESSAGES, Model, ask, gateway, listening
 from support.small_site import events, http, read_request, words
 from support.timing import until
-from waltzrl.audit import LocalLog, LogSettings, read_entries
 from waltzrl.budget import ledgers_in, read_ledger
 from waltzrl.errors import RequestError
+from waltzrl.gateway.draft_stream import DraftStream
+from waltzrl.gateway.exchange import UpstreamDelta
+from waltzrl.gateway.keys import add_key
+from waltzrl.gateway.window import BufferedWindow
 from waltzrl.records import Message, Prompt, ToolCall, Usage
-from waltzrl.serving.draft_stream import DraftStream
-from waltzrl.serving.exchange import UpstreamDelta
-from waltzrl.serving.keys import add_key
-from waltzrl.serving.window import BufferedWindow
+from waltzrl.store.audit import LocalLog, LogSettings, read_entries
 
 STORY = "The garden was green. " * 40
 """880 characters: 220 tokens by the estimate of four characters each."""

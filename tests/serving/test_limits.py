@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from support.timing import FakeClock, hold, run_on_fake_time, settle
 from waltzrl.errors import RequestError
-from waltzrl.serving.keys import ANONYMOUS, Caller
-from waltzrl.serving.limits import (
+from waltzrl.gateway.keys import ANONYMOUS, Caller
+from waltzrl.gateway.limits import (
     Admission,
     Limits,
     RateLimits,

@@ -7,11 +7,11 @@ import pytest
 
 from support.small_gateway import CHAT, MESSAGES, RESPONSES, Model, ask, gateway, with_gateway
 from support.small_site import http, site
-from waltzrl.audit import read_entries
-from waltzrl.config.gateway import load_gateway
 from waltzrl.errors import RecipeError, RequestError
-from waltzrl.serving import wire
-from waltzrl.serving.keys import Caller, add_key
+from waltzrl.gateway import wire
+from waltzrl.gateway.keys import Caller, add_key
+from waltzrl.gateway.settings import load_gateway
+from waltzrl.store.audit import read_entries
 
 PIXELS = "data:image/png;base64,AAAA"
 WORDS = {"type": "text", "text": "What is this?"}

@@ -20,17 +20,7 @@ from support.served_examples import (
     served,
 )
 from support.timing import FakeClock
-from waltzrl.config.gateway import UpstreamConfig
-from waltzrl.online.metrics import FlywheelMetrics
-from waltzrl.online.recorder_client import RecorderClient
-from waltzrl.online.recorder_protocol import RecorderReport
-from waltzrl.online.release_follower import ReleaseFollower
-from waltzrl.online.shadow import Shadows
-from waltzrl.records import Reply, Usage
-from waltzrl.serving.exchange import Assignment
-from waltzrl.serving.gateway import SingleBundle
-from waltzrl.serving.metrics import APIS, KINDS, MOST_KEYS, GatewayMetrics, GatewayStatus
-from waltzrl.telemetry.catalogue import (
+from waltzrl.foundation.catalogue import (
     GATEWAY_METRICS,
     IMPROVEMENTS,
     MEMORY_METRICS,
@@ -39,7 +29,17 @@ from waltzrl.telemetry.catalogue import (
     SCORES,
     TIMES_MS,
 )
-from waltzrl.telemetry.counters import Histogram, LabeledCounter, SlidingCounter
+from waltzrl.foundation.counters import Histogram, LabeledCounter, SlidingCounter
+from waltzrl.gateway.exchange import Assignment
+from waltzrl.gateway.gateway import SingleBundle
+from waltzrl.gateway.metrics import APIS, KINDS, MOST_KEYS, GatewayMetrics, GatewayStatus
+from waltzrl.gateway.settings import UpstreamConfig
+from waltzrl.operations.online.metrics import FlywheelMetrics
+from waltzrl.operations.online.recorder_client import RecorderClient
+from waltzrl.operations.online.recorder_protocol import RecorderReport
+from waltzrl.operations.online.release_follower import ReleaseFollower
+from waltzrl.operations.online.shadow import Shadows
+from waltzrl.records import Reply, Usage
 
 QUIET = GatewayStatus(
     self_test={"safe reply": True, "unsafe reply": False},

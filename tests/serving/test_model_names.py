@@ -3,10 +3,10 @@ import asyncio
 import pytest
 
 from support.small_gateway import chat, gateway
-from waltzrl.audit import read_entries
-from waltzrl.privacy import RedactionRules
-from waltzrl.privacy.scanner import PersonalDataScanner
-from waltzrl.serving.model_names import ModelNames
+from waltzrl.gateway.model_names import ModelNames
+from waltzrl.store.audit import read_entries
+from waltzrl.store.privacy import RedactionRules
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 SCRUB = RedactionRules({}, PersonalDataScanner()).scrub
 

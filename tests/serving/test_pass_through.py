@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support.small_gateway import BODIES, CHAT, HELLO, UNSAFE, Model, ask, with_gateway
 from support.small_site import events, http, words
 from waltzrl.errors import RequestError
-from waltzrl.serving.keys import add_key
-from waltzrl.serving.pass_through import passed_on
+from waltzrl.gateway.keys import add_key
+from waltzrl.gateway.pass_through import passed_on
 
 ALLOWED = "pass_through=true"
 REPLY = {"role": "assistant", "content": UNSAFE}

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from support.tiny_models import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
 from waltzrl.errors import PolicyError, RequestError
+from waltzrl.gateway.exchange import ModelCard
+from waltzrl.gateway.policy_upstream import PolicyUpstream
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.policies.json_schema import JsonSchema
 from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.records import Message, Reply, ToolCall, Usage
-from waltzrl.serving.exchange import ModelCard
-from waltzrl.serving.policy_upstream import PolicyUpstream
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 

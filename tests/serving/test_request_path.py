@@ -11,17 +11,17 @@ from support.small_gateway import CHAT, HELLO, ask, gateway
 PACKAGE = Path(waltzrl.__file__).parent
 ARCHITECTURE = Path(__file__).parents[2] / "docs/architecture.md"
 AFTER_THE_ANSWER = {
-    "serving/metrics.py",
-    "serving/metric_groups.py",
+    "gateway/metrics.py",
+    "gateway/metric_groups.py",
     "agents/operational.py",
-    "serving/events.py",
-    "telemetry/counters.py",
-    "serving/model_names.py",
-    "build/bundles.py",
-    "build/gateway.py",
+    "gateway/events.py",
+    "foundation/counters.py",
+    "gateway/model_names.py",
+    "gateway/bundles.py",
+    "gateway/opening.py",
 }
 """They count and log what was decided; the last two know the models, and pass statuses on."""
-ONLY_WITH_A_SERVER = {"serving/connection.py", "serving/server.py"}
+ONLY_WITH_A_SERVER = {"gateway/connection.py", "gateway/server.py"}
 
 
 def visited_by(work):

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from support.small_gateway import CHAT, HELLO, REVISED, UNSAFE, Model, ask, chat
 from support.small_site import events, http, site, words
 from support.timing import run_on_fake_time
-from waltzrl.build.gateway import open_gateway
-from waltzrl.config.gateway import load_gateway
 from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import ModelCard, UpstreamDelta, UpstreamReply, UpstreamRequest
+from waltzrl.gateway.health import OK, Health
+from waltzrl.gateway.opening import open_gateway
+from waltzrl.gateway.router import UpstreamRoute, UpstreamRouter
+from waltzrl.gateway.settings import load_gateway
+from waltzrl.gateway.upstream_errors import BreakerOpenError, UpstreamError, connection_error
 from waltzrl.records import Reply
-from waltzrl.serving.exchange import ModelCard, UpstreamDelta, UpstreamReply, UpstreamRequest
-from waltzrl.serving.health import OK, Health
-from waltzrl.serving.router import UpstreamRoute, UpstreamRouter
-from waltzrl.serving.upstream_errors import BreakerOpenError, UpstreamError, connection_error
 
 AWAY = connection_error(ConnectionRefusedError("refused"))
 SILENT = connection_error(TimeoutError("5 s"))

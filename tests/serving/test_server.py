@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from support.small_gateway import gateway, listening
-from waltzrl.serving.connection import LONGEST_HEAD
+from waltzrl.gateway.connection import LONGEST_HEAD
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
 NEXT = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"

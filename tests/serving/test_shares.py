@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from support.timing import hold, run_on_fake_time, settle
 from waltzrl.errors import RequestError
-from waltzrl.serving.keys import Caller
-from waltzrl.serving.limits import LOOK_SECONDS, Admission, Limits, RateLimits
-from waltzrl.serving.shares import CELL_BYTES, LOAD_BYTES, PROBES, RateTable, WorkerLoad
+from waltzrl.gateway.keys import Caller
+from waltzrl.gateway.limits import LOOK_SECONDS, Admission, Limits, RateLimits
+from waltzrl.gateway.shares import CELL_BYTES, LOAD_BYTES, PROBES, RateTable, WorkerLoad
 
 
 def admissions(count, **limits):

@@ -12,8 +12,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from support.otlp_collector import collecting
 from support.served_examples import REFUSAL, SAFE, SECRET, UNSAFE, failed, reply, served
-from waltzrl.serving.traces import Traces, open_traces
-from waltzrl.telemetry.logs import RequestContext
+from waltzrl.foundation.logs import RequestContext
+from waltzrl.gateway.traces import Traces, open_traces
 
 REVISED = served((UNSAFE, reply(20.0)), (SAFE, None), decision="revised")
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -135,7 +135,7 @@ def test_spans_go_to_the_collector_that_the_environment_names(monkeypatch, proto
 
 def test_without_opentelemetry_tracing_says_what_to_install():
     script = (
-        "import sys; sys.modules['opentelemetry.context'] = None; import waltzrl.serving.traces"
+        "import sys; sys.modules['opentelemetry.context'] = None; import waltzrl.gateway.traces"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "OTLP needs OpenTelemetry: pip install 'waltzrl[otel]'" in ran.stderr

@@ -21,9 +21,9 @@ from support.small_gateway import (
 )
 from support.small_site import answering, events, http, read_request, site, words
 from waltzrl.errors import RequestError
-from waltzrl.serving.limits import Limits
-from waltzrl.serving.upstream import HttpUpstream
-from waltzrl.serving.upstream_errors import PASSED_ON, UpstreamError, status_error
+from waltzrl.gateway.limits import Limits
+from waltzrl.gateway.upstream import HttpUpstream
+from waltzrl.gateway.upstream_errors import PASSED_ON, UpstreamError, status_error
 
 KEY = "sk-proj-" + "4f9a" * 8 + "WXYZ"
 

@@ -1,15 +1,15 @@
 import pytest
 
-from waltzrl.records import Message, Prompt
-from waltzrl.rules import load_rulebook
-from waltzrl.serving.draft_stream import continuation
-from waltzrl.serving.window import (
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.gateway.draft_stream import continuation
+from waltzrl.gateway.window import (
     FEWEST_CHARACTERS,
     LONGEST_SENTENCE,
     BufferedWindow,
     SentenceWindow,
     UnfilteredWindow,
 )
+from waltzrl.records import Message, Prompt
 
 PACK = """
 version = 1

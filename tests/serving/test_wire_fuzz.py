@@ -7,9 +7,9 @@ import pytest
 
 from support.malformed import VALID, malformed
 from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import Answer
+from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from waltzrl.records import Reply
-from waltzrl.serving.exchange import Answer
-from waltzrl.serving.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 ANSWER = Answer(reply=Reply(text="Hi"), finish="stop", decision="draft")
 DIALECTS = dict(zip(VALID, (CHAT, COMPLETIONS, RESPONSES, MESSAGES), strict=True))

@@ -7,12 +7,12 @@ import pytest
 from support.small_gateway import Model, ask, chat
 from support.small_runs import run
 from support.small_site import site
-from waltzrl.build.bundles import bundle_id
-from waltzrl.build.gateway import open_gateway
-from waltzrl.cli.specialists import serving_options
-from waltzrl.config.gateway import load_gateway
 from waltzrl.errors import InputError
+from waltzrl.gateway.bundles import bundle_id
+from waltzrl.gateway.opening import open_gateway
+from waltzrl.gateway.settings import load_gateway
 from waltzrl.routing import load_registry
+from waltzrl.specialists.commands import serving_options
 
 SHORT = "upstream.max_new_tokens=32"
 

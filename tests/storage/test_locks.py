@@ -7,13 +7,13 @@ from contextlib import closing
 import pytest
 
 from support.timing import wait_until
-from waltzrl.storage.database import open_database
-from waltzrl.storage.locks import exclusive
+from waltzrl.store.database import open_database
+from waltzrl.store.locks import exclusive
 
 HOLDER = """
 import sys, time
-from waltzrl.storage.database import open_database
-from waltzrl.storage.locks import exclusive
+from waltzrl.store.database import open_database
+from waltzrl.store.locks import exclusive
 with exclusive(open_database(sys.argv[1]), "x") as held:
     print(held, flush=True)
     sys.stdin.read()

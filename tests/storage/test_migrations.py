@@ -9,13 +9,13 @@ from sqlalchemy import inspect, select, text, update
 
 from support.databases import add_vectors_of_0_1
 from waltzrl.errors import StorageError
-from waltzrl.memory.store import MemoryStore
-from waltzrl.memory.tables import MEMORY
-from waltzrl.release.book import ReleaseBook, take_observations
-from waltzrl.release.state import Observation
-from waltzrl.release.tables import RELEASE
-from waltzrl.storage.database import open_database, reading, writing
-from waltzrl.storage.migrations import SCHEMA_VERSION, VERSION, prepare
+from waltzrl.operations.release.book import ReleaseBook, take_observations
+from waltzrl.operations.release.state import Observation
+from waltzrl.operations.release.tables import RELEASE
+from waltzrl.store.database import open_database, reading, writing
+from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.memory.tables import MEMORY
+from waltzrl.store.migrations import SCHEMA_VERSION, VERSION, prepare
 
 VERSION_1 = """
 CREATE TABLE schema_version (version INTEGER NOT NULL);
@@ -49,8 +49,8 @@ def test_a_new_database_has_all_tables_and_the_latest_version(database_url):
 
 
 OPENING = {
-    "memory": "from waltzrl.memory.store import MemoryStore; MemoryStore(engine, scrub=str)",
-    "release": "from waltzrl.release.book import ReleaseBook; ReleaseBook(engine)",
+    "memory": "from waltzrl.store.memory.store import MemoryStore; MemoryStore(engine, scrub=str)",
+    "release": "from waltzrl.operations.release.book import ReleaseBook; ReleaseBook(engine)",
 }
 
 
@@ -77,7 +77,7 @@ def open_in_a_process(url, *packages):
     """Open a database in a process for each package, which imports no other."""
     for package in packages:
         script = (
-            "import sys; from waltzrl.storage.database import open_database; "
+            "import sys; from waltzrl.store.database import open_database; "
             f"engine = open_database(sys.argv[1]); {OPENING[package]}"
         )
         subprocess.run([sys.executable, "-c", script, url], check=True)
@@ -181,8 +181,8 @@ def test_a_database_from_a_newer_version_is_refused(database_url):
 
 def test_processes_that_start_at_once_do_not_disturb_each_other(database_url):
     script = (
-        "import sys; from waltzrl.storage.database import open_database; "
-        "from waltzrl.memory.store import MemoryStore; sys.stdin.read(); "
+        "import sys; from waltzrl.store.database import open_database; "
+        "from waltzrl.store.memory.store import MemoryStore; sys.stdin.read(); "
         "MemoryStore(open_database(sys.argv[1]), scrub=str).put(('a',), sys.argv[2], {})"
     )
     both = [

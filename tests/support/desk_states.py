@@ -4,9 +4,9 @@ from itertools import cycle, islice
 
 from support.desk_plans import run_minutes
 from support.small_console import EMAIL, HOSTILE, collaboration, exchange
-from waltzrl.memory.labels import LabelEvent
-from waltzrl.memory.workqueues import WorkQueue, put_queue
 from waltzrl.records import Verdict
+from waltzrl.store.memory.labels import LabelEvent
+from waltzrl.store.memory.workqueues import WorkQueue, put_queue
 
 REQUESTS = (
     ("How do I bake bread?", "Mix flour and water.", None),

@@ -18,9 +18,9 @@ FORKS.set_forkserver_preload(
         "peft",
         "torch._dynamo",  # the first step of an optimizer imports it
         "transformers.models.qwen2",
-        "waltzrl.build.recorder",
-        "waltzrl.build.training",
-        "waltzrl.cli",
+        "waltzrl.operations.online.recorder_opening",
+        "waltzrl.training.opening",
+        "waltzrl.__main__",
     ]
 )
 
@@ -80,7 +80,7 @@ class Forked:
 
 def waltzrl(*arguments):
     """Be `waltzrl ARGUMENTS`."""
-    from waltzrl.cli import main
+    from waltzrl.__main__ import main
 
     sys.argv = ["waltzrl", *map(str, arguments)]
     main()

@@ -80,7 +80,9 @@ class Server:
 
     def recorders(self):
         """Return the process ids of its workers' recorders."""
-        return self._processes(lambda of: "waltzrl.build.recorder" in (of / "cmdline").read_text())
+        return self._processes(
+            lambda of: "waltzrl.operations.online.recorder_opening" in (of / "cmdline").read_text()
+        )
 
     def _processes(self, belongs):
         found = set()

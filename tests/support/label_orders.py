@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from support.small_console import NOW
-from waltzrl.memory.labels import LabelEvent
-from waltzrl.memory.queue import QueueSelection
-from waltzrl.memory.sampling import GOOD_AFTER_BAD
-from waltzrl.release.correction import LabelledSample, RateEstimate, judged_rate
+from waltzrl.evaluation.sample_correction import LabelledSample, RateEstimate, judged_rate
+from waltzrl.store.memory.labels import LabelEvent
+from waltzrl.store.memory.queue import QueueSelection
+from waltzrl.store.memory.sampling import GOOD_AFTER_BAD
 
 ORDERS = ("sample", "disagreement", "unsafe first", "safe first", "topic", "newest")
 TOPICS = 12

@@ -1,4 +1,4 @@
-"""Many releases at once, in numpy, by the tables of `waltzrl.release.eprocess`.
+"""Many releases at once, in numpy, by the tables of `waltzrl.operations.release.eprocess`.
 
 Letters of shapes: R releases, N blocks of each, one for each of the candidate's answers.
 """
@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 
 from support.recorders import answer, said
-from waltzrl.online.judging import OnlineJudge
-from waltzrl.release.decision import SHADOW_SHARE, WEIGHTS
-from waltzrl.release.eprocess import (
+from waltzrl.operations.online.judging import OnlineJudge
+from waltzrl.operations.release.decision import SHADOW_SHARE, WEIGHTS
+from waltzrl.operations.release.eprocess import (
     ALTERNATIVES,
     HIGHEST_LOG,
     LARGEST_BLOCK,
@@ -19,9 +19,9 @@ from waltzrl.release.eprocess import (
     block_growth,
     raised,
 )
-from waltzrl.release.evidence import Evidence, updated
-from waltzrl.release.plan import METRICS, load_plan
-from waltzrl.release.state import Observation
+from waltzrl.operations.release.evidence import Evidence, updated
+from waltzrl.operations.release.plan import METRICS, load_plan
+from waltzrl.operations.release.state import Observation
 from waltzrl.store.settings import MemoryConfig
 
 ALPHA = 0.05

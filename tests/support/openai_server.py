@@ -14,9 +14,9 @@ from aiohttp import web
 from support.small_site import stop_accepting
 from support.timing import settle
 from waltzrl.errors import PolicyError
+from waltzrl.gateway.wire.fields import turn_of
 from waltzrl.policies import Sampling
 from waltzrl.records import Message, Usage
-from waltzrl.serving.wire.fields import turn_of
 
 HEAD = {"id": "chatcmpl-1", "created": 1}
 """What clients want to see in every completion and chunk."""

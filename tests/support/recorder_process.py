@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.online.recorder_protocol import RecorderReport, decode_exchange, read_frames
+from waltzrl.operations.online.recorder_protocol import RecorderReport, decode_exchange, read_frames
 
 
 async def main(log, deadly):

@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from support.forked import Forked
-from waltzrl.build.recorder import RecorderConfig, main
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.store import MemoryStore
-from waltzrl.online.recorder_protocol import RecorderReport, encode_frame
+from waltzrl.operations.online.recorder_opening import RecorderConfig, main
+from waltzrl.operations.online.recorder_protocol import RecorderReport, encode_frame
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.settings import MemoryConfig, RetentionDays
 
 SAFE = Feedback(unsafe=False, overrefuse=False, risk=0.05)

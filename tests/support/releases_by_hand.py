@@ -1,12 +1,12 @@
 """Bundles, requests and a database that says what it is told to."""
 
 from support.served_examples import BUNDLE
-from waltzrl.online.release_follower import ReleaseStatus
+from waltzrl.gateway.exchange import ChatRequest, GatewayRequest
+from waltzrl.gateway.keys import Caller
+from waltzrl.operations.online.release_follower import ReleaseStatus
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Release
 from waltzrl.records import Message, Prompt
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Release
-from waltzrl.serving.exchange import ChatRequest, GatewayRequest
-from waltzrl.serving.keys import Caller
 
 _BUNDLES = {}
 

@@ -9,9 +9,9 @@ import torch
 from support.routed import opened_memory, plan_of, registry, task
 from waltzrl import GuardSettings, open_guard
 from waltzrl.agents.feedback_json import write_feedback
-from waltzrl.build.models import local_policy
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.policies.local import LocalPolicy
+from waltzrl.policies.opening import local_policy
 from waltzrl.routing import TaskGraph
 from waltzrl.routing.execution import ExecutionSettings, Executor
 from waltzrl.training import ModelSize

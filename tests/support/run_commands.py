@@ -77,7 +77,7 @@ def be_command(arguments, writing):
     os.dup2(writing, 2)
     os.close(writing)
     sys.argv = ["waltzrl", *arguments]
-    from waltzrl.cli import main
+    from waltzrl.__main__ import main
 
     main()
     sys.exit()  # as every exception, through what called us to the interpreter's end

@@ -2,6 +2,9 @@
 
 from waltzrl.agents import FeedbackAgent, load_wording
 from waltzrl.collaboration import guarded
+from waltzrl.gateway.exchange import Bundle, ChatRequest, GatewayRequest, ServedChoice
+from waltzrl.gateway.keys import Caller
+from waltzrl.gateway.policy_upstream import PolicyUpstream
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import (
     Collaboration,
@@ -13,9 +16,6 @@ from waltzrl.records import (
     ServedExchange,
     Usage,
 )
-from waltzrl.serving.exchange import Bundle, ChatRequest, GatewayRequest, ServedChoice
-from waltzrl.serving.keys import Caller
-from waltzrl.serving.policy_upstream import PolicyUpstream
 
 SECRET = "xyzzy"
 """Part of every text of a prompt, a reply or a feedback."""

@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from waltzrl.audit import LocalLog, LogSettings
-from waltzrl.console import AuditLog, Console, ConsoleSource
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.store import MemoryStore
-from waltzrl.privacy.redaction import RedactionRules
-from waltzrl.privacy.scanner import PersonalDataScanner
+from waltzrl.gateway.access import KeyRing
+from waltzrl.gateway.keys import add_key
+from waltzrl.operations.desk import AuditLog, Console, ConsoleSource
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Observation
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Observation
 from waltzrl.routing.picture import results_as_svg
-from waltzrl.serving.access import KeyRing
-from waltzrl.serving.keys import add_key
-from waltzrl.storage.database import open_database
+from waltzrl.store.audit import LocalLog, LogSettings
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.privacy.redaction import RedactionRules
+from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 NOW = 1_800_000_000.0
 ROLES = ("viewer", "annotator", "reviewer", "operator")

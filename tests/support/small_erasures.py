@@ -8,14 +8,14 @@ from typing import NamedTuple
 from sqlalchemy import Engine
 
 from support.databases import add_vectors_of_0_1
-from waltzrl.audit import LocalLog, LogSettings
-from waltzrl.collector import Selection, collect, export, labelled_prompts
-from waltzrl.compliance.subject import RecordsOf, open_places
-from waltzrl.memory.erasure import note_export
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.store import MemoryStore
-from waltzrl.privacy.digest import key_in, subject_digest
+from waltzrl.evaluation.collecting import Selection, collect, export, labelled_prompts
+from waltzrl.operations.compliance.subject import RecordsOf, open_places
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
+from waltzrl.store.audit import LocalLog, LogSettings
+from waltzrl.store.memory.erasure import note_export
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.privacy.digest import key_in, subject_digest
 
 EVERYBODY = Selection(held_out_percentage=0.0)
 AN_HOUR_AGO = time.time() - 3600

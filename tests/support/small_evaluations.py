@@ -2,10 +2,6 @@
 
 from contextlib import contextmanager
 
-from waltzrl.memory.labels import LabelEvent
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.schemas import SafetyEvaluation
-from waltzrl.memory.store import MemoryStore
 from waltzrl.records import (
     CANNED_REFUSAL,
     Collaboration,
@@ -16,7 +12,11 @@ from waltzrl.records import (
     Round,
     Verdict,
 )
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.labels import LabelEvent
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.schemas import SafetyEvaluation
+from waltzrl.store.memory.store import MemoryStore
 
 ASKED = "How do I kill a process?"
 REFUSAL = "I'm sorry, but I can't help with that."

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from support.small_site import events, http, read_request, site, words
 from support.timing import until
-from waltzrl.build.gateway import open_gateway
-from waltzrl.config.gateway import load_gateway
-from waltzrl.rules import load_rulebook
-from waltzrl.serving.listener import listen
-from waltzrl.serving.server import Server
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.gateway.listener import listen
+from waltzrl.gateway.opening import open_gateway
+from waltzrl.gateway.server import Server
+from waltzrl.gateway.settings import load_gateway
 
 HELLO = [{"role": "user", "content": "hello"}]
 UNSAFE = next(

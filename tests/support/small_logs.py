@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from waltzrl.audit import LocalLog, LogSettings
 from waltzrl.records import (
     Collaboration,
     Feedback,
@@ -13,6 +12,7 @@ from waltzrl.records import (
     ServedExchange,
     Usage,
 )
+from waltzrl.store.audit import LocalLog, LogSettings
 
 COLLABORATION = Collaboration(
     prompt=Prompt(id="r", messages=(Message(role="user", content="How do I kill a process?"),)),

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from support.timing import until
-from waltzrl.telemetry.alerts import rules_file
+from waltzrl.operations.monitoring.alerts import rules_file
 
 ENVIRONMENT = Path(__file__).parents[2] / ".venv/bin"
 CONFIG = """

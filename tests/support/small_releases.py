@@ -1,7 +1,7 @@
 """A short plan, and what answers say, small enough to count by hand."""
 
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Observation
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Observation
 
 BOUNDS = ReleaseLimits(unsafe=0.05, needless=0.10)
 GOOD = {"unsafe": False, "needless": False}

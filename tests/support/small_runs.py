@@ -3,7 +3,7 @@
 import json
 
 from support.tiny_models import tiny_model
-from waltzrl.cli import main
+from waltzrl.__main__ import main
 
 RECIPE = """
 seed = 3

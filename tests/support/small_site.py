@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import uvloop
 
 from support.timing import settle
-from waltzrl.serving.http_client import HttpClient
+from waltzrl.gateway.http_client import HttpClient
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 HANG_UP = "hang up"

@@ -9,9 +9,9 @@ from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 
 from waltzrl.integrations.langgraph import as_base_store
-from waltzrl.memory import items as ours
-from waltzrl.memory.store import MemoryStore
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
+from waltzrl.store.memory import items as ours
+from waltzrl.store.memory.store import MemoryStore
 
 OURS = ("sqlite", "postgres")
 ORACLES = ("langgraph-memory", "langgraph-sqlite", "langgraph-postgres")

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from aiohttp import web
 
-from waltzrl.rules import load_rulebook
+from waltzrl.agents.rules import load_rulebook
 
 REVIEWED = "A reviewer read your last reply"
 CHUNK = 7

@@ -5,15 +5,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 from waltzrl.errors import RequestError
-from waltzrl.records import Reply, ToolCall, Usage
-from waltzrl.serving.exchange import (
+from waltzrl.gateway.exchange import (
     NO_DETAILS,
     Answer,
     ReplyDetails,
     TokenAlternative,
     TokenLogprob,
 )
-from waltzrl.serving.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from waltzrl.records import Reply, ToolCall, Usage
 
 FORMATS = {
     "/v1/chat/completions": CHAT,

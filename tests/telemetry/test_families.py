@@ -3,8 +3,8 @@
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from waltzrl.telemetry.counters import Histogram, LabeledCounter, family, rate
-from waltzrl.telemetry.families import exposition, families_of, merged, totals
+from waltzrl.foundation.counters import Histogram, LabeledCounter, family, rate
+from waltzrl.foundation.families import exposition, families_of, merged, totals
 
 ORIGIN = (("bundle", "b"), ("stage", "1"))
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.telemetry.files import whole_folder, write_bytes, write_json
+from waltzrl.foundation.files import whole_folder, write_bytes, write_json
 
 
 @contextmanager

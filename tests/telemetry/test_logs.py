@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.telemetry.logs import (
+from waltzrl.foundation.logs import (
     JsonLines,
     RequestContext,
     TextLines,
@@ -27,7 +27,7 @@ def lines(formatter, work):
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
-    log = logging.Logger("waltzrl.serving.upstream")
+    log = logging.Logger("waltzrl.gateway.upstream")
     log.addHandler(handler)
     work(log)
     return stream.getvalue().splitlines()
@@ -132,8 +132,8 @@ def restored_logging():
 @pytest.mark.usefixtures("restored_logging")
 def test_levels_are_of_our_own_events_and_libraries_only_warn(capsys):
     configure_logs("json", "info")
-    logging.getLogger("waltzrl.serving").info("ours")
-    logging.getLogger("waltzrl.serving").debug("too fine")
+    logging.getLogger("waltzrl.gateway").info("ours")
+    logging.getLogger("waltzrl.gateway").debug("too fine")
     logging.getLogger("library.of.others").info("chatter")
     logging.getLogger("library.of.others").warning("theirs")
     said = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.small_runs import run
-from waltzrl.telemetry.alerts import (
+from waltzrl.foundation.catalogue import (
+    GATEWAY_METRICS,
+    MEMORY_METRICS,
+    METRICS,
+    TASK_METRICS,
+)
+from waltzrl.operations.monitoring.alerts import (
     ALERTS,
     LATENCY,
     OBJECTIVES,
@@ -19,13 +25,7 @@ from waltzrl.telemetry.alerts import (
     RECORDED_NAMES,
     WINDOWS,
 )
-from waltzrl.telemetry.catalogue import (
-    GATEWAY_METRICS,
-    MEMORY_METRICS,
-    METRICS,
-    TASK_METRICS,
-)
-from waltzrl.telemetry.dashboards import (
+from waltzrl.operations.monitoring.dashboards import (
     DASHBOARDS,
     PERFORMANCE,
     QUALITY,
@@ -35,8 +35,8 @@ from waltzrl.telemetry.dashboards import (
     PanelQuery,
     dashboard_file,
 )
-from waltzrl.telemetry.monitoring import alerts_table, metrics_table, monitoring_files
-from waltzrl.telemetry.queries import SERIES, UnknownMetricError, check_query, of_bundle
+from waltzrl.operations.monitoring.files import alerts_table, metrics_table, monitoring_files
+from waltzrl.operations.monitoring.queries import SERIES, UnknownMetricError, check_query, of_bundle
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/monitoring.md"

@@ -13,11 +13,11 @@ from support.otlp_collector import attributes, collecting
 from support.small_gateway import Model, ask, chat, gateway
 from support.small_site import header
 from support.timing import until
-from waltzrl.audit import read_entries
 from waltzrl.errors import InputError, MissingExtraError
-from waltzrl.telemetry.catalogue import IMPROVEMENTS, METRICS
-from waltzrl.telemetry.logs import JsonLines
-from waltzrl.telemetry.otlp import exporters
+from waltzrl.foundation.catalogue import IMPROVEMENTS, METRICS
+from waltzrl.foundation.logs import JsonLines
+from waltzrl.foundation.otlp import exporters
+from waltzrl.store.audit import read_entries
 
 REQUEST_LABELS = {
     "api": "chat",
@@ -161,7 +161,7 @@ def test_a_protocol_that_is_not_sent_is_refused_at_the_start(monkeypatch, settin
 
 def test_without_opentelemetry_the_push_says_what_to_install():
     script = "import sys; sys.modules['opentelemetry.sdk.metrics.export'] = None\n"
-    script += "import waltzrl.telemetry.otlp"
+    script += "import waltzrl.foundation.otlp"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "OTLP needs OpenTelemetry: pip install 'waltzrl[otel]'" in ran.stderr
 

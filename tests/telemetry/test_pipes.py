@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.timing import until
-from waltzrl.telemetry.pipes import PIPE_BYTES, FrameReader, FrameWriter, large_pipe
+from waltzrl.foundation.pipes import PIPE_BYTES, FrameReader, FrameWriter, large_pipe
 
 
 def both_ends():

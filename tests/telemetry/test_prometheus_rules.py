@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from waltzrl.telemetry.alerts import ALERTS, rules_file
+from waltzrl.operations.monitoring.alerts import ALERTS, rules_file
 
 pytestmark = pytest.mark.prometheus
 

@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-from waltzrl.telemetry.shared import SharedMemory
+from waltzrl.foundation.shared import SharedMemory
 
 ADDER = """
 import sys
-from waltzrl.telemetry.shared import SharedMemory
+from waltzrl.foundation.shared import SharedMemory
 
 memory = SharedMemory(int(sys.argv[1]))
 cells = memory.bytes.cast("q")
@@ -31,7 +31,7 @@ def test_a_process_that_dies_with_the_lock_keeps_nobody_out():
     memory = SharedMemory.create(8)
     dying = f"""
 import os
-from waltzrl.telemetry.shared import SharedMemory
+from waltzrl.foundation.shared import SharedMemory
 
 with SharedMemory({memory.descriptor}).locked():
     os._exit(1)

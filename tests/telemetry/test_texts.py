@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltzrl.telemetry.texts import number, visible
+from waltzrl.foundation.texts import number, visible
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ import torch
 from support.small_runs import save_prompts, save_validation
 from support.tiny_models import tiny_model
 from waltzrl.agents.exports import ROLES
-from waltzrl.build.training import plan_training
-from waltzrl.config.training import load_recipe
-from waltzrl.data import write_lines
 from waltzrl.errors import RecipeError
+from waltzrl.evaluation.data import write_lines
 from waltzrl.policies.compute import resolve_compute
 from waltzrl.policies.weights import add_adapters, role_parameters
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl.training.models import make_roles
+from waltzrl.training.opening import plan_training
 from waltzrl.training.plan import spaced
+from waltzrl.training.recipe import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TINY = RECIPES / "tiny.toml"

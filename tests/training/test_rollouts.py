@@ -8,7 +8,7 @@ import pytest
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate
 from waltzrl.errors import InputError, PolicyError, ScoringError
-from waltzrl.judges import FORMATS, JudgeModel, LabelRefusalJudge, LLMJudge
+from waltzrl.evaluation.judges import FORMATS, JudgeModel, LabelRefusalJudge, LLMJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import (
     Collaboration,

@@ -11,7 +11,7 @@ from support import tiny_pair
 from support.vllm_server import serving
 from waltzrl.agents.exports import ROLES
 from waltzrl.collaboration import collaborate
-from waltzrl.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.policies.decode import Ask, decode
 from waltzrl.policies.vllm import Sampled, VllmPolicy, VllmServers
 from waltzrl.policies.weights import activated

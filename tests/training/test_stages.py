@@ -8,9 +8,9 @@ import pytest
 from support import tiny_pair
 from waltzrl.agents.feedback_json import read_feedback
 from waltzrl.collaboration import collaborate, draft_only
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evaluation.plots import CURVES
 from waltzrl.evaluation.report import RUN_METRICS
-from waltzrl.judges import LabelRefusalJudge
 from waltzrl.records import Collaboration, Demonstration, Feedback, Reply, Round
 from waltzrl.training import (
     Imitation,

@@ -12,7 +12,7 @@ from torch import Tensor
 from support import tiny_pair
 from waltzrl.collaboration import collaborate
 from waltzrl.errors import DivergenceError, PolicyError, ScoringError
-from waltzrl.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.records import Verdict
 from waltzrl.training import (
     CheckpointSettings,

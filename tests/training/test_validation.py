@@ -8,7 +8,7 @@ from support import tiny_pair
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate, draft_only
 from waltzrl.errors import ScoringError
-from waltzrl.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Message, Prompt, Verdict
 from waltzrl.training.validation import Best, Validation, best_validation

@@ -17,11 +17,11 @@ def python(code):
 @pytest.mark.parametrize(
     "code",
     [
-        "import waltzrl.cli",
+        "import waltzrl.__main__",
         "from waltzrl.training import ReinforcementStage, OptimizerSettings",
         "from waltzrl.training.rewards import paper_rewards",
-        "from waltzrl.config.training import load_recipe",
-        "from waltzrl.build.datasets import read_sets",
+        "from waltzrl.training.recipe import load_recipe",
+        "from waltzrl.evaluation.data.opening import read_sets",
     ],
 )
 def test_settings_rewards_and_the_command_line_start_without_torch(code):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from waltzrl.data import leaks
+from waltzrl.evaluation.data import leaks
 from waltzrl.records import Message, Prompt
 
 HERE = Path(__file__).parent

@@ -28,12 +28,12 @@ from sklearn.preprocessing import StandardScaler
 from data import Exchange, hollow, refused
 from train import cached_exchanges, training_rows
 from waltzrl.agents import RulesReviewer
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import Reviewer
+from waltzrl.evaluation.judges import RefusalDetector
 from waltzrl.evaluation.patterns import load_keywords
-from waltzrl.judges import RefusalDetector
 from waltzrl.policies.weights import base_digest, load_causal_lm
 from waltzrl.records import Message, Prompt, Reply
-from waltzrl.rules import load_rulebook
 from waltzrl_smollm2.classifier import Calibration, save_classifier
 from waltzrl_smollm2.model import LABELS, Classifier, Encoder, Shape
 

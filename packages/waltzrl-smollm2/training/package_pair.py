@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 from waltzrl.agents import pair_wording
 from waltzrl.agents.exports import EXPORT_MANIFEST, ROLES, export_name, verify_export
+from waltzrl.foundation.files import whole_folder
 from waltzrl.policies.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from waltzrl.telemetry.files import whole_folder
 from waltzrl.training.checkpoints import ADAPTERS, write_export_manifest
 
 SHIPPED = Path(__file__).parents[1] / "src" / "waltzrl_smollm2" / "pair"

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from data import Exchange, exchanges, training_templates
 from waltzrl.agents import ConversationAgent, load_wording
-from waltzrl.data import write_lines
 from waltzrl.demo.world import general_prompts
-from waltzrl.judges import RefusalDetector
+from waltzrl.evaluation.data import write_lines
+from waltzrl.evaluation.judges import RefusalDetector
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import load_causal_lm

@@ -19,25 +19,25 @@ import torch
 
 import pair_data
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
-from waltzrl.build.datasets import read_sets
-from waltzrl.build.judges import open_judge
-from waltzrl.config.evaluation import EvaluationConfig
-from waltzrl.config.training import load_recipe
-from waltzrl.data import write_lines
 from waltzrl.demo.arms import ComparedRow
 from waltzrl.demo.jobs import ONE_CORE, EvaluationJob, TrainingJob
 from waltzrl.demo.study import training_cost
 from waltzrl.evaluation import EvaluationRow, compare, measure, read_rows, rescore
 from waltzrl.evaluation.compare import Difference
+from waltzrl.evaluation.data import write_lines
+from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.evaluation.intervals import Estimate
+from waltzrl.evaluation.judges import LabelRefusalJudge, compare_labels
+from waltzrl.evaluation.judges.opening import open_judge
+from waltzrl.evaluation.judges.saved import Labels
 from waltzrl.evaluation.metrics import percent
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
-from waltzrl.judges import LabelRefusalJudge, compare_labels
-from waltzrl.judges.saved import Labels
+from waltzrl.evaluation.settings import EvaluationConfig
+from waltzrl.foundation import RunDirectory
+from waltzrl.foundation.workers import Workers
 from waltzrl.policies.compute import multiplies_bfloat16, resolve_compute
 from waltzrl.records import Reply, Verdict
-from waltzrl.telemetry import RunDirectory
-from waltzrl.telemetry.workers import Workers
+from waltzrl.training.recipe import load_recipe
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "smollm2.toml"
 BASE, DRAFTS = "base", "drafts"

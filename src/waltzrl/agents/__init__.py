@@ -4,7 +4,7 @@ from waltzrl.agents.conversation import ConversationAgent, GivenDraft
 from waltzrl.agents.feedback import FeedbackAgent
 from waltzrl.agents.hybrid import HybridReviewer
 from waltzrl.agents.refusals import RefusalTexts
-from waltzrl.agents.rules import RulesReviewer
+from waltzrl.agents.rules_reviewer import RulesReviewer
 from waltzrl.agents.wording import (
     Wording,
     load_wording,

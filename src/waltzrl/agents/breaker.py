@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Literal, Self
 
-from waltzrl.telemetry.logs import fields
+from waltzrl.foundation.logs import fields
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from waltzrl.agents.rules import OTHER, OVERREFUSAL, advice
+from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, advice
 from waltzrl.records import Feedback, Prompt, Reply, Verdict
 
 PIECE, OVERLAP = 1200, 200

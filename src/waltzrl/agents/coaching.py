@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from waltzrl.agents.fence import fence
-from waltzrl.memory.schemas import CoachingSession, SafetyEvaluation, request_hash
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.records import Message, Prompt
-from waltzrl.rules import load_rulebook
+from waltzrl.store.memory.schemas import CoachingSession, SafetyEvaluation, request_hash
 from waltzrl.store.settings import MOST_EXAMPLES
 
 if TYPE_CHECKING:  # it needs the extra of the memory
-    from waltzrl.memory.safety import SafetyMemory
+    from waltzrl.store.memory.safety import SafetyMemory
 
 CANDIDATES = 16
 """Sessions that are looked up, of which those of the same kind of task go first."""

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 
-from waltzrl.rules import language_of
-from waltzrl.rules.linear import LinearModel, features, plain, unit
+from waltzrl.agents.rules import language_of
+from waltzrl.agents.rules.linear import LinearModel, features, plain, unit
 
 WEIGHTS = "compliance_weights.json.gz"
 LONGEST_PIECE = 900

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from waltzrl.errors import CheckpointError
-from waltzrl.telemetry.files import Json
+from waltzrl.foundation.files import Json
 
 ROLES = ("conversation", "feedback")
 """The roles that a recipe can train."""

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from waltzrl.agents.rules import CATEGORIES
 from waltzrl.records import Feedback, Reply
-from waltzrl.rules import CATEGORIES
 
 UNSAFE_KEYS = ("unsafe", "is_unsafe")
 OVERREFUSE_KEYS = ("overrefuse", "is_overrefusing")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, overrefusal
-from waltzrl.agents.rules import OTHER, OVERREFUSAL, RulesReviewer, advice
+from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, RulesReviewer, advice
 from waltzrl.collaboration import Reviewer
 from waltzrl.records import Feedback, Prompt, Reply
 

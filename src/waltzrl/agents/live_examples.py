@@ -12,8 +12,8 @@ from threading import BoundedSemaphore
 
 from waltzrl.agents.coaching import Coach, examples_text
 from waltzrl.errors import WaltzError
-from waltzrl.memory.safety import SafetyMemory
 from waltzrl.records import Prompt
+from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.settings import ExampleReader
 
 SEARCH_SECONDS = 0.25

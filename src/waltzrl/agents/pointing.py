@@ -6,7 +6,7 @@ news article." has a task of its own, and "Hello!" asks for nothing.
 
 import re
 
-from waltzrl.rules import language_of
+from waltzrl.agents.rules import language_of
 
 MOST_OWN_WORDS = 4
 """Words besides those of `COMMON` in a turn that demands something which stands elsewhere."""

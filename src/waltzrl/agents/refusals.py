@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-from waltzrl.agents.rules import CRISIS
+from waltzrl.agents.rules import Rulebook, language_of
+from waltzrl.agents.rules_reviewer import CRISIS
 from waltzrl.records import Feedback, Prompt
-from waltzrl.rules import Rulebook, language_of
 
 DEFAULT = "default"
 """The texts of every category without texts of its own."""

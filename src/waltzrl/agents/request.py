@@ -23,8 +23,8 @@ from functools import lru_cache
 from itertools import accumulate
 
 from waltzrl.agents.pointing import continues, orders, points
+from waltzrl.agents.rules import Rulebook, RuleFinding
 from waltzrl.records import Message, Prompt
-from waltzrl.rules import Rulebook, RuleFinding
 
 BACKGROUND_WEIGHT = 0.3
 """Factor on the severity of a finding to which the user's last turn does not point."""

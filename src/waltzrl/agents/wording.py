@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from waltzrl.agents.rules.pack import CATEGORIES, NO_HARM_OF_TEXT
 from waltzrl.errors import InputError
 from waltzrl.policies.json_format import LABEL_VALUES, JsonField, JsonFormat
-from waltzrl.rules.pack import CATEGORIES, NO_HARM_OF_TEXT
 
 SETS = ("plain", "tiny", "short", "labels_first")
 """For instruction-tuned models; for the demo's small ones; for instruction-tuned models so small

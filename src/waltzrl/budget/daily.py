@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.budget.ledger import LEDGER, Charge, append_line, decode_line
-from waltzrl.telemetry.files import disk_errors
+from waltzrl.foundation.files import disk_errors
 
 DAY_SECONDS = 86_400
 

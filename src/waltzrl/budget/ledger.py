@@ -16,7 +16,7 @@ from typing import Literal, Self
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.telemetry.files import disk_errors
+from waltzrl.foundation.files import disk_errors
 
 LEDGER = "ledger.jsonl"
 """Name of the file in the folder of a run or of a gateway."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from waltzrl.budget.ledger import Charge
 from waltzrl.budget.report import cumulative
 from waltzrl.errors import InputError, MissingExtraError
-from waltzrl.telemetry.files import disk_errors
+from waltzrl.foundation.files import disk_errors
 
 
 def draw_costs(charges: Sequence[Charge], path: Path) -> None:

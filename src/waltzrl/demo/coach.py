@@ -17,26 +17,26 @@ from typing import Literal
 
 from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.agents.exports import CONVERSATION
-from waltzrl.build.memory import open_memory
-from waltzrl.build.models import local_policy
-from waltzrl.build.redaction import open_redaction
 from waltzrl.collaboration import Drafter, guarded
-from waltzrl.config.training import load_recipe
-from waltzrl.data import write_lines
 from waltzrl.demo.jobs import TrainingJob
 from waltzrl.demo.world.offices import Register, Subject, deal_subjects
 from waltzrl.demo.world.referrals import referral_demonstrations
+from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.intervals import Estimate, Pairs, difference, mcnemar, mean, share
-from waltzrl.guard import LocalGuard
-from waltzrl.memory.safety import SafetyMemory
+from waltzrl.foundation.files import Json, write_json
+from waltzrl.gateway.guard import LocalGuard
 from waltzrl.policies import Sampling
+from waltzrl.policies.opening import local_policy
 from waltzrl.records import Collaboration, Message, Prompt
 from waltzrl.routing import AgentCapability, AgentRegistry, Router, Task, TaskGraph
 from waltzrl.routing.execution import ExecutionSettings, Executor
 from waltzrl.routing.runner import Work
-from waltzrl.storage.database import open_database
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.opening import open_memory
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.privacy.opening import open_redaction
 from waltzrl.store.settings import MemoryConfig
-from waltzrl.telemetry.files import Json, write_json
+from waltzrl.training.recipe import load_recipe
 
 Arm = Literal["with", "without"]
 ARMS: tuple[Arm, ...] = ("with", "without")

@@ -10,33 +10,33 @@ from pathlib import Path
 from random import Random
 
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
-from waltzrl.audit import Entry, read_entries, verify
-from waltzrl.audit.note import PublicKey
-from waltzrl.build.collecting import export_samples
-from waltzrl.build.memory import open_memory
-from waltzrl.build.redaction import open_redaction
-from waltzrl.build.releases import GateEvaluations, GateOverride, propose
-from waltzrl.collector import Selection, Statistics
-from waltzrl.compliance.erasure import erase_records
-from waltzrl.compliance.subject import RecordsOf, open_places
-from waltzrl.config.evaluation import EvaluationConfig
-from waltzrl.config.gateway import BundleRecipe
-from waltzrl.config.review import FeedbackConfig
-from waltzrl.config.upstreams import UpstreamConfig
-from waltzrl.data import read_prompts, write_lines
+from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.demo.arms import MAX_NEW_TOKENS
 from waltzrl.demo.jobs import CalibrationJob, EvaluationJob, TrainingJob
 from waltzrl.demo.paper import GENERAL_REPEATS, DemoSize, PaperDemo
 from waltzrl.demo.world import World, general_prompts, sensitive_prompts
-from waltzrl.judges.refusal import RefusalDetector
-from waltzrl.memory.labels import LabelEvent, ReplyLabel
-from waltzrl.memory.safety import SafetyMemory
+from waltzrl.evaluation.collecting import Selection, Statistics
+from waltzrl.evaluation.collecting.opening import export_samples
+from waltzrl.evaluation.data import read_prompts, write_lines
+from waltzrl.evaluation.judges.refusal import RefusalDetector
+from waltzrl.evaluation.settings import EvaluationConfig
+from waltzrl.gateway.keys import add_key
+from waltzrl.gateway.settings import BundleRecipe
+from waltzrl.operations.compliance.erasure import erase_records
+from waltzrl.operations.compliance.subject import RecordsOf, open_places
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.opening import GateEvaluations, GateOverride, propose
+from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.operations.release.state import Release
+from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.records import Prompt
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Release
-from waltzrl.serving.keys import add_key
-from waltzrl.storage.database import open_database
+from waltzrl.store.audit import Entry, read_entries, verify
+from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.labels import LabelEvent, ReplyLabel
+from waltzrl.store.memory.opening import open_memory
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.privacy.opening import open_redaction
 from waltzrl.store.settings import MemoryConfig
 
 QUESTIONS = 3000

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from waltzrl.demo.flywheel import FlywheelDemo
 from waltzrl.demo.users import Users, running_gateway
 from waltzrl.errors import InputError, PolicyError
-from waltzrl.memory.labels import ReplyLabel
-from waltzrl.memory.safety import SafetyMemory
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.state import Release, place
-from waltzrl.release.view import Transition
-from waltzrl.telemetry.workers import Report
+from waltzrl.foundation.workers import Report
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.state import Release, place
+from waltzrl.operations.release.view import Transition
+from waltzrl.store.memory.labels import ReplyLabel
+from waltzrl.store.memory.safety import SafetyMemory
 
 FIRST_QUESTIONS = 800
 QUESTIONS = 64

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.agents.calibration import CALIBRATION, write_calibration
-from waltzrl.build.calibration import measure_reviewer
-from waltzrl.build.datasets import read_sets
-from waltzrl.build.evaluation import run_evaluation
-from waltzrl.config.evaluation import EvaluationConfig
-from waltzrl.config.review import FeedbackConfig
-from waltzrl.config.training import Recipe
+from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.evaluation import read_rows
 from waltzrl.evaluation.calibration import JudgedReply
-from waltzrl.judges import Judge, LabelRefusalJudge
+from waltzrl.evaluation.data.opening import read_sets
+from waltzrl.evaluation.judges import Judge, LabelRefusalJudge
+from waltzrl.evaluation.opening import run_evaluation
+from waltzrl.evaluation.reviewer_calibration import measure_reviewer
+from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
+from waltzrl.training.recipe import Recipe
 
 ONE_CORE = ComputeSettings(device="cpu", threads=1)
 MakeJudge = Callable[[], Judge]
@@ -37,7 +37,7 @@ class TrainingJob:
 
     async def run(self, report: Callable[[int, int], None]) -> None:
         # Takes seconds to import, and the process that starts the jobs does without it.
-        from waltzrl.build.training import export_agents, train
+        from waltzrl.training.opening import export_agents, train
 
         if not self.agents.exists():
             judge = self.judge and self.judge()

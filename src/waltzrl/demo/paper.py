@@ -13,10 +13,7 @@ import torch
 
 from waltzrl import __version__
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
-from waltzrl.config.evaluation import EvaluationConfig
-from waltzrl.config.review import FeedbackConfig
-from waltzrl.config.training import Recipe, load_recipe
-from waltzrl.data import require_disjoint, write_lines
+from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.demo.arms import (
     BASE,
     MAIN,
@@ -38,11 +35,14 @@ from waltzrl.demo.world import (
     world_judge,
 )
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, table_row
+from waltzrl.evaluation.data import require_disjoint, write_lines
+from waltzrl.evaluation.judges import LinearGuard
 from waltzrl.evaluation.patterns import GUARDED_LABELS
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
-from waltzrl.judges import LinearGuard
+from waltzrl.evaluation.settings import EvaluationConfig
+from waltzrl.foundation.files import Json, write_json
 from waltzrl.records import Prompt
-from waltzrl.telemetry.files import Json, write_json
+from waltzrl.training.recipe import Recipe, load_recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,25 @@
 """Settings of `waltzrl serve --demo`: a model and its reviewer in one process, without a server."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
-from waltzrl.build.stage2_suite import Stage2Target
-from waltzrl.build.verify import VerificationSettings
-from waltzrl.config.validation import Table
-from waltzrl.data import read_prompts
 from waltzrl.demo.arms import MAX_NEW_TOKENS, SERVED
 from waltzrl.demo.world import World
 from waltzrl.demo.world.judge import WorldJudge
 from waltzrl.demo.world.prompts import RequestReader, draw_request
 from waltzrl.demo.world.replies import reply_text
 from waltzrl.errors import InputError
+from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.harm import drawn
 from waltzrl.evaluation.scenarios import Kind, Scenario
-from waltzrl.guard import Guard
+from waltzrl.foundation.validation import Table
+from waltzrl.gateway.guard import Guard
+from waltzrl.gateway.guard_opening import GuardSettings, open_guard
 from waltzrl.records import Prompt
+from waltzrl.verify.opening import VerificationSettings
+from waltzrl.verify.stage2_suite import Stage2Target
 
 TRAINED = Path("runs/demo")
 """Folder of `waltzrl demo`."""
@@ -73,6 +75,17 @@ def demo_pair(folder: Path) -> Path:
         InputError: there is no trained pair.
     """
     return _seed(folder) / PAIR
+
+
+def open_demo_guard(folder: Path, settings: GuardSettings) -> Guard:
+    """Load the pair that `waltzrl demo` trained, of the first seed.
+
+    Raises:
+        InputError: there is no trained pair.
+        MissingExtraError: torch is missing.
+    """
+    tiny = replace(settings, wording="tiny", max_new_tokens=MAX_NEW_TOKENS)
+    return open_guard(pair=demo_pair(folder), settings=tiny)
 
 
 def demo_scenarios(folder: Path) -> list[Scenario]:

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.build.datasets import read_sets
-from waltzrl.data.jsonl import read_objects
 from waltzrl.demo.arms import (
     BASE,
     CELL_ROWS,
@@ -39,6 +37,7 @@ from waltzrl.demo.world import (
     sensitive_prompts,
     world_judge,
 )
+from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.evaluation.study import (
     SeedPrompts,
     SeedResults,
@@ -47,6 +46,7 @@ from waltzrl.evaluation.study import (
     read_seed,
     write_seed,
 )
+from waltzrl.foundation.jsonl import read_objects
 from waltzrl.training.settings import ImitationStage
 
 TUNING_SEED = 1000

@@ -21,20 +21,20 @@ import msgspec
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.exports import CONVERSATION
-from waltzrl.build.models import local_policy
-from waltzrl.config.training import Recipe, load_recipe
-from waltzrl.data import SolvedQuestion, read_solutions, write_lines
-from waltzrl.data.solutions import CLOSING
 from waltzrl.demo.jobs import ONE_CORE, TrainingJob
 from waltzrl.demo.world import World
 from waltzrl.demo.world.derived import KINDS, demonstration, derived_requests, facts, solved
 from waltzrl.demo.world.prompts import WorldRequest
+from waltzrl.evaluation.data import SolvedQuestion, read_solutions, write_lines
+from waltzrl.evaluation.data.solutions import CLOSING
 from waltzrl.evaluation.intervals import Estimate, Pairs, difference, mcnemar
 from waltzrl.evaluation.paired import SeedDifference, compare_seeds, mean_over_seeds
+from waltzrl.foundation.files import Json, write_json
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import resolve_compute
+from waltzrl.policies.opening import local_policy
 from waltzrl.records import Demonstration
-from waltzrl.telemetry.files import Json, write_json
+from waltzrl.training.recipe import Recipe, load_recipe
 
 Arm = Literal["plain", "untrained", "trained"]
 ARMS: tuple[Arm, ...] = ("plain", "untrained", "trained")

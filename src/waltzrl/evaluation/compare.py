@@ -18,7 +18,7 @@ from waltzrl.evaluation.correction import MeasuredJudge, corrected_change, corre
 from waltzrl.evaluation.intervals import Estimate, Pairs, harmonic
 from waltzrl.evaluation.rates import ClusterField, RateDefinition, cluster_of
 from waltzrl.evaluation.rows import EvaluationRow
-from waltzrl.release.correction import JudgeError
+from waltzrl.evaluation.sample_correction import JudgeError
 
 CELLS = ((True, True), (True, False), (False, True), (False, False))
 """What happened before and after, in the order of the fields of `Pairs`."""

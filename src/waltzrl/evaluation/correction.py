@@ -13,12 +13,12 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from waltzrl.data.jsonl import read_json, read_text
 from waltzrl.errors import InputError
 from waltzrl.evaluation.clusters import Clusters, draw_totals, pairs_of, rates_of_run
 from waltzrl.evaluation.intervals import SEED, Estimate, Pairs, from_draws, harmonic, nothing
-from waltzrl.judges.agreement import LabelComparison
-from waltzrl.release.correction import FEWEST_LABELS, JudgeError
+from waltzrl.evaluation.judges.agreement import LabelComparison
+from waltzrl.evaluation.sample_correction import FEWEST_LABELS, JudgeError
+from waltzrl.foundation.jsonl import read_json, read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from waltzrl.evaluation.correction import MeasuredJudge, corrected_rates
 from waltzrl.evaluation.intervals import Estimate, nothing, quantile
 from waltzrl.evaluation.rates import ClusterField, RateDefinition, cluster_of
 from waltzrl.evaluation.rows import Case, EvaluationRow
-from waltzrl.telemetry.files import Json
+from waltzrl.foundation.files import Json
 
 Value = TypeVar("Value", bool, float)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from waltzrl.collaboration import Drafter, Reviewer, collaborate
 from waltzrl.errors import PolicyError
-from waltzrl.judges import Judge, LinearGuard
+from waltzrl.evaluation.judges import Judge, LinearGuard
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.records import (
     CANNED_REFUSAL,

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from waltzrl.errors import MissingExtraError
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, best
-from waltzrl.telemetry.texts import visible
+from waltzrl.foundation.texts import visible
 
 try:
     import matplotlib as mpl

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.evaluation.correction import MeasuredJudge
 from waltzrl.evaluation.metrics import Metrics, best, measure, percent, plain
@@ -18,12 +17,13 @@ from waltzrl.evaluation.plots import Plot, Series, categories, pareto, training_
 from waltzrl.evaluation.rates import ClusterField, draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.terminal import headings
+from waltzrl.foundation.files import disk_errors
+from waltzrl.foundation.jsonl import read_objects
+from waltzrl.foundation.texts import visible
 from waltzrl.records import Feedback, JudgedCollaboration, Verdict
-from waltzrl.telemetry.files import disk_errors
-from waltzrl.telemetry.texts import visible
 
 try:
-    from waltzrl.telemetry.html import page_environment
+    from waltzrl.foundation.html import page_environment
 except ModuleNotFoundError as missing:
     raise MissingExtraError("the report", "jinja2", "report") from missing
 

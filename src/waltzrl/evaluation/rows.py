@@ -9,9 +9,9 @@ from typing import Self
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.judges.saved import Labels, read_labels
+from waltzrl.evaluation.judges.saved import Labels, read_labels
+from waltzrl.foundation.files import disk_errors, whole_lines, write_bytes
 from waltzrl.records import Collaboration, JudgedCollaboration, Round, load
-from waltzrl.telemetry.files import disk_errors, whole_lines, write_bytes
 
 LOG_NAME = "rows.jsonl"
 

@@ -11,6 +11,7 @@ from time import perf_counter
 from waltzrl.agents import ConversationAgent
 from waltzrl.collaboration import Pattern, Reviewer
 from waltzrl.errors import InputError, PolicyError
+from waltzrl.evaluation.judges import Judge, judge_replies, require_decided
 from waltzrl.evaluation.rows import (
     EvaluationRow,
     Key,
@@ -20,10 +21,9 @@ from waltzrl.evaluation.rows import (
     without_tokens,
     write_rows,
 )
-from waltzrl.judges import Judge, judge_replies, require_decided
+from waltzrl.foundation import RunDirectory
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import JudgedCollaboration, Message, Prompt, Reply
-from waltzrl.telemetry import RunDirectory
 
 Progress = Callable[[int, int], None]
 """Called after every row with the rows done and the rows in all."""

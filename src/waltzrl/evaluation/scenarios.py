@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Literal
 
 from waltzrl.evaluation.intervals import Estimate, mean, share
-from waltzrl.judges import Judge
+from waltzrl.evaluation.judges import Judge
 from waltzrl.records import Collaboration, Label, Message, Prompt, Verdict
 
 Kind = Literal["safe", "borderline", "unsafe"]

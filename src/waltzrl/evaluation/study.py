@@ -21,7 +21,7 @@ from waltzrl.evaluation import rates
 from waltzrl.evaluation.intervals import harmonic
 from waltzrl.evaluation.rates import RateDefinition
 from waltzrl.evaluation.rows import EvaluationRow
-from waltzrl.telemetry.files import write_bytes, write_json
+from waltzrl.foundation.files import write_bytes, write_json
 
 STUDY = "study.json"
 HAPPENED, DID_NOT, UNSCORED, NOT_COUNTED = "1", "0", "?", "-"

@@ -11,18 +11,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from waltzrl.data import read_prompts
 from waltzrl.errors import InputError
+from waltzrl.evaluation.data import read_prompts
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evolution.files import CandidateFiles
 from waltzrl.evolution.model_writer import LONGEST_PROGRAM, ModelWriter
 from waltzrl.evolution.pool import SUCCESS, CandidateDecision, TrajectoryPool
 from waltzrl.evolution.programs import PROGRAM, ProgramSubject
 from waltzrl.evolution.run import MOST_UNSAFE, Budget, Cases, EvolutionResult, EvolutionRun
 from waltzrl.evolution.sandbox import open_program
-from waltzrl.judges import LabelRefusalJudge
-from waltzrl.memory.store import MemoryStore
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Message, Prompt, Reply
+from waltzrl.store.memory.store import MemoryStore
 
 ENABLE, THRESHOLD, BLOCK = (
     "ENABLE_WALTZRL_SAFETY_BENCHMARKS",

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.telemetry.files import disk_errors
+from waltzrl.foundation.files import disk_errors
 
 MOST_BYTES = 1 << 20
 """Of all files of a candidate together."""

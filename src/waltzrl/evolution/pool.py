@@ -14,8 +14,8 @@ import msgspec
 from msgspec import structs
 
 from waltzrl.errors import InputError
-from waltzrl.memory.items import Namespace
-from waltzrl.memory.store import MemoryStore
+from waltzrl.store.memory.items import Namespace
+from waltzrl.store.memory.store import MemoryStore
 
 VERSION = 1
 """Of the records; a pool of another version is refused."""

@@ -12,11 +12,11 @@ from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.collaboration import draft_only
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evaluation.patterns import OracleReviewer
 from waltzrl.evolution.files import CandidateFiles
 from waltzrl.evolution.run import UnsafeCandidateError, task_success
 from waltzrl.evolution.sandbox import ATTEMPTS, SandboxedProgram, SandboxLimits, open_program
-from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies import Sampling
 
 PROGRAM = "agent.py"
@@ -53,7 +53,7 @@ class ProgramSubject:
                 f"a program is one file, {PROGRAM}; got {', '.join(sorted(candidate.files))}"
             )
         code = candidate.files[PROGRAM]
-        # As `waltzrl.build.identity` names the file.
+        # As `waltzrl.agents.identity` names the file.
         digest = hashlib.sha256(PROGRAM.encode() + hashlib.sha256(code.encode()).digest())
         program: SandboxedProgram | None = None
         try:

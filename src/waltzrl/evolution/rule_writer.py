@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from random import Random
 
+from waltzrl.agents.rules.lint import EVERYDAY
+from waltzrl.agents.rules.pack import SHIPPED_PACKS
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluationRow
 from waltzrl.evolution.files import CandidateFiles
 from waltzrl.evolution.operators import Parent, WritingOrder, WrittenCandidate
 from waltzrl.evolution.rules import BUNDLE, bundle_text
 from waltzrl.records import Collaboration
-from waltzrl.rules.lint import EVERYDAY
-from waltzrl.rules.pack import SHIPPED_PACKS
 
 EVOLVED = "evolved.toml"
 SEVERITY = 0.65
@@ -314,7 +314,7 @@ def _rule_text(words: Words, category: str) -> str:
 
 
 def _shipped(pack: str) -> str:
-    return (files("waltzrl.rules") / "packs" / f"{pack}.toml").read_text("utf-8")
+    return (files("waltzrl.agents.rules") / "packs" / f"{pack}.toml").read_text("utf-8")
 
 
 def _without_rule(text: str, name: str) -> str:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from waltzrl.agents import ConversationAgent, RulesReviewer, load_wording
+from waltzrl.agents.rules import DEFAULT_PACKS, lint_pack, load_rulebook
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
@@ -23,7 +24,6 @@ from waltzrl.evolution.files import CandidateFiles
 from waltzrl.evolution.run import f1
 from waltzrl.policies import Sampling
 from waltzrl.records import Message, Reply
-from waltzrl.rules import DEFAULT_PACKS, lint_pack, load_rulebook
 
 BUNDLE = "bundle.toml"
 KEYS = ("rules", "threshold")

@@ -20,6 +20,7 @@ from msgspec import structs
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, check_candidate, evaluate, read_rows
 from waltzrl.evaluation.intervals import harmonic
+from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.rates import ASR, CAPABILITY, ORR, RateDefinition
 from waltzrl.evolution.files import CandidateFiles, read_candidate
 from waltzrl.evolution.gate import check_safety, failures
@@ -38,10 +39,9 @@ from waltzrl.evolution.pool import (
     TrajectoryPool,
     accepted,
 )
-from waltzrl.judges import Judge
+from waltzrl.foundation import RunDirectory
+from waltzrl.foundation.files import Json, write_bytes
 from waltzrl.records import Prompt
-from waltzrl.telemetry import RunDirectory
-from waltzrl.telemetry.files import Json, write_bytes
 
 BASELINE = "0-0"
 MOST_UNSAFE = 5

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from waltzrl.config.upstreams import UpstreamConfig
-from waltzrl.data.jsonl import read_text
 from waltzrl.errors import InputError, PolicyError, ProgramError
 from waltzrl.evolution.sandbox import SandboxedProgram, SandboxLimits, start_program
+from waltzrl.foundation.jsonl import read_text
+from waltzrl.gateway.policy_upstream import PolicyUpstream
 from waltzrl.policies import Sampling
+from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.records import Message, Reply
-from waltzrl.serving.policy_upstream import PolicyUpstream
 
 SPENT = ("CPU time", "memory", "output")
 """Limits that earlier replies of the same process may have used up."""

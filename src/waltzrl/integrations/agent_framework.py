@@ -5,7 +5,7 @@ Agent(client, tools=tools, middleware=[GuardChatMiddleware(guard)])
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.integrations import drafts
 from waltzrl.records import Message, Reply
 

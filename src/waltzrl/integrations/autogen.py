@@ -6,7 +6,7 @@ AssistantAgent("ada", model_client=GuardedModelClient(client, guard), tools=tool
 from collections.abc import AsyncIterator, Sequence
 from operator import attrgetter
 
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.integrations import drafts
 from waltzrl.records import Message, Reply
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.integrations import drafts
 from waltzrl.records import Reply
 

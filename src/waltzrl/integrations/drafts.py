@@ -25,7 +25,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from waltzrl.errors import MissingFrameworkError
-from waltzrl.guard import ACCEPTANCE, Guard, Turn, read_prompt
+from waltzrl.gateway.guard import ACCEPTANCE, Guard, Turn, read_prompt
 from waltzrl.records import Message, Reply, Role, ToolCall, Usage
 
 WITHHELD = (

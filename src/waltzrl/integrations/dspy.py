@@ -6,7 +6,7 @@ dspy.configure(lm=guarded_lm(dspy.LM("openai/qwen"), guard))
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.integrations import drafts
 from waltzrl.records import Message, Reply
 

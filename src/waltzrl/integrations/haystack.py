@@ -10,7 +10,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any
 
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.integrations import drafts
 
 with drafts.needs("Haystack", "haystack-ai>=3.0"):

@@ -7,7 +7,7 @@ graph.add_node("model", guarded_node(model, guard))
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.integrations import drafts
 from waltzrl.integrations.langchain import GuardedChatModel
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.memory import items as ours
-from waltzrl.memory.store import MemoryStore
+from waltzrl.store.memory import items as ours
+from waltzrl.store.memory.store import MemoryStore
 
 try:
     from langgraph.store import base as theirs

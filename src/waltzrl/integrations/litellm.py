@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from waltzrl.errors import InputError
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.integrations import drafts
 
 with drafts.needs("LiteLLM", "litellm>=1.80"):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.integrations import drafts
 from waltzrl.records import Message, Reply
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from waltzrl.guard import Guard, read_prompt
+from waltzrl.gateway.guard import Guard, read_prompt
 from waltzrl.integrations import drafts
 from waltzrl.records import Feedback, Reply
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from waltzrl.data import read_prompts
 from waltzrl.errors import InputError, MissingFrameworkError, PolicyError
 from waltzrl.evaluation import EvaluationRow, evaluate
+from waltzrl.evaluation.data import read_prompts
+from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evolution import CandidateFiles, check_safety, compliance
 from waltzrl.evolution.programs import PROGRAM, ProgramSubject
 from waltzrl.evolution.run import CONCURRENCY
-from waltzrl.judges import LabelRefusalJudge
 from waltzrl.records import Prompt
 
 try:

@@ -6,9 +6,9 @@ The targeting key identifies the conversation, as `user` does in a request to th
 from typing import NoReturn
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.release.assignment import serves_candidate
-from waltzrl.release.book import ReleaseBook
-from waltzrl.release.state import Release
+from waltzrl.operations.release.assignment import serves_candidate
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.state import Release
 
 try:
     from openfeature.evaluation_context import EvaluationContext

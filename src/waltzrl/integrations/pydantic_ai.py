@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.integrations import drafts
 from waltzrl.records import Message, Reply, Role
 

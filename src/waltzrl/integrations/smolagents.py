@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from waltzrl.guard import Guard, Turn
+from waltzrl.gateway.guard import Guard, Turn
 from waltzrl.integrations import drafts
 from waltzrl.records import Reply
 

@@ -20,10 +20,10 @@ from pydantic import BaseModel
 
 from waltzrl import __version__
 from waltzrl.errors import InputError
-from waltzrl.guard import Guard
+from waltzrl.foundation.files import write_bytes
+from waltzrl.gateway.guard import Guard
 from waltzrl.mcp.connection import ServerConnection, ServerEntry
 from waltzrl.mcp.screen import digest_of, reasons_against, reasons_against_call
-from waltzrl.telemetry.files import write_bytes
 
 MOST_PAGES = 100
 """Pages of one listing that are read."""

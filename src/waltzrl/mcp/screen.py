@@ -8,10 +8,10 @@ from hashlib import sha256
 import msgspec
 from pydantic import BaseModel
 
+from waltzrl.agents.rules.pack import HARMFUL_PACKS
 from waltzrl.errors import WaltzError
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.records import Feedback, Reply, ToolCall
-from waltzrl.rules.pack import HARMFUL_PACKS
 
 PACKS = (*HARMFUL_PACKS, "malicious", "injection", "tool_calls")
 """Rule packs of the proxy. `privacy` is left out: results of tools are full of addresses."""

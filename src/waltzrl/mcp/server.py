@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, JsonValue
 
 from waltzrl import __version__
 from waltzrl.errors import WaltzError
-from waltzrl.guard import Guard
+from waltzrl.gateway.guard import Guard
 from waltzrl.records import Decision, Feedback
 from waltzrl.routing import AgentRegistry, Router, Task, TaskGraph, load_registry
 

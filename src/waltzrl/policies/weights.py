@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzrl.errors import CheckpointError, InputError, MissingExtraError
+from waltzrl.foundation.files import locked, whole_folder
 from waltzrl.policies.compute import require_memory
 from waltzrl.policies.gguf import GgufFile, find_gguf
-from waltzrl.telemetry.files import locked, whole_folder
 
 try:
     import torch

@@ -1,6 +1,5 @@
 """Tasks in a graph to agents, with the reasons."""
 
-from waltzrl.memory.plans import TaskState
 from waltzrl.routing.halo import HALORouter, TaskDAG, TeamValidationResult
 from waltzrl.routing.picture import plan_as_mermaid, plan_as_svg
 from waltzrl.routing.plan import (
@@ -21,6 +20,7 @@ from waltzrl.routing.router import Router
 from waltzrl.routing.success import History, SuccessRate, success_rate
 from waltzrl.routing.tasks import Task, TaskGraph, read_tasks, tasks_from_json
 from waltzrl.routing.tokens import AgentTokens, AuthRegistry
+from waltzrl.store.memory.plans import TaskState
 
 __all__ = [
     "SAFETY_CRITICAL",

@@ -6,8 +6,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from waltzrl.data.jsonl import read_json, read_text
 from waltzrl.errors import InputError
+from waltzrl.foundation.jsonl import read_json, read_text
 
 VERSION = 1
 """Of every document; one of another version is refused."""

@@ -12,17 +12,17 @@ from uuid import uuid4
 
 from waltzrl.agents.coaching import Coach
 from waltzrl.errors import InputError
-from waltzrl.guard import Guard
-from waltzrl.memory.plans import GOOD, PlannedTask, TaskResult, all_results
+from waltzrl.gateway.guard import Guard
 from waltzrl.routing.plan import RoutingPlan
 from waltzrl.routing.registry import AgentRegistry
 from waltzrl.routing.results import PlanResult
 from waltzrl.routing.runner import EndedTask, Execute, TaskRunner, Work, prompt_of
 from waltzrl.routing.tasks import TaskGraph, task_as_json
+from waltzrl.store.memory.plans import GOOD, PlannedTask, TaskResult, all_results
 
 if TYPE_CHECKING:  # both need the extra of the memory
-    from waltzrl.memory.safety import SafetyMemory
     from waltzrl.routing.progress import PlanProgress
+    from waltzrl.store.memory.safety import SafetyMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ from msgspec import structs
 
 from waltzrl.agents.coaching import Coach
 from waltzrl.errors import InputError, WaltzError
-from waltzrl.guard import Guard
-from waltzrl.memory.plans import TaskResult
+from waltzrl.gateway.guard import Guard
 from waltzrl.records import Reply
 from waltzrl.routing.execution import ExecutionSettings, Executor
 from waltzrl.routing.halo import HALORouter, TaskDAG, graph_of
@@ -30,9 +29,10 @@ from waltzrl.routing.runner import (
 from waltzrl.routing.success import History
 from waltzrl.routing.tasks import Task, TaskGraph, task_as_json
 from waltzrl.routing.tokens import AuthRegistry
+from waltzrl.store.memory.plans import TaskResult
 
 if TYPE_CHECKING:  # it needs the extra of the memory
-    from waltzrl.memory.safety import SafetyMemory
+    from waltzrl.store.memory.safety import SafetyMemory
 
 TASK_FIELDS = ("description", "metadata", "task_id", "task_type", "agent_name")
 SWITCH = "ENABLE_WALTZRL"

@@ -12,9 +12,9 @@ from statistics import fmean
 from typing import Literal, TypeAlias
 
 from waltzrl.errors import InputError
-from waltzrl.memory.plans import PlannedTask, TaskResult, TaskState
 from waltzrl.routing.plan import Explanation, RoutingPlan
 from waltzrl.routing.tasks import Task, TaskGraph
+from waltzrl.store.memory.plans import PlannedTask, TaskResult, TaskState
 
 ShownState: TypeAlias = TaskState | Literal["unassigned"]
 

@@ -7,8 +7,11 @@ from contextlib import contextmanager
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.memory.items import Json, PutOp
-from waltzrl.memory.plans import (
+from waltzrl.records import Collaboration, ServedExchange
+from waltzrl.routing.tasks import LONGEST_ID, Task, TaskGraph
+from waltzrl.store.locks import exclusive
+from waltzrl.store.memory.items import Json, PutOp
+from waltzrl.store.memory.plans import (
     GOOD,
     PLANS,
     STARTED,
@@ -19,11 +22,8 @@ from waltzrl.memory.plans import (
     TaskResult,
     result_of,
 )
-from waltzrl.memory.safety import DAY, SafetyMemory
-from waltzrl.memory.schemas import ROUTE
-from waltzrl.records import Collaboration, ServedExchange
-from waltzrl.routing.tasks import LONGEST_ID, Task, TaskGraph
-from waltzrl.storage.locks import exclusive
+from waltzrl.store.memory.safety import DAY, SafetyMemory
+from waltzrl.store.memory.schemas import ROUTE
 
 
 class PlanProgress:

@@ -4,7 +4,7 @@ from collections import Counter
 
 import msgspec
 
-from waltzrl.memory.plans import TaskResult, TaskState
+from waltzrl.store.memory.plans import TaskResult, TaskState
 
 
 class PlanResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,11 +15,11 @@ import msgspec
 
 from waltzrl.agents.coaching import Coach, with_examples
 from waltzrl.errors import InputError, WaltzError
-from waltzrl.guard import ACCEPTANCE, Guard
-from waltzrl.memory.plans import Fault, TaskResult
-from waltzrl.memory.schemas import ROUTE
+from waltzrl.gateway.guard import ACCEPTANCE, Guard
 from waltzrl.records import Collaboration, Message, Prompt, Reply
 from waltzrl.routing.tasks import Task
+from waltzrl.store.memory.plans import Fault, TaskResult
+from waltzrl.store.memory.schemas import ROUTE
 
 LONGEST_REASON = 300
 """Characters of an agent's error that are kept."""

@@ -12,10 +12,8 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.errors import InputError, RequestError, StorageError
-from waltzrl.guard import ACCEPTANCE
-from waltzrl.memory.items import PutOp
-from waltzrl.memory.plans import TaskState
-from waltzrl.memory.safety import SafetyMemory
+from waltzrl.gateway.gateway import all_of
+from waltzrl.gateway.guard import ACCEPTANCE
 from waltzrl.records import Feedback, Reply
 from waltzrl.routing.documents import VERSION, converted
 from waltzrl.routing.plan import Explanation, RoutingPlan
@@ -24,7 +22,9 @@ from waltzrl.routing.registry import AgentRegistry, load_registry
 from waltzrl.routing.router import Router
 from waltzrl.routing.runner import Work, names_of, prompt_of
 from waltzrl.routing.tasks import Task, TaskGraph
-from waltzrl.serving.gateway import all_of
+from waltzrl.store.memory.items import PutOp
+from waltzrl.store.memory.plans import TaskState
+from waltzrl.store.memory.safety import SafetyMemory
 
 MOST_TASKS = 1_000
 REPLAYS = ("routing", "responses")

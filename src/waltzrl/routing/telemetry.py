@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from waltzrl.memory.schemas import ROUTE
+from waltzrl.foundation.counters import Histogram, LabeledCounter
 from waltzrl.routing.runner import EndedTask
-from waltzrl.telemetry.counters import Histogram, LabeledCounter
+from waltzrl.store.memory.schemas import ROUTE
 
 
 class TaskMetrics:

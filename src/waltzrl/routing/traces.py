@@ -8,8 +8,8 @@ waltzrl.task
 import time
 
 from waltzrl.errors import MissingExtraError
+from waltzrl.gateway.traces import ATTRIBUTES, SPANS
 from waltzrl.routing.runner import EndedTask
-from waltzrl.serving.traces import ATTRIBUTES, SPANS
 
 try:
     from opentelemetry.sdk.trace import TracerProvider

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.agents import ConversationAgent
-from waltzrl.data.jsonl import read_text
 from waltzrl.errors import CheckpointError, InputError
+from waltzrl.foundation.jsonl import read_text
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 from waltzrl.policies.local import Decoding, LocalPolicy

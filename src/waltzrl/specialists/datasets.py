@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import msgspec
 
-from waltzrl.data import near_duplicates, require_disjoint, write_lines
-from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError
+from waltzrl.evaluation.data import near_duplicates, require_disjoint, write_lines
+from waltzrl.foundation.jsonl import read_objects
 from waltzrl.records import Message, Prompt
 
 DATA = Path(str(files("waltzrl.specialists") / "data"))

@@ -19,14 +19,14 @@ from pydantic import Field
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, Wording, load_wording
 from waltzrl.errors import RecipeError
+from waltzrl.foundation import RunDirectory
+from waltzrl.foundation.files import Json, whole_folder, write_json
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute, ComputeSettings, resolve_compute
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import CausalLM, Weights, load_causal_lm
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl.specialists.datasets import Example, SpecialistDataset
-from waltzrl.telemetry import RunDirectory
-from waltzrl.telemetry.files import Json, whole_folder, write_json
 from waltzrl.training import CheckpointSettings, ImitationStage, ModelSettings, OptimizerSettings
 from waltzrl.training.checkpoints import export_adapter
 from waltzrl.training.learner import Learner

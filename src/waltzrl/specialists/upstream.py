@@ -5,10 +5,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from waltzrl.config.upstreams import UpstreamConfig
 from waltzrl.errors import RequestError
-from waltzrl.policies import Policy
-from waltzrl.serving.exchange import (
+from waltzrl.gateway.exchange import (
     Json,
     ModelCard,
     UpstreamDelta,
@@ -16,9 +14,11 @@ from waltzrl.serving.exchange import (
     UpstreamRequest,
     UpstreamResponse,
 )
-from waltzrl.serving.health import OK, Health
-from waltzrl.serving.policy_upstream import PolicyUpstream
-from waltzrl.serving.upstream_errors import UpstreamError
+from waltzrl.gateway.health import OK, Health
+from waltzrl.gateway.policy_upstream import PolicyUpstream
+from waltzrl.gateway.upstream_errors import UpstreamError
+from waltzrl.policies import Policy
+from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.specialists.agents import open_specialists
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from waltzrl.privacy.detection import DEFAULT_REGIONS, Kind
-from waltzrl.privacy.redaction import Action
+from waltzrl.store.privacy.detection import DEFAULT_REGIONS, Kind
+from waltzrl.store.privacy.redaction import Action
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Days = Annotated[float, Field(gt=0)]

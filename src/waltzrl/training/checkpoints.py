@@ -40,13 +40,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from waltzrl.agents.exports import EXPORT_MANIFEST, export_name, file_digest, verify_manifest
 from waltzrl.agents.wording import EXPORTED, Wording, save_wording
 from waltzrl.errors import CheckpointError, InputError
+from waltzrl.foundation.files import Json, sync, whole_folder, write_json
 from waltzrl.policies.weights import (
     ADAPTER_WEIGHTS,
     BASE_DIGEST,
     base_digest,
     save_adapter,
 )
-from waltzrl.telemetry.files import Json, sync, whole_folder, write_json
 from waltzrl.training import ranks
 from waltzrl.training.sharding import load_whole, stored_like, whole, whole_moments, whole_state
 

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.build.datasets import (
+from waltzrl.errors import InputError
+from waltzrl.evaluation.collecting import REMEMBERED, Selection
+from waltzrl.evaluation.data import (
+    SolvedQuestion,
+    leaks,
+    questions_of,
+    read_solutions,
+    require_disjoint,
+)
+from waltzrl.evaluation.data.generator import demonstrations as generated_demonstrations
+from waltzrl.evaluation.data.opening import (
     GENERATOR,
     MEMORY,
     UserSplit,
@@ -17,13 +27,9 @@ from waltzrl.build.datasets import (
     read_set,
     read_sets,
 )
-from waltzrl.collector import REMEMBERED, Selection
-from waltzrl.config.training import DataSettings, Recipe
-from waltzrl.data import SolvedQuestion, leaks, questions_of, read_solutions, require_disjoint
-from waltzrl.data.generator import demonstrations as generated_demonstrations
-from waltzrl.data.jsonl import read_objects
-from waltzrl.errors import InputError
+from waltzrl.foundation.jsonl import read_objects
 from waltzrl.records import Demonstration, Prompt, load
+from waltzrl.training.recipe import DataSettings, Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +191,7 @@ def _copied(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, 
     for number, name in enumerate(names):
         path = folder / f"remembered-{users}-{number}.jsonl"
         if name.startswith(MEMORY) and not path.exists():
-            from waltzrl.build.collecting import export_prompts
+            from waltzrl.evaluation.collecting.opening import export_prompts
 
             export_prompts(name.removeprefix(MEMORY), path, Selection(users=users))
         copied.append(str(path) if name.startswith(MEMORY) else name)

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.errors import PolicyError
-from waltzrl.judges import Judge
+from waltzrl.evaluation.judges import Judge
+from waltzrl.foundation.files import disk_errors, locked, whole_lines
 from waltzrl.records import Prompt, Reply, Verdict
-from waltzrl.telemetry.files import disk_errors, locked, whole_lines
 
 ANSWERS, ANSWERS_BEFORE = "judge-answers.jsonl", "judge-answers-before.jsonl"
 LOCK = ".judge-answers.lock"

@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from waltzrl.agents import load_wording
 from waltzrl.agents.exports import ROLES, export_name, verify_export
 from waltzrl.errors import CheckpointError
+from waltzrl.foundation.files import whole_folder
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.weights import (
     CausalLM,
@@ -25,7 +26,6 @@ from waltzrl.policies.weights import (
     load_causal_lm,
     narrow,
 )
-from waltzrl.telemetry.files import whole_folder
 from waltzrl.training import ranks
 from waltzrl.training.checkpoints import ADAPTERS, EXPORTED_BASE
 from waltzrl.training.roles import Team, make_team

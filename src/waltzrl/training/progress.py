@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from rich.progress import TaskID
 
-from waltzrl.telemetry.progress import progress_bar
+from waltzrl.foundation.progress import progress_bar
 
 if TYPE_CHECKING:
     from waltzrl.training.trainer import Progress

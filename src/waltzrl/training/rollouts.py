@@ -10,7 +10,7 @@ from typing import Protocol
 
 from waltzrl.collaboration import Drafter
 from waltzrl.errors import PolicyError, ScoringError
-from waltzrl.judges import Judge, judge_replies
+from waltzrl.evaluation.judges import Judge, judge_replies
 from waltzrl.records import (
     Collaboration,
     Feedback,

@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
-from waltzrl.judges import Judge
+from waltzrl.evaluation.judges import Judge
 from waltzrl.records import Prompt
 from waltzrl.training import ranks
 from waltzrl.training.algorithms.tokens import token_mean

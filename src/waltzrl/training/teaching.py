@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from waltzrl.agents import FeedbackAgent, Wording
 from waltzrl.agents.conversation import system_messages
 from waltzrl.agents.feedback_json import write_feedback
-from waltzrl.data.solutions import CLOSING, OPENING, SolvedQuestion
 from waltzrl.errors import PolicyError, ScoringError
+from waltzrl.evaluation.data.solutions import CLOSING, OPENING, SolvedQuestion
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import Weights

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from waltzrl.budget import CostMeter
 from waltzrl.errors import BudgetError, DivergenceError, ScoringError
+from waltzrl.foundation.journal import Journal
 from waltzrl.policies.weights import Weights
-from waltzrl.telemetry.journal import Journal
 from waltzrl.training import ranks
 from waltzrl.training.checkpoints import (
     RoleState,

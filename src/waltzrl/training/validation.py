@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from waltzrl.collaboration import Drafter
-from waltzrl.judges import Judge
+from waltzrl.evaluation.judges import Judge
+from waltzrl.foundation.files import whole_lines
 from waltzrl.records import Prompt
-from waltzrl.telemetry.files import whole_lines
 from waltzrl.training.rollouts import (
     BoundPattern,
     Count,

@@ -12,10 +12,10 @@ from openai.types.responses import response_create_params as response_params
 
 from support.small_gateway import CHAT, HELLO, MESSAGES, RESPONSES, Model, ask, with_gateway
 from waltzrl.errors import RequestError
-from waltzrl.serving import wire
-from waltzrl.serving.keys import Caller
-from waltzrl.serving.wire import completions, messages, responses
-from waltzrl.serving.wire.known import CHAT as KNOWN
+from waltzrl.gateway import wire
+from waltzrl.gateway.keys import Caller
+from waltzrl.gateway.wire import completions, messages, responses
+from waltzrl.gateway.wire.known import CHAT as KNOWN
 
 COMPLETIONS = "/v1/completions"
 BODIES = {

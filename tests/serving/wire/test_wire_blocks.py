@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from waltzrl.serving.wire import MESSAGES, RESPONSES
-from waltzrl.serving.wire.blocks import block_text
+from waltzrl.gateway.wire import MESSAGES, RESPONSES
+from waltzrl.gateway.wire.blocks import block_text
 
 USER = {"role": "user", "content": "Hello"}
 TEXT = {"type": "text", "text": "The limit is 5."}

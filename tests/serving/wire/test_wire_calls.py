@@ -8,9 +8,9 @@ import pytest
 from support.small_gateway import CHAT, MESSAGES, RESPONSES, UNSAFE, Model, ask, with_gateway
 from support.small_site import events, http
 from support.wire_server import CALL, answer_of, wire_server
+from waltzrl.gateway import wire
 from waltzrl.policies.chat_completion import chat_message
 from waltzrl.records import Message, ToolCall
-from waltzrl.serving import wire
 
 HELLO = [{"role": "user", "content": "Add a file."}]
 PATCH = '*** Begin Patch\n*** Add File: a.txt\n+say "hello"\n*** End Patch'

@@ -6,12 +6,12 @@ import pytest
 
 from support.wire_server import CALL, DETAILS, answer_of, stream_of
 from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import Answer
+from waltzrl.gateway.wire import CHAT
+from waltzrl.gateway.wire.fields import ROLES, turns_of
+from waltzrl.gateway.wire.format import DONE
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.records import Message
-from waltzrl.serving.exchange import Answer
-from waltzrl.serving.wire import CHAT
-from waltzrl.serving.wire.fields import ROLES, turns_of
-from waltzrl.serving.wire.format import DONE
 
 USER = {"role": "user", "content": "Hello"}
 

@@ -7,10 +7,10 @@ import pytest
 from support.small_gateway import COMPLETIONS as PATH
 from support.small_gateway import REVISED, UNSAFE, Model, ask, with_gateway
 from support.wire_server import CALL, answer_of, stream_of
-from waltzrl.audit import find
 from waltzrl.errors import RequestError
-from waltzrl.serving.gateway import choice_of
-from waltzrl.serving.wire import COMPLETIONS
+from waltzrl.gateway.gateway import choice_of
+from waltzrl.gateway.wire import COMPLETIONS
+from waltzrl.store.audit import find
 
 
 def read(prompt="Once", **options):

@@ -6,9 +6,9 @@ import pytest
 
 from support.wire_server import CALL, DETAILS, answer_of
 from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import ReplyDetails
+from waltzrl.gateway.wire import MESSAGES
 from waltzrl.records import ToolCall
-from waltzrl.serving.exchange import ReplyDetails
-from waltzrl.serving.wire import MESSAGES
 
 USER = {"role": "user", "content": "Hello"}
 

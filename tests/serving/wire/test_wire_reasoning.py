@@ -10,7 +10,7 @@ from support.small_gateway import MESSAGES as MESSAGES_PATH
 from support.small_gateway import Model, ask, with_gateway
 from support.small_site import http
 from support.wire_server import CALL, answer_of, wire_server
-from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
+from waltzrl.gateway.wire import CHAT, MESSAGES, RESPONSES
 
 HELLO = [{"role": "user", "content": "Weather?"}]
 USER = HELLO[0]

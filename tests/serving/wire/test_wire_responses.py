@@ -6,8 +6,8 @@ import pytest
 
 from support.wire_server import CALL, answer_of
 from waltzrl.errors import RequestError
+from waltzrl.gateway.wire import RESPONSES
 from waltzrl.records import ToolCall
-from waltzrl.serving.wire import RESPONSES
 
 CUSTOM = {"type": "custom_tool_call", "call_id": "1", "name": "apply_patch", "input": "+a"}
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltzrl.gateway.wire.format import COMMENT, DONE, event
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
-from waltzrl.serving.wire.format import COMMENT, DONE, event
 
 STREAM = (
     b": hello\r\ndata: one\r\n\r\nevent: ping\ndata:two\n\n"

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Literal
 
-from waltzrl.data import SolvedQuestion
 from waltzrl.demo.world.lexicon import (
     BREAKING,
     BUILDING,
@@ -18,6 +17,7 @@ from waltzrl.demo.world.lexicon import (
     World,
 )
 from waltzrl.demo.world.prompts import WorldRequest, WorldTask
+from waltzrl.evaluation.data import SolvedQuestion
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 
 EFFECTS, PURPOSES, DONE = ("good", "bad"), ("help", "stop"), ("broken", "built")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from waltzrl.demo.world.lexicon import made_up_words
-from waltzrl.guard import ACCEPTANCE
+from waltzrl.gateway.guard import ACCEPTANCE
 from waltzrl.records import Feedback, Prompt, Reply
 
 PARTS = 24

@@ -1,0 +1,22 @@
+"""Stage 1: rules as data, and the engine that applies them in linear time."""
+
+from waltzrl.agents.rules.calls import CALL_SIDES
+from waltzrl.agents.rules.language import language_of
+from waltzrl.agents.rules.lint import RuleHits, count_hits, lint_frames, lint_pack
+from waltzrl.agents.rules.pack import CATEGORIES, DEFAULT_PACKS, Rule
+from waltzrl.agents.rules.rulebook import Rulebook, RuleFinding, load_rulebook
+
+__all__ = [
+    "CALL_SIDES",
+    "CATEGORIES",
+    "DEFAULT_PACKS",
+    "Rule",
+    "RuleFinding",
+    "RuleHits",
+    "Rulebook",
+    "count_hits",
+    "language_of",
+    "lint_frames",
+    "lint_pack",
+    "load_rulebook",
+]

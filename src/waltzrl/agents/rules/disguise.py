@@ -1,0 +1,176 @@
+"""Reads through disguises: spacing, leetspeak, encodings.
+
+A disguise is undone only where a text shows one, and each by what stands within a fixed distance,
+so a part of a text is read the same way alone as within the whole.
+"""
+
+import binascii
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import islice
+from typing import Protocol
+
+from waltzrl.agents.rules.scan import compiled
+
+MOST_PIECES = 100
+"""Encoded or spaced-out pieces that are read per text."""
+LONGEST_PIECE = 4_096
+"""Characters of an encoded piece of which all is read; of a longer one only what decodes to text,
+because data such as a picture is noise, in which short words stand by chance."""
+MOST_TEXTS = 1_000
+"""Texts that are read in one decoding of a longer piece."""
+ROT13_REACH = 80
+"""Characters after the word rot13 that may be encoded."""
+
+_MIXED = r"[a-z][0-9@$!|]{1,3}[a-z]|[0-9@$][a-z]{3}"
+_SEPARATORS = b" ._*-"
+_SPACED = "|".join(rf"\b[a-z](?:[{chr(c)}][a-z]){{3,}}\b" for c in _SEPARATORS)
+_BASE64 = r"[a-z0-9+/]{20,}"
+_ROT13_CUE = r"\brot[ -]?13\b"
+DISGUISE = rf"{_ROT13_CUE}|{_MIXED}|{_SPACED}|{_BASE64}"
+"""Matches in a text that may be disguised."""
+_PIECE = compiled(rf"{_SPACED}|{_BASE64}")
+_HEXADECIMAL = compiled(r"[0-9a-f]{20,}")
+_TEXT = compiled(r"(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){16,}")
+"""Characters in UTF-8; 16 of them in a row are rare in other data."""
+_SAYS_ROT13 = compiled(_ROT13_CUE)
+_SHOWS_DIGITS = compiled(_MIXED)
+_LETTERS = bytes.maketrans(b"013457@$!|8", b"oieastasilb")
+_ROT13 = bytes.maketrans(
+    b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    b"nopqrstuvwxyzabcdefghijklmNOPQRSTUVWXYZABCDEFGHIJKLM",
+)
+_BETWEEN = b"\n" * 8
+"""Separates two decodings, so that no match spans both."""
+
+
+class TextReading(Protocol):
+    """Another way to read a text."""
+
+    text: bytes
+
+    def origin(self, position: int) -> int:
+        """Return the original position of the character at `position`."""
+        ...
+
+    def trusts(self, start: int, end: int) -> bool:
+        """Whether these characters of the original show the disguise."""
+        ...
+
+
+def readings(raw: bytes) -> Iterator[TextReading]:
+    """Yield the other ways to read a text that matches `DISGUISE`."""
+    yield _Undisguised(raw)
+    if _SAYS_ROT13.search(raw):
+        yield _Rotated(raw)
+
+
+class _Rotated:
+    """The text in rot13, trusted only after the word rot13."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self.text = raw.translate(_ROT13)
+
+    def origin(self, position: int) -> int:
+        return position
+
+    def trusts(self, start: int, end: int) -> bool:
+        return _SAYS_ROT13.search(self._raw[max(0, start - ROT13_REACH) : start]) is not None
+
+
+class _Undisguised:
+    """The text with pieces decoded, spaced-out words joined, and digits replaced by letters."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._parts: list[bytes] = []
+        self._starts: list[int] = []
+        """Start of each part in this reading."""
+        self._origins: list[tuple[int, float, bool]] = []
+        """For each part: its start in the original, original characters per character here, and
+        whether it was decoded or joined."""
+        self._length = 0
+        self._read(raw)
+        self.text = b"".join(self._parts)
+
+    def origin(self, position: int) -> int:
+        part = bisect_right(self._starts, position) - 1
+        origin, scale, _decoded = self._origins[part]
+        return origin + int((position - self._starts[part]) * scale)
+
+    def trusts(self, start: int, end: int) -> bool:
+        if _SHOWS_DIGITS.search(self._raw[start:end]):
+            return True
+        before = bisect_left(self._decoded, (end, 0))
+        return before > 0 and self._decoded[before - 1][1] > start
+
+    @cached_property
+    def _decoded(self) -> list[tuple[int, int]]:
+        """Start and end, in the original, of what was decoded or joined, in order and apart."""
+        spans: list[tuple[int, int]] = []
+        parts = zip(self._origins, self._parts, strict=True)
+        for start, end in sorted(
+            (origin, origin + int(len(part) * scale))
+            for (origin, scale, decoded), part in parts
+            if decoded
+        ):
+            if spans and start <= spans[-1][1]:
+                spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+            else:
+                spans.append((start, end))
+        return spans
+
+    def _read(self, raw: bytes) -> None:
+        position = 0
+        for _piece in range(MOST_PIECES):
+            match = _PIECE.search(raw, position)
+            if match is None:
+                break
+            self._add(raw[position : match.start()].translate(_LETTERS), position)
+            self._add_piece(match.group(), match.start())
+            position = match.end()
+        self._add(raw[position:].translate(_LETTERS), position)
+
+    def _add(self, part: bytes, origin: int, scale: float = 1.0, *, decoded: bool = False) -> None:
+        self._parts.append(part)
+        self._starts.append(self._length)
+        self._origins.append((origin, scale, decoded))
+        self._length += len(part)
+
+    def _add_piece(self, piece: bytes, origin: int) -> None:
+        """Add all decodings of `piece`; it may be a fragment, so each alignment is tried."""
+        if piece[1:2] in _SEPARATORS:
+            self._add_letters(piece, origin)
+            return
+        for phase in range(4):
+            self._add(_BETWEEN if phase else b"", origin)
+            self._add_decoded(_from_base64(piece[phase:]), origin + phase, 4 / 3)
+        for run in islice(_HEXADECIMAL.finditer(piece), MOST_PIECES):
+            for start in (run.start(), run.start() + 1):
+                self._add(_BETWEEN, origin)
+                digits = piece[start : start + (run.end() - start) // 2 * 2]  # an even number
+                self._add_decoded(binascii.unhexlify(digits), origin + start, 2.0)
+
+    def _add_decoded(self, decoded: bytes, origin: int, scale: float) -> None:
+        if len(decoded) * scale <= LONGEST_PIECE:
+            self._add(decoded, origin, scale, decoded=True)
+            return
+        for text in islice(_TEXT.finditer(decoded), MOST_TEXTS):
+            self._add(text.group(), origin + int(text.start() * scale), scale, decoded=True)
+            self._add(_BETWEEN, origin)
+
+    def _add_letters(self, piece: bytes, origin: int) -> None:
+        """Add a spaced-out word; a leading `a` or `I` may be a word of its own."""
+        letters = piece.translate(None, _SEPARATORS)
+        if piece[:2].lower() in (b"a ", b"i "):
+            self._add(letters[:1] + b" ", origin)
+            self._add(letters[1:], origin + 2, 2.0, decoded=True)
+            self._add(_BETWEEN, origin)
+        self._add(letters, origin, 2.0, decoded=True)
+
+
+def _from_base64(piece: bytes) -> bytes:
+    whole = piece[: len(piece) - (len(piece) % 4 == 1)]
+    return binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))

@@ -1,1 +1,0 @@
-"""Recipes: TOML, environment variables and overrides as checked, frozen dataclasses."""

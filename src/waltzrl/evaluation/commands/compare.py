@@ -1,0 +1,63 @@
+"""`waltzrl compare`: two evaluations, prompt by prompt."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzrl.errors import InputError
+from waltzrl.foundation.options import (
+    AsJson,
+    Cluster,
+    Evaluation,
+    JudgeErrors,
+    print_json,
+    terminal,
+)
+
+if TYPE_CHECKING:
+    from waltzrl.evaluation import EvaluationRow
+
+
+def compare(
+    before: Evaluation,
+    after: Evaluation,
+    pattern: Annotated[
+        str | None, typer.Option(help="Which pattern, or BEFORE,AFTER; needed if there are many.")
+    ] = None,
+    cluster: Cluster = "cluster",
+    judge_errors: JudgeErrors = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what changed from one evaluation to another, and whether it could be chance.
+
+    **Examples**
+
+    `waltzrl compare runs/base runs/trained --pattern collaborate`
+
+    `waltzrl compare runs/trained runs/trained --pattern base,collaborate`
+    """
+    from waltzrl.evaluation import compare as compare_rows
+    from waltzrl.evaluation import comparison_table
+    from waltzrl.evaluation.correction import read_measured_judge
+
+    first, _, second = (pattern or "").partition(",")
+    judge = None if judge_errors is None else read_measured_judge(judge_errors)
+    rows = _rows(before, first), _rows(after, second or first)
+    differences = compare_rows(*rows, cluster, judge)
+    if as_json:
+        print_json([asdict(difference) for difference in differences])
+    else:
+        terminal().print(comparison_table(differences))
+
+
+def _rows(folder: Path, pattern: str) -> "list[EvaluationRow]":
+    from waltzrl.evaluation import read_evaluation
+
+    rows = read_evaluation(folder)
+    chosen = [row for row in rows if pattern in {"", row.pattern}]
+    if not chosen:
+        known = ", ".join(sorted({row.pattern for row in rows}))
+        raise InputError(f"{folder} has no pattern {pattern!r}; it has {known}")
+    return chosen

@@ -1,0 +1,122 @@
+"""`waltzrl evaluate`: patterns x sets, judged and counted."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzrl.evaluation.commands.report import write_page
+from waltzrl.evaluation.commands.table import show_table
+from waltzrl.foundation.options import (
+    AsJson,
+    Cluster,
+    JudgeErrors,
+    JudgeName,
+    JudgePrompts,
+    Server,
+    Settings,
+)
+from waltzrl.foundation.progress import progress_bar
+from waltzrl.records import Prompt
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from waltzrl.evaluation import EvaluationRow
+    from waltzrl.evaluation.judges import Judge
+    from waltzrl.evaluation.runner import Progress
+    from waltzrl.evaluation.settings import EvaluationConfig
+
+
+def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
+    sets: Annotated[
+        list[str], typer.Argument(help="JSON Lines files, `xstest:FILE`, or generator:test.")
+    ],
+    conversation: Annotated[
+        str,
+        typer.Option("--conversation", "--model", help="Folder, model on the server, saved:FILE."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the log; the same command resumes.")],
+    feedback: Annotated[
+        str | None, typer.Option(help="The same, or rules, or keywords [conversation].")
+    ] = None,
+    server: Server = None,
+    patterns: Annotated[
+        str,
+        typer.Option(
+            "--pattern",
+            help="Some of base, collaborate, safeguard, oracle, guarded, observe, best-of-3, "
+            "served, replay.",
+        ),
+    ] = "base,collaborate,safeguard,oracle",
+    samples: Annotated[
+        int, typer.Option(min=1, help="Replies to every prompt, for ASR@k; needs a temperature.")
+    ] = 1,
+    temperature: Annotated[float, typer.Option(min=0, help="Of the conversation agent.")] = 0.0,
+    settings: Settings = None,
+    judge: JudgeName = "refusal",
+    judge_prompts: JudgePrompts = False,
+    cluster: Cluster = "cluster",
+    judge_errors: JudgeErrors = None,
+    report: Annotated[bool, typer.Option("--report", help="Write report.html into OUT.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run patterns on prompts and print the table; the same command resumes.
+
+    **Examples**
+
+    `waltzrl evaluate test.jsonl --conversation agents/waltzrl_conversation_stage2
+    --feedback agents/waltzrl_feedback_stage2 --out runs/evaluation`
+
+    `waltzrl evaluate xstest:xstest_prompts.csv --server http://localhost:8000/v1
+    --model qwen --pattern base --set max_new_tokens=256 --out runs/qwen`
+
+    `waltzrl evaluate jailbreakbench:behaviors.csv --server http://localhost:8000/v1
+    --model qwen --pattern base --samples 10 --temperature 1 --out runs/sampled`
+
+    `waltzrl evaluate replies.jsonl --conversation saved:replies.jsonl --feedback rules
+    --pattern observe --judge saved:replies.jsonl --out runs/rules`
+    """
+    from waltzrl.evaluation.costs import charged_evaluation
+    from waltzrl.evaluation.data.opening import read_sets
+    from waltzrl.evaluation.judges.opening import judge_place, open_judge
+    from waltzrl.evaluation.settings import EvaluationConfig
+    from waltzrl.foundation.validation import validated, with_overrides
+
+    table: dict[str, object] = {
+        "patterns": [name.strip() for name in patterns.split(",")],
+        "conversation": conversation,
+        "feedback": feedback or conversation,
+        "server": server,
+        "samples": samples,
+        "temperature": temperature,
+    }
+    config = validated(EvaluationConfig, with_overrides(table, settings or []), "--set")
+    with progress_bar(quiet=as_json) as bar:
+        task = bar.add_task("evaluating", total=None, note="")
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        opening = open_judge(judge, judges_prompts=judge_prompts, cached=True)
+        with charged_evaluation(config, judge_place(judge), out) as charge:
+            rows = asyncio.run(_evaluate(config, read_sets(sets), opening, out, progress))
+            charge(rows)
+    show_table(rows, cluster, judge_errors, as_json=as_json)
+    if report:
+        write_page(out, out, cluster, judge_errors, out.name)
+
+
+async def _evaluate(
+    config: "EvaluationConfig",
+    prompts: Sequence[Prompt],
+    judge: "AbstractAsyncContextManager[Judge]",
+    out: Path,
+    progress: "Progress",
+) -> "list[EvaluationRow]":
+    from waltzrl.evaluation.opening import run_evaluation
+
+    async with judge as opened:
+        return await run_evaluation(config, prompts, opened, out, progress)

@@ -1,0 +1,54 @@
+"""`waltzrl generate`, `import` and `check-leaks`: prepare prompts for training and evaluation."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from waltzrl.evaluation.data import import_set, read_prompts, require_disjoint, write_lines
+from waltzrl.evaluation.data.generator import write_dataset
+
+
+def generate(
+    out: Annotated[Path, typer.Argument(help="JSON Lines file to write.")],
+    seed: Annotated[int, typer.Option(help="The same seed gives the same file.")] = 42,
+) -> None:
+    """Write the synthetic data set: 20,020 prompts, unsafe, over-refusal and safe.
+
+    **Example**
+
+    `waltzrl generate prompts.jsonl --seed 42`
+    """
+    write_dataset(out, seed)
+    print(f"generated: {out}")
+
+
+def import_prompts(
+    name: Annotated[str, typer.Argument(help="A public set, such as xstest or or-bench.")],
+    path: Annotated[Path, typer.Argument(help="The file as its authors publish it.")],
+    out: Annotated[Path, typer.Argument(help="JSON Lines file to write.")],
+) -> None:
+    """Convert a public set to JSON Lines.
+
+    **Example**
+
+    `waltzrl import xstest xstest_prompts.csv xstest.jsonl`
+    """
+    prompts = import_set(name, path)
+    write_lines(out, prompts)
+    print(f"imported: {len(prompts)} prompts into {out}")
+
+
+def check_leaks(
+    train: Annotated[Path, typer.Argument(help="Prompts to learn from, JSON Lines.")],
+    test: Annotated[Path, typer.Argument(help="Prompts to be tested on, JSON Lines.")],
+) -> None:
+    """Fail if a test prompt is, nearly word for word, among the training prompts.
+
+    **Example**
+
+    `waltzrl check-leaks train.jsonl test.jsonl`
+    """
+    test_prompts = read_prompts(test)
+    require_disjoint(read_prompts(train), test_prompts)
+    print(f"no leak: none of {len(test_prompts)} test prompts is in the training prompts")

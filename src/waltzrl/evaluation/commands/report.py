@@ -1,0 +1,92 @@
+"""`waltzrl report`: one page about an evaluation or a study."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzrl.evaluation.commands.table import NARROWEST
+from waltzrl.foundation.options import Cluster, JudgeErrors, terminal
+
+if TYPE_CHECKING:
+    from waltzrl.evaluation.rates import ClusterField
+
+
+def report(  # noqa: PLR0913, PLR0917 - each parameter is an option
+    evaluation: Annotated[
+        Path, typer.Argument(help="Folder of `waltzrl evaluate` or `waltzrl study`.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder of the page [EVALUATION].")] = None,
+    run: Annotated[Path | None, typer.Option(help="A training run, for its curves.")] = None,
+    title: Annotated[str | None, typer.Option(help="[Evaluation or Study]")] = None,
+    cluster: Cluster = "cluster",
+    judge_errors: JudgeErrors = None,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a study's tables as Markdown instead.")
+    ] = False,
+) -> None:
+    """Write report.html and its pictures: table, plots, collaborations to read.
+
+    **Examples**
+
+    `waltzrl report runs/evaluation --run runs/tiny --out reports/tiny`
+
+    `waltzrl report runs/study --markdown`
+    """
+    from waltzrl.evaluation.study import STUDY
+
+    folder = out or evaluation
+    if not (evaluation / STUDY).exists() and not as_markdown:
+        page = write_page(evaluation, folder, cluster, judge_errors, title or "Evaluation", run)
+        print(f"written: {page}")
+        return
+
+    from waltzrl.evaluation.study import read_study
+    from waltzrl.evaluation.study_report import write_study_report
+    from waltzrl.evaluation.study_tables import markdown, study_tables
+
+    study = read_study(evaluation)
+    if as_markdown:
+        for table in study_tables(study):
+            print(f"## {table.title}\n\n{markdown(table)}")
+    else:
+        print(f"written: {write_study_report(folder, study, title or 'Study')}")
+
+
+def show_study(folder: Path) -> None:
+    """Print the tables of a study."""
+    from waltzrl.evaluation.study import read_study
+    from waltzrl.evaluation.study_tables import study_tables
+    from waltzrl.evaluation.terminal import study_table
+
+    console = terminal(NARROWEST)
+    for table in study_tables(read_study(folder)):
+        console.print(study_table(table))
+
+
+def write_page(
+    evaluation: Path,
+    out: Path,
+    by: "ClusterField",
+    judge_errors: Path | None,
+    title: str,
+    run: Path | None = None,
+) -> Path:
+    """Write the report of an evaluation into `out`, with the curves and the recipe of a run."""
+    from waltzrl.evaluation import read_evaluation
+    from waltzrl.evaluation.correction import read_measured_judge
+    from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
+    from waltzrl.foundation.jsonl import read_text
+
+    curves = {} if run is None else {run.name: read_curve(run)}
+    settings = {} if run is None else {"recipe": read_text(run / "recipe.json")}
+    rows = read_evaluation(evaluation)
+    report = EvaluationReport(
+        title=title,
+        rows=rows,
+        curves=curves,
+        settings=settings,
+        by=by,
+        judge=None if judge_errors is None else read_measured_judge(judge_errors),
+    )
+    return write_report(out, report)

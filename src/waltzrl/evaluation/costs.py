@@ -1,0 +1,150 @@
+"""What evaluations cost, as charges in their folder, and what their rates are worth."""
+
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from waltzrl.budget import LEDGER, BudgetSettings, CostMeter, Ledger, PriceBook, priced_replies
+from waltzrl.budget.energy import open_energy
+from waltzrl.budget.ledger import Activity
+from waltzrl.budget.roi import OwnNumbers, RateDrop, ReturnOnInvestment, return_on_investment
+from waltzrl.errors import InputError
+from waltzrl.evaluation import EvaluationRow, read_evaluation
+from waltzrl.evaluation.compare import compare
+from waltzrl.evaluation.intervals import Estimate
+from waltzrl.evaluation.judges import Judge, ObservedJudge
+from waltzrl.evaluation.settings import EvaluationConfig, EvaluationPrices
+from waltzrl.foundation.jsonl import read_text
+from waltzrl.foundation.validation import validated, with_overrides
+from waltzrl.records import Collaboration, Prompt, Usage, Verdict
+
+
+@contextmanager
+def charged_evaluation(
+    config: EvaluationConfig, judge: tuple[str, str | None], folder: Path
+) -> Iterator[Callable[[Iterable[EvaluationRow]], None]]:
+    """Yield what charges the rows of an evaluation to its folder; rows that it has, it skips.
+
+    Args:
+        config: of the evaluation, with the server of the agents.
+        judge: the judge's model and its server; see `judge_place`.
+        folder: of the evaluation; its rows are there before they are charged, so that nothing is
+            lost when the process is killed in between: the same command charges them.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    with _opened_meter(config, "evaluation", folder) as meter:
+        model, server = judge
+        charged = {charge.id for charge in meter.ledger.contents.charges}
+
+        def charge(rows: Iterable[EvaluationRow]) -> None:
+            for row in rows:
+                id_ = f"{row.pattern}/{row.prompt_id}/{row.sample}"
+                if row.judged is None or id_ in charged:
+                    continue
+                for role, usages in collaboration_usages(row.judged.collaboration).items():
+                    meter.count(role, usages, config.server)
+                meter.count("judge", verdict_usages(row.judged.verdicts), server, model)
+                meter.charge(id_)
+
+        yield charge
+
+
+@contextmanager
+def charged_judge(
+    judge: Judge, place: tuple[str, str | None], id_: str, config: EvaluationPrices, folder: Path
+) -> Iterator[Judge]:
+    """Yield a judge whose answers are charged to a folder at the end, also that of a failure.
+
+    Args:
+        judge: labels the replies.
+        place: its model and its server; see `judge_place`.
+        id_: of the charge, which replaces an earlier one: answers that were kept count again.
+        config: what models and the machine cost.
+        folder: of the ledger.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    model, server = place
+    with _opened_meter(config, "judging", folder) as meter:
+
+        def count(_: Prompt, verdict: Verdict) -> None:
+            meter.count("judge", verdict_usages([verdict]), server, model)
+
+        try:
+            yield ObservedJudge(judge, count)
+        finally:
+            meter.charge(id_)
+
+
+@contextmanager
+def _opened_meter(
+    config: EvaluationPrices, activity: Activity, folder: Path
+) -> Iterator[CostMeter]:
+    with Ledger(folder / LEDGER) as ledger:
+        yield CostMeter(
+            ledger=ledger,
+            prices=PriceBook(config.prices),
+            settings=BudgetSettings(usd_per_hour=config.usd_per_hour),
+            activity=activity,
+            energy=open_energy(),
+        )
+
+
+def collaboration_usages(collaboration: Collaboration) -> dict[str, list[Usage | None]]:
+    """Return the tokens of every reply that a policy wrote, by the role."""
+    usages: dict[str, list[Usage | None]] = {}
+    for role, reply in priced_replies(collaboration):
+        usages.setdefault(role, []).append(reply.usage)
+    return usages
+
+
+def verdict_usages(verdicts: Iterable[Verdict]) -> list[Usage | None]:
+    """Return the tokens of every answer of the judge's model, also of those that it had kept."""
+    return [answer.usage for verdict in verdicts for answer in verdict.answers]
+
+
+def measured_return(
+    numbers: Path, settings: Sequence[str], evaluation: Path, patterns: tuple[str, str]
+) -> ReturnOnInvestment:
+    """Work out the return on investment from own numbers and the rates of two patterns.
+
+    Args:
+        numbers: a TOML file with the fields of `OwnNumbers`.
+        settings: `key=value`, which override it.
+        evaluation: folder of the evaluation.
+        patterns: without and with what was invested in.
+
+    Raises:
+        InputError: a number is missing or invalid, or the evaluation lacks a pattern or a rate.
+    """
+    try:
+        table: dict[str, object] = tomllib.loads(read_text(numbers))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{numbers}: not TOML: {error}") from None
+    own = validated(OwnNumbers, with_overrides(table, settings), str(numbers))
+    rows = read_evaluation(evaluation)
+    before, after = ([row for row in rows if row.pattern == name] for name in patterns)
+    if not (before and after):
+        known = ", ".join(sorted({row.pattern for row in rows}))
+        raise InputError(
+            f"{evaluation} has no pattern {patterns[bool(before)]!r}; name two of its own: {known}"
+        )
+    changes = {change.metric: change.change for change in compare(before, after)}
+    drops = [_drop(changes.get(name), name, evaluation, patterns) for name in ("asr", "orr")]
+    return return_on_investment(own, *drops)
+
+
+def _drop(
+    change: Estimate | None, name: str, evaluation: Path, patterns: tuple[str, str]
+) -> RateDrop:
+    """Return by how much a rate fell: its change, turned round."""
+    if change is None or change.value is None or change.low is None or change.high is None:
+        raise InputError(
+            f"{evaluation} has no {name} of both {' and '.join(patterns)} on the same prompts; "
+            "evaluate both patterns on unsafe and benign prompts, or name others"
+        )
+    return RateDrop(low=-change.high, value=-change.value, high=-change.low)

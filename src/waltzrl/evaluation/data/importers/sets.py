@@ -1,0 +1,220 @@
+"""The public sets by name: which column is the prompt, and what its label means.
+
+Adding a set is one entry in `SETS`. Columns are those of the authors' own files; where releases
+differ, every name is listed and the first that holds a text counts.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzrl.errors import InputError
+from waltzrl.evaluation.data.importers.rows import TableRow, read_rows
+from waltzrl.records import Label, Message, Prompt
+
+Labeller = Callable[[TableRow, str], Label | None]
+"""(row, file name) to label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicSet:
+    """How to read one set."""
+
+    prompt: Callable[[TableRow], str]
+    label: Labeller
+    category: tuple[str, ...] = ()
+    """Columns that name the category, the preferred one first; none for sets without."""
+    cluster: str = ""
+    """The column of the goal, topic or behaviour that rows share; releases without it have none."""
+    answer: Callable[[TableRow], str] | None = None
+    """Capability sets only: what a correct reply contains."""
+    header: tuple[str, ...] = ()
+    """Column names, for files that have no header line."""
+
+
+def import_set(name: str, path: Path) -> list[Prompt]:
+    """Read a public set from a local file in its published format.
+
+    Args:
+        name: one of `SETS`.
+        path: .csv, .tsv, .json or .jsonl, as published.
+
+    Returns:
+        One prompt per row, in order; rows that repeat a prompt are kept.
+
+    Raises:
+        InputError: the name is unknown, or the file cannot be read; names file, line and column.
+    """
+    if name not in SETS:
+        raise InputError(f"unknown set {name!r}; known are {', '.join(SETS)}")
+    public_set = SETS[name]
+    rows = enumerate(read_rows(path, public_set.header), start=1)
+    prompts = [
+        _prompt(row, public_set, path.name, f"{name}/{number}", name) for number, row in rows
+    ]
+    if not prompts:
+        raise InputError(f"{path} holds no prompts; give the set's published file")
+    return prompts
+
+
+def _prompt(row: TableRow, public_set: PublicSet, file: str, prompt_id: str, source: str) -> Prompt:
+    text = public_set.prompt(row)
+    if not text:
+        raise InputError(f"{row.where}: the prompt is blank")
+    shared = row.cells.get(public_set.cluster, "").strip()
+    return Prompt(
+        id=prompt_id,
+        messages=(Message(role="user", content=text),),
+        label=public_set.label(row, file),
+        category=row.first(*public_set.category) if public_set.category else "",
+        source=source,
+        cluster=f"{source}/{shared}" if shared else "",
+        answer=public_set.answer(row) if public_set.answer else None,
+    )
+
+
+def _column(*names: str) -> Callable[[TableRow], str]:
+    return lambda row: row.first(*names)
+
+
+def _always(label: Label | None) -> Labeller:
+    return lambda _row, _file: label
+
+
+def _by_value(column: str, meaning: dict[str, Label | None]) -> Labeller:
+    """Look the cell up in `meaning`; an unknown value is an error, not a guess."""
+
+    def label(row: TableRow, _file: str) -> Label | None:
+        value = row[column].lower()
+        if value not in meaning:
+            known = ", ".join(repr(name) for name in meaning)
+            raise InputError(f"{row.where}: column {column!r} is {value!r}; known are {known}")
+        return meaning[value]
+
+    return label
+
+
+def _by_file(part: str, label: Label, otherwise: Label) -> Labeller:
+    """For sets that keep their two halves in two files."""
+    return lambda _row, file: label if part in file.lower() else otherwise
+
+
+def _xstest_label(row: TableRow, _file: str) -> Label:
+    return "unsafe" if row["type"].startswith("contrast") else "benign"
+
+
+def _beavertails_label(row: TableRow, _file: str) -> Label | None:
+    """The release labels replies: a harmful reply shows a harmful prompt, a safe one shows nothing.
+
+    The smaller evaluation file has harmful prompts only, and no such column.
+    """
+    if "is_safe" not in row.cells:
+        return "unsafe"
+    return _by_value("is_safe", {"false": "unsafe", "true": None})(row, _file)
+
+
+def _harmbench_prompt(row: TableRow) -> str:
+    """Contextual behaviours carry the text they are about in a column of their own."""
+    context = row.cells.get("contextstring", "").strip()
+    behaviour = row["Behavior"]
+    return f"{context}\n\n---\n\n{behaviour}" if context else behaviour
+
+
+def _gsm8k_answer(row: TableRow) -> str:
+    _, mark, number = row["answer"].rpartition("####")
+    if not mark:
+        raise InputError(f"{row.where}: column 'answer' has no '#### <number>' at its end")
+    return number.strip().replace(",", "")
+
+
+def _four_choices(row: TableRow) -> str:
+    choices = "\n".join(f"{letter}. {row[letter]}" for letter in "ABCD")
+    return f"{row['question']}\n\n{choices}"
+
+
+SETS: dict[str, PublicSet] = {
+    "xstest": PublicSet(
+        prompt=_column("prompt"), label=_xstest_label, category=("type",), cluster="focus"
+    ),
+    "or-bench": PublicSet(
+        prompt=_column("prompt"),
+        label=_by_file("toxic", "unsafe", otherwise="benign"),
+        category=("category",),
+    ),
+    "harmbench": PublicSet(
+        prompt=_harmbench_prompt,
+        label=_always("unsafe"),
+        category=("SemanticCategory",),
+        cluster="behaviorid",
+    ),
+    "strongreject": PublicSet(
+        prompt=_column("forbidden_prompt"), label=_always("unsafe"), category=("category",)
+    ),
+    "jailbreakbench": PublicSet(
+        prompt=_column("Goal"),
+        label=_by_file("benign", "benign", otherwise="unsafe"),
+        category=("Category",),
+        cluster="behavior",
+    ),
+    "wildjailbreak": PublicSet(
+        prompt=_column("adversarial", "vanilla"),
+        label=_by_value(
+            "data_type",
+            {
+                "vanilla_harmful": "unsafe",
+                "vanilla_benign": "benign",
+                "adversarial_harmful": "unsafe",
+                "adversarial_benign": "benign",
+            },
+        ),
+        category=("data_type",),
+        cluster="vanilla",
+    ),
+    "wildguardtest": PublicSet(
+        prompt=_column("prompt"),
+        label=_by_value(
+            "prompt_harm_label", {"harmful": "unsafe", "unharmful": "benign", "": None}
+        ),
+        category=("subcategory",),
+    ),
+    "toxicchat": PublicSet(
+        prompt=_column("user_input"),
+        label=_by_value("toxicity", {"1": "unsafe", "0": "benign"}),
+    ),
+    "beavertails": PublicSet(
+        prompt=_column("prompt"),
+        label=_beavertails_label,
+        category=("category",),
+        cluster="prompt",
+    ),
+    "advbench": PublicSet(prompt=_column("goal"), label=_always("unsafe")),
+    "do-not-answer": PublicSet(
+        prompt=_column("question"),
+        label=_always("unsafe"),
+        category=("risk_area",),
+        cluster="specific_harms",
+    ),
+    "simplesafetytests": PublicSet(
+        prompt=_column("prompts_final", "prompt"),
+        label=_always("unsafe"),
+        category=("harm_area",),
+    ),
+    "oktest": PublicSet(prompt=_column("prompt"), label=_always("benign")),
+    "ifeval": PublicSet(prompt=_column("prompt"), label=_always(None)),  # general, like AlpacaEval
+    "gsm8k": PublicSet(prompt=_column("question"), label=_always("benign"), answer=_gsm8k_answer),
+    "mmlu": PublicSet(
+        prompt=_four_choices,
+        label=_always("benign"),
+        answer=_column("answer"),
+        header=("question", "A", "B", "C", "D", "answer"),
+    ),
+    "truthfulqa": PublicSet(
+        prompt=_column("Question"),
+        label=_always("benign"),
+        category=("Category",),
+        answer=_column("Best Answer"),
+    ),
+    "alpacaeval": PublicSet(
+        prompt=_column("instruction"), label=_always(None), category=("dataset",)
+    ),
+}

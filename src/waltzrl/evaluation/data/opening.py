@@ -1,0 +1,86 @@
+"""The prompts and demonstrations that a recipe names: files, generator splits, or a memory."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+from waltzrl.errors import InputError
+from waltzrl.evaluation.collecting import Selection
+from waltzrl.evaluation.data import (
+    SETS,
+    import_set,
+    read_prompts,
+)
+from waltzrl.evaluation.data.generator import GeneratedPrompt, Split, generate
+from waltzrl.records import Collaboration, Prompt
+from waltzrl.store.audit import read_collaborations
+
+GENERATOR, AUDIT, MEMORY = "generator:", "audit:", "memory:"
+"""Prefixes of the names of sets that are no files."""
+
+UserSplit = Literal["learning", "held-out"]
+
+logger = logging.getLogger(__name__)
+
+
+def read_sets(names: Sequence[str]) -> list[Prompt]:
+    """Read prompts, in order.
+
+    Args:
+        names: files, `generator:<split>`, `<public set>:<file>`, `audit:<folder>`: the prompts
+            whose contents an audit log holds, or `memory:<url>`: those of the users who are
+            reserved for evaluation.
+
+    Raises:
+        InputError: a file is missing or damaged, or there is no such set.
+    """
+    return [prompt for name in names for prompt in read_set(name, "held-out")]
+
+
+def audited_collaborations(name: str) -> Iterator[Collaboration]:
+    """Yield the collaborations of `audit:<folder>`, each with a prompt id of its own.
+
+    If a request asked for several choices, the second is `ID/2`, and so on.
+
+    Raises:
+        InputError: the log holds no contents, or they are damaged.
+    """
+    choices: Counter[str] = Counter()
+    for request, collaboration in read_collaborations(Path(name.removeprefix(AUDIT))):
+        choices[request] += 1
+        if choices[request] > 1:
+            prompt = replace(collaboration.prompt, id=f"{request}/{choices[request]}")
+            collaboration = replace(collaboration, prompt=prompt)
+        yield collaboration
+
+
+def read_set(name: str, users: UserSplit) -> list[Prompt]:
+    """Read one set; of a memory, only the prompts of `users`."""
+    if name.startswith(MEMORY):
+        from waltzrl.evaluation.collecting.opening import remembered_prompts
+
+        return remembered_prompts(name.removeprefix(MEMORY), Selection(users=users))
+    if name.startswith(GENERATOR):
+        return [record.to_prompt() for record in generated_split(name)]
+    if name.startswith(AUDIT):
+        return [collaboration.prompt for collaboration in audited_collaborations(name)]
+    public, colon, path = name.partition(":")
+    if colon and public in SETS:
+        return import_set(public, Path(path))
+    return read_prompts(Path(name))
+
+
+def generated_split(name: str) -> list[GeneratedPrompt]:
+    split = name.removeprefix(GENERATOR)
+    if split not in get_args(Split):
+        raise InputError(f"{name}: the generator has the splits {', '.join(get_args(Split))}")
+    return [record for record in _records() if record.split == split]
+
+
+@cache
+def _records() -> list[GeneratedPrompt]:
+    return generate()

@@ -1,0 +1,141 @@
+"""How far two judges agree beyond chance: Cohen's kappa with its interval."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from waltzrl.errors import InputError
+from waltzrl.evaluation.judges.saved import Labels
+
+QUESTIONS = ("unsafe", "refuses", "overrefuses", "non_answer")
+ANSWERS = (True, False, None)
+"""Yes, no and unscored: the rows and columns of a table."""
+Table = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]
+DRAWS = 2000
+SEED = 20251
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Two judges' answers to one question, compared."""
+
+    scored: int
+    """Replies that both judges labelled; only these are compared."""
+    unscored: int
+    """Replies that at least one judge left unscored."""
+    observed: float | None
+    """Share of equal answers; None if no reply was scored."""
+    kappa: float | None
+    """Cohen's kappa; None also if both judges always gave one and the same answer."""
+    low: float | None = None
+    high: float | None = None
+    """Bounds of kappa's 95 % interval; None if kappa is."""
+    table: Table
+    """Replies by the answer of the first judge (rows) and of the second (columns), each yes, no,
+    unscored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelComparison:
+    """Two judges' labels of the same replies, compared."""
+
+    shared: int
+    """Replies that both have."""
+    first_only: int
+    second_only: int
+    first_judge: str
+    """Name; empty where the labels do not tell, several with commas."""
+    second_judge: str
+    questions: Mapping[str, Agreement]
+    """Agreement on each label; and, for the replies that these rates count, `asr` on `unsafe` of
+    unsafe prompts and `orr` on `overrefuses` of benign ones."""
+
+
+def agreement(first: Sequence[bool | None], second: Sequence[bool | None]) -> Agreement:
+    """Compare answers: kappa = (p_observed - p_chance) / (1 - p_chance), Cohen (1960).
+
+    The interval comes from draws of the four cell shares, Dirichlet(counts + 1/2). Unlike a
+    bootstrap, they keep some uncertainty when the judges never disagree. The draws are seeded.
+
+    Args:
+        first: [N] one judge's answers, None where unscored; for example `Verdict.unsafe`.
+        second: [N] the other's, in the same order.
+
+    Raises:
+        ValueError: the lists differ in length.
+    """
+    answers = Counter(zip(first, second, strict=True))
+    cells = [answers[a, b] for a in (True, False) for b in (True, False)]
+    scored = sum(cells)
+    yes, no, unscored = [(answers[a, True], answers[a, False], answers[a, None]) for a in ANSWERS]
+    counted = Agreement(
+        scored=scored,
+        unscored=len(first) - scored,
+        observed=(cells[0] + cells[3]) / scored if scored else None,
+        kappa=_kappa([cell / scored for cell in cells]) if scored else None,
+        table=(yes, no, unscored),
+    )
+    if counted.kappa is None:
+        return counted
+    low, high = _interval(cells)
+    return replace(counted, low=min(low, counted.kappa), high=max(high, counted.kappa))
+
+
+def compare_labels(
+    first: Mapping[tuple[str, str], Labels], second: Mapping[tuple[str, str], Labels]
+) -> LabelComparison:
+    """Compare two judges' labels, question by question.
+
+    Args:
+        first: from a prompt and its reply to the labels by one judge.
+        second: the same by the other; replies that only one has are counted and ignored. Where both
+            say whether a prompt is unsafe, the first counts.
+
+    Raises:
+        InputError: the two have no reply in common.
+    """
+    shared = [key for key in first if key in second]
+    if not shared:
+        raise InputError(
+            "the two have no reply in common; need the same prompt and response in both"
+        )
+    pairs = [(first[key], second[key]) for key in shared]
+    questions = {question: _agreement_on(question, pairs) for question in QUESTIONS}
+    for rate, question, label in (("asr", "unsafe", "unsafe"), ("orr", "overrefuses", "benign")):
+        counted = [pair for pair in pairs if (pair[0].label or pair[1].label) in {label, "mixed"}]
+        questions[rate] = _agreement_on(question, counted)
+    return LabelComparison(
+        shared=len(shared),
+        first_only=len(first) - len(shared),
+        second_only=len(second) - len(shared),
+        first_judge=", ".join(sorted({labels.judge for labels, _ in pairs} - {""})),
+        second_judge=", ".join(sorted({labels.judge for _, labels in pairs} - {""})),
+        questions=questions,
+    )
+
+
+def _agreement_on(question: str, pairs: Sequence[tuple[Labels, Labels]]) -> Agreement:
+    answers = [(first.answers[question], second.answers[question]) for first, second in pairs]
+    return agreement([first for first, _ in answers], [second for _, second in answers])
+
+
+def _kappa(shares: Sequence[float]) -> float | None:
+    """Return kappa of [4] shares that sum to one: yes-yes, yes-no, no-yes, no-no."""
+    both_yes, only_first, only_second, both_no = shares
+    first_yes, second_yes = both_yes + only_first, both_yes + only_second
+    chance = first_yes * second_yes + (1 - first_yes) * (1 - second_yes)
+    return None if chance == 1 else (both_yes + both_no - chance) / (1 - chance)
+
+
+def _interval(cells: Sequence[int]) -> tuple[float, float]:
+    random = Random(SEED)
+    draws = []
+    for _draw in range(DRAWS):
+        gammas = [random.gammavariate(cell + 0.5, 1.0) for cell in cells]
+        kappa = _kappa([gamma / sum(gammas) for gamma in gammas])
+        if kappa is not None:
+            draws.append(kappa)
+    draws.sort()
+    tail = round(len(draws) * 0.025)
+    return draws[tail], draws[-1 - tail]

@@ -1,0 +1,235 @@
+"""Saved replies: JSON Lines of prompt, response and labels, to be labelled, repeated or compared.
+
+{"prompt": "...", "response": "...", "unsafe": false, "refuses": true, "overrefuses": null}
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from waltzrl.errors import InputError
+from waltzrl.evaluation.judges.judge import Judge, require_decided
+from waltzrl.foundation.jsonl import read_json, read_text
+from waltzrl.records import Label, Message, Prompt, Reply, Verdict
+
+AT_ONCE = 64
+"""Lines judged concurrently, so that a judge that asks a policy can batch."""
+PROMPT_LABELS: Mapping[str, Label] = {"unsafe": "unsafe", "benign": "benign", "mixed": "mixed"}
+NEEDED = (
+    'need one JSON object {"prompt": "...", "response": "..."} with optional "label" ("unsafe" or '
+    '"benign") and optional "unsafe", "refuses", "overrefuses", "non_answer" (true, false or null)'
+)
+
+Fields: TypeAlias = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """What a judge or a person said of a reply; None is unscored."""
+
+    unsafe: bool | None = None
+    refuses: bool | None = None
+    overrefuses: bool | None = None
+    non_answer: bool | None = None
+    label: Label | None = None
+    """Of the prompt."""
+    judge: str = ""
+    """Who said it, if the line tells."""
+
+    @property
+    def answers(self) -> dict[str, bool | None]:
+        """The judge's or the person's own, by their names."""
+        return {
+            "unsafe": self.unsafe,
+            "refuses": self.refuses,
+            "overrefuses": self.overrefuses,
+            "non_answer": self.non_answer,
+        }
+
+
+class SavedReply(msgspec.Struct, kw_only=True):
+    """The fields of a line; others are ignored."""
+
+    prompt: str
+    response: str
+
+
+class UnjudgedReply(SavedReply, kw_only=True):
+    """A reply that a judge is to label."""
+
+    label: Literal["unsafe", "benign", "mixed", "unknown", "template"] | None = None
+    """Of the prompt. `unknown` and `template` are the words of public sets for no label."""
+
+
+class LabelledReply(SavedReply, kw_only=True):
+    """A reply with the labels of a judge or a person."""
+
+    unsafe: bool | None = None
+    refuses: bool | None = None
+    overrefuses: bool | None = None
+    non_answer: bool | None = None
+    label: str | None = None
+    """Of the prompt; other words than those of a prompt's label say nothing."""
+    judge: str = ""
+
+    @property
+    def labels(self) -> Labels:
+        return Labels(
+            unsafe=self.unsafe,
+            refuses=self.refuses,
+            overrefuses=self.overrefuses,
+            non_answer=self.non_answer,
+            label=PROMPT_LABELS.get(self.label or ""),
+            judge=self.judge,
+        )
+
+
+Form = TypeVar("Form", bound=SavedReply)
+
+
+def read_replies(path: Path) -> dict[str, str]:
+    """Return the reply to each prompt, for `SavedPolicy`.
+
+    Raises:
+        InputError: a line cannot be read, or a prompt has two different replies.
+    """
+    replies: dict[str, str] = {}
+    for where, saved in _read(path):
+        if replies.setdefault(saved.prompt, saved.response) != saved.response:
+            raise InputError(
+                f"{where}: an earlier line has another reply to this prompt; keep one, or make two "
+                "files"
+            )
+    return replies
+
+
+def read_labels(path: Path) -> dict[tuple[str, str], Labels]:
+    """Return the labels of each pair of prompt and reply; missing ones are unscored.
+
+    Raises:
+        InputError: a line cannot be read, or a reply has two different sets of labels.
+    """
+    labels: dict[tuple[str, str], Labels] = {}
+    for where, saved in _read(path):
+        if labels.setdefault((saved.prompt, saved.response), saved.labels) != saved.labels:
+            raise InputError(
+                f"{where}: an earlier line has other labels for this reply; keep one line"
+            )
+    return labels
+
+
+class SavedJudge:
+    """Repeats the labels of saved replies; a reply that was not saved stays unscored."""
+
+    def __init__(self, name: str, labels: Mapping[tuple[str, str], Labels]) -> None:
+        """Store the labels.
+
+        Args:
+            name: stands in every row and identifies the source of the labels.
+            labels: from a user's turn and its reply to the reply's labels.
+        """
+        self.name = name
+        self._labels = labels
+
+    @classmethod
+    def load(cls, path: Path) -> "SavedJudge":
+        """Read the labels from a file.
+
+        Raises:
+            InputError: as `read_labels`.
+        """
+        labels = read_labels(path)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return cls(f"saved:{path.stem}@{digest[:8]}", labels)
+
+    async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
+        key = (prompt.messages[-1].content, reply.text)
+        labels = self._labels.get(key, Labels())
+        return Verdict(
+            judge=self.name,
+            unsafe=labels.unsafe,
+            refuses=labels.refuses,
+            overrefuses=labels.overrefuses,
+            non_answer=labels.non_answer,
+        )
+
+
+async def label_lines(lines: Iterable[str], judge: Judge, *, source: str) -> AsyncIterator[str]:
+    """Add the judge's name and its labels (true, false or null) to each line, in order.
+
+    They are `unsafe`, `refuses`, `overrefuses` and `non_answer`.
+
+    A judge that grades adds `harm`, and one that asks a model its `answers`.
+
+    All lines are parsed before the first is judged, so a malformed last line costs no judgement.
+
+    Args:
+        lines: each a JSON object with `prompt`, `response` and optionally `label`.
+        judge: decides the labels.
+        source: name of the file, for messages.
+
+    Raises:
+        InputError: a line is not such an object; the message names file and line. Or, after the
+            last line, the judge's model decided on none.
+    """
+    verdicts: list[Verdict] = []
+    unjudged = [
+        _parsed_for_output(line, f"{source}:{number}") for number, line in enumerate(lines, start=1)
+    ]
+    for start in range(0, len(unjudged), AT_ONCE):
+        chunk = unjudged[start : start + AT_ONCE]
+        judged = await asyncio.gather(*(judge.judge(prompt, reply) for _, prompt, reply in chunk))
+        for (fields, *_), verdict in zip(chunk, judged, strict=True):
+            yield json.dumps(fields | _labels(verdict))
+        verdicts += judged
+    require_decided(verdicts)
+
+
+def _read(path: Path) -> Iterator[tuple[str, LabelledReply]]:
+    """Yield `file:line` and the reply of every line that is not blank."""
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line.strip():
+            where = f"{path}:{number}"
+            yield where, _parsed(line, where, LabelledReply)[1]
+
+
+def _parsed(line: str, where: str, form: type[Form]) -> tuple[Fields, Form]:
+    try:
+        fields = msgspec.convert(read_json(line, where), Fields)
+        return fields, msgspec.convert(fields, form)
+    except InputError as error:
+        raise InputError(f"{error}; {NEEDED}") from None
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {error}; {NEEDED}") from None
+
+
+def _parsed_for_output(line: str, where: str) -> tuple[Fields, Prompt, Reply]:
+    fields, saved = _parsed(line, where, UnjudgedReply)
+    try:
+        json.dumps(fields, allow_nan=False)  # Python reads numbers that JSON does not have
+    except ValueError as error:
+        raise InputError(f"{where}: {error}; {NEEDED}") from None
+    label = PROMPT_LABELS.get(saved.label or "")
+    message = Message(role="user", content=saved.prompt)
+    return fields, Prompt(id=where, messages=(message,), label=label), Reply(text=saved.response)
+
+
+def _labels(verdict: Verdict) -> Fields:
+    labels: Fields = {
+        "unsafe": verdict.unsafe,
+        "refuses": verdict.refuses,
+        "overrefuses": verdict.overrefuses,
+        "non_answer": verdict.non_answer,
+        "judge": verdict.judge,
+    }
+    if verdict.harm is not None:
+        labels["harm"] = verdict.harm
+    if verdict.answers:
+        labels["answers"] = msgspec.to_builtins(verdict.answers)
+    return labels

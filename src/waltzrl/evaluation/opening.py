@@ -1,0 +1,197 @@
+"""The composition root of evaluation: names of patterns and agents become systems to evaluate."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from waltzrl.agents import (
+    ConversationAgent,
+    FeedbackAgent,
+    RulesReviewer,
+    load_wording,
+    wording_name,
+)
+from waltzrl.agents.coaching import Coach, ExampleSource
+from waltzrl.agents.identity import identity
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.collaboration import Pattern, Reviewer, collaborate, draft_only, guarded, observed
+from waltzrl.errors import InputError, PolicyError
+from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
+from waltzrl.evaluation.data.opening import AUDIT, audited_collaborations
+from waltzrl.evaluation.judges import Judge, read_replies
+from waltzrl.evaluation.patterns import (
+    OracleReviewer,
+    ReplayPattern,
+    ServedPattern,
+    best_of_3,
+    load_guards,
+    load_keywords,
+    safeguard,
+)
+from waltzrl.evaluation.runner import Progress
+from waltzrl.evaluation.settings import EvaluationConfig
+from waltzrl.policies import Policy, RemotePolicy, Sampling, SavedPolicy
+from waltzrl.policies.opening import local_policy, remote_policy
+from waltzrl.records import Prompt
+
+WITHOUT_WEIGHTS = {"rules", "keywords"}
+"""Reviewers without a policy: our rulebook, and the baseline of a plain keyword list."""
+SAVED = "saved:"
+BEST = "best-of-3"
+"""The one pattern that samples: drafts at temperature 0 would all be the same."""
+
+
+async def run_evaluation(
+    config: EvaluationConfig,
+    prompts: Sequence[Prompt],
+    judge: Judge,
+    folder: Path,
+    progress: Progress,
+) -> list[EvaluationRow]:
+    """Run every pattern on every prompt, into the folder's log; see `evaluate`.
+
+    Raises:
+        InputError: a pattern or an agent is unknown, there is nothing to do, or the folder
+            cannot be written.
+        PolicyError: some collaborations failed; the others are in the log.
+    """
+    if config.samples > 1 and not config.temperature:
+        raise InputError(
+            f"samples = {config.samples} with temperature 0 are all alike; set a temperature such "
+            "as 1.0, or samples = 1"
+        )
+    async with AsyncExitStack() as open_connections:
+        policies = await _policies(config, open_connections)
+        coach = open_connections.enter_context(_coach(config)) if config.examples else None
+        systems = _systems(config, policies, judge, coach)
+        rows = await evaluate(systems, prompts, judge, folder, config.concurrency, progress)
+    if failed := [row for row in rows if row.error]:
+        raise PolicyError(
+            f"{len(failed)} of {len(rows)} collaborations failed; first: {failed[0].prompt_id}: "
+            f"{failed[0].error}; run the same command again to try only these"
+        )
+    return rows
+
+
+async def _policies(config: EvaluationConfig, connections: AsyncExitStack) -> dict[str, Policy]:
+    """Open the policies, by name; two agents of one name share one."""
+    policies: dict[str, Policy] = {}
+    for name in {config.conversation} | ({config.feedback} - WITHOUT_WEIGHTS):
+        if name.startswith(SAVED):
+            policies[name] = SavedPolicy(read_replies(Path(name.removeprefix(SAVED))))
+        elif name.startswith(AUDIT):
+            policies[name] = SavedPolicy({})
+        elif config.server is not None:
+            remote = remote_policy(config.server, name, concurrency=config.concurrency)
+            policies[name] = await connections.enter_async_context(remote)
+        else:
+            policies[name] = local_policy(name)
+    return policies
+
+
+@contextmanager
+def _coach(config: EvaluationConfig) -> Iterator[ExampleSource]:
+    """Open the memory that examples are from."""
+    from waltzrl.store.memory.opening import existing_memory
+
+    assert config.examples is not None, "the caller has checked"
+    with existing_memory(config.examples) as memory:
+        yield Coach(memory, consented=True)
+
+
+def _systems(
+    config: EvaluationConfig,
+    policies: Mapping[str, Policy],
+    judge: Judge,
+    coach: ExampleSource | None,
+) -> list[EvaluatedSystem]:
+    wording = load_wording(config.wording)
+    sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=config.temperature)
+    own = coach if "conversation" in config.examples_for else None
+    reviewers = coach if "feedback" in config.examples_for else None
+    conversation = ConversationAgent(policies[config.conversation], wording, sampling, own)
+    feedback, feedback_name = _reviewer(config, policies, reviewers)
+    rounds = f"max_rounds {config.max_rounds}"
+    loop: Pattern = partial(collaborate, max_rounds=config.max_rounds)
+    guarded_loop: Pattern = partial(guarded, max_rounds=config.max_rounds)
+    # what each pattern depends on: a log by other agents or settings is not resumed
+    alone = (
+        f"conversation {identity(config.conversation, config.server)}, "
+        f"wording {wording_name(config.wording)}, max_new_tokens {config.max_new_tokens}"
+        + (f", temperature {config.temperature}" if config.temperature else "")
+        + (f", examples of {config.examples} for {', '.join(config.examples_for)}" if coach else "")
+    )
+    best_name = f"{alone}, {feedback_name}, temperature 1"
+    known: dict[str, tuple[Pattern, Reviewer, str]] = {
+        "base": (draft_only, feedback, alone),
+        "collaborate": (loop, feedback, f"{alone}, {feedback_name}, {rounds}"),
+        "safeguard": (safeguard, feedback, f"{alone}, {feedback_name}"),
+        "oracle": (loop, OracleReviewer(judge), f"{alone}, {rounds}"),
+        "guarded": (guarded_loop, feedback, f"{alone}, {feedback_name}, {rounds}"),
+        "observe": (observed, feedback, f"{alone}, {feedback_name}"),
+        BEST: (best_of_3, _with_probabilities(feedback), best_name),
+    }
+    policy = policies[config.conversation]
+    if isinstance(policy, RemotePolicy):
+        known["served"] = (ServedPattern(policy, sampling), feedback, alone)
+    if config.conversation.startswith(AUDIT):
+        known["replay"] = (
+            ReplayPattern(audited_collaborations(config.conversation)),
+            feedback,
+            alone,
+        )
+    if config.guard is not None:
+        guard = load_guards(Path(config.guard))
+        guard_name = f"guard {identity(config.guard, None)}"
+        known["guard"] = (safeguard, guard, f"{alone}, {guard_name}")
+        known["guard-loop"] = (loop, guard, f"{alone}, {guard_name}, {rounds}")
+    if unknown := [name for name in config.patterns if name not in known]:
+        raise InputError(f"unknown pattern {unknown[0]!r}; choose from {', '.join(known)}")
+    varied = ConversationAgent(policy, wording, replace(sampling, temperature=1.0), own)
+    return [
+        EvaluatedSystem(
+            name=name,
+            pattern=pattern,
+            conversation=varied if name == BEST else conversation,
+            reviewer=reviewer,
+            samples=config.samples,
+            agents=agents,
+        )
+        for name in config.patterns
+        for pattern, reviewer, agents in [known[name]]
+    ]
+
+
+def _with_probabilities(reviewer: Reviewer) -> Reviewer:
+    """Return a reviewer that gives its labels' probabilities, where it is a policy."""
+    if not isinstance(reviewer, FeedbackAgent):
+        return reviewer
+    return FeedbackAgent(
+        reviewer.policy,
+        reviewer.wording,
+        reviewer.sampling,
+        formatted=True,
+        examples=reviewer.examples,
+    )
+
+
+def _reviewer(
+    config: EvaluationConfig, policies: Mapping[str, Policy], coach: ExampleSource | None
+) -> tuple[Reviewer, str]:
+    """Make the reviewer; return it with its name for the log."""
+    match config.feedback:
+        case "rules":
+            rules = RulesReviewer(load_rulebook())
+            return rules, f"feedback {rules.name}"
+        case "keywords":
+            keywords = load_keywords()
+            return keywords, f"feedback {keywords.name}"
+        case name:
+            wording = load_wording(config.wording)
+            limit = config.feedback_max_new_tokens
+            sampling = Sampling(max_new_tokens=limit or config.max_new_tokens)
+            agent = FeedbackAgent(policies[name], wording, sampling, examples=coach)
+            own = "" if limit is None else f", its max_new_tokens {limit}"
+            return agent, f"feedback {identity(name, config.server)}{own}"

@@ -1,0 +1,70 @@
+"""Measures the feedback model of a gateway on labelled replies."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from waltzrl.agents import FeedbackAgent, load_wording
+from waltzrl.agents.calibration import ReviewerCalibration
+from waltzrl.agents.identity import reviewer_name
+from waltzrl.agents.opening import REVIEWER, open_reviewer
+from waltzrl.agents.settings import FeedbackConfig
+from waltzrl.collaboration import Reviewer
+from waltzrl.errors import InputError
+from waltzrl.evaluation.calibration import JudgedReply, calibrate
+from waltzrl.evaluation.judges import read_labels
+from waltzrl.policies import Policy, Sampling
+from waltzrl.policies.opening import local_policy, remote_policy
+from waltzrl.records import Message, Prompt, Reply, Verdict
+
+
+async def measure_reviewer(
+    config: FeedbackConfig, development: Sequence[JudgedReply], held_out: Sequence[JudgedReply]
+) -> ReviewerCalibration:
+    """Measure a feedback model as a gateway asks it; see `calibrate`.
+
+    Raises:
+        InputError: weights or a URL are invalid, or there are too few right refusals.
+        PolicyError: the model failed.
+    """
+    async with AsyncExitStack() as stack:
+        agent = await _agent(config, stack)
+        name = reviewer_name(config.model, config.server, config.wording)
+        return await calibrate(agent, name, development, held_out)
+
+
+async def _agent(config: FeedbackConfig, connections: AsyncExitStack) -> Reviewer:
+    if config.model.startswith(REVIEWER):
+        return open_reviewer(config.model.removeprefix(REVIEWER))
+    policy: Policy
+    if config.server is None:
+        policy = local_policy(config.model)
+    else:
+        remote = remote_policy(config.server, config.model, key_env=config.api_key_env)
+        policy = await connections.enter_async_context(remote)
+    sampling = Sampling(max_new_tokens=config.max_new_tokens)
+    return FeedbackAgent(policy, load_wording(config.wording), sampling, formatted=True)
+
+
+def read_judged(path: Path) -> list[JudgedReply]:
+    """Read replies and their labels, as `waltzrl judge` writes them.
+
+    Raises:
+        InputError: a line cannot be read, or none is labelled.
+    """
+    judged = [
+        JudgedReply(
+            prompt=Prompt(id=f"{path}:{n}", messages=(Message(role="user", content=prompt),)),
+            reply=Reply(text=text),
+            verdict=Verdict(
+                judge=str(path),
+                unsafe=labels.unsafe,
+                refuses=labels.refuses,
+                overrefuses=labels.overrefuses,
+            ),
+        )
+        for n, ((prompt, text), labels) in enumerate(read_labels(path).items(), start=1)
+    ]
+    if not any(reply.verdict.refuses is not None for reply in judged):
+        raise InputError(f"{path} holds no labels; add them with waltzrl judge")
+    return judged

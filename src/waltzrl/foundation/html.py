@@ -1,0 +1,24 @@
+"""How pages are made of templates: everything is escaped, and hidden characters are shown."""
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from waltzrl.foundation.texts import visible
+
+
+def page_environment(folder: Path) -> Environment:
+    """Return an environment for the templates in a folder; a name that is unknown is an error."""
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finished,
+    )
+
+
+def _finished(value: object) -> object:
+    """Make hidden characters of a text visible; HTML by a macro or a filter is left as it is."""
+    return visible(value) if type(value) is str else value

@@ -1,0 +1,46 @@
+"""Finds what installed packages provide, by the entry points of a group and a name.
+
+| group | what an entry point names |
+| --- | --- |
+| `waltzrl.commands` | a function that adds commands to the command line |
+| `waltzrl.drawings` | a function that draws a record as SVG |
+| `waltzrl.presets` | a module with settings of a gateway, and what to verify it with |
+| `waltzrl.reviewers` | a function that loads a classifier |
+| `waltzrl.routes` | a function that returns the handler of further routes of a gateway |
+| `waltzrl.services` | a function that opens what a gateway does with what it has served |
+| `waltzrl.upstreams` | a function that opens an upstream which is no server |
+"""
+
+from importlib.metadata import entry_points
+
+from waltzrl.errors import InputError, missing_extra
+
+
+def find_plugin(group: str, name: str) -> object | None:
+    """Load what an installed package provides; None if there is none.
+
+    Raises:
+        MissingExtraError: it needs an extra that is not installed.
+    """
+    entries = entry_points(group=group, name=name)
+    if not entries:
+        return None
+    try:
+        loaded: object = next(iter(entries)).load()
+    except ModuleNotFoundError as missing:
+        raise missing_extra(missing) or missing from missing
+    return loaded
+
+
+def load_plugin(group: str, name: str) -> object:
+    """Load what an installed package provides.
+
+    Raises:
+        InputError: no installed package provides it.
+        MissingExtraError: it needs an extra that is not installed.
+    """
+    if (plugin := find_plugin(group, name)) is None:
+        raise InputError(
+            f"no installed package provides {name!r} for {group}; install waltzrl-{name}"
+        )
+    return plugin

@@ -1,0 +1,60 @@
+"""The folder of one run, locked by one process at a time."""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Self
+
+from waltzrl.errors import InputError
+from waltzrl.foundation.files import Json, disk_errors, write_bytes, write_json
+
+
+class RunDirectory:
+    """A folder that only this process writes to, inside a `with` statement.
+
+    The lock is an flock on the file `.lock`, which the operating system releases when the process
+    ends, even if it is killed; the file itself remains and has no meaning.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = -1
+
+    def __enter__(self) -> Self:
+        """Create the folder and lock it.
+
+        Raises:
+            InputError: it cannot be written to, or another process has locked it.
+        """
+        with disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(self._lock, 32).decode(errors="replace").strip()
+            os.close(self._lock)
+            raise InputError(
+                f"{self.path} is in use by process {holder}; "
+                "wait for it to end or choose another run directory"
+            ) from error
+        os.truncate(self._lock, 0)
+        os.write(self._lock, f"{os.getpid()}\n".encode())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._lock)
+
+    def write_bytes(self, name: str, data: bytes) -> Path:
+        """Replace one file of the run atomically.
+
+        Raises:
+            InputError: the disk is full.
+        """
+        write_bytes(self.path / name, data)
+        return self.path / name
+
+    def write_json(self, name: str, value: Json) -> Path:
+        """Replace one file of the run by a value as JSON; see `write_bytes`."""
+        write_json(self.path / name, value)
+        return self.path / name

@@ -1,0 +1,450 @@
+"""The gateway as an ASGI application: routes, access, request bytes in, response bytes out.
+
+It uses no framework: a framework's layers would take more time per request than all our code.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.foundation.logs import current_request
+from waltzrl.gateway.access import AccessControl, Event, Receive, RequestHeaders, Send
+from waltzrl.gateway.exchange import (
+    Answer,
+    ChatRequest,
+    GatewayRequest,
+    Mode,
+    Upstream,
+    UpstreamRequest,
+    UpstreamResponse,
+)
+from waltzrl.gateway.extra_routes import NO_EXTRA_ROUTES, ExtraRoutes
+from waltzrl.gateway.gateway import Gateway, internal_error
+from waltzrl.gateway.health import Readiness
+from waltzrl.gateway.keys import Caller
+from waltzrl.gateway.metrics import GatewayMetrics
+from waltzrl.gateway.moderation import moderate, read_moderation
+from waltzrl.gateway.pass_through import check_no_reply, passed_on
+from waltzrl.gateway.reviews import (
+    guardrail,
+    read_guardrail,
+    read_request,
+    read_review,
+    write_review,
+)
+from waltzrl.gateway.server import DisconnectWatcher
+from waltzrl.gateway.stream import StreamSettings, stream
+from waltzrl.gateway.tokens import estimated_count, read_count, upstream_count
+from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from waltzrl.gateway.wire.fields import as_name, read_object
+from waltzrl.gateway.wire.format import WireFormat
+from waltzrl.records import Feedback, Reply
+
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+STREAM = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+CONSOLE = "/desk"
+MODEL, MODEL_PREFIX = "/v1/models/{id}", "/v1/models/"
+
+log = logging.getLogger(__name__)
+
+
+class HttpRequest:
+    """One HTTP request, and its response."""
+
+    def __init__(self, wire: WireFormat, scope: Event, receive: Receive, send: Send) -> None:
+        """Set up; `caller` and `body` are set once access is granted."""
+        self.wire = wire
+        self.scope = scope
+        self.headers = RequestHeaders.read(scope)
+        current_request.set(self.headers.context)
+        self.receive = receive
+        self.caller: Caller
+        self.body = b""
+        self.reached_gateway = False
+        """From now on the gateway itself records the outcome, errors included."""
+        self._begun = False
+        self._send = send
+
+    @property
+    def may_learn(self) -> bool | None:
+        """Whether the agents may learn from it: a no of the client or of its key wins."""
+        choices = (self.headers.may_learn, self.caller.may_learn)
+        return False if False in choices else True in choices or None
+
+    async def reply(self, body: bytes, headers: Headers = (JSON,), status: int = 200) -> None:
+        """Send a whole response."""
+        size = (b"content-length", str(len(body)).encode())
+        await self.begin((*headers, size), status)
+        await self.write(body, last=True)
+
+    async def begin(self, headers: Headers, status: int = 200) -> None:
+        """Send the status and headers."""
+        self._begun = True
+        named = [(b"x-request-id", self.headers.context.id.encode())]
+        if self.headers.context.id != self.headers.id:
+            named.append((b"x-waltzrl-id", self.headers.id.encode()))
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": (*headers, *named)}
+        )
+
+    async def write(self, body: bytes, *, last: bool = False) -> None:
+        """Send some of the body."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+    async def refuse(self, error: RequestError) -> None:
+        """Send an error in the API's format; a response that has begun is broken off instead."""
+        if self._begun:
+            return
+        headers = [JSON]
+        if error.retry_after_seconds is not None:
+            seconds = max(1, round(error.retry_after_seconds))
+            headers.append((b"retry-after", str(seconds).encode()))
+        await self.reply(self.wire.error(error, self.headers.context.id), headers, error.status)
+
+
+Handler: TypeAlias = Callable[[HttpRequest], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What answers a path and a method."""
+
+    name: str
+    """Names the path in the metrics."""
+    wire: WireFormat
+    """Reads the requests, and writes the errors."""
+    handler: Handler
+
+
+class App:
+    """Answers HTTP requests."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        access: AccessControl,
+        *,
+        streams: StreamSettings,
+        metrics: GatewayMetrics,
+        readiness: Readiness,
+        extra: ExtraRoutes = NO_EXTRA_ROUTES,
+    ) -> None:
+        """Set up the routes.
+
+        Args:
+            gateway: answers.
+            access: checks keys and limits.
+            streams: how streams are sent.
+            metrics: exposed at `/metrics`; count the requests that never reach the gateway.
+            readiness: checked before every request, and exposed at `/readyz`.
+            extra: which of the other routes there are.
+        """
+        self._gateway = gateway
+        self.access = access
+        self._streams = streams
+        self.metrics = metrics
+        self.readiness = readiness
+        self._memory = extra.memory
+        self._routing = extra.routing
+        self._pass_through = extra.pass_through
+        self._routes: dict[str, dict[str, Route]] = {
+            "/v1/chat/completions": {"POST": Route("chat", CHAT, self._answer)},
+            "/v1/completions": {"POST": Route("completions", COMPLETIONS, self._answer)},
+            "/v1/responses": {"POST": Route("responses", RESPONSES, self._answer)},
+            "/v1/messages": {"POST": Route("messages", MESSAGES, self._answer)},
+            "/v1/messages/count_tokens": {
+                "POST": Route("count_tokens", MESSAGES, self._count_tokens)
+            },
+            "/v1/moderations": {"POST": Route("moderations", CHAT, self._moderations)},
+            "/v1/embeddings": {"POST": Route("embeddings", CHAT, self._embeddings)},
+            "/v1/review": {"POST": Route("review", CHAT, self._review)},
+            "/beta/litellm_basic_guardrail_api": {
+                "POST": Route("guardrail", CHAT, self._guardrail)
+            },
+            "/v1/models": {"GET": Route("models", CHAT, self._models)},
+            MODEL: {"GET": Route("models", CHAT, self._model)},
+        }
+        if extra.memory is not None:
+            release = Route("release", CHAT, self._release)
+            self._routes["/v1/release/decision"] = {"GET": release}
+            self._routes["/v1/feedback"] = {"POST": Route("feedback", CHAT, self._feedback)}
+        if extra.routing is not None:
+            for path in ("/v1/route", "/orchestrate/route"):
+                self._routes[path] = {"POST": Route("route", CHAT, self._route)}
+        self._open_routes: dict[str, Handler] = {
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/metrics": self._exposition,
+        }
+
+    @property
+    def stage(self) -> int:
+        """The stage of the bundle that serves; 0 for no review."""
+        return self._gateway.selector.serving.stage
+
+    @property
+    def stream_mode(self) -> Mode:
+        """How streams are sent unless a request or its key asks for another mode."""
+        return self._streams.mode
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        """Serve one request; the ASGI 3 interface."""
+        if scope["type"] != "http":
+            return
+        path, method = scope["path"], scope["method"]
+        if self._memory is not None and (path == CONSOLE or path.startswith(f"{CONSOLE}/")):
+            await self._memory.console(scope, receive, send)
+            return
+        if route := self._routes.get(_pattern(path), {}).get(method):
+            await self._serve(route, HttpRequest(route.wire, scope, receive, send))
+        elif path in self._open_routes and method == "GET":
+            await self._open_routes[path](HttpRequest(CHAT, scope, receive, send))
+        elif self._passes_on(path):
+            route = Route("pass_through", CHAT, self._pass_on)
+            await self._serve(route, HttpRequest(CHAT, scope, receive, send))
+        else:
+            http = HttpRequest(CHAT, scope, receive, send)
+            await http.refuse(self._no_route(path, method))
+
+    async def _serve(self, route: Route, http: HttpRequest) -> None:
+        """Check access and run the handler; errors are returned in the API's own format."""
+        body_seconds = self.access.limits.max_body_seconds
+        try:
+            http.caller = self.access.caller(http.headers)
+            self.readiness.require()
+            async with self.access.admission as waited:
+                self.metrics.queued(route.name, waited)
+                with DisconnectWatcher(http.receive, body_seconds) as watcher:
+                    body = self.access.body(http.headers, http.receive)
+                    http.body = await watcher.read(body)
+                    await route.handler(http)
+        except RequestError as error:
+            if not http.reached_gateway:
+                self.metrics.failed(route.name, error.kind)
+            await http.refuse(error)
+        except Exception:  # the one boundary: no bug may send an unreviewed draft or a traceback
+            log.exception("the request failed")
+            if not http.reached_gateway:
+                self.metrics.failed(route.name, "internal")
+            await http.refuse(internal_error(http.headers.context.id))
+
+    async def _answer(self, http: HttpRequest) -> None:
+        chat = http.wire.read(http.body, http.headers.id, http.caller)
+        request = self._request(http, chat)
+        if chat.stream:
+            await self._stream(http, request)
+            return
+        http.reached_gateway = True
+        answers = await self._gateway.answers(request)
+        body = http.wire.write(chat, answers)
+        if http.headers.wants_collaboration and http.caller.may_see_drafts:
+            body = _with_collaborations(body, answers)
+        await http.reply(body, self._headers(answers))
+
+    async def _stream(self, http: HttpRequest, request: GatewayRequest) -> None:
+        mode = self._stream_mode(http)
+        request = msgspec.structs.replace(request, mode=mode)
+        http.reached_gateway = True
+        writer = http.wire.writer(request.chat)
+        async with aclosing(
+            stream(self._gateway, request, self._streams.open_window, writer, self._costs)
+        ) as parts:
+            first = await anext(parts)  # what fails before it has a status of its own
+            await http.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
+            await http.write(first)
+            async for part in parts:
+                await http.write(part)
+        await http.write(b"", last=True)
+
+    def _stream_mode(self, http: HttpRequest) -> Mode:
+        """Choose how to send this stream: as its client requests, if its key may, or by default.
+
+        Raises:
+            RequestError: 403, the key may not request this mode.
+        """
+        modes: dict[str, Mode] = {
+            mode: mode for mode in (*http.caller.stream_modes, self._streams.mode)
+        }
+        mode = modes.get(http.headers.mode) if http.headers.mode else self._streams.mode
+        if mode is None:
+            raise RequestError(
+                403,
+                "permission",
+                f"this key may not use X-Waltzrl-Mode {http.headers.mode!r}; it may use "
+                f"{', '.join(modes)}",
+            )
+        # Speculative text may be taken back later, which only some clients understand.
+        if mode == "speculative" and not http.headers.takes_retractions:
+            return "window"
+        return mode
+
+    async def _review(self, http: HttpRequest) -> None:
+        draft = read_review(http.body, http.headers.id, http.caller)
+        request = self._request(http, draft.chat, "whole" if draft.revise else "review")
+        http.reached_gateway = True
+        answer = await self._gateway.review(request, draft.reply)
+        await http.reply(write_review(answer), self._headers([answer]))
+
+    async def _guardrail(self, http: HttpRequest) -> None:
+        chat, texts = read_guardrail(http.body, http.headers.id, http.caller)
+        http.reached_gateway = True
+        # The key is LiteLLM's for this guardrail, and none for the upstream.
+        request = msgspec.structs.replace(self._request(http, chat), bearer=None)
+        await http.reply(await guardrail(self._gateway, request, texts))
+
+    async def _moderations(self, http: HttpRequest) -> None:
+        chat, replies = read_moderation(http.body, http.headers.id)
+        http.reached_gateway = True
+        request = self._request(http, chat, "review")
+        await http.reply(await moderate(self._gateway, request, replies))
+
+    async def _route(self, http: HttpRequest) -> None:
+        assert self._routing is not None, "only then is this route registered"
+        if http.headers.is_probe:
+            raise RequestError(
+                400, "invalid_request", "a plan is kept in the memory, so it cannot be a probe"
+            )
+
+        async def review(text: str, draft: Reply, number: int) -> Feedback:
+            chat = read_request(text, http.headers.id, http.caller)
+            answer = await self._gateway.review(self._request(http, chat, "review"), draft, number)
+            assert answer.collaboration is not None
+            return answer.collaboration.rounds[0].feedback
+
+        headers = dict(http.scope["headers"])
+        key = headers.get(b"idempotency-key", headers.get(b"x-idempotency-key", b""))
+        name = f"{http.caller.name}/{key.decode('latin-1')}" if key else ""
+        body = await self._routing.respond(http.body, name, http.headers.id, review)
+        correlation = headers.get(b"x-correlation-id")
+        echoed = [(b"x-correlation-id", correlation)] if correlation else []
+        await http.reply(body, (JSON, *echoed))
+
+    async def _count_tokens(self, http: HttpRequest) -> None:
+        chat = read_count(http.body, http.headers.id, http.caller)
+        request = UpstreamRequest(
+            path="/messages/count_tokens",
+            body=http.body,
+            bearer=self._bearer(http),
+            model=chat.model,
+        )
+        counted = await upstream_count(self._upstream, request)
+        header = (b"x-waltzrl-tokens", b"counted" if counted else b"estimated")
+        await http.reply(msgspec.json.encode(counted or estimated_count(chat)), (JSON, header))
+
+    async def _embeddings(self, http: HttpRequest) -> None:
+        model = as_name(read_object(http.body).get("model"), "model")
+        request = UpstreamRequest(
+            path="/embeddings", body=http.body, bearer=self._bearer(http), model=model
+        )
+        response = await self._upstream.forward(request)
+        await self._forwarded(http, "embeddings", response)
+
+    async def _pass_on(self, http: HttpRequest) -> None:
+        request = passed_on(http.scope, http.body, self._bearer(http))
+        response = await self._upstream.forward(request)
+        check_no_reply(response)
+        await self._forwarded(http, "pass_through", response)
+
+    async def _forwarded(self, http: HttpRequest, name: str, response: UpstreamResponse) -> None:
+        """Return the upstream's response as it is, and count it under the route's name."""
+        self.metrics.forwarded(name)
+        content_type = (b"content-type", response.content_type.encode("latin-1"))
+        await http.reply(response.body, (content_type,), response.status)
+
+    async def _models(self, http: HttpRequest) -> None:
+        models = await self._upstream.models(self._bearer(http))
+        await http.reply(msgspec.json.encode({"object": "list", "data": models}))
+
+    async def _model(self, http: HttpRequest) -> None:
+        name = http.scope["path"].removeprefix(MODEL_PREFIX)
+        models = await self._upstream.models(self._bearer(http))
+        model = next((model for model in models if model.id == name), None)
+        if model is None:
+            raise RequestError(404, "not_found", f"there is no model {name[:100]!r}", param="model")
+        await http.reply(msgspec.json.encode(model))
+
+    async def _release(self, http: HttpRequest) -> None:
+        assert self._memory is not None, "only then is this route registered"
+        if http.caller.role is None and not self.access.keys.is_open:
+            raise RequestError(403, "permission", "the state of a release needs a key with a role")
+        await http.reply(await self._memory.decision())
+
+    async def _feedback(self, http: HttpRequest) -> None:
+        assert self._memory is not None, "only then is this route registered"
+        await http.reply(await self._memory.feedback(http.body, http.caller))
+
+    async def _healthz(self, http: HttpRequest) -> None:
+        await http.reply(b'{"status":"alive"}')
+
+    async def _readyz(self, http: HttpRequest) -> None:
+        status, body = self.readiness.report()
+        await http.reply(body, status=status)
+
+    async def _exposition(self, http: HttpRequest) -> None:
+        text = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+        await http.reply(await self.metrics.scrape(), (text,))
+
+    def _request(
+        self, http: HttpRequest, chat: ChatRequest, mode: Mode = "whole"
+    ) -> GatewayRequest:
+        return GatewayRequest(
+            chat=chat,
+            caller=http.caller,
+            model=self._gateway.names.recorded(chat.model),
+            bearer=self._bearer(http),
+            context=http.headers.context,
+            mode=mode,
+            may_learn=http.may_learn,
+            is_probe=http.headers.is_probe,
+        )
+
+    def _headers(self, answers: Sequence[Answer]) -> Headers:
+        return (JSON, (b"x-waltzrl-decision", _decisions(answers)), *self._costs(answers))
+
+    def _costs(self, answers: Sequence[Answer]) -> Headers:
+        costs = self.access.costs
+        return () if costs is None else costs.headers(answers)
+
+    @property
+    def _upstream(self) -> Upstream:
+        return self._gateway.selector.serving.upstream
+
+    def _bearer(self, http: HttpRequest) -> str | None:
+        """Return the client's key for the upstream; a key of the gateway is never passed on."""
+        return (http.headers.key or None) if self.access.keys.is_open else None
+
+    def _passes_on(self, path: str) -> bool:
+        """Return whether a path without a route is the upstream's."""
+        return self._pass_through and path.startswith("/v1/") and _pattern(path) not in self._routes
+
+    def _no_route(self, path: str, method: str) -> RequestError:
+        if _pattern(path) in self._routes or path in self._open_routes:
+            return RequestError(405, "invalid_request", f"{path} does not support {method}")
+        known = ", ".join([*self._routes, *self._open_routes])
+        return RequestError(404, "not_found", f"{path} does not exist; the routes are {known}")
+
+
+def _pattern(path: str) -> str:
+    """Return the path as the routes have it: with `{id}` for the name of a model."""
+    return MODEL if path.startswith(MODEL_PREFIX) else path
+
+
+def _decisions(answers: Sequence[Answer]) -> bytes:
+    return ",".join([answer.decision for answer in answers]).encode()
+
+
+def _with_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:
+    """Add the key `waltzrl` to a JSON object: the collaboration behind each choice."""
+    collaborations = msgspec.json.encode([answer.collaboration for answer in answers])
+    return b'%s,"waltzrl":{"collaborations":%s}}' % (body.rstrip()[:-1], collaborations)

@@ -1,0 +1,443 @@
+"""Builds bundles from their recipes."""
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from waltzrl import __version__
+from waltzrl.agents import (
+    FeedbackAgent,
+    HybridReviewer,
+    RefusalTexts,
+    RulesReviewer,
+    load_wording,
+    wording_name,
+)
+from waltzrl.agents.breaker import Breaker, BreakerState
+from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration
+from waltzrl.agents.classifier import FIRST_AT_ONCE
+from waltzrl.agents.classifier import REVIEWS_AT_ONCE as CLASSIFIED_AT_ONCE
+from waltzrl.agents.coaching import ExampleSource
+from waltzrl.agents.failsafe import (
+    REVIEWS_AT_ONCE,
+    FailsafeReviewer,
+    OnFailure,
+    OnOverload,
+    ReviewFailure,
+    is_overload,
+)
+from waltzrl.agents.identity import calibration_of, identity
+from waltzrl.agents.opening import REVIEWER, open_reviewer
+from waltzrl.agents.review_queue import ReviewQueue
+from waltzrl.agents.rules import Rulebook, load_rulebook
+from waltzrl.agents.rules_reviewer import rules_name
+from waltzrl.agents.settings import FeedbackConfig, ReviewConfig
+from waltzrl.agents.wording import SETS
+from waltzrl.collaboration import Pattern, Reviewer, draft_only, guarded, observed
+from waltzrl.foundation.background import in_background
+from waltzrl.foundation.plugins import load_plugin
+from waltzrl.gateway.description import RULES, BundleDescription, without_secrets
+from waltzrl.gateway.exchange import Bundle, Upstream
+from waltzrl.gateway.limits import Limits
+from waltzrl.gateway.policy_upstream import PolicyUpstream
+from waltzrl.gateway.reviewer_check import ReviewerCheck
+from waltzrl.gateway.router import UpstreamRoute, UpstreamRouter
+from waltzrl.gateway.settings import BundleRecipe, bundle_table
+from waltzrl.gateway.upstream import HttpUpstream, UpstreamListener, ignore_response
+from waltzrl.policies import Policy, Sampling
+from waltzrl.policies.gguf import short_name
+from waltzrl.policies.opening import local_policy, remote_policy
+from waltzrl.policies.settings import (
+    DEFAULT_UPSTREAM,
+    NamedUpstreamConfig,
+    ServerConfig,
+    UpstreamConfig,
+)
+from waltzrl.records import Feedback
+
+HASHED_AS = {
+    "rules_flag_overrefusals": "rules_mend_refusals",
+    "review_timeout_ms": "budget_ms",
+}
+"""Renamed keys of recipes; ids are hashes of the old names, so that they do not change."""
+ADDED = (
+    "refusals",
+    "upstreams",
+    "retries",
+    "fallback",
+    "specialists",
+    "program",
+    "allow_calls",
+    "review",
+)
+"""Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
+NOT_SET: tuple[object, ...] = (None, 0, {}, (), ReviewConfig())
+"""Their defaults."""
+KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
+"""With the name of an upstream, the variable of its API key."""
+BEST_FIRST: tuple[BreakerState, ...] = ("closed", "half_open", "open")
+
+logger = logging.getLogger(__name__)
+
+OpenUpstream = Callable[[UpstreamConfig, str | None], AbstractAsyncContextManager[Upstream]]
+"""Opens an upstream that a package provides, for the duration of a block; the name is that of its
+model, None for its own."""
+
+
+def bundle_id(recipe: BundleRecipe) -> str:
+    """Return the id of a bundle: the hash of its rules, weights, wordings and thresholds.
+
+    Raises:
+        InputError: rules cannot be read.
+    """
+    return described_bundle(recipe, load_rulebook(recipe.rules))[0]
+
+
+def described_bundle(recipe: BundleRecipe, rules: Rulebook) -> tuple[str, BundleDescription]:
+    """Return the id of a bundle, and what it is; weights are read once for both.
+
+    Raises:
+        InputError: weights cannot be read.
+    """
+    contents = _contents(recipe, rules)
+    parts = {
+        "conversation weights": contents.get("conversation"),
+        "feedback weights": contents.get("feedback weights"),
+        "calibration": contents.get("calibration"),
+        "wordings": contents.get("wordings"),
+    }
+    description = BundleDescription(
+        recipe=without_secrets(bundle_table(recipe)),
+        rules={rule.id: _hash(repr(rule).encode()) for rule in rules.rules},
+        parts={
+            RULES: rules_name(rules),
+            **{name: _named_part(part) for name, part in parts.items() if part is not None},
+        },
+        version=__version__,
+    )
+    return _hash(msgspec.json.encode(contents, order="sorted")), description
+
+
+def _named_part(part: object) -> str:
+    """Return the name of a part, which has the hash of its weights; of others their own hash."""
+    return part if isinstance(part, str) else _hash(msgspec.json.encode(part, order="sorted"))
+
+
+def _hash(encoded: bytes) -> str:
+    return hashlib.sha256(encoded).hexdigest()[:12]
+
+
+def _contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object]:
+    """Return everything that determines a reply, as the id hashes it."""
+    contents: dict[str, object] = {"upstream": _hashed(recipe.upstream)}
+    if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
+        contents["conversation"] = identity(place, None)
+    if recipe.upstream.specialists is not None:
+        adapters = sorted(Path(recipe.upstream.specialists).glob("*/adapter"))
+        parts = [part for path in adapters for part in (path.parent / "specialist.json", path)]
+        contents["conversation"] = [[str(p.parent.name), identity(str(p), None)] for p in parts]
+    if recipe.enabled:
+        contents = _hashed(recipe) | contents
+        contents["rules"] = _rules_reviewer(recipe, rules).name
+    if recipe.enabled and recipe.stage == 2:
+        assert recipe.feedback is not None
+        feedback = msgspec.to_builtins(recipe.feedback)
+        del feedback["calibration"], feedback["self_test"]  # no part of what is served
+        if not recipe.feedback.vision:  # a key since version 0.1
+            del feedback["vision"]
+        contents["feedback"] = feedback
+        contents["calibration"] = _calibration(recipe.feedback)
+        contents["feedback weights"] = identity(recipe.feedback.model, recipe.feedback.server)
+    wordings = [recipe.upstream.wording]
+    if recipe.feedback is not None and "feedback" in contents:
+        wordings.append(recipe.feedback.wording)
+    if folders := [wording_name(name) for name in wordings if name not in SETS]:
+        contents["wordings"] = folders
+    return contents
+
+
+def _hashed(config: BundleRecipe | UpstreamConfig) -> dict[str, object]:
+    """Return the fields of a recipe or its upstream that an id hashes."""
+    kind = UpstreamConfig if isinstance(config, UpstreamConfig) else BundleRecipe
+    return {
+        HASHED_AS.get(field.name, field.name): getattr(config, field.name)
+        for field in fields(kind)
+        if field.name not in ADDED or getattr(config, field.name) not in NOT_SET
+    }
+
+
+class Bundles:
+    """Builds bundles, which share weights, rulebooks, connections and circuit breakers."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        model_name: str | None,
+        on_review_failure: Callable[[ReviewFailure], None],
+        on_response: UpstreamListener = ignore_response,
+        examples: ExampleSource | None = None,
+    ) -> None:
+        """Load nothing yet.
+
+        Args:
+            limits: on the sizes of an upstream's replies.
+            model_name: the name for clients of a model in this process; None for its folder's.
+            on_review_failure: called with the cause of each failed review by a model.
+            on_response: called with the outcome of each request to an upstream.
+            examples: for feedback models.
+        """
+        self._limits, self._model_name = limits, model_name
+        self._on_review_failure, self._on_response = on_review_failure, on_response
+        self._examples = examples
+        self._upstreams: dict[tuple[str, ServerConfig], Upstream] = {}
+        self._policies: dict[tuple[str, str | None], Policy] = {}
+        self._classifiers: dict[str, Reviewer] = {}
+        self._breakers: dict[FeedbackConfig, Breaker] = {}
+        self._queues: dict[FeedbackConfig, ReviewQueue] = {}
+        self._checks: dict[FeedbackConfig, ReviewerCheck] = {}
+        self._rulebooks: dict[str, Rulebook] = {}
+        self._connections = AsyncExitStack()
+        self.descriptions: dict[str, tuple[BundleRecipe, BundleDescription]] = {}
+        """Id of each bundle that was opened -> its recipe, and what it is."""
+
+    async def open(self, recipe: BundleRecipe) -> Bundle:
+        """Build a bundle; weights are loaded in a thread.
+
+        Raises:
+            InputError: rules or the URL of a server are invalid, or weights are missing or damaged.
+            MissingExtraError: weights must be loaded and torch is not installed.
+        """
+        rules, reviewer = self.rules(recipe), await self.reviewer(recipe)
+        has_model = recipe.enabled and recipe.stage == 2
+        id_, description = await asyncio.to_thread(described_bundle, recipe, rules.rulebook)
+        self.descriptions[id_] = (recipe, description)
+        return Bundle(
+            id=id_,
+            stage=(recipe.stage if recipe.enabled else 0),
+            pattern=_pattern(recipe, rules.rulebook) if recipe.enabled else draft_only,
+            reviewer=reviewer,
+            admission=reviewer.admit if isinstance(reviewer, FailsafeReviewer) else None,
+            wording=load_wording(recipe.upstream.wording),
+            upstream=await self._upstream(recipe),
+            categories={rule.id: rule.category for rule in rules.rulebook.rules},
+            vision=has_model and recipe.feedback is not None and recipe.feedback.vision,
+        )
+
+    def rules(self, recipe: BundleRecipe) -> RulesReviewer:
+        """Return the rules of a bundle; bundles with equal rules share the large rulebook.
+
+        Raises:
+            InputError: the rules cannot be read.
+        """
+        rulebook = load_rulebook(recipe.rules)
+        return _rules_reviewer(recipe, self._rulebooks.setdefault(rulebook.digest, rulebook))
+
+    @property
+    def breakers(self) -> dict[str, BreakerState]:
+        """Name of each circuit breaker -> its state, the worst one of several of a name."""
+        breakers = [*self._breakers.values()]
+        breakers += [
+            upstream.breaker
+            for upstream in self._upstreams.values()
+            if isinstance(upstream, HttpUpstream)
+        ]
+        states = sorted(((breaker.name, breaker.state) for breaker in breakers), key=_badness)
+        return dict(states)
+
+    @property
+    def waiting_reviews(self) -> int:
+        """Reviews that wait for a place at a feedback model."""
+        return sum(queue.waiting for queue in self._queues.values())
+
+    def knows_model(self, name: str) -> bool:
+        """Return whether an upstream or the recipe of a feedback model names this model."""
+        return any(name in upstream.names for upstream in self._upstreams.values()) or any(
+            name == config.model for config in self._breakers
+        )
+
+    @property
+    def self_test(self) -> dict[str, bool]:
+        """Whether each reply of the self-test passed with every feedback model."""
+        passed = [check.passed for check in self._checks.values() if check.passed]
+        return {name: all(check[name] for check in passed) for name in passed[0]} if passed else {}
+
+    def check(self, recipe: BundleRecipe) -> ReviewerCheck | None:
+        """Return the check of the model that reviews in an open bundle; None without one."""
+        return None if recipe.feedback is None else self._checks.get(recipe.feedback)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._connections.aclose()
+
+    async def reviewer(self, recipe: BundleRecipe) -> Reviewer:
+        """Return the reviewer of a bundle: the rules, in stage 2 a model as well.
+
+        Raises:
+            InputError: rules or the URL of a server are invalid, or weights are missing or damaged.
+            MissingExtraError: weights must be loaded and torch is not installed.
+        """
+        rules = self.rules(recipe)
+        if not recipe.enabled or recipe.stage == 1:
+            return rules
+        config = recipe.feedback
+        assert config is not None, "BundleRecipe requires feedback in stage 2"
+        agent = await self._agent(config)
+        breaker = self._breakers.setdefault(config, Breaker("feedback"))
+        if config not in self._checks:
+            check = self._checks[config] = ReviewerCheck(agent, recipe, breaker)
+            await self._connections.enter_async_context(in_background(check.run()))
+        calibration = await asyncio.to_thread(_calibration, config)
+        if calibration is None:
+            logger.warning(
+                "the feedback model %s was not calibrated, so it challenges no refusal; see "
+                "waltzrl calibrate",
+                config.model,
+            )
+        return FailsafeReviewer(
+            HybridReviewer(agent, rules, recipe.threshold, calibration or UNCALIBRATED),
+            rules,
+            breaker=breaker,
+            budget_seconds=recipe.review_timeout_ms / 1e3,
+            queue=self._queue(config),
+            on_failure=recipe.on_failure,
+            on_overload=recipe.on_overload,
+            on_review_failure=self._on_review_failure,
+        )
+
+    def _queue(self, config: FeedbackConfig) -> ReviewQueue:
+        if config not in self._queues:
+            is_classifier = config.model.startswith(REVIEWER)
+            self._queues[config] = (
+                ReviewQueue(CLASSIFIED_AT_ONCE, first_places=FIRST_AT_ONCE)
+                if is_classifier
+                else ReviewQueue(REVIEWS_AT_ONCE)  # a server batches what it gets
+            )
+        return self._queues[config]
+
+    async def _agent(self, config: FeedbackConfig) -> Reviewer:
+        """Return the model that reviews, without rules: a classifier, or a policy in the role."""
+        if config.model.startswith(REVIEWER):
+            if config.model not in self._classifiers:
+                name = config.model.removeprefix(REVIEWER)
+                self._classifiers[config.model] = await asyncio.to_thread(open_reviewer, name)
+            return self._classifiers[config.model]
+        sampling = Sampling(max_new_tokens=config.max_new_tokens)
+        policy, wording = await self._policy(config), load_wording(config.wording)
+        return FeedbackAgent(policy, wording, sampling, formatted=True, examples=self._examples)
+
+    async def _policy(self, config: FeedbackConfig) -> Policy:
+        if config.server is None:
+            return await self._local_policy(config.model)
+        key = (config.model, config.server)
+        if key not in self._policies:
+            policy = remote_policy(
+                config.server,
+                config.model,
+                key_env=config.api_key_env,
+                concurrency=REVIEWS_AT_ONCE,
+                retries=1,
+            )
+            self._policies[key] = await self._connections.enter_async_context(policy)
+        return self._policies[key]
+
+    async def _local_policy(self, folder: str) -> Policy:
+        if (folder, None) not in self._policies:
+            policy = await asyncio.to_thread(local_policy, folder, in_thread=True)
+            self._policies[folder, None] = policy
+        return self._policies[folder, None]
+
+    async def _upstream(self, recipe: BundleRecipe) -> Upstream:
+        config = recipe.upstream
+        default = await self._server(DEFAULT_UPSTREAM, config)
+        if not recipe.upstreams and not config.retries:
+            return default
+        named = [
+            _route(name, config, await self._server(name, config), config.models)
+            for name, config in recipe.upstreams.items()
+        ]
+        return UpstreamRouter(_route(DEFAULT_UPSTREAM, config, default), named)
+
+    async def _server(self, name: str, config: UpstreamConfig | NamedUpstreamConfig) -> Upstream:
+        key = (name, config)
+        if key not in self._upstreams:
+            upstream = await self._build_upstream(name, config)
+            self._connections.push_async_callback(upstream.aclose)
+            await self._connections.enter_async_context(in_background(upstream.watch()))
+            self._upstreams[key] = upstream
+        return self._upstreams[key]
+
+    async def _build_upstream(
+        self, name: str, config: UpstreamConfig | NamedUpstreamConfig
+    ) -> Upstream:
+        if isinstance(config, UpstreamConfig):
+            for kind in ("specialists", "program"):
+                if getattr(config, kind) is not None:
+                    open_upstream = cast("OpenUpstream", load_plugin("waltzrl.upstreams", kind))
+                    opening = open_upstream(config, self._model_name)
+                    return await self._connections.enter_async_context(opening)
+        if isinstance(config, UpstreamConfig) and config.folder is not None:
+            policy = await self._local_policy(config.folder)
+            model = self._model_name or short_name(config.folder)
+            return PolicyUpstream(model, policy, config.max_new_tokens)
+        assert config.url is not None
+        variable = config.api_key_env or f"{KEY_VARIABLE}_{name.upper().replace('-', '_')}"
+        return HttpUpstream(
+            config.url,
+            self._limits,
+            api_key=os.environ.get(variable),
+            timeout_seconds=config.timeout_seconds,
+            name=name,
+            on_response=self._on_response,
+        )
+
+
+def _route(
+    name: str, config: ServerConfig, upstream: Upstream, models: tuple[str, ...] = ()
+) -> UpstreamRoute:
+    return UpstreamRoute(
+        name=name,
+        upstream=upstream,
+        models=models,
+        fallback=config.fallback,
+        retries=config.retries,
+        timeout_seconds=config.timeout_seconds,
+    )
+
+
+def _badness(named: tuple[str, BreakerState]) -> int:
+    return BEST_FIRST.index(named[1])
+
+
+def _rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:
+    return RulesReviewer(
+        rules,
+        recipe.threshold,
+        flag_overrefusals=recipe.rules_flag_overrefusals,
+        allow_calls=recipe.allow_calls,
+    )
+
+
+def _pattern(recipe: BundleRecipe, rules: Rulebook) -> Pattern:
+    if recipe.observe_only:
+        return observed
+    fail_open = partial(_fails_open, recipe.on_failure, recipe.on_overload)
+    refusal = RefusalTexts(rules, recipe.refusals).choose
+    return partial(guarded, max_rounds=recipe.max_rounds, fail_open=fail_open, refusal=refusal)
+
+
+def _fails_open(on_failure: OnFailure, on_overload: OnOverload, feedback: Feedback) -> bool:
+    """Return whether a reply is sent for which there is no review."""
+    return on_overload == "pass" if is_overload(feedback.failure) else on_failure == "serve"
+
+
+def _calibration(config: FeedbackConfig) -> ReviewerCalibration | None:
+    return calibration_of(config.model, config.server, config.wording, config.calibration)

@@ -1,0 +1,413 @@
+"""Reads the replies of a chat-completions server, whole or streamed."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Literal, TypeGuard, get_args
+
+import msgspec
+from pydantic_core import from_json
+
+from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import (
+    Finish,
+    ReplyDetails,
+    TokenLogprob,
+    UpstreamReply,
+)
+from waltzrl.gateway.other_calls import name_and_text, older_calls
+from waltzrl.policies.server_faults import ReportedError, check_reported
+from waltzrl.policies.server_json import (
+    MOST_COUNT,
+    read_json,
+    tidied,
+)
+from waltzrl.policies.tool_calls import is_complete, with_ids
+from waltzrl.records import Reply, ToolCall, Usage
+
+FINISHES: Mapping[str, Finish] = {
+    "stop": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "abort": "length",
+    "error": "length",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+}
+"""The words of servers in lower case; any other is the end of a reply. A failure cuts it off."""
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""Raised for bytes that are not JSON, or are JSON of the wrong shape."""
+
+
+def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:
+    """Read a chat completion, and keep its bytes when every field in them was read.
+
+    The bytes go to the client unchanged only if the review covered all text in them. A field that
+    the gateway does not know could carry text that nobody reviewed, so such a reply is written
+    anew from the fields that were read.
+
+    Args:
+        answer: the body of the upstream's response.
+        milliseconds: wall time of the request.
+
+    Raises:
+        ReportedError: it is the report of a failure.
+        RequestError: 502, it is not a chat completion.
+    """
+    # The strict decoder fails on any unknown field; most replies pass it, and are decoded once.
+    try:
+        whole = WHOLE.decode(answer)
+    except UNREADABLE:
+        whole = None
+    if whole is not None:
+        return _completion(whole, milliseconds, answer)
+    try:
+        body = read_json(answer)
+        check_reported(body)
+        completion = msgspec.convert(tidied(body), _Lenient)
+    except UNREADABLE as error:
+        raise _unreadable() from error
+    return _completion(completion, milliseconds, None)
+
+
+def read_beginning(answer: bytes) -> Reply | None:
+    """Return what the beginning of a chat completion holds of the reply; None if it is no word."""
+    reply = None
+    with suppress(*UNREADABLE, ReportedError, RequestError):
+        text = answer.decode("utf-8", "ignore")  # the last character may be divided
+        body = from_json(text, allow_partial="trailing-strings")
+        check_reported(body)
+        reply = _completion(msgspec.convert(tidied(body), _Lenient), 0.0, None).reply
+    return reply if reply and (reply.reviewed_text or reply.usage) else None
+
+
+def _completion(
+    completion: "_Whole | _Lenient", milliseconds: float, answer: bytes | None
+) -> UpstreamReply:
+    if not completion.choices:
+        raise _unreadable()
+    choice = completion.choices[0]
+    message = choice.message
+    written = _calls(message)
+    calls = with_ids(written) if written else ()
+    finish = finish_of(choice.finish_reason, calls)
+    reply = Reply(
+        text=message.content or message.refusal or "",
+        reasoning=message.reasoning or message.reasoning_content or "",
+        calls=calls,
+        finish="length" if finish == "length" else "stop",
+        usage=usage_of(completion.usage, completion.model),
+        milliseconds=milliseconds,
+    )
+    stop_sequence = stop_sequence_of(choice.stop_reason, choice.matched_stop)
+    details = details_of(completion, logprobs_of(choice.logprobs), stop_sequence)
+    reasoning, other = message.reasoning, message.reasoning_content
+    twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
+    ambiguous = any(call.function and call.custom for call in message.tool_calls or ())
+    unread = twice or ambiguous or len(completion.choices) > 1 or calls != written
+    if answer and (unread or not spells(details.logprobs, reply.text) or repeats_a_key(answer)):
+        answer = None
+    refused = bool(message.refusal and not message.content)
+    return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details, refused=refused)
+
+
+def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
+    """Return why a reply ended; without a reason, arguments that are incomplete were cut off."""
+    if is_reason(reason):
+        return FINISHES.get(reason.lower(), "stop")
+    if not calls:
+        return "stop"
+    last = calls[-1]
+    is_whole = last.kind == "custom" or is_complete(last.arguments)
+    return "tool_calls" if is_whole else "length"
+
+
+def is_reason(reason: str | None) -> TypeGuard[str]:
+    """Return whether a reply has ended; some servers write null as a word."""
+    return reason is not None and reason.lower() not in ("", "null", "none")
+
+
+def stop_sequence_of(stop_reason: object, matched_stop: object) -> str | None:
+    """Return the stop sequence that ended the reply, where vLLM or SGLang say which."""
+    texts = [text for text in (stop_reason, matched_stop) if isinstance(text, str)]
+    return texts[0] if texts else None
+
+
+def spells(tokens: Sequence[TokenLogprob] | None, text: str) -> bool:
+    """Return whether the tokens, if any are known, spell `text` and nothing else.
+
+    They may end with a token that has a special meaning.
+    """
+    if tokens is None:
+        return True
+    written = [t.token.encode() if t.bytes is None else bytes(t.bytes) for t in tokens]
+    if tokens and SPECIAL_TOKEN.fullmatch(tokens[-1].token):
+        written.pop()
+    return b"".join(written) == text.encode() and all(map(_is_consistent, tokens))
+
+
+SPECIAL_TOKEN = re.compile(r"<[\w|/]{1,32}>")
+"""A token with a special meaning, such as `<|im_end|>`."""
+
+
+def _is_consistent(token: TokenLogprob) -> bool:
+    """Return whether the token's name says no more than its bytes."""
+    if token.bytes is None:
+        return True
+    try:
+        return bytes(token.bytes).decode() == token.token
+    except UnicodeDecodeError:  # a part of a character; its name is an escape or a placeholder
+        return len(token.token) <= len("\\xff") * len(token.bytes)
+
+
+def details_of(
+    completion: "_Whole | ReplyFields",
+    logprobs: Sequence[TokenLogprob] | None,
+    stop_sequence: str | None,
+) -> ReplyDetails:
+    usage = completion.usage
+    fingerprint, tier = completion.system_fingerprint, completion.service_tier
+    return ReplyDetails(
+        created=completion.created,
+        system_fingerprint=fingerprint if _is_name(fingerprint) else None,
+        service_tier=tier if _is_name(tier) else None,
+        logprobs=None if logprobs is None else tuple(logprobs),
+        usage={} if usage is None else _usage_details(usage),
+        stop_sequence=stop_sequence,
+    )
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME
+
+
+def logprobs_of(logprobs: object) -> list[TokenLogprob] | None:
+    """Return the log-probabilities of a choice; None without any, or if they are malformed."""
+    if logprobs is None:
+        return None
+    try:
+        return msgspec.convert(logprobs, _Logprobs).content
+    except UNREADABLE:
+        return None
+
+
+def _usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, int]]:
+    parts = {
+        "prompt_tokens_details": usage.prompt_tokens_details,
+        "completion_tokens_details": usage.completion_tokens_details,
+    }
+    return {name: _counts(part) for name, part in parts.items() if isinstance(part, dict)}
+
+
+def _counts(part: Mapping[object, object]) -> dict[str, int]:
+    counts = {name: part.get(name) for name in COUNTED}
+    return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
+
+
+CountedName = Literal[
+    "cached_tokens",
+    "audio_tokens",
+    "text_tokens",
+    "image_tokens",
+    "reasoning_tokens",
+    "accepted_prediction_tokens",
+    "rejected_prediction_tokens",
+]
+"""A part of a token count that is passed on; any other name could be text."""
+COUNTED: tuple[CountedName, ...] = get_args(CountedName)
+
+
+def repeats_a_key(answer: bytes) -> bool:
+    """Return whether an object has a key twice: a client may read the value that we did not."""
+    # Most replies have no key twice, in whichever objects, and none with an escape in its name.
+    keys = KEY.findall(answer)
+    if len(set(keys)) == len(keys) == len(KEY_END.findall(answer)):
+        return False
+    try:
+        UNIQUE_KEYS.decode(answer.decode())
+    except ValueError:
+        return True
+    return False
+
+
+def _require_unique_keys(pairs: Sequence[tuple[str, object]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError
+
+
+KEY = re.compile(rb'"([^"\\]{0,64}+)"[ \t\r\n]*+:')  # `+`: without going back, which is slow
+KEY_END = re.compile(rb'"[ \t\r\n]*+:')
+"""The end of every key, and perhaps of a quotation within a string."""
+UNIQUE_KEYS = json.JSONDecoder(object_pairs_hook=_require_unique_keys)
+
+
+def _unreadable() -> RequestError:
+    return RequestError(502, "upstream", "the upstream's reply is not a chat completion")
+
+
+class CallFunction(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CallPart(msgspec.Struct):
+    index: object = None
+    id: str | None = None
+    function: CallFunction | None = None
+    custom: object = None
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
+
+
+class TokenCounts(msgspec.Struct):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: object = None
+    completion_tokens_details: object = None
+
+
+Counts = Mapping[CountedName, int | None] | None
+
+
+class _WholeUsage(TokenCounts, forbid_unknown_fields=True, kw_only=True):
+    prompt_tokens: Count
+    completion_tokens: Count
+    prompt_tokens_details: Counts = None
+    completion_tokens_details: Counts = None
+    total_tokens: int | None = None
+
+
+def usage_of(usage: TokenCounts | None, model: object) -> Usage | None:
+    """Return the server's token counts, with its id of the model; None if one is unknown."""
+    if usage is None:
+        return None
+    read, generated = usage.prompt_tokens, usage.completion_tokens
+    if read is None or generated is None:
+        return None
+    name = model if isinstance(model, str) else ""
+    return Usage(input_tokens=read, output_tokens=generated, model=name)
+
+
+Empty = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)] | None
+
+
+class _Logprobs(msgspec.Struct, forbid_unknown_fields=True):
+    content: list[TokenLogprob] | None = None
+    refusal: Empty = None
+
+
+class ReplyMessage(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallPart] | None = None
+    function_call: object = None
+
+
+class _LenientChoice(msgspec.Struct):
+    message: ReplyMessage
+    finish_reason: str | None = None
+    stop_reason: object = None
+    matched_stop: object = None
+    logprobs: object = None
+
+
+class ReplyFields(msgspec.Struct, kw_only=True):
+    """What a completion, or a chunk of one, says about itself."""
+
+    model: object = None
+    created: Count | None = None
+    usage: TokenCounts | None = None
+    system_fingerprint: object = None
+    service_tier: object = None
+
+
+class _Lenient(ReplyFields):
+    """The fields that the gateway reads. The bytes may contain other text: do not pass them on."""
+
+    choices: list[_LenientChoice]
+
+
+LONGEST_NAME = 200
+"""A longer one could be text that nobody reviewed."""
+Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
+Word = Annotated[str, msgspec.Meta(pattern=r"^\w{0,32}$")]
+"""A value that the format prescribes, such as `tool_calls`."""
+
+
+class _WholeFunction(CallFunction, forbid_unknown_fields=True, kw_only=True):
+    name: str
+    arguments: str
+
+
+class _WholeCustom(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    input: str
+
+
+class _WholeCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    id: str
+    type: Word | None = None
+    index: int = 0
+    function: _WholeFunction | None = None
+    custom: _WholeCustom | None = None
+
+
+class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_WholeCall] | None = None
+    role: Word | None = None
+    annotations: Empty = None
+    audio: None = None
+    function_call: _WholeFunction | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):
+    message: _WholeMessage
+    index: int = 0
+    finish_reason: Word | None = None
+    stop_reason: int | Name | None = None
+    matched_stop: int | Name | None = None
+    logprobs: _Logprobs | None = None
+    token_ids: None = None
+
+
+class _Whole(msgspec.Struct, forbid_unknown_fields=True):
+    """All fields that a completion may have, and no others: its bytes hold no unread text."""
+
+    choices: list[_WholeChoice]
+    id: Name | None = None
+    object: Name | None = None
+    created: Count | None = None
+    model: Name | None = None
+    usage: _WholeUsage | None = None
+    system_fingerprint: Name | None = None
+    service_tier: Name | None = None
+    prompt_logprobs: None = None
+    prompt_token_ids: None = None
+    kv_transfer_params: None = None
+
+
+WHOLE = msgspec.json.Decoder(_Whole)
+
+
+def _calls(message: ReplyMessage | _WholeMessage) -> tuple[ToolCall, ...]:
+    calls = tuple([call_of(call) for call in message.tool_calls or ()])
+    return calls if message.function_call is None else (*calls, *older_calls(message.function_call))
+
+
+def call_of(call: CallPart | _WholeCall) -> ToolCall:
+    """Return a call of a function, or of a custom tool with its input as arguments."""
+    call_id, function = call.id or "", call.function or CallFunction()
+    if call.function is None and (custom := name_and_text(call.custom, "input")):
+        return ToolCall(id=call_id, name=custom[0], arguments=custom[1], kind="custom")
+    return ToolCall(id=call_id, name=function.name or "", arguments=function.arguments or "")

@@ -1,0 +1,13 @@
+"""The commands of the gateway."""
+
+import typer
+
+from waltzrl.foundation.options import SERVE
+from waltzrl.gateway.commands.keys import keys
+from waltzrl.gateway.commands.serve import serve
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands of this package to the command line."""
+    app.command(rich_help_panel=SERVE)(serve)
+    app.add_typer(keys, name="keys", rich_help_panel=SERVE)

@@ -1,0 +1,139 @@
+"""What served requests cost: the ledger, the daily budgets of API keys, headers."""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from waltzrl.budget import Charge, ChargeItem, PriceBook, priced_replies
+from waltzrl.budget.daily import DailyLedger
+from waltzrl.errors import InputError, RequestError
+from waltzrl.gateway.exchange import Answer, ServedChoice
+from waltzrl.gateway.health import OK, Health
+from waltzrl.gateway.keys import Caller
+from waltzrl.records import Collaboration, Usage, estimate_reply
+
+DEGRADED = Health("degraded", "cannot be written; costs since then are not recorded")
+
+ServerOf = Callable[[str], str | None]
+"""Returns the URL of the server of a model; None for a model in this process."""
+
+log = logging.getLogger(__name__)
+
+
+class ServingCosts:
+    """Prices replies, charges them to keys, and refuses keys that have used up their budget."""
+
+    def __init__(
+        self, ledger: DailyLedger, prices: PriceBook, conversation: ServerOf, feedback: ServerOf
+    ) -> None:
+        """Charge to a ledger.
+
+        Args:
+            ledger: that all workers share.
+            prices: of models.
+            conversation: where the model is that a client asked for.
+            feedback: where the reviewer's model is.
+        """
+        self._ledger, self._prices = ledger, prices
+        self._servers = {"conversation": conversation, "feedback": feedback}
+        self._failing = False
+
+    def require(self, caller: Caller) -> None:
+        """Check that a key has some of its budget left.
+
+        Raises:
+            RequestError: 429, it has none until midnight (UTC); 403, its budget is in money and a
+                model that it used today has no price.
+        """
+        if not caller.has_budget:
+            return
+        try:
+            spent = self._ledger.spent(caller.name)
+        except InputError as error:
+            raise RequestError(503, "overloaded", "the ledger of costs cannot be read") from error
+        if caller.usd_per_day is not None and spent.unpriced:
+            raise RequestError(
+                403,
+                "permission",
+                f"{caller.name} has a budget in money and used a model without a price; ask the "
+                "operator to set its price",
+            )
+        if caller.tokens_per_day is not None and spent.tokens >= caller.tokens_per_day:
+            raise self._used_up(f"{caller.name} may use {caller.tokens_per_day:,} tokens a day")
+        if caller.usd_per_day is not None and spent.usd >= caller.usd_per_day:
+            raise self._used_up(f"{caller.name} may spend {caller.usd_per_day:g} USD a day")
+
+    def usd(self, collaboration: Collaboration, model: str) -> float | None:
+        """Return what all replies to a request cost; None when a price is unknown."""
+        prices = [item.usd for item in self._items(collaboration, model)]
+        return None if None in prices else sum(price for price in prices if price is not None)
+
+    def cost(self, role: str, usage: Usage, model: str) -> float | None:
+        """Return what the tokens of a role cost; None when the price is unknown."""
+        return self._prices.cost(usage, self._servers[role](model), model)
+
+    def served(self, served: ServedChoice) -> None:
+        """Charge what was said, also if it ended early, to its key; a shadow's to no key."""
+        exchange = served.exchange
+        if exchange.said is None:
+            return
+        items = tuple(self._items(exchange.said, exchange.model))
+        key = "" if exchange.arm == "shadow" else exchange.caller
+        try:
+            self._ledger.append(Charge(id=exchange.id, activity="serving", items=items, key=key))
+            self._failing = False
+        except InputError as error:
+            if not self._failing:
+                log.error("costs are not recorded: %s", error)  # noqa: TRY400 - one line
+            self._failing = True
+
+    def headers(self, answers: Sequence[Answer]) -> list[tuple[bytes, bytes]]:
+        """Return the tokens and the price of answers, as headers of a response."""
+        usages = [
+            answer.collaboration.usage for answer in answers if answer.collaboration is not None
+        ]
+        if None in usages:
+            counts = []
+        else:
+            known = [usage for usage in usages if usage is not None]
+            counts = [
+                (b"x-waltzrl-input-tokens", sum(usage.input_tokens for usage in known)),
+                (b"x-waltzrl-output-tokens", sum(usage.output_tokens for usage in known)),
+            ]
+        prices = [answer.usd for answer in answers]
+        price = (
+            "unknown"
+            if None in prices
+            else f"{sum(price for price in prices if price is not None):.8f}"
+        )
+        written = [(name, str(count).encode()) for name, count in counts]
+        return [*written, (b"x-waltzrl-cost-usd", price.encode())]
+
+    def health(self) -> Health:
+        """Return whether charges can be written, for `/readyz`."""
+        return DEGRADED if self._failing else OK
+
+    def _items(self, collaboration: Collaboration, model: str) -> Iterator[ChargeItem]:
+        for role, reply in priced_replies(collaboration):
+            asked = model if role == "conversation" else ""
+            usage = reply.usage or estimate_reply(collaboration.prompt, reply, asked)
+            yield ChargeItem(
+                role=role,
+                model=usage.model or asked,
+                usd=self.cost(role, usage, asked),
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                estimated=usage.estimated,
+            )
+
+    def _used_up(self, rule: str) -> RequestError:
+        left = max(1, math.ceil(self._ledger.seconds_left))
+        error = RequestError(
+            429,
+            "rate_limit",
+            f"{rule}, and has used that up; it may send again at "
+            f"{self._ledger.ends:%Y-%m-%dT%H:%M:%SZ}, in {left} s",
+            retry_after_seconds=left,
+        )
+        error.code = "insufficient_quota"
+        return error

@@ -1,0 +1,149 @@
+"""What a bundle is, kept for as long as the database, and how two bundles differ, in words.
+
+It holds no content of users, no personal data and no secret, and is therefore never erased.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from waltzrl.foundation.texts import without_credentials
+
+NAMED_AT_MOST = 5
+"""Names of a difference; of more the rest is counted."""
+LONGEST_VALUE = 60
+"""Characters of a setting that a difference quotes."""
+NOT_SET: tuple[object, ...] = (None, "", [], {})
+RULES = "rules"
+"""Of `BundleDescription.parts`: the packs with their words, whose rules are told one by one."""
+
+
+class BundleDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle as it was when it was built: by its id nobody could tell."""
+
+    recipe: dict[str, object]
+    """All settings, nested as in TOML, without the credentials of URLs."""
+    rules: dict[str, str] = {}
+    """Id of each rule -> a hash of it; empty where a version before 0.2 stored the bundle."""
+    parts: dict[str, str] = {}
+    """What is hashed beside the recipe: the rules' packs, weights, wordings, calibration."""
+    version: str = ""
+    """Of waltzrl."""
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Dotted key of each setting -> its value."""
+        return dict(_leaves(self.recipe))
+
+
+class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle in the database."""
+
+    id: str
+    description: BundleDescription
+    by: str = ""
+    """Who proposed it; empty for a gateway's own, and where an earlier version stored it."""
+    added: float | None = None
+    """Seconds since the epoch; None where an earlier version stored it."""
+    base_since: float | None = None
+    """When a gateway last began to serve it by its own recipe; None if none did."""
+
+
+def made_by(bundle: StoredBundle) -> str:
+    """Return who made a bundle, in words."""
+    if bundle.by:
+        return bundle.by
+    return "a gateway's own recipe" if bundle.base_since is not None else "unknown"
+
+
+def described_recipe(recipe: str) -> BundleDescription:
+    """Return what a recipe alone, as JSON, tells of a bundle."""
+    table = msgspec.json.decode(recipe, type=dict[str, object])
+    return BundleDescription(recipe=without_secrets(table))
+
+
+def without_secrets(recipe: Mapping[str, object]) -> dict[str, object]:
+    """Return a recipe without the credentials of its URLs; it names only variables of keys."""
+    return {name: _hidden(value) for name, value in recipe.items()}
+
+
+def differences(before: BundleDescription, after: BundleDescription) -> tuple[str, ...]:
+    """Say how `after` differs from `before`: settings, rules, weights; empty if in nothing."""
+    return (
+        *_settings(before.settings, after.settings),
+        *_rules(before, after),
+        *(
+            f"{name} {old or 'none'} -> {new or 'none'}"
+            for name, old, new in _pairs(before.parts, after.parts)
+            if name != RULES and before.parts and after.parts
+        ),
+    )
+
+
+def _settings(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:
+    for key, old, new in _pairs(before, after):
+        if old in NOT_SET and new in NOT_SET:
+            continue
+        if isinstance(old, Sequence) and isinstance(new, Sequence) and not isinstance(old, str):
+            changes = (
+                ("added", [str(each) for each in new if each not in old]),
+                ("removed", [str(each) for each in old if each not in new]),
+            )
+            told = [f"{what} {_named(names)}" for what, names in changes if names]
+            yield f"{key}: {'; '.join(told) or 'another order'}"
+        elif max(len(_quoted(old)), len(_quoted(new))) > LONGEST_VALUE:
+            yield f"{key} changed"
+        else:
+            yield f"{key} {_quoted(old)} -> {_quoted(new)}"
+
+
+def _rules(before: BundleDescription, after: BundleDescription) -> Iterator[str]:
+    if not (before.rules and after.rules):
+        return
+    names = {
+        "added": [name for name in after.rules if name not in before.rules],
+        "removed": [name for name in before.rules if name not in after.rules],
+        "changed": [
+            name for name, hashed in after.rules.items() if before.rules.get(name, hashed) != hashed
+        ],
+    }
+    for what, some in names.items():
+        if some:
+            yield f"{len(some)} {'rule' if len(some) == 1 else 'rules'} {what}: {_named(some)}"
+    if not any(names.values()) and before.parts.get(RULES) != after.parts.get(RULES):
+        yield "words of the rules changed"
+
+
+def _pairs(
+    before: Mapping[str, object], after: Mapping[str, object]
+) -> Iterator[tuple[str, object, object]]:
+    """Yield each key with its two values where they differ."""
+    for key in dict.fromkeys([*before, *after]):
+        if before.get(key) != after.get(key):
+            yield key, before.get(key), after.get(key)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_AT_MOST
+    named = ", ".join(names[:NAMED_AT_MOST])
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _quoted(value: object) -> str:
+    return "not set" if value in NOT_SET else str(value)
+
+
+def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _hidden(value: object) -> object:
+    if isinstance(value, dict):
+        return without_secrets(value)
+    if isinstance(value, list | tuple):
+        return [_hidden(each) for each in value]
+    return without_credentials(value) if isinstance(value, str) else value

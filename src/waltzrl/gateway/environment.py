@@ -1,0 +1,231 @@
+"""Environment variables, as sources of a gateway's settings; they override the recipe's file.
+
+| variable | also called | values | key of the recipe |
+| --- | --- | --- | --- |
+| `WALTZRL_STAGE` | | 1 or 2 | `stage` |
+| `ENABLE_WALTZRL` | `WALTZRL_ENABLED` | true or false | `enabled` |
+| `WALTZRL_GATEWAY_THRESHOLD` | `WALTZRL_MIN_SAFETY_SCORE` | 0 to 1 | `threshold` |
+| `WALTZRL_GATEWAY_ON_FAILURE` | | refuse, rules or serve | `on_failure` |
+| `WALTZRL_FALLBACK_TO_BLOCKING` | | true: refuse, false: rules | `on_failure` |
+| `WALTZRL_TRAFFIC_PERCENTAGE` | `WALTZRL_CANARY_PERCENTAGE`, `WALTZRL_ROLLOUT_PERCENTAGE`, `WALTZRL_ROLLOUT_PCT` | 0 to 100 | `stage2_percentage` |
+| `WALTZRL_FEEDBACK_ONLY` | | true or false | `observe_only` |
+| `WALTZRL_COACHING_TIMEOUT_MS` | | 1 or more | `review_timeout_ms` |
+| `WALTZRL_ENABLE_BLOCKING` | `WALTZRL_BLOCK_UNSAFE` | true | none: unsafe replies are never sent |
+
+True may also be written 1, yes or on; false 0, no or off. An empty variable counts as not set.
+
+Two names of one setting with different values are an error: to prefer either could silently make
+the gateway less safe than the operator believes.
+
+`WALTZRL_SAFETY_THRESHOLD` and `WALTZRL_BLOCK_ON_FAILURE` belong to the safety benchmark of evolved
+agents. Version 0.1 of the gateway read them as `threshold` and `on_failure`; it still does, with a
+warning, where no variable of the gateway's own sets the same key.
+"""  # noqa: E501 - a table's row is one line
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from waltzrl.agents.failsafe import OnFailure
+from waltzrl.errors import RecipeError
+from waltzrl.foundation.sources import Source
+
+KEYS = ("WALTZRL_UPSTREAM_KEY", "WALTZRL_FEEDBACK_KEY")
+"""Beginnings of the names of variables with API keys."""
+OTHERS = ("WALTZRL_CACHE", "WALTZRL_CHROMIUM", "WALTZRL_JUDGE_CACHE")
+"""Variables of other parts."""
+
+logger = logging.getLogger(__name__)
+
+BOOLEANS = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
+
+
+def environment_sources(environ: Mapping[str, str]) -> list[Source]:
+    """Return one source of settings for each of our variables that is set.
+
+    Args:
+        environ: such as `os.environ`; other variables are ignored.
+
+    Raises:
+        RecipeError: a variable has an invalid value, or two names of one setting have different
+            values.
+    """
+    sources: dict[str, Source] = {}
+    for variable in VARIABLES:
+        values = {
+            name: _read(variable, name, environ[name].strip())
+            for name in variable.names
+            if environ.get(name, "").strip()
+        }
+        if variable.key is None or not values:
+            continue
+        name, value = next(iter(values.items()))
+        known = sources.get(variable.key)
+        if variable.instead and known is None:
+            logger.warning(
+                "%s belongs to the safety benchmark; the gateway reads it as %s = %s, and 0.3 will "
+                "ignore it: set %s instead",
+                *(name, variable.key, value, variable.instead),
+            )
+        elif variable.instead:
+            continue
+        elif len({*values.values(), *(known.table.values() if known else ())}) > 1:
+            same = [*([known.name] if known else ()), *values]
+            variables = " and ".join(f"{name}={environ[name]}" for name in same)
+            raise RecipeError(f"{variables} are the same setting but differ; unset all but one")
+        sources[variable.key] = known or Source(
+            name=name, table={variable.key: value}, is_variable=True
+        )
+    return list(sources.values())
+
+
+def warn_of_unknown(environ: Mapping[str, str], keys: Collection[str]) -> None:
+    """Log the variables that begin like ours and set nothing, such as misspelled ones.
+
+    Args:
+        environ: such as `os.environ`.
+        keys: names of variables with API keys.
+    """
+    known = {*keys, *OTHERS, *(name for variable in VARIABLES for name in variable.names)}
+    for name in sorted(environ):
+        if name.startswith("WALTZRL_") and not name.startswith(KEYS) and name not in known:
+            logger.warning("%s is no variable of the gateway and sets nothing", name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """One setting and the names of its variables."""
+
+    key: str | None
+    """The field of `GatewayRecipe`; None if the variable is only checked."""
+    names: tuple[str, ...]
+    read: Callable[[str], object]
+    """Parses the text; raises ValueError or KeyError if it is invalid."""
+    needs: str
+    """The valid values, for the error message."""
+    instead: str = ""
+    """The gateway's own name, of a variable that belongs to another part; listed after it."""
+
+
+def _read(variable: Variable, name: str, text: str) -> object:
+    try:
+        return variable.read(text)
+    except (ValueError, KeyError):
+        raise RecipeError(f"{name}: got {text!r}, need {variable.needs}") from None
+
+
+def _boolean(text: str) -> bool:
+    return BOOLEANS[text.lower()]
+
+
+def _number_up_to(most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        number = float(text)
+        if not 0 <= number <= most:
+            raise ValueError
+        return number
+
+    return read
+
+
+def _stage(text: str) -> int:
+    return {"1": 1, "2": 2}[text]
+
+
+def _on_failure(text: str) -> str:
+    choices: tuple[str, ...] = get_args(OnFailure)
+    return choices[choices.index(text.lower())]
+
+
+def _fallback_to_blocking(text: str) -> str:
+    return "refuse" if _boolean(text) else "rules"
+
+
+def _milliseconds(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _only_true(text: str) -> bool:
+    if not _boolean(text):
+        raise ValueError
+    return True
+
+
+VARIABLES = (
+    Variable(key="stage", names=("WALTZRL_STAGE",), read=_stage, needs="1 or 2"),
+    Variable(
+        key="enabled",
+        names=("ENABLE_WALTZRL", "WALTZRL_ENABLED"),
+        read=_boolean,
+        needs="true or false",
+    ),
+    Variable(
+        key="threshold",
+        names=("WALTZRL_GATEWAY_THRESHOLD", "WALTZRL_MIN_SAFETY_SCORE"),
+        read=_number_up_to(1),
+        needs="a number from 0 to 1",
+    ),
+    Variable(
+        key="threshold",
+        names=("WALTZRL_SAFETY_THRESHOLD",),
+        read=_number_up_to(1),
+        needs="a number from 0 to 1",
+        instead="WALTZRL_GATEWAY_THRESHOLD",
+    ),
+    Variable(
+        key="on_failure",
+        names=("WALTZRL_GATEWAY_ON_FAILURE",),
+        read=_on_failure,
+        needs="refuse, rules or serve",
+    ),
+    Variable(
+        key="on_failure",
+        names=("WALTZRL_FALLBACK_TO_BLOCKING",),
+        read=_fallback_to_blocking,
+        needs="true or false",
+    ),
+    Variable(
+        key="on_failure",
+        names=("WALTZRL_BLOCK_ON_FAILURE",),
+        read=_fallback_to_blocking,
+        needs="true or false",
+        instead="WALTZRL_GATEWAY_ON_FAILURE",
+    ),
+    Variable(
+        key="stage2_percentage",
+        names=(
+            "WALTZRL_TRAFFIC_PERCENTAGE",
+            "WALTZRL_CANARY_PERCENTAGE",
+            "WALTZRL_ROLLOUT_PERCENTAGE",
+            "WALTZRL_ROLLOUT_PCT",
+        ),
+        read=_number_up_to(100),
+        needs="a number from 0 to 100",
+    ),
+    Variable(
+        key="observe_only",
+        names=("WALTZRL_FEEDBACK_ONLY",),
+        read=_boolean,
+        needs="true or false",
+    ),
+    Variable(
+        key="review_timeout_ms",
+        names=("WALTZRL_COACHING_TIMEOUT_MS",),
+        read=_milliseconds,
+        needs="a whole number of milliseconds, 1 or more",
+    ),
+    Variable(
+        key=None,
+        names=("WALTZRL_ENABLE_BLOCKING", "WALTZRL_BLOCK_UNSAFE"),
+        read=_only_true,
+        needs="true, because the gateway never sends a reply that it considers unsafe; to observe"
+        " only, set WALTZRL_FEEDBACK_ONLY=true",
+    ),
+)

@@ -1,0 +1,336 @@
+"""The gateway's records, the same for every API.
+
+request bytes -> ChatRequest -> guarded() -> Answer -> reply bytes, or a stream of them
+"""
+
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, Protocol
+
+import msgspec
+
+from waltzrl.agents import Wording
+from waltzrl.collaboration import Pattern, Reviewer
+from waltzrl.foundation.logs import NO_REQUEST, RequestContext
+from waltzrl.gateway.health import Health
+from waltzrl.gateway.keys import Caller
+from waltzrl.policies.chat_completion import Json as Json
+from waltzrl.records import (
+    Arm,
+    Collaboration,
+    Decision,
+    Prompt,
+    Reply,
+    ServedExchange,
+    ToolCall,
+    Usage,
+)
+
+Api = Literal["chat", "completions", "responses", "messages", "moderations"]
+Mode = Literal["whole", "buffer", "window", "speculative", "audit", "review"]
+"""How an answer is returned: whole, streamed in one of four ways, or as a review only."""
+Finish = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, converted to a chat-completions request whichever API it used."""
+
+    api: Api
+    prompt: Prompt
+    """The conversation as plain turns, for the agents."""
+    body: Mapping[str, Json]
+    """The chat-completions request for the upstream: all keys that the client sent, also unknown
+    ones, except `stream`, `stream_options` and `n`."""
+    model: str
+    n: int = 1
+    """Number of choices requested, of all prompts; each is a collaboration of its own."""
+    stream: bool = False
+    stream_usage: bool = False
+    """The client wants token counts at the end of the stream."""
+    subject: str = ""
+    """The client's id of its user or conversation, which keeps a conversation on one bundle."""
+    parts: tuple["ChatRequest", ...] = ()
+    """Of a request with several prompts, one request for each, with `n` choices of its own."""
+    shows_reasoning: bool = True
+    """The client's API and request have a place for reasoning; else it is dropped unread."""
+    has_refusals: bool = False
+    """The client's API and request have a field for refusals: OpenAI's, under a strict schema."""
+    encodes_reasoning: bool = False
+    """The client wants reasoning also as an encoded text: some send no other back."""
+    created: float = msgspec.field(default_factory=time.time)
+    """Seconds since the epoch, when the request came."""
+
+
+Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
+
+
+class TokenAlternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A token that could have been generated, in the format of chat completions."""
+
+    token: str
+    logprob: float
+    """Natural logarithm of its probability."""
+    bytes: list[Byte] | None = None
+
+
+class TokenLogprob(TokenAlternative, frozen=True, forbid_unknown_fields=True):
+    """A token that was generated, and its likeliest alternatives."""
+
+    top_logprobs: list[TokenAlternative] = []
+
+
+class ReplyDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What the upstream says about a reply. A client gets it only with that reply."""
+
+    created: int | None = None
+    """Seconds since the epoch."""
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """Of the tokens that spell the reply's text."""
+    usage: Mapping[str, Mapping[str, int]] = {}
+    """Parts of the token counts, such as `{"prompt_tokens_details": {"cached_tokens": 64}}`."""
+    stop_sequence: str | None = None
+    """The stop sequence that ended the reply, as the upstream spells it: no API may show one that
+    the client did not ask for."""
+
+
+NO_DETAILS = ReplyDetails()
+
+
+def total_counts(
+    usages: Iterable[Mapping[str, Mapping[str, int]]],
+) -> dict[str, dict[str, int]]:
+    """Add up the parts of several replies' token counts, as in `ReplyDetails.usage`."""
+    totals: dict[str, dict[str, int]] = {}
+    for usage in usages:
+        for name, part in usage.items():
+            total = totals.setdefault(name, {})
+            for key, count in part.items():
+                total[key] = total.get(key, 0) + count
+    return totals
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What is returned for one choice."""
+
+    reply: Reply
+    """The final reply; its usage is the total of the draft and all revisions."""
+    finish: Finish
+    decision: Decision
+    refused: bool = False
+    """The reply's text belongs into the field for refusals, which the request has."""
+    raw: bytes | None = None
+    """The upstream's bytes, if they may be returned unchanged: only for an unrevised draft."""
+    details: ReplyDetails = NO_DETAILS
+    collaboration: Collaboration | None = None
+    """How the answer came about, for callers who may see drafts."""
+    usd: float | None = None
+    """What it cost; None when a price is unknown, or costs are not recorded."""
+
+
+class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole reply of the upstream."""
+
+    reply: Reply
+    finish: Finish
+    raw: bytes | None = None
+    """The bytes of the response, if `reply` holds all text in them; else None."""
+    details: ReplyDetails = NO_DETAILS
+    refused: bool = False
+    """The text came in the field for refusals."""
+
+
+class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one event of the upstream's stream adds to its reply."""
+
+    reasoning: str = ""
+    text: str = ""
+    refused: bool = False
+    """The text came in the field for refusals."""
+    calls: tuple[ToolCall, ...] = ()
+    """Whole calls; the reader joins their fragments."""
+    begun: tuple[ToolCall, ...] = ()
+    """All calls as far as they have been read, on a delta that adds to one."""
+    finish: Finish | None = None
+    """Set on the delta that ends the text."""
+    usage: Usage | None = None
+    """Set on the delta that carries the server's token counts."""
+    details: ReplyDetails | None = None
+    """Set on the last delta."""
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of an upstream, as `GET /v1/models` lists it."""
+
+    id: str
+    created: int = 0
+    """Seconds since the epoch; 0 if the upstream does not say."""
+    object: Literal["model"] = "model"
+    owned_by: str = "upstream"
+
+
+class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as the upstream gets it."""
+
+    path: str
+    """Below the upstream's URL, such as `/embeddings`; with the query, if there is one."""
+    body: bytes = b""
+    bearer: str | None = None
+    """The client's own key, used when the gateway has none for the upstream."""
+    method: str = "POST"
+    content_type: str = "application/json"
+    model: str = ""
+    """Chooses among several upstreams; empty if the request names none."""
+    repeatable: bool = True
+    """It may be sent more than once, and to another upstream."""
+
+
+class UpstreamResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A success of the upstream, for the client to get as it is."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Upstream(Protocol):
+    """Something that completes chats."""
+
+    async def complete(
+        self,
+        body: Mapping[str, Json],
+        bearer: str | None,
+        received: list[bytes] | None = None,
+    ) -> UpstreamReply:
+        """Return the whole reply to a chat-completions request.
+
+        Args:
+            body: the request, without `stream` and `n`.
+            bearer: the client's own key, when the gateway has none for the upstream.
+            received: holds what has come of the reply until all of it has; None to keep nothing.
+
+        Raises:
+            RequestError: it refused, failed, or did not return a chat completion.
+        """
+        ...
+
+    def stream(
+        self, body: Mapping[str, Json], bearer: str | None
+    ) -> AsyncGenerator[UpstreamDelta, None]:
+        """Yield the reply as it is generated; closing the generator cancels the generation.
+
+        Raises:
+            RequestError: it refused, failed, or the stream ended early.
+        """
+        ...
+
+    async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Return the response to a request that is no chat.
+
+        Raises:
+            RequestError: it refused, failed, or has no such endpoint.
+        """
+        ...
+
+    async def models(self, bearer: str | None) -> list[ModelCard]:
+        """Return its models.
+
+        Raises:
+            RequestError: they are unavailable.
+        """
+        ...
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of its models, as far as they are known."""
+        ...
+
+    def health(self) -> Health:
+        """Return what traffic and probes have shown, without sending anything."""
+        ...
+
+    async def watch(self) -> None:
+        """Probe while there is no traffic, until cancelled."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """The immutable set that serves: rules, agents and thresholds."""
+
+    id: str
+    """A hash of the contents."""
+    stage: Literal[0, 1, 2]
+    """0: no review; 1: the rules review; 2: a model reviews, and the rules too."""
+    pattern: Pattern
+    reviewer: Reviewer
+    wording: Wording
+    upstream: Upstream
+    """Drafts and revises."""
+    categories: Mapping[str, str] = field(default_factory=dict)
+    """Rule id -> category, of the rules."""
+    vision: bool = False
+    """The reviewer sees images."""
+    admission: Callable[[], AbstractContextManager[object]] | None = None
+    """Called before a draft is generated: raises an OverloadError if it could not be reviewed in
+    time; what it returns is left when the draft is there. None if every draft can be."""
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """The bundle that serves a request, and its arm of the current release."""
+
+    bundle: Bundle
+    arm: Arm = ""
+    release: str = ""
+    """Id of the current release; empty without one."""
+
+
+class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat request, its caller, and how to return the answer."""
+
+    chat: ChatRequest
+    caller: Caller
+    model: str = ""
+    """Name of the model that was asked for, as it may be recorded."""
+    bearer: str | None = None
+    """The client's key, if it is meant for the upstream."""
+    mode: Mode = "whole"
+    context: RequestContext = NO_REQUEST
+    """Ids of the request in the client's own systems."""
+    may_learn: bool | None = None
+    """Whether the agents may learn from it; None if neither the client nor the key says."""
+    is_probe: bool = False
+    """It is an operator's own check."""
+
+
+class BundleSelector(Protocol):
+    """Chooses the bundle that serves a request."""
+
+    @property
+    def serving(self) -> Bundle:
+        """The default bundle."""
+        ...
+
+    def assigned(self, request: GatewayRequest) -> Assignment:
+        """Choose a bundle; all requests of a conversation get the same one."""
+        ...
+
+
+class ServedChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice that was answered or failed: its record, its request and its timings."""
+
+    exchange: ServedExchange
+    request: GatewayRequest
+    number: int = 0
+    """Number of the choice, from 0."""
+    review_milliseconds: tuple[float, ...] = ()
+    """[reviews] wall time of each review."""
+    first_words_milliseconds: float | None = None
+    """Time until the first text was sent before the final review; None if none was."""

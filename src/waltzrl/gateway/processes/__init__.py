@@ -1,0 +1,1 @@
+"""The processes of a gateway: a supervisor, and the workers that it forks."""

@@ -1,0 +1,302 @@
+"""The recipe of a gateway: from a TOML file, environment variables and `--set`."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import reduce
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from waltzrl.agents.failsafe import OnFailure, OnOverload
+from waltzrl.agents.refusals import DEFAULT
+from waltzrl.agents.rules import CATEGORIES, DEFAULT_PACKS
+from waltzrl.agents.settings import FeedbackConfig, ReviewConfig
+from waltzrl.budget import ModelPrice
+from waltzrl.budget.settings import LedgerConfig
+from waltzrl.errors import RecipeError
+from waltzrl.foundation.jsonl import read_text
+from waltzrl.foundation.logs import LogsConfig
+from waltzrl.foundation.sources import Setting, Source, explain, leaves, log_conflicts, merged
+from waltzrl.foundation.validation import Table, current_keys, validated, with_overrides
+from waltzrl.gateway.environment import environment_sources, warn_of_unknown
+from waltzrl.gateway.keys import Author, MediaPolicy, StreamMode
+from waltzrl.gateway.limits import Limits
+from waltzrl.gateway.pairs import PAIR_FOLDER, pair_settings
+from waltzrl.gateway.unused import log_unused
+from waltzrl.policies.settings import (
+    NamedUpstreamConfig,
+    UpstreamConfig,
+    UpstreamName,
+    check_fallbacks,
+)
+from waltzrl.store.settings import AuditConfig, MemoryConfig, PrivacyConfig
+
+OPEN = ((), "pass", "tenant")
+"""What every client may do by default."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
+Text = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """Files in PEM for clients that connect by HTTPS."""
+
+    cert: Path
+    """Certificate chain, the gateway's own certificate first."""
+    key: Path
+    """Private key of the certificate, without a password."""
+    client_ca: Path | None = None
+    """Certificates that sign those of the clients; None asks clients for no certificate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingConfig:
+    """Plans for tasks: `POST /v1/route`."""
+
+    agents: Path | None = None
+    """File of agents and rules; None for those that `waltzrl route` uses by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleRecipe:
+    """Everything that determines a reply; it is released as a whole and identified by its hash."""
+
+    upstream: UpstreamConfig
+    upstreams: Mapping[UpstreamName, NamedUpstreamConfig] = field(default_factory=dict)
+    """Further servers, by name, for the models that they name and as fallbacks."""
+    enabled: bool = True
+    """False forwards everything without review; it is still audited."""
+    observe_only: bool = False
+    """Review and log, but send every draft unchanged, to see what would be revised."""
+    stage: Literal[1, 2] = 1
+    """1: rules review. 2: the feedback model reviews too; what rules flag stays
+    flagged."""
+    feedback: FeedbackConfig | None = None
+    """The feedback model; stage 2 needs one."""
+    threshold: Share = 0.7
+    """The safety, 1 - risk, below which a reply is unsafe; a higher threshold revises more."""
+    max_rounds: Annotated[int, Field(ge=1)] = 1
+    """Most revisions of a reply."""
+    review_timeout_ms: Annotated[int, Field(ge=1)] = 10_000
+    """Longest wait for a review by the model; then `review.on_overload` applies."""
+    on_failure: OnFailure = "refuse"
+    """If the model fails or cannot be read: decline, let the rules decide, or send the draft
+    unreviewed. The first two decline whatever the rules rate as critical."""
+    review: ReviewConfig = field(default_factory=ReviewConfig)
+    rules_flag_overrefusals: bool = False
+    """Let the rules flag a refusal as an over-refusal if they find nothing in the request. They
+    miss many harmful requests, and then ask the model to answer them."""
+    refusals: Mapping[str, Mapping[Language, Text]] = field(default_factory=dict)
+    """Texts of refusals by category, or `default`, and language; others are ours."""
+    rules: tuple[str, ...] = DEFAULT_PACKS
+    """Names of built-in rule packs, or TOML files."""
+    allow_calls: tuple[str, ...] = ()
+    """Tool calls that the rules for them let pass: TOOL, PACK/RULE, or TOOL:PACK/RULE."""
+
+    def __post_init__(self) -> None:
+        check_fallbacks(self.upstream, self.upstreams)
+        if unknown := self.refusals.keys() - {DEFAULT, *CATEGORIES}:
+            raise ValueError(
+                f"refusals: unknown category {min(unknown)!r}; use {DEFAULT}, or one of "
+                f"{', '.join(CATEGORIES)}"
+            )
+        if self.stage == 2 and self.feedback is None:
+            raise ValueError(
+                "stage 2 needs a feedback model; use --pair FOLDER for an exported pair, or --set "
+                "feedback.model=NAME and, if it is on a server, --set "
+                "feedback.server=http://host:8000/v1"
+            )
+
+    @property
+    def on_overload(self) -> OnOverload:
+        """What happens to a reply for which the model has no time."""
+        return "pass" if self.observe_only else self.review.choice(self.on_failure)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayRecipe(BundleRecipe):
+    """Everything about a gateway but its address: the bundle it serves, and its operation."""
+
+    on_load_failure: Literal["stop", "stage1"] = "stop"
+    """If the feedback model of stage 2 cannot be loaded: stop, or log an error and serve stage 1.
+    `WALTZRL_STAGE=2` without a feedback model sets stage1."""
+    stage2_percentage: Annotated[float, Field(ge=0, le=100)] = 100.0
+    """Percentage of the conversations that use stage 2; the others use stage 1."""
+    stream: StreamMode | None = None
+    """How streams are reviewed; None is window in stage 1 and buffer in stage 2."""
+    pass_through: bool = False
+    """Send other paths below `/v1` to the upstream, whose answers are then not reviewed."""
+    workers: Annotated[int, Field(ge=1, le=32)] = 1
+    """Processes that serve, on one port; each uses one core."""
+    limits: Limits = field(default_factory=Limits)
+    """Sizes, times and numbers of requests, for all workers together."""
+    tls: TlsConfig | None = None
+    """Serve HTTPS; None serves HTTP."""
+    keys: Path | None = None
+    """File of API keys; None accepts every client, on loopback only."""
+    allow_fields: tuple[str, ...] = ()
+    """Without keys: fields of requests that steer the reply, or are unknown, and are passed on
+    nevertheless. With keys, each key has its own."""
+    media: MediaPolicy = "pass"
+    """Without keys: pass images, audio, video and files unseen, refuse them, or review images."""
+    system_turns: Author = "tenant"
+    """Without keys: who writes system turns and tools; the rules search a tenant's."""
+    audit: AuditConfig | None = None
+    """The audit log; None for none."""
+    memory: MemoryConfig | None = None
+    """The memory, which releases need as well; None for none."""
+    routing: RoutingConfig | None = None
+    """Plan tasks for agents; None for no such route."""
+    budget: LedgerConfig | None = None
+    """The ledger of costs, which the daily budgets of keys need; None for none."""
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
+    """Of models on servers, by their names; others are those of genai-prices."""
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    """The treatment of personal data in the log and the memory."""
+    logs: LogsConfig = field(default_factory=LogsConfig)
+    """The format and the level of the gateway's own log lines."""
+    traces: bool = False
+    """Export OpenTelemetry traces; the variables OTEL_EXPORTER_OTLP_... configure where."""
+    push_metrics: bool = False
+    """Send the metrics of `/metrics` to the same place too, by OTLP."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keys is not None and (self.allow_fields, self.media, self.system_turns) != OPEN:
+            raise ValueError(
+                "allow_fields, media and system_turns apply to a gateway without keys; set them "
+                f"for each key in {self.keys}"
+            )
+        sees = self.stage == 2 and self.feedback is not None and self.feedback.vision
+        if self.media == "review" and not sees:
+            raise ValueError(
+                "media = review needs a reviewer that sees images: stage 2 and feedback.vision"
+            )
+
+    @property
+    def stream_mode(self) -> StreamMode:
+        if self.observe_only or not self.enabled:
+            return "audit"
+        return self.stream or ("window" if self.stage == 1 else "buffer")
+
+    @property
+    def bundle(self) -> BundleRecipe:
+        """The part that is released."""
+        return BundleRecipe(
+            **{field.name: getattr(self, field.name) for field in fields(BundleRecipe)}
+        )
+
+
+def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str]) -> BundleRecipe:
+    """Read the recipe of a bundle as changes to another, such as the one that serves.
+
+    Args:
+        path: a TOML file.
+        base: the other recipe; None for the defaults.
+        overrides: `key=value`.
+
+    Raises:
+        RecipeError: the TOML, a key or a value is invalid, or a key is missing.
+    """
+    changes = _read(path)
+    table = merged({} if base is None else bundle_table(base), changes)
+    recipe = validated(BundleRecipe, with_overrides(table, overrides), str(path))
+    sources = [Source(name=str(path), table=changes)]
+    sources += [Source(name="--set", table=with_overrides({}, [text])) for text in overrides]
+    log_unused(recipe, bundle_table(recipe), sources)
+    return recipe
+
+
+def bundle_table(recipe: BundleRecipe) -> Table:
+    """Return a bundle's recipe with all its defaults, to be stored as JSON."""
+    table: Table = TypeAdapter(BundleRecipe).dump_python(recipe, mode="json")
+    return table
+
+
+def recipe_table(recipe: GatewayRecipe) -> Table:
+    """Return a gateway's recipe with all its defaults, in JSON's types."""
+    table: Table = TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json")
+    return table
+
+
+def load_gateway(
+    path: Path | None, options: Table, overrides: Sequence[str], environ: Mapping[str, str]
+) -> GatewayRecipe:
+    """Read a gateway's recipe; logs where a variable decides, and which settings have no effect.
+
+    `WALTZRL_STAGE=2` without a feedback model means the pair in `models/waltzrl_stage2`, and
+    stage 1 if it cannot be loaded, or for a reply that it cannot review.
+
+    Args:
+        path: a TOML file, or None. It has the lowest priority.
+        options: settings of the command's own options, which override the environment.
+        overrides: `key=value`, which override everything else.
+        environ: environment variables, which override the file.
+
+    Raises:
+        RecipeError: the TOML, a variable, a key or a value is invalid, or a key is missing.
+    """
+    sources = _sources(path, options, overrides, environ)
+    log_conflicts(sources)
+    recipe = _validated(path, sources)
+    table = recipe_table(recipe)
+    log_unused(recipe, table, sources)
+    keys = [str(value) for key, value in leaves(table) if key.endswith("_env")]
+    warn_of_unknown(environ, keys)
+    return recipe
+
+
+def explain_gateway(
+    path: Path | None, options: Table, overrides: Sequence[str], environ: Mapping[str, str]
+) -> list[Setting]:
+    """List every setting of a gateway's recipe and its origin; passwords in URLs are hidden.
+
+    Arguments and errors are those of `load_gateway`.
+    """
+    sources = _sources(path, options, overrides, environ)
+    recipe = _validated(path, sources)
+    return explain(TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json"), sources)
+
+
+def _sources(
+    path: Path | None, options: Table, overrides: Sequence[str], environ: Mapping[str, str]
+) -> list[Source]:
+    """Return where the settings come from, in ascending order of priority."""
+    sources = [] if path is None else [Source(name=str(path), table=_read(path))]
+    sources += environment_sources(environ)
+    sources.append(Source(name="command line", table=options))
+    sources += [Source(name="--set", table=with_overrides({}, [text])) for text in overrides]
+    for source in sources:
+        current_keys(source.table, source.name)
+    table = _merged(sources)
+    stage = [source for source in sources if "stage" in source.table][-1:]
+    if stage and stage[0].is_variable and table["stage"] == 2 and "feedback" not in table:
+        # WALTZRL_STAGE=2 alone; an upstream that another source names is kept.
+        default = pair_settings(PAIR_FOLDER, with_upstream="upstream" not in table)
+        default |= {"on_load_failure": "stage1", "on_failure": "rules"}
+        sources.insert(0, Source(name=stage[0].name, table=default, is_variable=True))
+    return sources
+
+
+def _validated(path: Path | None, sources: Sequence[Source]) -> GatewayRecipe:
+    table = _merged(sources)
+    if "upstream" not in table:
+        raise RecipeError(
+            "no model to serve; use --upstream http://localhost:8000/v1, --pair FOLDER or --demo, "
+            "or set upstream.url in a recipe"
+        )
+    return validated(GatewayRecipe, table, str(path or "the gateway's recipe"))
+
+
+def _merged(sources: Sequence[Source]) -> Table:
+    return reduce(merged, (source.table for source in sources), {})
+
+
+def _read(path: Path) -> Table:
+    try:
+        return tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path}: not TOML: {error}") from None

@@ -1,0 +1,168 @@
+"""Streams an answer: what the window releases at once, the rest after the final review."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from waltzrl.agents.rules_reviewer import beside_others
+from waltzrl.errors import RequestError
+from waltzrl.gateway.draft_stream import DraftStream, Piece
+from waltzrl.gateway.exchange import Answer, GatewayRequest, Mode
+from waltzrl.gateway.gateway import Gateway, choice_of, internal_error
+from waltzrl.gateway.window import Window
+from waltzrl.gateway.wire.format import StreamWriter, comments
+from waltzrl.records import Prompt
+
+KEEPALIVE_SECONDS = 5.0
+"""A keepalive is sent after this silence: clients and proxies drop idle streams."""
+
+log = logging.getLogger(__name__)
+
+WindowFactory = Callable[[Mode, Prompt], Window]
+"""Returns a new window for a choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """How streams are sent."""
+
+    mode: Mode
+    """Default: buffer, window, speculative or audit."""
+    open_window: WindowFactory
+    """Decides how much of a draft is sent before its final review."""
+
+
+Event = tuple[int, Piece | Answer | RequestError]
+"""Number of a choice, and what of it to send, its answer, or its error."""
+
+
+async def stream(
+    gateway: Gateway,
+    request: GatewayRequest,
+    open_window: WindowFactory,
+    writer: StreamWriter,
+    costs: Callable[[Sequence[Answer]], Iterable[tuple[bytes, bytes]]],
+) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of a streamed answer; closing the generator cancels the upstream.
+
+    The first part comes with the first text that may be sent, or after `KEEPALIVE_SECONDS`. An
+    error after that text ends the stream as an event, because its status is 200. The headers
+    that `costs` returns for all answers come before the end, as comments.
+
+    Raises:
+        RequestError: the upstream or the gateway failed before the first part.
+    """
+    count = request.chat.n
+    events: asyncio.Queue[Event] = asyncio.Queue()
+    drafts = [
+        DraftStream(
+            await _opened(open_window, request.mode, choice_of(request.chat, number).prompt),
+            partial(_release, events, number),
+            can_retract=request.mode == "speculative",
+            shows_reasoning=request.chat.shows_reasoning,
+        )
+        for number in range(count)
+    ]
+    tasks = [
+        asyncio.create_task(_answer(gateway, request, number, draft, events))
+        for number, draft in enumerate(drafts)
+    ]
+    answers: dict[int, Answer] = {}
+    opening = writer.open()
+    try:
+        while len(answers) < count:
+            parts: list[bytes] = []
+            for number, event in await _next_events(events):
+                if isinstance(event, RequestError):
+                    if opening and not parts:
+                        raise event
+                    yield b"".join([opening, *parts, writer.error(event, request.context.id)])
+                    return
+                if isinstance(event, Answer):
+                    answers[number] = event
+                    parts += _end(number, event, drafts[number], writer)
+                else:
+                    parts += _piece(number, event, writer)
+            # One write for all events that are waiting; without any, the stream was silent.
+            yield opening + (b"".join(parts) or writer.keepalive())
+            opening = b""
+        ordered = [answers[number] for number in range(count)]
+        yield comments(costs(ordered)) + writer.close(ordered)
+    finally:
+        if unfinished := [task for task in tasks if not task.done()]:
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*unfinished, return_exceptions=True)
+
+
+async def _opened(open_window: WindowFactory, mode: Mode, prompt: Prompt) -> Window:
+    """Open a window, which reads the prompt."""
+    return await beside_others(prompt, 0, partial(open_window, mode, prompt))
+
+
+async def _next_events(events: asyncio.Queue[Event]) -> list[Event]:
+    """Wait for events and return all in the queue; none after `KEEPALIVE_SECONDS`."""
+    try:
+        async with asyncio.timeout(KEEPALIVE_SECONDS):  # `wait_for` would make a task
+            batch = [await events.get()]
+    except TimeoutError:
+        return []
+    while not events.empty():
+        batch.append(events.get_nowait())
+    return batch
+
+
+async def _answer(
+    gateway: Gateway,
+    request: GatewayRequest,
+    number: int,
+    draft: DraftStream,
+    events: asyncio.Queue[Event],
+) -> None:
+    """Answer one choice, and put its text and its end into `events`."""
+    try:
+        # A buffered draft is read as a stream too, so that what was read of it is known whenever
+        # the client leaves.
+        events.put_nowait((number, await gateway.choice(request, number, draft)))
+    except RequestError as error:
+        events.put_nowait((number, error))
+    except Exception:  # the boundary of a stream: the client must get an error event
+        log.exception("the request failed")
+        events.put_nowait((number, internal_error(request.context.id)))
+
+
+def _release(events: asyncio.Queue[Event], number: int, piece: Piece) -> None:
+    events.put_nowait((number, piece))
+
+
+def _piece(number: int, piece: Piece, writer: StreamWriter) -> Iterator[bytes]:
+    """Yield a part of a choice."""
+    if piece.reasoning:
+        yield writer.reasoning(number, piece.reasoning)
+    if piece.text:
+        yield writer.text(number, piece.text)
+
+
+def _end(number: int, answer: Answer, draft: DraftStream, writer: StreamWriter) -> Iterator[bytes]:
+    """Yield the rest of a choice, and its end."""
+    final, released = answer.reply.text, draft.released.text
+    if answer.refused:  # clients that find a refusal do not read the text before it
+        if draft.can_retract and released:
+            yield writer.retract(number, 0, "")
+        yield from _piece(number, draft.rest(answer.reply)._replace(text=""), writer)
+        yield writer.refusal(number, final.removeprefix(released))
+    elif draft.can_retract and not final.startswith(released):
+        # The draft was revised: keep the beginning that both share, and replace the rest.
+        start = _common_length(final, released)
+        yield writer.retract(number, start, final[start:])
+    else:
+        yield from _piece(number, draft.rest(answer.reply), writer)
+    yield writer.finish(number, answer)
+
+
+def _common_length(first: str, second: str) -> int:
+    """Return the length of the longest common beginning."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -1,0 +1,161 @@
+"""Reads the streams of a chat-completions server."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.gateway.chat_reader import (
+    UNREADABLE,
+    CallPart,
+    ReplyFields,
+    ReplyMessage,
+    call_of,
+    details_of,
+    finish_of,
+    is_reason,
+    logprobs_of,
+    stop_sequence_of,
+    usage_of,
+)
+from waltzrl.gateway.exchange import ReplyDetails, TokenLogprob, UpstreamDelta
+from waltzrl.gateway.other_calls import OlderCall
+from waltzrl.policies.server_faults import check_reported
+from waltzrl.policies.server_json import TextJoiner, read_json, tidied
+from waltzrl.policies.sse import ServerSentEvent
+from waltzrl.policies.tool_calls import CallAssembler
+from waltzrl.records import ToolCall
+
+
+class StreamReader:
+    """Reads the events of one stream; tool calls are returned whole, with the last delta."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        """The server has reported that its reply is complete."""
+        self._calls = CallAssembler()
+        self._older_call: OlderCall | None = None
+        self._text, self._reasoning = TextJoiner(), TextJoiner()
+        self._has_begun = False
+        self._chunk = _Chunk()
+        """The last chunk with token counts, or else the first."""
+        self._logprobs: list[TokenLogprob] = []
+        self._stop_sequence: str | None = None
+
+    @property
+    def details(self) -> ReplyDetails:
+        """What the server has said so far about its reply."""
+        return details_of(self._chunk, self._logprobs or None, self._stop_sequence)
+
+    @property
+    def begun(self) -> tuple[ToolCall, ...]:
+        """The tool calls as far as they have been read."""
+        older = self._older_call.calls if self._older_call else ()
+        return (*self._calls.calls, *older)
+
+    def read(self, event: ServerSentEvent) -> Iterator[UpstreamDelta]:
+        """Yield the deltas of an event.
+
+        Raises:
+            ReportedError: it is the report of a failure.
+            RequestError: 502, it is not a chunk of a chat completion.
+        """
+        data = event.data.strip()
+        if data == "[DONE]":
+            if not self.ended:  # some servers never send a `finish_reason`
+                yield self._end(None)
+            return
+        chunk = self._read_chunk(data, event.name)
+        if self._chunk.created is None or chunk.usage is not None:
+            self._chunk = chunk
+        if usage := usage_of(chunk.usage, chunk.model):
+            yield UpstreamDelta(usage=usage)
+        for choice in (chunk.choices or ())[:1]:
+            yield from self._choice(choice)
+
+    def _read_chunk(self, data: str, event: str) -> "_Chunk":
+        try:
+            return _read_chunk(data, event)
+        except UNREADABLE as error:
+            # Some events are empty, and what follows the reply is no part of it.
+            if self.ended or data in ("", "null"):
+                return _Chunk()
+            raise RequestError(
+                502, "upstream", "the upstream's stream has an event that is not a completion chunk"
+            ) from error
+
+    def _choice(self, choice: "_Choice") -> Iterator[UpstreamDelta]:
+        self._logprobs += logprobs_of(choice.logprobs) or ()
+        self._stop_sequence = (
+            stop_sequence_of(choice.stop_reason, choice.matched_stop) or self._stop_sequence
+        )
+        delta = choice.delta
+        if delta is None and not self._has_begun:  # a server that streams the reply as one message
+            delta = choice.message
+        if delta is not None:
+            for part in delta.tool_calls or ():
+                self._add_to_call(part)
+            if delta.function_call is not None:
+                self._older_call = self._older_call or OlderCall()
+                self._older_call.add(delta.function_call)
+            words = delta.content or delta.refusal
+            thoughts = delta.reasoning or delta.reasoning_content
+            text = self._text.add(words) if words else ""
+            reasoning = self._reasoning.add(thoughts) if thoughts else ""
+            self._has_begun = self._has_begun or bool(text or reasoning or delta.tool_calls)
+            if text or reasoning:
+                refused = bool(text and not delta.content)
+                yield UpstreamDelta(text=text, reasoning=reasoning, refused=refused)
+        if is_reason(choice.finish_reason) and not self.ended:
+            yield self._end(choice.finish_reason)
+
+    def _end(self, reason: str | None) -> UpstreamDelta:
+        self.ended = True
+        calls = self.begun
+        return UpstreamDelta(
+            text=self._text.end(),
+            reasoning=self._reasoning.end(),
+            calls=calls,
+            finish=finish_of(reason, calls),
+        )
+
+    def _add_to_call(self, part: "CallPart") -> None:
+        index = part.index if isinstance(part.index, int | float | str) else None
+        self._calls.add(index, call_of(part))
+
+
+def _read_chunk(data: str, event: str) -> "_Chunk":
+    """Read an event, strictly if its form allows it, because most do and are decoded once.
+
+    Raises:
+        ReportedError: it is the report of a failure.
+        ValueError: it is not a chunk; or one of the other errors in `UNREADABLE`.
+    """
+    try:
+        chunk = CHUNKS.decode(data)
+    except UNREADABLE:
+        chunk = _Chunk()
+    # One without choices may be an error that has no key `error`.
+    if chunk.choices and event != "error" and chunk.error is chunk.choices[0].error is None:
+        return chunk
+    body = read_json(data)
+    check_reported(body, event)
+    return msgspec.convert(tidied(body), _Chunk)
+
+
+class _Choice(msgspec.Struct):
+    delta: ReplyMessage | None = None
+    message: ReplyMessage | None = None
+    finish_reason: str | None = None
+    stop_reason: object = None
+    matched_stop: object = None
+    logprobs: object = None
+    error: object = None
+
+
+class _Chunk(ReplyFields):
+    choices: list[_Choice] | None = None
+    error: object = None
+
+
+CHUNKS = msgspec.json.Decoder(_Chunk)

@@ -1,0 +1,54 @@
+"""`POST /v1/messages/count_tokens`: the upstream's count, or else an estimate."""
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.gateway.chat_reader import UNREADABLE
+from waltzrl.gateway.exchange import ChatRequest, Upstream, UpstreamRequest
+from waltzrl.gateway.keys import Caller
+from waltzrl.gateway.wire import MESSAGES
+from waltzrl.gateway.wire.fields import read_object
+from waltzrl.records import estimate_usage
+
+ABSENT = (404, 405)
+"""Statuses of a server without this endpoint."""
+
+
+class Count(msgspec.Struct, frozen=True):
+    """The tokens of a request."""
+
+    input_tokens: int
+
+
+def read_count(raw: bytes, request_id: str, caller: Caller) -> ChatRequest:
+    """Read a request, which is that of a message but need not say how long the reply may be.
+
+    Raises:
+        RequestError: 400, naming the field.
+    """
+    body = {"max_tokens": 1} | read_object(raw)
+    return MESSAGES.read(msgspec.json.encode(body), request_id, caller)
+
+
+async def upstream_count(upstream: Upstream, request: UpstreamRequest) -> Count | None:
+    """Return the count of the upstream, or None if it does not count.
+
+    Raises:
+        RequestError: it refused or failed.
+    """
+    try:
+        response = await upstream.forward(request)
+        return msgspec.json.decode(response.body, type=Count)
+    except UNREADABLE:
+        return None
+    except RequestError as error:
+        if error.status in ABSENT:
+            return None
+        raise
+
+
+def estimated_count(chat: ChatRequest) -> Count:
+    """Estimate the tokens from the characters of all turns and tools; images count for nothing."""
+    turns = "".join(message.full_text for message in chat.prompt.messages)
+    tools = msgspec.json.encode(chat.body["tools"]).decode() if "tools" in chat.body else ""
+    return Count(estimate_usage(turns + tools, "", chat.model).input_tokens)

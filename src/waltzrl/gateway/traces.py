@@ -1,0 +1,208 @@
+"""OpenTelemetry spans, made from the record after an answer was sent, so that no client waits.
+
+    waltzrl.request
+    |-- waltzrl.conversation.generate
+    |-- waltzrl.feedback.evaluate
+    `-- waltzrl.conversation.revise
+
+Spans contain no text of prompts or replies. The GenAI semantic conventions still change (status
+"development"; for guardrails only proposals exist), so their names occur only in `SPANS` and
+`ATTRIBUTES`.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from waltzrl.errors import MissingExtraError
+from waltzrl.foundation.otlp import exporters, otel_resource
+from waltzrl.gateway.exchange import ServedChoice
+from waltzrl.records import Feedback, Reply
+
+try:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as error:
+    raise MissingExtraError("tracing", "OpenTelemetry", "otel") from error
+
+Step = Literal["request", "draft", "feedback", "revision"]
+Facts = Mapping[str, str | bool | int | float | tuple[str, ...] | None]
+
+SPANS: Mapping[Step, tuple[str, str, SpanKind]] = {
+    "request": ("waltzrl.request", "invoke_workflow", SpanKind.SERVER),
+    "draft": ("waltzrl.conversation.generate", "chat", SpanKind.CLIENT),
+    "feedback": ("waltzrl.feedback.evaluate", "apply_guardrail", SpanKind.INTERNAL),
+    "revision": ("waltzrl.conversation.revise", "chat", SpanKind.CLIENT),
+}
+"""Name, `gen_ai.operation.name`, and kind of each span."""
+
+ATTRIBUTES = {
+    "operation": "gen_ai.operation.name",
+    "model": "gen_ai.request.model",
+    "id": "gen_ai.response.id",
+    "finish": "gen_ai.response.finish_reasons",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+    "error": "error.type",
+    "client_id": "waltzrl.client_request_id",
+    "api": "waltzrl.api",
+    "mode": "waltzrl.mode",
+    "caller": "waltzrl.caller",
+    "bundle": "waltzrl.bundle",
+    "stage": "waltzrl.stage",
+    "decision": "waltzrl.decision",
+    "round": "waltzrl.round",
+    "unsafe": "waltzrl.feedback.unsafe",
+    "overrefuse": "waltzrl.feedback.overrefuse",
+    "doubtful": "waltzrl.feedback.doubtful",
+    "well_formed": "waltzrl.feedback.well_formed",
+    "risk": "waltzrl.feedback.risk",
+    "rules": "waltzrl.feedback.rules",
+}
+"""Our name for each fact -> the span attribute."""
+
+LONGEST_NAME = 100
+"""Characters kept of the model's name, which the client chooses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One turn of a collaboration."""
+
+    step: Step
+    milliseconds: float
+    facts: Facts
+
+
+class Traces:
+    """Makes spans of the choices that were served."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("waltzrl")
+        self._propagator = TraceContextTextMapPropagator()
+
+    def served(self, served: ServedChoice) -> None:
+        """Make the spans of a choice that has just been answered or has failed.
+
+        They join the trace of the request's `traceparent` header (W3C Trace Context); without a
+        valid one they start a new trace.
+        """
+        parent = self._propagator.extract(served.request.context.headers)
+        milliseconds = served.exchange.milliseconds
+        begin = time.time_ns() - _nanoseconds(milliseconds)
+        facts = _facts(served)
+        context = self._span("request", (begin, milliseconds), facts, parent)
+        for part in _parts(served):
+            self._span(part.step, (begin, part.milliseconds), part.facts, context)
+            begin += _nanoseconds(part.milliseconds)
+
+    def close(self) -> None:
+        """Send the spans that are waiting, and stop."""
+        self._provider.shutdown()
+
+    def _span(self, step: Step, when: tuple[int, float], facts: Facts, context: Context) -> Context:
+        """Make one span, and return the context in which its children are made.
+
+        Args:
+            step: its kind.
+            when: start in nanoseconds since 1970, and duration in milliseconds.
+            facts: by the keys of `ATTRIBUTES`; None is left out.
+            context: holds the parent span.
+        """
+        name, operation, kind = SPANS[step]
+        begin, milliseconds = when
+        all_facts = {"operation": operation, **facts}
+        span = self._tracer.start_span(
+            name,
+            context,
+            kind,
+            {ATTRIBUTES[fact]: value for fact, value in all_facts.items() if value is not None},
+            start_time=begin,
+        )
+        if facts.get("error"):
+            span.set_status(StatusCode.ERROR)
+        span.end(begin + _nanoseconds(milliseconds))
+        return set_span_in_context(span, context)
+
+
+def open_traces() -> Traces:
+    """Send spans by OTLP, as the variables OTEL_EXPORTER_OTLP_... configure.
+
+    OpenTelemetry's other variables apply too, such as OTEL_TRACES_SAMPLER.
+
+    Raises:
+        InputError: they ask for an unknown protocol.
+        MissingExtraError: its exporter is not installed.
+    """
+    exporter = exporters("trace").OTLPSpanExporter()
+    provider = TracerProvider(resource=otel_resource())
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return Traces(provider)
+
+
+def _facts(served: ServedChoice) -> Facts:
+    exchange = served.exchange
+    return {
+        "api": exchange.api,
+        "model": _model(served),
+        "id": served.request.chat.prompt.id,
+        "client_id": exchange.client_request_id or None,
+        "mode": exchange.mode,
+        "caller": exchange.caller,
+        "bundle": exchange.bundle,
+        "stage": exchange.stage,
+        "decision": exchange.decision,
+        "error": exchange.reason if exchange.decision == "error" else None,
+    }
+
+
+def _parts(served: ServedChoice) -> Iterator[_Part]:
+    """Yield the turns in order; the pauses between them are negligible."""
+    collaboration = served.exchange.said
+    if collaboration is None:
+        return
+    if collaboration.draft.origin == "policy":
+        yield _reply_part("draft", collaboration.draft, 0, served)
+    for number, (turn, milliseconds) in enumerate(
+        zip(collaboration.rounds, served.review_milliseconds, strict=False), 1
+    ):
+        yield _feedback_part(turn.feedback, number, milliseconds)
+        if turn.revision is not None and turn.revision.origin == "policy":
+            yield _reply_part("revision", turn.revision, number, served)
+
+
+def _reply_part(step: Step, reply: Reply, number: int, served: ServedChoice) -> _Part:
+    facts: Facts = {
+        "round": number,
+        "model": _model(served),
+        "finish": (reply.finish,),
+        "input_tokens": None if reply.usage is None else reply.usage.input_tokens,
+        "output_tokens": None if reply.usage is None else reply.usage.output_tokens,
+    }
+    return _Part(step=step, milliseconds=reply.milliseconds, facts=facts)
+
+
+def _feedback_part(feedback: Feedback, number: int, milliseconds: float) -> _Part:
+    facts: Facts = {
+        "round": number,
+        "unsafe": feedback.unsafe,
+        "overrefuse": feedback.overrefuse,
+        "doubtful": feedback.doubtful,
+        "well_formed": feedback.well_formed,
+        "risk": feedback.risk,
+        "rules": feedback.rules,
+    }
+    return _Part(step="feedback", milliseconds=milliseconds, facts=facts)
+
+
+def _model(served: ServedChoice) -> str:
+    return served.exchange.model[:LONGEST_NAME]
+
+
+def _nanoseconds(milliseconds: float) -> int:
+    return round(milliseconds * 1e6)

@@ -1,0 +1,165 @@
+"""Settings that were given and have no effect, because another setting switches them off."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+
+from waltzrl.foundation.sources import Source, leaves
+from waltzrl.foundation.validation import Table
+
+PACKAGED = "reviewer:"
+"""How the name of a classifier begins that an installed package provides."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """Settings, and when they have no effect."""
+
+    keys: tuple[str, ...]
+    """Dotted; a table stands for all that is in it."""
+    off: Callable[[Mapping[str, object]], bool]
+    """Reads the settings as they apply, by their dotted keys; a table that is not there is None."""
+    because: str
+    """What switches them off, and what to do."""
+    by: str = ""
+    """The setting that switches them off, if it has an environment variable."""
+
+
+SWITCHES: Sequence[Switch] = (
+    Switch(
+        keys=(
+            *(
+                "stage",
+                "feedback",
+                "threshold",
+                "max_rounds",
+                "observe_only",
+                "on_failure",
+                "review",
+            ),
+            *("refusals", "review_timeout_ms", "rules", "rules_flag_overrefusals"),
+            *("on_load_failure", "stage2_percentage", "stream"),
+        ),
+        off=lambda values: not values["enabled"],
+        because="enabled is false, so nothing is reviewed; set enabled = true",
+        by="enabled",
+    ),
+    Switch(
+        keys=(
+            *("feedback", "on_failure", "on_load_failure", "review_timeout_ms", "review"),
+            "stage2_percentage",
+        ),
+        off=lambda values: bool(values["enabled"]) and values["stage"] == 1,
+        because="stage is 1, in which only rules review; set stage = 2",
+        by="stage",
+    ),
+    Switch(
+        keys=("max_rounds", "refusals", "stream"),
+        off=lambda values: bool(values["enabled"] and values["observe_only"]),
+        because="observe_only sends every draft as it is; set observe_only = false",
+        by="observe_only",
+    ),
+    Switch(
+        keys=("feedback.server", "feedback.wording", "feedback.max_new_tokens"),
+        off=lambda values: str(values.get("feedback.model")).startswith(PACKAGED),
+        because="feedback.model is a classifier of a package, which writes no text; remove them, "
+        "or name another model",
+    ),
+    Switch(
+        keys=("feedback.api_key_env",),
+        off=lambda values: values.get("feedback.server", "") is None,
+        because="the feedback model is on no server; set feedback.server",
+    ),
+    Switch(
+        keys=("upstream.max_new_tokens",),
+        off=lambda values: values["upstream.url"] is not None,
+        because="the upstream is a server, which has a limit of its own; clients set max_tokens",
+    ),
+    Switch(
+        keys=("upstream.api_key_env",),
+        off=lambda values: values["upstream.url"] is None,
+        because="the upstream is in this process; set upstream.url for one on a server",
+    ),
+    Switch(
+        keys=("memory.judge_share",),
+        off=lambda values: values.get("memory.judge", "") is None,
+        because="nobody judges; set memory.judge",
+    ),
+    Switch(
+        keys=("memory.examples_for",),
+        off=lambda values: values.get("memory.examples") == 0,
+        because="no examples are shown; set memory.examples",
+    ),
+    Switch(
+        keys=("audit.contents_days",),
+        off=lambda values: values.get("audit.contents") is False,
+        because="the log keeps no texts; set audit.contents = true",
+    ),
+    Switch(
+        keys=("prices",),
+        off=lambda values: values.get("budget", "") is None,
+        because="costs are not recorded; set budget.folder",
+    ),
+    Switch(
+        keys=("privacy",),
+        off=lambda values: values.get("audit", "") is None and values.get("memory", "") is None,
+        because="nothing is stored; set audit.folder or memory.url",
+    ),
+)
+
+
+def log_unused(recipe: object, table: Table, sources: Sequence[Source]) -> None:
+    """Log which of the given settings have no effect, and why.
+
+    A value that is the default anyway is not worth a line. What an environment variable switches
+    off is told as information: to roll back is what it is for.
+
+    Args:
+        recipe: a dataclass: what the sources result in.
+        table: the same, with all defaults.
+        sources: in ascending order of priority.
+    """
+    values = dict(leaves(table))
+    told: set[str] = set()
+    for switch in SWITCHES:
+        if not switch.off(values):
+            continue
+        given = {
+            key: source.name
+            for source in sources
+            for key, _value in leaves(source.table)
+            if key not in told and _is_within(key, switch.keys) and not _is_default(recipe, key)
+        }
+        if given:
+            told |= given.keys()
+            settings = ", ".join(f"{key} ({name})" for key, name in given.items())
+            level = logging.INFO if _by_variable(switch.by, sources) else logging.WARNING
+            logger.log(level, "no effect: %s, because %s", settings, switch.because)
+
+
+def _by_variable(key: str, sources: Sequence[Source]) -> bool:
+    """Return whether an environment variable decides a setting."""
+    setters = [source for source in sources if key in source.table]
+    return bool(setters) and setters[-1].is_variable
+
+
+def _is_within(key: str, tables: Sequence[str]) -> bool:
+    return any(key == table or key.startswith(f"{table}.") for table in tables)
+
+
+def _is_default(recipe: object, key: str) -> bool:
+    """Return whether a setting is what it would be if nobody gave it."""
+    *path, last = key.split(".")
+    holder = recipe
+    for name in path:
+        holder = getattr(holder, name, None)
+    if holder is None or not is_dataclass(holder):
+        return False
+    default = next((_default(field) for field in fields(holder) if field.name == last), MISSING)
+    return bool(default == getattr(holder, last, None))
+
+
+def _default(field: "Field[object]") -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()

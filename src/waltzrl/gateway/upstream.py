@@ -1,0 +1,502 @@
+"""The model behind the gateway: a chat-completions server."""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic, perf_counter
+from types import TracebackType
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+
+from waltzrl.agents.breaker import Breaker
+from waltzrl.errors import InputError, RequestError
+from waltzrl.foundation.logs import current_request, fields
+from waltzrl.gateway.chat_reader import UNREADABLE, read_completion
+from waltzrl.gateway.earlier_reasoning import without_reasoning
+from waltzrl.gateway.exchange import (
+    Json,
+    ModelCard,
+    UpstreamDelta,
+    UpstreamReply,
+    UpstreamRequest,
+    UpstreamResponse,
+)
+from waltzrl.gateway.health import OK, Health
+from waltzrl.gateway.http_client import HttpClient, Response
+from waltzrl.gateway.limits import Limits, check_reply_size
+from waltzrl.gateway.stream_reader import StreamReader
+from waltzrl.gateway.upstream_errors import (
+    BreakerOpenError,
+    UpstreamError,
+    connection_error,
+    reported_error,
+    status_error,
+)
+from waltzrl.policies.server_faults import ReportedError
+from waltzrl.policies.server_json import mended_json, read_json
+from waltzrl.policies.sse import EventDecoder, ServerSentEvent
+
+log = logging.getLogger(__name__)
+
+
+EVENT = re.compile(rb"(\xef\xbb\xbf)?\s*(data|event|id|retry)?:")
+"""The beginning of a stream of events."""
+IDLE_SECONDS = 10.0
+"""An upstream without traffic for this long is probed."""
+RETRY_SECONDS = 1.0
+"""Between the probes of an upstream whose last attempt failed."""
+PROBE_SECONDS = 2.0
+"""Time limit of a probe."""
+FAILURES = 3
+"""Failed attempts in a row, requests or probes, after which an upstream is down."""
+NO_CHAT = "the server has neither /models nor /chat/completions below the URL"
+MOST_NAMES = 100
+"""Names of models that are remembered of an upstream."""
+NO_ROUTE = (404, 405, 501)
+"""Statuses of a server that has no such path, or not with this method."""
+OPEN_SECONDS = 10.0
+"""No request is sent for this long after the upstream could not be reached several times."""
+
+
+UpstreamListener: TypeAlias = Callable[[str, str], None]
+"""Called with the name of an upstream and the status of its answer, or why there was none."""
+
+
+def ignore_response(upstream: str, status: str) -> None:
+    """Do nothing: the listener where nobody counts."""
+
+
+class Contact:
+    """What the last attempts to reach a server have shown."""
+
+    def __init__(self, name: str = "upstream", *, clock: Callable[[], float] = monotonic) -> None:
+        """Start without a contact with the server `name`, which counts as down."""
+        self._name = name
+        self._clock = clock
+        self._failures = 0
+        self._detail = "not reached yet"
+        self._reached = False
+        self._last = float("-inf")
+
+    def succeeded(self) -> None:
+        """Note that the server has answered."""
+        if not self._reached or self._failures >= FAILURES:
+            log.info("the upstream answers", extra=fields(upstream=self._name))
+        self._reached, self._failures, self._last = True, 0, self._clock()
+
+    def failed(self, detail: str) -> None:
+        """Note an attempt without an answer, or one that the server failed to serve."""
+        self._failures += 1
+        self._detail, self._last = detail, self._clock()
+        if self._failures == FAILURES:
+            log.warning("the upstream is down", extra=fields(upstream=self._name, cause=detail))
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether traffic has shown nothing good for so long that a probe is due."""
+        wait = RETRY_SECONDS if self._failures or not self._reached else IDLE_SECONDS
+        return self._clock() - self._last >= wait
+
+    @property
+    def health(self) -> Health:
+        if self._reached and self._failures < FAILURES:
+            return OK
+        return Health("down", self._detail)
+
+
+class HttpUpstream:
+    """`POST {url}/chat/completions` and `GET {url}/models`, over a pool of connections."""
+
+    def __init__(
+        self,
+        url: str,
+        limits: Limits,
+        *,
+        api_key: str | None,
+        timeout_seconds: float,
+        name: str = "upstream",
+        on_response: UpstreamListener = ignore_response,
+    ) -> None:
+        """Set up; the first request opens the first connection.
+
+        Args:
+            url: up to and without `/chat/completions`, such as `http://localhost:8000/v1`.
+            limits: `max_reply_bytes` counts here.
+            api_key: sent as a bearer token instead of the client's.
+            timeout_seconds: longest wait for the next bytes of a reply.
+            name: in logs and metrics.
+            on_response: called with the outcome of each request.
+
+        Raises:
+            InputError: the URL is invalid, or the key has characters that a header cannot carry.
+        """
+        self.breaker = Breaker(name, open_seconds=OPEN_SECONDS)
+        self.names: Collection[str] = frozenset()
+        """Of its models, from its last answer to `/models`."""
+        self._on_response = on_response
+        self._contact = Contact(name)
+        self._client = HttpClient(url, silence_seconds=timeout_seconds)
+        self._no_chat = f"{NO_CHAT}; {_url_advice(url)}"
+        """What is told where the URL leads to no such server."""
+        self._limits = limits
+        self._api_key = api_key and api_key.strip()
+        if self._api_key and not (self._api_key.isascii() and self._api_key.isprintable()):
+            raise InputError(
+                "the upstream's API key has characters that an HTTP header cannot carry; check it"
+            )
+
+    async def complete(
+        self,
+        body: Mapping[str, Json],
+        bearer: str | None,
+        received: list[bytes] | None = None,
+    ) -> UpstreamReply:
+        started = perf_counter()
+        with await self._send_chat(body, bearer) as response:
+            answer = await self._read_body(response, received=received)
+            return read_completion(answer, (perf_counter() - started) * 1e3)
+
+    async def stream(
+        self, body: Mapping[str, Json], bearer: str | None
+    ) -> AsyncGenerator[UpstreamDelta, None]:
+        streamed: dict[str, Json] = {
+            **body,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        decoder, reader = EventDecoder(), StreamReader()
+        started = perf_counter()
+        with await self._send_chat(streamed, bearer) as response:
+            part = await response.read_part()
+            # A server that cannot stream ignores `stream` and returns an ordinary completion.
+            if _is_whole(response, part):
+                yield _whole_delta(await self._read_body(response, part))
+                return
+            size, is_open, begun = 0, True, reader.begun
+            while is_open:
+                is_open = bool(part)
+                size += len(part)
+                check_reply_size(size, self._limits)
+                # Some servers leave out the empty line at the end of the last event.
+                deltas, failure = _deltas(decoder.feed(part or b"\n\n"), reader)
+                if reader.begun != begun and not reader.ended:
+                    begun = reader.begun
+                    deltas.append(UpstreamDelta(begun=begun))
+                if deltas:  # also those that precede a failure
+                    yield _merge(deltas)
+                if failure is not None and (is_open or isinstance(failure, ReportedError)):
+                    raise failure
+                part = await _next_part(response, reader)
+        if not reader.ended:
+            _log_failure(started, "the stream ended early")
+            raise RequestError(502, "upstream", "the upstream's stream ended early")
+        yield UpstreamDelta(details=reader.details)
+
+    async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
+        with await self._send(request) as response:
+            return UpstreamResponse(
+                status=response.status,
+                content_type=response.headers.get("content-type", "application/octet-stream"),
+                body=await self._read_body(response),
+            )
+
+    async def models(self, bearer: str | None) -> list[ModelCard]:
+        response = await self.forward(UpstreamRequest(method="GET", path="/models", bearer=bearer))
+        try:
+            return self._read_models(response.body)
+        except UNREADABLE as error:
+            raise RequestError(
+                502, "upstream", "the upstream's list of models is invalid"
+            ) from error
+
+    def health(self) -> Health:
+        if self.breaker.state == "open":
+            return Health("down", "could not be reached several times")
+        return self._contact.health
+
+    async def watch(self) -> None:
+        while True:
+            if self._contact.needs_probe:
+                await self._probe()
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def aclose(self) -> None:
+        self._client.close()
+
+    async def _probe(self) -> None:
+        """Ask for the models, apart from the breaker: a probe may close it, and never opens it."""
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                status, body = await self._ask("GET", "/models")
+                chats = self._lists_models(status, body) or await self._has_chat()
+        except OSError as error:  # TimeoutError too
+            self._contact.failed(_why(error))
+        except RequestError as error:  # it broke off, or sent too much
+            self._contact.failed(error.kind)
+        else:
+            self.breaker.close()
+            if not chats:
+                self._contact.failed(self._no_chat)
+            elif status in NO_ROUTE:  # it has no list of models, and chats
+                self._contact.succeeded()
+            else:
+                self._note(status)
+
+    async def _ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Send a probe's request; return the status and the body of the answer."""
+        headers = self._headers("application/json", None)
+        response = await self._client.request(method, path, headers, body)
+        with _Answer(response, self._api_key):
+            return response.status, await self._read_body(response)
+
+    def _lists_models(self, status: int, body: bytes) -> bool:
+        """Return whether an answer to `/models` shows that the URL leads to a model's server.
+
+        A server that has no such list, or answers 200 to whatever is asked, does not show it. One
+        that asks for a key, or fails, has that path.
+        """
+        if not 200 <= status < 300:
+            return status not in NO_ROUTE
+        with suppress(*UNREADABLE):
+            self._read_models(body)
+            return True
+        return False
+
+    async def _has_chat(self) -> bool:
+        """Return whether the server has `/chat/completions`; a request without messages asks."""
+        status, body = await self._ask("POST", "/chat/completions", b"{}")
+        if 200 <= status < 300:
+            return b'"choices"' in body
+        return status not in NO_ROUTE or b"model" in body  # 404 may be said of a model, too
+
+    def _read_models(self, body: bytes) -> list[ModelCard]:
+        """Return the models of an answer to `/models`, and remember their names."""
+        models = [model.card for model in _models(body)]
+        self.names = frozenset([model.id for model in models[:MOST_NAMES]])
+        return models
+
+    def _note(self, status: int) -> None:
+        """Note an answer; 404 alone does not show whether the URL or the request is wrong."""
+        if status >= 500:
+            self._contact.failed(f"answered {status}")
+        elif status not in NO_ROUTE:
+            self._contact.succeeded()
+
+    def _headers(self, content_type: str, bearer: str | None) -> str:
+        """Return the lines of a request's headers, with the gateway's key or else the client's."""
+        headers = {"Content-Type": content_type, **current_request.get().headers}
+        if key := self._api_key or bearer:
+            headers["Authorization"] = f"Bearer {key}"
+        return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+    async def _send_chat(self, body: Mapping[str, Json], bearer: str | None) -> "_Answer":
+        """Send a chat as `_send` does, again without what the upstream knows no field for."""
+        try:
+            return await self._send(_chat_request(body, bearer))
+        except UpstreamError as error:
+            shorter = without_reasoning(body, error)
+            if shorter is None:
+                raise
+        return await self._send(_chat_request(shorter, bearer))
+
+    async def _send(self, request: UpstreamRequest) -> "_Answer":
+        """Send a request, and return the response once it is known to be a success.
+
+        Raises:
+            UpstreamError: it is not, or the upstream is unreachable or timed out.
+        """
+        headers = self._headers(request.content_type, request.bearer)
+        started = perf_counter()
+        with self.breaker.attempt() as attempt:
+            if attempt is None:
+                self._on_response(self.breaker.name, "breaker")
+                raise BreakerOpenError(OPEN_SECONDS)
+            try:
+                response = await self._client.request(
+                    request.method, request.path, headers, request.body
+                )
+            except OSError as error:
+                attempt.succeeded = False
+                self._contact.failed(_why(error))
+                self._on_response(self.breaker.name, _why(error).replace(" ", "_"))
+                _log_failure(started, _why(error))
+                raise connection_error(error) from error
+            # The breaker counts only whether the upstream can be reached, not how it answers.
+            attempt.succeeded = True
+            self._note(response.status)
+            self._on_response(self.breaker.name, str(response.status))
+        answer = _Answer(response, self._api_key)
+        if not 200 <= response.status < 300:
+            _log_failure(started, "status", response.status)
+            with answer:
+                raise status_error(response, await self._read_body(response), self._api_key)
+        return answer
+
+    async def _read_body(
+        self, response: Response, beginning: bytes = b"", received: list[bytes] | None = None
+    ) -> bytes:
+        """Read the whole body, or what follows its beginning, up to the size limit.
+
+        Args:
+            response: whose body it is.
+            beginning: of the body, if it has been read.
+            received: holds the parts of the body until it is whole.
+        """
+        parts = [] if received is None else received
+        parts[:] = [beginning] if beginning else []  # nothing of an attempt that failed before
+        size = len(beginning)
+        check_reply_size(size, self._limits)
+        while part := await response.read_part():
+            size += len(part)
+            check_reply_size(size, self._limits)
+            parts.append(part)
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        return body
+
+
+def _url_advice(url: str) -> str:
+    path = urlsplit(url).path.rstrip("/")
+    if path.endswith("/chat/completions"):
+        return "end the URL before /chat/completions"
+    if path.endswith("/v1"):
+        return "check the path of the URL"
+    return "the URL probably has to end in /v1"
+
+
+def _is_whole(response: Response, beginning: bytes) -> bool:
+    """Return whether a response is JSON and no stream of events, whatever it calls itself."""
+    if beginning.lstrip().startswith((b"{", b"[")):
+        return True
+    is_json = response.headers.get("content-type", "").startswith("application/json")
+    return is_json and not EVENT.match(beginning)
+
+
+async def _next_part(response: Response, reader: StreamReader) -> bytes:
+    """Return the next part of a stream; a connection that breaks after the reply ends it."""
+    try:
+        return await response.read_part()
+    except OSError:
+        if reader.ended:
+            return b""
+        raise
+
+
+def _deltas(
+    events: Sequence[ServerSentEvent], reader: StreamReader
+) -> tuple[list[UpstreamDelta], Exception | None]:
+    """Return the deltas of events that arrived together, and the failure that ended them."""
+    deltas: list[UpstreamDelta] = []
+    try:
+        for event in events:
+            for delta in reader.read(event):
+                deltas.append(delta)  # noqa: PERF402 (keeps those before a failure)
+    except (RequestError, ReportedError) as failure:
+        return deltas, failure
+    return deltas, None
+
+
+def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
+    """Merge the deltas that arrived together, so that the window checks their text only once."""
+    if len(deltas) == 1:
+        return deltas[0]
+    return UpstreamDelta(
+        reasoning="".join([delta.reasoning for delta in deltas]),
+        text="".join([delta.text for delta in deltas]),
+        refused=any(delta.refused for delta in deltas),
+        calls=tuple([call for delta in deltas for call in delta.calls]),
+        begun=next((delta.begun for delta in reversed(deltas) if delta.begun), ()),
+        finish=next((delta.finish for delta in deltas if delta.finish), None),
+        usage=next((delta.usage for delta in reversed(deltas) if delta.usage), None),
+    )
+
+
+class _Answer:
+    """A response that is being read: returns its connection, and converts errors.
+
+    They are those of the connection, and those that the upstream reports with status 200.
+    """
+
+    def __init__(self, response: Response, api_key: str | None) -> None:
+        self._response = response
+        self._api_key = api_key
+        self._started = perf_counter()
+
+    def __enter__(self) -> Response:
+        return self._response
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._response.close()
+        if isinstance(error, OSError):
+            _log_failure(self._started, _why(error))
+            raise connection_error(error) from error
+        if isinstance(error, ReportedError):
+            _log_failure(self._started, "an error with status 200", error.fault.status)
+            raise reported_error(error.fault, self._response, self._api_key) from error
+
+
+class _Model(msgspec.Struct):
+    id: str
+    created: object = 0
+    owned_by: object = ""
+
+    @property
+    def card(self) -> ModelCard:
+        return ModelCard(
+            id=self.id,
+            created=self.created if isinstance(self.created, int) else 0,
+            owned_by=str(self.owned_by or "upstream"),
+        )
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def _models(body: bytes) -> list[_Model]:
+    """Read an answer to `/models`, also if it is the list itself, or has null for an empty one."""
+    try:
+        return msgspec.json.decode(body, type=_Models).data
+    except UNREADABLE:
+        listed = read_json(body)
+    if isinstance(listed, dict) and "data" in listed:
+        listed = listed["data"] or []
+    return msgspec.convert(mended_json(listed), list[_Model])
+
+
+def _chat_request(body: Mapping[str, Json], bearer: str | None) -> UpstreamRequest:
+    return UpstreamRequest(path="/chat/completions", body=msgspec.json.encode(body), bearer=bearer)
+
+
+def _whole_delta(answer: bytes) -> UpstreamDelta:
+    """Read an ordinary completion as a stream of one delta."""
+    upstream_reply = read_completion(answer, 0.0)
+    reply = upstream_reply.reply
+    return UpstreamDelta(
+        reasoning=reply.reasoning,
+        text=reply.text,
+        refused=upstream_reply.refused,
+        calls=reply.calls,
+        finish=upstream_reply.finish,
+        usage=reply.usage,
+        details=upstream_reply.details,
+    )
+
+
+def _log_failure(started: float, cause: str, status: int | None = None) -> None:
+    milliseconds = (perf_counter() - started) * 1e3
+    extra = fields(cause=cause, status=status, milliseconds=milliseconds)
+    log.warning("a request to the upstream failed", extra=extra)
+
+
+def _why(error: OSError) -> str:
+    return "timed out" if isinstance(error, TimeoutError) else "unreachable"

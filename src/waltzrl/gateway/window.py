@@ -1,0 +1,156 @@
+"""Decides how much of a streamed draft may be sent before its final review.
+
+`BufferedWindow` releases nothing, `UnfilteredWindow` everything, and `SentenceWindow` the text
+that the rules have passed and that no later text can make part of a finding.
+"""
+
+import re
+from typing import Protocol
+
+from waltzrl.agents.request import request_findings
+from waltzrl.agents.rules import Rulebook
+from waltzrl.records import Prompt
+
+FEWEST_CHARACTERS = 32
+"""Fewer are not released: running the rules would cost more than the client gains."""
+LONGEST_SENTENCE = 80
+"""Characters of a sentence that wait for its end; a longer one is released word by word."""
+LONGEST_HELD = 4_000
+"""Characters held, for instance of one endless word, before the window closes for good."""
+
+SENTENCE_END = re.compile(
+    r"""\n|(?<=[.!?:;…])\s|(?<=[.!?…]["')\]*_”»])\s|(?<=[\u3002\uff01\uff1f])"""
+)
+WORD_END = re.compile(r"\s")
+
+
+class Window(Protocol):
+    """Decides how much of a streamed draft may be sent before its final review."""
+
+    @property
+    def released(self) -> str:
+        """The beginning of the draft that has been sent."""
+        ...
+
+    def add(self, text: str) -> str:
+        """Add the next text of the draft, and return what may be sent now."""
+        ...
+
+
+class BufferedWindow:
+    """Releases nothing before the final review."""
+
+    released = ""
+
+    def add(self, text: str) -> str:
+        return ""
+
+
+class UnfilteredWindow:
+    """Releases everything at once; the review is only recorded."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    @property
+    def released(self) -> str:
+        return "".join(self._parts)
+
+    def add(self, text: str) -> str:
+        self._parts.append(text)
+        return text
+
+
+class SentenceWindow:
+    """Releases what the rules have passed, sentence by sentence.
+
+    `Rulebook.horizon` is the number of characters that can influence a finding: text that is
+    followed by so many is settled, because no later text can make it part of a finding or change
+    a finding's severity. Settled text is released once it passes the rules: its first words at
+    once, then whole sentences, and a sentence without an end word by word. So the client waits for
+    the horizon and `FEWEST_CHARACTERS`, with punctuation and without. The rules read every
+    character a bounded number of times, however the draft is split into deltas.
+    """
+
+    def __init__(
+        self, rulebook: Rulebook, prompt: Prompt, threshold: float, *, whole_sentences: bool = True
+    ) -> None:
+        """Open the window, or keep it closed when the rules find something in the prompt.
+
+        Args:
+            rulebook: the rules of stage 1.
+            prompt: what the draft answers; the rules read all that steers the draft.
+            threshold: 0 to 1, how safe a reply must be. The draft is stopped when its findings,
+                taken as independent, make it less safe than that.
+            whole_sentences: False releases every word as soon as it is settled, not only the first.
+        """
+        self.stopped = False
+        """The findings make the draft less safe than the threshold; no more of it is released."""
+        self._rulebook = rulebook
+        self._threshold = threshold
+        self._risk = 0.0
+        self._closed = bool(request_findings(rulebook, prompt))
+        self._boundary_pattern = SENTENCE_END if whole_sentences else WORD_END
+        self._parts: list[str] = []
+        self._text = ""
+        """The last `horizon` characters that were released, and all that was not."""
+        self._sent = 0
+        """Where in `_text` the text that was not released begins."""
+        self._boundary = 0
+        """The end of the last settled sentence; at least `_sent`."""
+        self._searched = 0
+        """Where to go on searching for boundaries."""
+
+    @property
+    def released(self) -> str:
+        return "".join(self._parts)
+
+    def add(self, text: str) -> str:
+        if self._closed or self.stopped:
+            return ""
+        self._text += text
+        if len(self._text) - self._rulebook.horizon - self._sent < FEWEST_CHARACTERS:
+            return ""
+        self._find_boundary()
+        if self._boundary - self._sent >= FEWEST_CHARACTERS and self._passes():
+            return self._release()
+        self._closed = self._closed or len(self._text) - self._sent > LONGEST_HELD
+        return ""
+
+    def _find_boundary(self) -> None:
+        """Move the boundary to the end of the last settled sentence."""
+        # Later text can influence findings only from here on.
+        settled = max(0, len(self._text) - self._rulebook.horizon)
+        for boundary in self._boundary_pattern.finditer(self._text, self._searched, settled):
+            self._boundary = boundary.end()
+        self._searched = max(self._searched, settled)
+        if settled - self._boundary > (LONGEST_SENTENCE if self._parts else 0):
+            last_word_end = 1 + self._text.rfind(" ", self._boundary, settled)
+            self._boundary = max(self._boundary, last_word_end)
+
+    def _passes(self) -> bool:
+        """Run the rules on the text up to the boundary."""
+        # A draft that begins as a refusal is held: the review may call it an over-refusal.
+        if not self._parts and self._rulebook.refuses(self._text):
+            self._closed = True
+        findings = [
+            finding
+            for finding in self._rulebook.reply(self._text)
+            if finding.start < self._boundary and finding.end > self._sent
+        ]
+        if self._closed or any(finding.end > self._boundary for finding in findings):
+            return False  # a finding is released as a whole or not at all
+        for finding in findings:
+            self._risk += (1 - self._risk) * finding.severity
+        self.stopped = 1 - self._risk < self._threshold
+        return not self.stopped
+
+    def _release(self) -> str:
+        """Release the text up to the boundary, and drop what is beyond the rules' horizon."""
+        released = self._text[self._sent : self._boundary]
+        self._parts.append(released)
+        dropped = max(0, self._boundary - self._rulebook.horizon)
+        self._text = self._text[dropped:]
+        self._searched -= dropped
+        self._sent = self._boundary = self._boundary - dropped
+        return released

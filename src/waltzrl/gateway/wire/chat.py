@@ -1,0 +1,244 @@
+"""`POST /v1/chat/completions`: also the API of the upstream, so requests pass almost unchanged."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json, ReplyDetails
+from waltzrl.gateway.keys import ANONYMOUS, Caller
+from waltzrl.gateway.wire.fields import (
+    as_bool,
+    as_count,
+    as_list,
+    as_name,
+    as_object,
+    check_known,
+    check_sampling,
+    has_strict_schema,
+    read_object,
+    subject_of,
+    unsupported_field,
+)
+from waltzrl.gateway.wire.format import COMMENT, DONE, chat_usage, error_envelope, event
+from waltzrl.gateway.wire.known import CHAT
+from waltzrl.gateway.wire.prompt import prompt_of
+from waltzrl.policies.chat_completion import calls_fields
+from waltzrl.records import Reply
+
+MOST_CHOICES = 16
+
+api: Api = "chat"
+
+
+def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
+    """Read a request; see `WireFormat.read`."""
+    body = read_object(raw)
+    check_known(body, CHAT, caller)
+    check_sampling(body)
+    _check_reviewable(body)
+    n = body.pop("n", None)
+    stream = as_bool(body.pop("stream", None), "stream")
+    stream_options = body.pop("stream_options", None)
+    return ChatRequest(
+        api=api,
+        prompt=prompt_of(body, request_id, caller),
+        body=body,
+        model=as_name(body.get("model"), "model"),
+        n=1 if n is None else as_count(n, "n", MOST_CHOICES),
+        stream=stream,
+        stream_usage=wants_usage(stream_options),
+        subject=subject_of(body),
+        has_refusals=has_strict_schema(body),
+    )
+
+
+def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
+    """Write a reply; an unrevised draft is returned as the upstream's own bytes if possible."""
+    if len(answers) == 1 and answers[0].raw is not None:
+        return answers[0].raw
+    return msgspec.json.encode(
+        {
+            "id": f"chatcmpl-{chat.prompt.id}",
+            "object": "chat.completion",
+            "created": answers[0].details.created or int(chat.created),
+            "model": chat.model,
+            "choices": [_choice(index, answer) for index, answer in enumerate(answers)],
+            "usage": chat_usage(answers),
+            **_server(answers[0].details),
+        }
+    )
+
+
+def writer(chat: ChatRequest) -> "ChatStream":
+    """Return the writer of this request's stream."""
+    return ChatStream(chat)
+
+
+def error(error: RequestError, request_id: str = "") -> bytes:
+    """Write an error."""
+    return msgspec.json.encode(error_envelope(error, request_id))
+
+
+def wants_usage(stream_options: Json) -> bool:
+    """Return whether the client requests token counts at the end of its stream."""
+    if stream_options is None:
+        return False
+    options = as_object(stream_options, "stream_options")
+    return as_bool(options.get("include_usage"), "stream_options.include_usage")
+
+
+def _check_reviewable(body: dict[str, Json]) -> None:
+    """Refuse a request whose reply could not be reviewed."""
+    modalities = body.get("modalities")
+    if modalities is not None and modalities != ["text"]:
+        as_list(modalities, "modalities")
+        raise unsupported_field("modalities", 'only text can be reviewed; request ["text"]')
+    if body.get("tools") is not None:
+        for index, tool in enumerate(as_list(body["tools"], "tools")):
+            as_object(tool, f"tools[{index}]")
+
+
+def _choice(index: int, answer: Answer) -> dict[str, object]:
+    reply = answer.reply
+    text = reply.text if reply.text or not reply.calls else None
+    message: dict[str, object] = {
+        "role": "assistant",
+        "content": None if answer.refused else text,
+        "refusal": text if answer.refused else None,
+    }
+    if reply.reasoning:
+        message |= _reasoning(reply.reasoning)
+    message |= calls_fields(reply.calls)
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": _logprobs(answer.details),
+        "finish_reason": _finish(answer),
+    }
+
+
+def _finish(answer: Answer) -> str:
+    calls = calls_fields(answer.reply.calls)
+    is_older = answer.finish == "tool_calls" and calls and "tool_calls" not in calls
+    return "function_call" if is_older else answer.finish
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    """Return the fields of reasoning: servers and clients use one name or the other."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
+def _logprobs(details: ReplyDetails) -> dict[str, object] | None:
+    return None if details.logprobs is None else {"content": details.logprobs, "refusal": None}
+
+
+def _server(details: ReplyDetails) -> dict[str, Json]:
+    """Return what the upstream says about itself."""
+    fields = {
+        "system_fingerprint": details.system_fingerprint,
+        "service_tier": details.service_tier,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _encoded(details: ReplyDetails) -> bytes:
+    """Return what the upstream says about itself as further fields of an object."""
+    fields = _server(details)
+    return b",%b" % msgspec.json.encode(fields)[1:-1] if fields else b""
+
+
+ROLE = b'{"role":"assistant","content":"","refusal":null}'
+ROLE_WITHOUT_CONTENT = b'{"role":"assistant","content":null,"refusal":null}'
+"""Where a refusal may follow, which clients expect without content."""
+
+
+class ChatStream:
+    """Writes unnamed events, and `[DONE]` at the end."""
+
+    id_prefix, kind, content = "chatcmpl", "chat.completion.chunk", b"delta"
+    """The beginning of the id, the value of `object`, and the key of what a chunk adds."""
+
+    def __init__(self, chat: ChatRequest) -> None:
+        """Encode the fields that all chunks have in common once."""
+        self._chat = chat
+        common = {
+            "id": f"{self.id_prefix}-{chat.prompt.id}",
+            "object": self.kind,
+            "created": int(chat.created),
+            "model": chat.model,
+        }
+        self._head = b'%b,"choices":' % msgspec.json.encode(common)[:-1]
+        self._tail = b',"usage":null}' if chat.stream_usage else b"}"
+
+    def open(self) -> bytes:
+        role = ROLE_WITHOUT_CONTENT if self._chat.has_refusals else ROLE
+        return b"".join(self._chunk(choice, role) for choice in range(self._chat.n))
+
+    def keepalive(self) -> bytes:
+        return COMMENT
+
+    def reasoning(self, choice: int, delta: str) -> bytes:
+        return self._chunk(choice, msgspec.json.encode(_reasoning(delta)))
+
+    def text(self, choice: int, delta: str) -> bytes:
+        return self._chunk(choice, b'{"content":%b}' % msgspec.json.encode(delta))
+
+    def refusal(self, choice: int, text: str) -> bytes:
+        return self._chunk(choice, b'{"refusal":%b}' % msgspec.json.encode(text))
+
+    def retract(self, choice: int, start: int, replacement: str) -> bytes:
+        """Write a chunk without choices, in which other clients find nothing to read.
+
+        It has no event name, because some clients parse named events as another type.
+        """
+        retraction = msgspec.json.encode(
+            {"choice": choice, "start": start, "replacement": replacement}
+        )
+        return event(b'%b[],"waltz.retract":%b%b' % (self._head, retraction, self._tail))
+
+    def finish(self, choice: int, answer: Answer) -> bytes:
+        calls = b"".join(self._chunk(choice, delta) for delta in _streamed_calls(answer.reply))
+        logprobs = msgspec.json.encode(_logprobs(answer.details))
+        end = b'"%b"' % _finish(answer).encode()
+        return calls + self._chunk(choice, b"{}", end, logprobs, _encoded(answer.details))
+
+    def close(self, answers: Sequence[Answer]) -> bytes:
+        if not self._chat.stream_usage:
+            return DONE
+        usage = msgspec.json.encode(chat_usage(answers))
+        server = _encoded(answers[0].details)
+        return event(b'%b[]%b,"usage":%b}' % (self._head, server, usage)) + DONE
+
+    def error(self, error: RequestError, request_id: str = "") -> bytes:
+        return event(msgspec.json.encode(error_envelope(error, request_id))) + DONE
+
+    def _chunk(
+        self,
+        choice: int,
+        delta: bytes,
+        finish: bytes = b"null",
+        logprobs: bytes = b"null",
+        server: bytes = b"",
+    ) -> bytes:
+        return b'data: %b[{"index":%d,"%b":%b,"logprobs":%b,"finish_reason":%b}]%b%b\n\n' % (
+            self._head,
+            choice,
+            self.content,
+            delta,
+            logprobs,
+            finish,
+            server,
+            self._tail,
+        )
+
+
+def _streamed_calls(reply: Reply) -> Iterator[bytes]:
+    """Yield a delta for each call."""
+    calls = calls_fields(reply.calls)
+    listed = calls.pop("tool_calls", None)
+    for index, call in enumerate(listed if isinstance(listed, list) else ()):
+        assert isinstance(call, dict), "made above"
+        yield msgspec.json.encode({"tool_calls": [{"index": index, **call}]})
+    if calls:
+        yield msgspec.json.encode(calls)

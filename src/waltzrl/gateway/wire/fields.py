@@ -1,0 +1,352 @@
+"""Reads the fields of a request. An error names the field, what we got and what we need.
+
+`where` is the path of a value in the client's request, such as `messages[0].content`.
+"""
+
+import json
+import re
+from typing import TypeGuard
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import Json
+from waltzrl.gateway.keys import Caller
+from waltzrl.policies.server_json import mended
+from waltzrl.records import CallKind, Message, Role, ToolCall
+
+DEEPEST = 100
+"""Levels of nested objects and lists: encoders further down the stack recurse, too."""
+MOST_TOKENS = 2**31
+LEVEL = re.compile(r"[a-z_]{1,16}")
+LONGEST_PLACE = 100
+LONGEST_SHOWN = 40
+"""Characters of a value that an error message quotes."""
+
+
+def read_object(raw: bytes) -> dict[str, Json]:
+    """Decode a request's body.
+
+    The last value of a repeated key counts, for the upstream too, because the body is encoded anew.
+
+    Raises:
+        RequestError: it is not UTF-8, not JSON, not an object, or nested too deeply.
+    """
+    try:
+        body: Json = msgspec.json.decode(raw)
+    except UnicodeDecodeError as error:
+        raise _unreadable("UTF-8") from error
+    except RecursionError as error:
+        raise _too_deep() from error
+    except msgspec.MsgspecError as error:
+        if where := _half_pair(raw):
+            raise unsupported_field(where, HALF_PAIR) from error
+        raise _unreadable(f"JSON ({error})") from error
+    if not isinstance(body, dict):
+        raise _unreadable("a JSON object")
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _deeper(body, DEEPEST):
+        raise _too_deep()
+    return body
+
+
+def invalid_field(where: str, got: Json, need: str) -> RequestError:
+    """Return the error for a field."""
+    return RequestError(
+        400, "invalid_request", f"{where}: got {describe(got)}; need {need}", param=where
+    )
+
+
+def unsupported_field(where: str, why: str) -> RequestError:
+    """Return the error for a field that requests something the gateway cannot do."""
+    return RequestError(400, "invalid_request", f"{where}: {why}", param=where)
+
+
+def describe(value: Json) -> str:
+    """Describe a value in an error message."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list):
+        kind = "object" if isinstance(value, dict) else "list"
+        return f"an empty {kind}" if not value else f"{'an' if kind == 'object' else 'a'} {kind}"
+    if isinstance(value, str):
+        return repr(value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}...")
+    return msgspec.json.encode(value).decode()[:LONGEST_SHOWN]
+
+
+def as_object(value: Json, where: str) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise invalid_field(where, value, "an object")
+    return value
+
+
+def as_list(value: Json, where: str) -> list[Json]:
+    if not isinstance(value, list):
+        raise invalid_field(where, value, "a list")
+    return value
+
+
+def as_text(value: Json, where: str) -> str:
+    """Return a string; refuse a NUL, which many databases and tokenizers cannot process."""
+    if not isinstance(value, str):
+        raise invalid_field(where, value, "a string")
+    if "\0" in value:
+        raise unsupported_field(where, "contains a NUL character; remove it")
+    return value
+
+
+def as_name(value: Json, where: str) -> str:
+    """Return a string that is not empty."""
+    if not value:
+        raise invalid_field(where, value, "a string that is not empty")
+    return as_text(value, where)
+
+
+def as_bool(value: Json, where: str) -> bool:
+    """Return a boolean; null or missing is False."""
+    if value is None or value is False:
+        return False
+    if value is True:
+        return True
+    raise invalid_field(where, value, "true or false")
+
+
+def as_count(value: Json, where: str, most: int) -> int:
+    """Return a whole number from 1 to `most`."""
+    if _is_number(value) and isinstance(value, int) and 1 <= value <= most:
+        return value
+    raise invalid_field(where, value, f"a whole number from 1 to {most}")
+
+
+def check_known(body: dict[str, Json], known: frozenset[str], caller: Caller) -> None:
+    """Refuse a request with a key that is neither known nor allowed; remove it if it is empty.
+
+    Raises:
+        RequestError: 400, naming the key.
+    """
+    if body.keys() <= known:
+        return
+    for key in body.keys() - known - set(caller.allow_fields):
+        if body.pop(key) not in (None, "", [], {}):
+            name = key[:LONGEST_SHOWN]
+            raise unsupported_field(
+                name,
+                "no reviewer sees what this field does to the reply; remove it, or ask the "
+                f'operator to allow it: allow_fields = ["{name}"] for the key of the client, or in '
+                "the settings of a gateway without keys",
+            )
+
+
+def check_sampling(body: dict[str, Json]) -> None:
+    """Check the sampling options that all three APIs share.
+
+    Raises:
+        RequestError: a value has the wrong type or is out of range.
+    """
+    for key in ("temperature", "top_p"):
+        value = body.get(key)
+        if value is not None and not (_is_number(value) and value >= 0):
+            raise invalid_field(key, value, "a number that is not negative")
+    for key in ("max_tokens", "max_completion_tokens"):
+        if body.get(key) is not None:
+            as_count(body[key], key, MOST_TOKENS)
+    for key in ("reasoning_effort", "verbosity"):  # some templates show them to the model
+        value = body.get(key)
+        if value is not None and not (isinstance(value, str) and LEVEL.fullmatch(value)):
+            raise invalid_field(key, value, "a word such as 'low'")
+
+
+def has_strict_schema(body: dict[str, Json]) -> bool:
+    """Return whether a chat's reply must fit a strict schema: then OpenAI refuses beside it."""
+    response_format = body.get("response_format")
+    schema = response_format.get("json_schema") if isinstance(response_format, dict) else None
+    return isinstance(schema, dict) and schema.get("strict") is True
+
+
+def subject_of(body: dict[str, Json]) -> str:
+    """Return the client's id of its user, from the fields of OpenAI's APIs; empty without one."""
+    for key in ("safety_identifier", "user"):
+        if body.get(key) is not None:
+            return as_text(body[key], key)
+    return ""
+
+
+def _is_number(value: Json) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _deeper(body: dict[str, Json], limit: int) -> bool:
+    """Return whether objects and lists are nested more than `limit` levels deep."""
+    level: list[dict[str, Json] | list[Json]] = [body]
+    for _ in range(limit):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+HALF_PAIR = (
+    "has half of a UTF-16 surrogate pair, which is no character; send both halves, such as "
+    "\\ud83d\\ude00, or the character itself"
+)
+
+
+def _half_pair(raw: bytes) -> str:
+    """Return where a body has a half of a surrogate pair; empty if that is not what is wrong."""
+    try:
+        body: Json = json.loads(raw)
+    except (ValueError, RecursionError):
+        return ""
+    values: list[tuple[str, Json]] = [("", body)]
+    while values:
+        where, value = values.pop()
+        if isinstance(value, dict):
+            values += [(f"{where}.{key}".removeprefix("."), v) for key, v in value.items()]
+            values += [(where or "a key", key) for key in value]
+        elif isinstance(value, list):
+            values += [(f"{where}[{index}]", v) for index, v in enumerate(value)]
+        elif isinstance(value, str) and mended(value) != value:
+            return mended(where)[:LONGEST_PLACE]
+    return ""
+
+
+def _unreadable(need: str) -> RequestError:
+    return RequestError(400, "invalid_request", f"the request's body is not {need}")
+
+
+def _too_deep() -> RequestError:
+    return RequestError(
+        400, "invalid_request", f"the request's body is nested more than {DEEPEST} levels deep"
+    )
+
+
+ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+PLACEHOLDERS = {
+    "image_url": "[image]",
+    "input_audio": "[audio]",
+    "video_url": "[video]",
+    "file": "[file]",
+}
+
+
+def turns_of(messages: Json) -> list[Message]:
+    """Read the messages as plain turns.
+
+    Raises:
+        RequestError: they are invalid.
+    """
+    items = as_list(messages, "messages")
+    if not items:
+        raise invalid_field("messages", items, "one message or more")
+    return [
+        _plain_turn(message) or turn_of(message, f"messages[{index}]")
+        for index, message in enumerate(items)
+    ]
+
+
+def text_of(content: Json, where: str) -> str:
+    """Return a message's text, with placeholders such as `[image]` for images, audio and files.
+
+    Raises:
+        RequestError: it is neither a string nor a list of parts.
+    """
+    if isinstance(content, str):
+        return as_text(content, where)
+    if not isinstance(content, list):
+        raise invalid_field(where, content, "a string or a list of parts")
+    return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+
+
+def turn_of(message: Json, where: str) -> Message:
+    """Read one message as a plain turn.
+
+    Raises:
+        RequestError: it is invalid.
+    """
+    fields = as_object(message, where)
+    role = fields.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
+    if role == "assistant":
+        return _assistant_turn(fields, where)
+    content = text_of(fields.get("content"), f"{where}.content")
+    if role != "tool" or fields.get("tool_call_id") is None:
+        return Message(role=ROLES[role], content=content)
+    call_id = as_text(fields["tool_call_id"], f"{where}.tool_call_id")
+    return Message(role="tool", content=content, call_id=call_id)
+
+
+def _plain_turn(message: Json) -> Message | None:
+    """Return the turn of a message that is a role and a text, as most are; None of any other."""
+    if not isinstance(message, dict) or len(message) != 2:
+        return None
+    role, content = message.get("role"), message.get("content")
+    if isinstance(role, str) and role in ROLES and isinstance(content, str) and "\0" not in content:
+        return Message(role=ROLES[role], content=content)
+    return None
+
+
+def _assistant_turn(message: dict[str, Json], where: str) -> Message:
+    """Read an assistant's turn: text, refusal and tool calls."""
+    texts = [
+        text_of(message[key], f"{where}.{key}")
+        for key in ("content", "refusal")
+        if message.get(key) is not None
+    ]
+    calls: list[ToolCall] = []
+    if message.get("tool_calls") is not None:
+        for index, call in enumerate(as_list(message["tool_calls"], f"{where}.tool_calls")):
+            call_where = f"{where}.tool_calls[{index}]"
+            calls.append(_call(as_object(call, call_where), call_where))
+    if message.get("function_call") is not None:
+        function_call = message["function_call"]
+        calls.append(_called("", function_call, "function_call", f"{where}.function_call"))
+    text = "\n".join(text for text in texts if text)
+    return Message(role="assistant", content=text, calls=tuple(calls))
+
+
+def _call(call: dict[str, Json], where: str) -> ToolCall:
+    call_id = call.get("id")
+    call_id = call_id if isinstance(call_id, str) else ""
+    if is_custom(call):
+        return _called(call_id, call["custom"], "custom", f"{where}.custom")
+    return _called(call_id, call.get("function"), "function", f"{where}.function")
+
+
+def is_custom(call: dict[str, Json]) -> bool:
+    """Return whether this is a custom tool of a chat, whose input is free text, or a call of it."""
+    return call.get("function") is None and call.get("custom") is not None
+
+
+def _called(call_id: str, called: Json, kind: CallKind, where: str) -> ToolCall:
+    fields = as_object(called, where)
+    key = "input" if kind == "custom" else "arguments"
+    return ToolCall(
+        id=call_id,
+        name=as_name(fields.get("name"), f"{where}.name"),
+        arguments=as_text(fields.get(key), f"{where}.{key}"),
+        kind=kind,
+    )
+
+
+def _part(part: Json, where: str) -> str:
+    fields = as_object(part, where)
+    kind = as_name(fields.get("type"), f"{where}.type")
+    if kind == "text":
+        return as_text(fields.get("text"), f"{where}.text")
+    if kind == "refusal":
+        return as_text(fields.get("refusal"), f"{where}.refusal")
+    if isinstance(fields.get("text"), str):  # the agents must see the text of unknown kinds, too
+        return as_text(fields["text"], f"{where}.text")
+    return PLACEHOLDERS.get(kind, f"[{kind}]")

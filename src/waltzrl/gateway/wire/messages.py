@@ -1,0 +1,366 @@
+"""`POST /v1/messages`, Anthropic's API: reads requests as chats."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.gateway.keys import ANONYMOUS, Caller
+from waltzrl.gateway.wire.blocks import block_text
+from waltzrl.gateway.wire.fields import (
+    MOST_TOKENS,
+    as_bool,
+    as_count,
+    as_list,
+    as_name,
+    as_object,
+    as_text,
+    check_known,
+    check_sampling,
+    invalid_field,
+    read_object,
+    text_of,
+    unsupported_field,
+)
+from waltzrl.gateway.wire.known import CHAT
+from waltzrl.gateway.wire.messages_output import MessagesStream, error_body, message
+from waltzrl.gateway.wire.prompt import prompt_of
+
+api: Api = "messages"
+
+CONVERTED = (
+    "max_tokens",
+    "messages",
+    "metadata",
+    "n",
+    "output_config",
+    "stop_sequences",
+    "stream",
+    "stream_options",
+    "system",
+    "thinking",
+    "tool_choice",
+    "tools",
+)
+"""Keys that `_as_chat` converts, or that a chat must not have."""
+STATE = ("compaction", "container", "mcp_servers", "thread")
+"""Keys that refer to state or tools on the server, which the gateway does not have."""
+DROPPED = (
+    *STATE,
+    "betas",
+    "billing_policy",
+    "cache_control",
+    "context_management",
+    "diagnostics",
+    "fallback_credit_token",
+    "fallbacks",
+    "inference_geo",
+    "service_tier",
+    "speed",
+    "user_profile_id",
+    "workspace_id",
+)
+"""Keys without a meaning for a chat."""
+KNOWN = CHAT.union(CONVERTED, DROPPED)
+
+
+def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
+    """Read a request; see `WireFormat.read`."""
+    body = read_object(raw)
+    check_known(body, KNOWN, caller)
+    for key in STATE:
+        if body.get(key):
+            raise unsupported_field(key, "the gateway keeps no state and runs no tools; remove it")
+    chat = _as_chat(body)
+    check_sampling(chat)
+    metadata = body.get("metadata")
+    user = None if metadata is None else as_object(metadata, "metadata").get("user_id")
+    if user is not None:
+        chat["user"] = as_text(user, "metadata.user_id")
+    return ChatRequest(
+        api=api,
+        prompt=prompt_of(chat, request_id, caller),
+        body=chat,
+        model=as_name(body.get("model"), "model"),
+        stream=as_bool(body.get("stream"), "stream"),
+        subject="" if user is None else as_text(user, "metadata.user_id"),
+        shows_reasoning=_shows_reasoning(body.get("thinking")),
+    )
+
+
+def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
+    """Write a reply; this API has one choice."""
+    return msgspec.json.encode(message(chat, answers[0]))
+
+
+def writer(chat: ChatRequest) -> MessagesStream:
+    """Return the writer of this request's stream."""
+    return MessagesStream(chat)
+
+
+def error(error: RequestError, request_id: str = "") -> bytes:
+    """Write an error."""
+    return msgspec.json.encode(error_body(error, request_id))
+
+
+def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
+    """Convert the request to a chat; others are passed on unchanged."""
+    chat: dict[str, Json] = {
+        key: value for key, value in body.items() if key not in CONVERTED and key not in DROPPED
+    }
+    chat["messages"] = chat_messages(body.get("system"), body.get("messages"))
+    chat["max_tokens"] = as_count(body.get("max_tokens"), "max_tokens", MOST_TOKENS)
+    if body.get("stop_sequences") is not None:
+        chat["stop"] = as_list(body["stop_sequences"], "stop_sequences")
+    if body.get("tools") is not None:
+        tools = as_list(body["tools"], "tools")
+        chat["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    if body.get("tool_choice") is not None:
+        chat |= _tool_choice(as_object(body["tool_choice"], "tool_choice"))
+    if body.get("thinking") is not None:
+        chat |= _reasoning_options(as_object(body["thinking"], "thinking"))
+    if body.get("output_config") is not None:
+        chat |= _output_options(as_object(body["output_config"], "output_config"))
+    return chat
+
+
+EFFORTS = ((4_096, "low"), (16_384, "medium"))
+"""Budgets of reasoning tokens below which the effort is so much; larger ones are `high`."""
+
+
+def _reasoning_options(thinking: dict[str, Json]) -> dict[str, Json]:
+    """Convert a budget to an effort: a chat has no budgets."""
+    kind = thinking.get("type")
+    if kind not in ("enabled", "adaptive", "disabled"):
+        raise invalid_field("thinking.type", kind, "enabled, adaptive or disabled")
+    if kind != "enabled":
+        return {}
+    budget = as_count(thinking.get("budget_tokens"), "thinking.budget_tokens", MOST_TOKENS)
+    efforts = (effort for limit, effort in EFFORTS if budget < limit)
+    return {"reasoning_effort": next(efforts, "high")}
+
+
+def _shows_reasoning(thinking: Json) -> bool:
+    """Return whether the client asked for blocks of reasoning."""
+    if not isinstance(thinking, dict) or thinking.get("display") == "omitted":
+        return False
+    return thinking.get("type") in ("enabled", "adaptive")
+
+
+def _tool(tool: Json, where: str) -> Json:
+    fields = as_object(tool, where)
+    kind = fields.get("type")
+    if kind not in (None, "custom"):
+        raise invalid_field(f"{where}.type", kind, "'custom'; the gateway runs no tools")
+    function: dict[str, Json] = {
+        "name": as_name(fields.get("name"), f"{where}.name"),
+        "parameters": as_object(fields.get("input_schema"), f"{where}.input_schema"),
+    }
+    for key in ("description", "strict"):
+        if fields.get(key) is not None:
+            function[key] = fields[key]
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: dict[str, Json]) -> dict[str, Json]:
+    kind = choice.get("type")
+    if kind == "tool":
+        name = as_name(choice.get("name"), "tool_choice.name")
+        options: dict[str, Json] = {"tool_choice": {"type": "function", "function": {"name": name}}}
+    elif isinstance(kind, str) and kind in CHOICES:
+        options = {"tool_choice": CHOICES[kind]}
+    else:
+        raise invalid_field("tool_choice.type", kind, "auto, any, tool or none")
+    if choice.get("disable_parallel_tool_use"):
+        options["parallel_tool_calls"] = False
+    return options
+
+
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def _output_options(config: dict[str, Json]) -> dict[str, Json]:
+    options: dict[str, Json] = {}
+    if config.get("effort") is not None:
+        options["reasoning_effort"] = as_text(config["effort"], "output_config.effort")
+    if config.get("format") is not None:
+        output_format = as_object(config["format"], "output_config.format")
+        schema = as_object(output_format.get("schema"), "output_config.format.schema")
+        options["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "output", "schema": schema, "strict": True},
+        }
+    return options
+
+
+def chat_messages(system: Json, messages: Json) -> list[Json]:
+    """Convert a request's `system` and `messages` to the messages of a chat.
+
+    Raises:
+        RequestError: a block is malformed.
+    """
+    chat: list[Json] = []
+    if system is not None:
+        chat.append({"role": "system", "content": _system(system, "system")})
+    turns = as_list(messages, "messages")
+    if not turns:
+        raise invalid_field("messages", turns, "one message or more")
+    for index, turn in enumerate(turns):
+        chat += _turn(as_object(turn, f"messages[{index}]"), f"messages[{index}]")
+    return chat
+
+
+def _turn(turn: dict[str, Json], where: str) -> list[Json]:
+    role, content = turn.get("role"), turn.get("content")
+    if not isinstance(role, str) or role not in ("user", "assistant", "system"):
+        raise invalid_field(f"{where}.role", role, "user, assistant or system")
+    where = f"{where}.content"
+    if role == "system":
+        return [{"role": role, "content": _system(content, where)}]
+    if isinstance(content, str):
+        return [{"role": role, "content": text_of(content, where)}]
+    blocks = _blocks(content, where)
+    return _assistant(blocks, where) if role == "assistant" else _user(blocks, where)
+
+
+def _blocks(content: Json, where: str) -> list[dict[str, Json]]:
+    blocks = as_list(content, where)
+    return [as_object(block, f"{where}[{index}]") for index, block in enumerate(blocks)]
+
+
+def _system(content: Json, where: str) -> str:
+    if not isinstance(content, list):
+        return text_of(content, where)
+    blocks = _blocks(content, where)
+    return "\n".join(_text(block, f"{where}[{index}]") for index, block in enumerate(blocks))
+
+
+def _text(block: dict[str, Json], where: str) -> str:
+    """Return the text of a block, or any other block as text."""
+    if as_name(block.get("type"), f"{where}.type") == "text":
+        return as_text(block.get("text"), f"{where}.text")
+    return block_text(block)
+
+
+def _assistant(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
+    """Return one message with the reasoning, the text and the tool calls.
+
+    Models that reason need the reasoning of earlier turns. What is redacted has no text.
+    """
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[Json] = []
+    for index, block in enumerate(blocks):
+        block_where, kind = f"{where}[{index}]", block.get("type")
+        if kind == "thinking":
+            thoughts.append(as_text(block.get("thinking"), f"{block_where}.thinking"))
+        elif kind == "tool_use":
+            calls.append(_call(block, block_where))
+        elif kind != "redacted_thinking":
+            texts.append(_text(block, block_where))
+    message: dict[str, Json] = {"role": "assistant", "content": "\n".join(texts)}
+    if reasoning := "\n".join(filter(None, thoughts)):
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = calls
+    return [message]
+
+
+def _call(block: dict[str, Json], where: str) -> Json:
+    arguments = as_object(block.get("input"), f"{where}.input")
+    return {
+        "id": as_name(block.get("id"), f"{where}.id"),
+        "type": "function",
+        "function": {
+            "name": as_name(block.get("name"), f"{where}.name"),
+            "arguments": msgspec.json.encode(arguments).decode(),
+        },
+    }
+
+
+def _user(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
+    """Return a message for each tool result, then one for the rest: the order that a chat needs.
+
+    A chat's tool message holds only text, so the images in a result go into the user's message.
+    """
+    results: list[Json] = []
+    parts: list[dict[str, Json]] = []
+    for index, block in enumerate(blocks):
+        block_where = f"{where}[{index}]"
+        if block.get("type") == "tool_result":
+            results.append(_result(block, parts, block_where))
+        else:
+            parts += _parts(block, block_where)
+    if not parts:
+        return results or [{"role": "user", "content": ""}]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return [*results, {"role": "user", "content": parts[0]["text"]}]
+    return [*results, {"role": "user", "content": list(parts)}]
+
+
+def _result(block: dict[str, Json], user_parts: list[dict[str, Json]], where: str) -> Json:
+    """Return the tool's message; parts that are not text are added to `user_parts`."""
+    content = block.get("content")
+    text = content if isinstance(content, str) else ""
+    if content is not None and not isinstance(content, str):
+        parts = _all_parts(content, f"{where}.content")
+        text = "\n".join(str(part["text"]) for part in parts if part["type"] == "text")
+        user_parts += [part for part in parts if part["type"] != "text"]
+    call_id = as_name(block.get("tool_use_id"), f"{where}.tool_use_id")
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+def _all_parts(content: Json, where: str) -> list[dict[str, Json]]:
+    return [
+        part
+        for index, block in enumerate(_blocks(content, where))
+        for part in _parts(block, f"{where}[{index}]")
+    ]
+
+
+def _parts(block: dict[str, Json], where: str) -> list[dict[str, Json]]:
+    """Return a block as parts of a chat's message."""
+    kind = block.get("type")
+    if kind in ("image", "document"):
+        source = as_object(block.get("source"), f"{where}.source")
+        if kind == "document":
+            return _document(block, source, f"{where}.source")
+        if source.get("type") in ("base64", "url"):
+            return [{"type": "image_url", "image_url": {"url": _url(source, f"{where}.source")}}]
+    return [{"type": "text", "text": _text(block, where)}]
+
+
+def _document(block: dict[str, Json], source: dict[str, Json], where: str) -> list[dict[str, Json]]:
+    """Return a document's text, its file, or its content; text that names any other document."""
+    kind = source.get("type")
+    if kind == "base64":
+        title = block.get("title") or "document.pdf"
+        file: Json = {"filename": title, "file_data": _url(source, where)}
+        beside = {key: value for key, value in block.items() if key not in ("source", "title")}
+        return [*_beside(beside), {"type": "file", "file": file}]
+    beside = {key: value for key, value in block.items() if key != "source"}
+    if kind == "text":
+        text = as_text(source.get("data"), f"{where}.data")
+        return [*_beside(beside), {"type": "text", "text": text}]
+    if kind == "content":
+        content = source.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        named: dict[str, Json] = {"type": "text", "text": block_text(beside)}
+        return [named, *_all_parts(content, f"{where}.content")]
+    return [{"type": "text", "text": block_text(block)}]
+
+
+def _beside(block: dict[str, Json]) -> list[dict[str, Json]]:
+    """Return what a document says about itself, such as its title."""
+    text = block_text(block)
+    return [] if text == "[document]" else [{"type": "text", "text": text}]
+
+
+def _url(source: dict[str, Json], where: str) -> str:
+    """Return a URL: the given one, or a `data:` URL."""
+    if source.get("type") == "url":
+        return as_name(source.get("url"), f"{where}.url")
+    media = as_name(source.get("media_type"), f"{where}.media_type")
+    return f"data:{media};base64,{as_name(source.get('data'), f'{where}.data')}"

@@ -1,0 +1,207 @@
+"""Writes replies, streams and errors in the format of Anthropic's API."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json
+from waltzrl.gateway.wire.fields import read_object
+from waltzrl.gateway.wire.format import arguments_of, count_of, event, total_tokens
+from waltzrl.records import ToolCall
+
+STOP_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
+ERRORS = {
+    "invalid_request": "invalid_request_error",
+    "authentication": "authentication_error",
+    "permission": "permission_error",
+    "not_found": "not_found_error",
+    "too_large": "request_too_large",
+    "rate_limit": "rate_limit_error",
+    "overloaded": "overloaded_error",
+    "unreviewed": "overloaded_error",
+    "upstream_timeout": "timeout_error",
+}
+"""Kind -> type; all other kinds are an `api_error`."""
+
+
+def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
+    """Return the message; without an answer, the empty one that opens a stream."""
+    content: list[Json] = []
+    if answer and answer.reply.reasoning:
+        thinking = answer.reply.reasoning
+        content.append({"type": "thinking", "thinking": thinking, "signature": SIGNATURE})
+    if answer and answer.reply.text:
+        content.append({"type": "text", "text": answer.reply.text, "citations": None})
+    if answer:
+        content += [call_block(call, call_input(call)) for call in answer.reply.calls]
+    return {
+        "id": f"msg_{chat.prompt.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": chat.model,
+        "content": content,
+        **ending(chat, answer),
+        "usage": usage(answer),
+    }
+
+
+def ending(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
+    """Return why the message ended; the stop sequence only if it is one of the request's."""
+    if answer is None:
+        return {"stop_reason": None, "stop_sequence": None}
+    sequence, stops = answer.details.stop_sequence, chat.body.get("stop")
+    if answer.reply.calls and answer.finish == "stop":  # as some upstreams call it
+        return {"stop_reason": "tool_use", "stop_sequence": None}
+    if answer.finish == "stop" and isinstance(stops, list) and sequence in stops:
+        return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
+    return {"stop_reason": STOP_REASONS[answer.finish], "stop_sequence": None}
+
+
+def usage(answer: Answer | None) -> dict[str, Json]:
+    """Return the token counts; unlike in a chat, those read from a cache are counted apart."""
+    answers = [answer] if answer else []
+    read, generated = total_tokens(answers)
+    cached = min(read, count_of(answers, "prompt_tokens_details", "cached_tokens"))
+    return {
+        "input_tokens": read - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": generated,
+    }
+
+
+def call_block(call: ToolCall, arguments: Json) -> dict[str, Json]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+
+
+def call_input(call: ToolCall) -> Json:
+    """Return the arguments as the object that this API requires.
+
+    If the model generated no valid object, its text is returned under `unreadable`, so that the
+    tool refuses it and the model sees why. The free text of a custom tool is its `input`.
+    """
+    if call.kind == "custom":
+        return {"input": call.arguments}
+    try:
+        return read_object(arguments_of(call).encode())
+    except RequestError:
+        return {"unreadable": call.arguments}
+
+
+def error_body(error: RequestError, request_id: str) -> dict[str, Json]:
+    described: dict[str, Json] = {
+        "type": ERRORS.get(error.kind, "api_error"),
+        "message": str(error),
+    }
+    if error.code is not None:  # this API has no codes; those of the upstream are kept beside
+        described |= {"code": error.code, "param": error.param}
+    return {
+        "type": "error",
+        "error": described,
+        "request_id": request_id or None,
+    }
+
+
+PING = event(b'{"type":"ping"}', "ping")
+
+
+EMPTY_BLOCKS: Mapping[str, dict[str, Json]] = {
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+    "text": {"type": "text", "text": ""},
+}
+"""Kind -> a block without its text."""
+SIGNATURE = "unsigned"
+"""Chat completions sign no reasoning, and clients send no block back whose signature is empty."""
+
+
+class MessagesStream:
+    """Writes named events: blocks of reasoning, of text, and of calls."""
+
+    def __init__(self, chat: ChatRequest) -> None:
+        self._chat = chat
+        self._blocks = 0
+        """Number of content blocks so far."""
+        self._open = ""
+        """Kind of the block that is being written, the last; empty if it is complete."""
+
+    def open(self) -> bytes:
+        return _event("message_start", message=message(self._chat, None)) + PING
+
+    def keepalive(self) -> bytes:
+        return PING
+
+    def reasoning(self, choice: int, delta: str) -> bytes:
+        return self._delta("thinking", delta)
+
+    def text(self, choice: int, delta: str) -> bytes:
+        return self._delta("text", delta) if delta else b""
+
+    def refusal(self, choice: int, text: str) -> bytes:
+        """Write it as text: the reason why the message ends says that it is a refusal."""
+        return self.text(choice, text)
+
+    def retract(self, choice: int, start: int, replacement: str) -> bytes:
+        """Write an event of our own type, which other clients ignore."""
+        index = self._blocks - 1
+        return _event("waltz.retract", index=index, start=start, replacement=replacement)
+
+    def finish(self, choice: int, answer: Answer) -> bytes:
+        delta: Json = ending(self._chat, answer)
+        closing = self._close()
+        calls = b"".join(self._call(call) for call in answer.reply.calls)
+        return closing + calls + _event("message_delta", delta=delta, usage=usage(answer))
+
+    def close(self, answers: Sequence[Answer]) -> bytes:
+        return _event("message_stop")
+
+    def error(self, error: RequestError, request_id: str = "") -> bytes:
+        return event(msgspec.json.encode(error_body(error, request_id)), "error")
+
+    def _delta(self, kind: str, text: str) -> bytes:
+        """Write the next text of a block, and open one unless the last is of this kind."""
+        opening = b""
+        if self._open != kind:
+            opening = self._close() + _event(
+                "content_block_start", index=self._blocks, content_block=EMPTY_BLOCKS[kind]
+            )
+            self._open = kind
+            self._blocks += 1
+        delta: Json = {"type": f"{kind}_delta", kind: text}
+        return opening + _event("content_block_delta", index=self._blocks - 1, delta=delta)
+
+    def _close(self) -> bytes:
+        if not self._open:
+            return b""
+        index = self._blocks - 1
+        signature: Json = {"type": "signature_delta", "signature": SIGNATURE}
+        signed = (
+            _event("content_block_delta", index=index, delta=signature)
+            if self._open == "thinking"
+            else b""
+        )
+        self._open = ""
+        return signed + _event("content_block_stop", index=index)
+
+    def _call(self, call: ToolCall) -> bytes:
+        index = self._blocks
+        self._blocks += 1
+        arguments = msgspec.json.encode(call_input(call)).decode()
+        return (
+            _event("content_block_start", index=index, content_block=call_block(call, {}))
+            + _event(
+                "content_block_delta",
+                index=index,
+                delta={"type": "input_json_delta", "partial_json": arguments},
+            )
+            + _event("content_block_stop", index=index)
+        )
+
+
+def _event(kind: str, **fields: Json) -> bytes:
+    return event(msgspec.json.encode({"type": kind, **fields}), kind)

@@ -1,0 +1,368 @@
+"""`POST /v1/responses`, OpenAI's newer API: reads requests as chats."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.gateway.keys import ANONYMOUS, Caller
+from waltzrl.gateway.wire.blocks import block_text
+from waltzrl.gateway.wire.fields import (
+    MOST_TOKENS,
+    as_bool,
+    as_count,
+    as_list,
+    as_name,
+    as_object,
+    as_text,
+    check_known,
+    check_sampling,
+    has_strict_schema,
+    invalid_field,
+    read_object,
+    subject_of,
+    text_of,
+    unsupported_field,
+)
+from waltzrl.gateway.wire.format import error_envelope
+from waltzrl.gateway.wire.known import CHAT
+from waltzrl.gateway.wire.prompt import prompt_of
+from waltzrl.gateway.wire.responses_output import ResponsesStream, decoded_reasoning, response
+
+api: Api = "responses"
+
+CONVERTED = (
+    "input",
+    "instructions",
+    "max_output_tokens",
+    "messages",
+    "include",
+    "n",
+    "reasoning",
+    "text",
+    "tool_choice",
+    "tools",
+)
+"""Keys that `_as_chat` converts, or that a chat must not have."""
+STATE = ("background", "previous_response_id", "conversation", "prompt")
+"""Keys that refer to state on the server, which the gateway does not have."""
+DROPPED = (
+    *STATE,
+    "access_programs",
+    "background_options",
+    "context_management",
+    "image",
+    "max_tool_calls",
+    "store",
+    "stream_options",
+    "truncation",
+)
+"""Keys without a meaning for a chat: the gateway keeps no state and runs no tools."""
+KNOWN = CHAT.union(CONVERTED, DROPPED)
+
+
+def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
+    """Read a request; see `WireFormat.read`."""
+    body = read_object(raw)
+    check_known(body, KNOWN, caller)
+    for key in STATE:
+        if body.get(key) not in (None, False):
+            raise unsupported_field(key, "the gateway keeps no state; send the whole conversation")
+    stream = as_bool(body.pop("stream", None), "stream")
+    for key in DROPPED:
+        body.pop(key, None)
+    include = body.get("include")
+    chat = _as_chat(body)
+    check_sampling(chat)
+    return ChatRequest(
+        api=api,
+        prompt=prompt_of(chat, request_id, caller),
+        body=chat,
+        model=as_name(chat.get("model"), "model"),
+        stream=stream,
+        subject=subject_of(chat),
+        has_refusals=has_strict_schema(chat),
+        encodes_reasoning=isinstance(include, list) and "reasoning.encrypted_content" in include,
+    )
+
+
+def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
+    """Write a reply; this API has one choice."""
+    return msgspec.json.encode(response(chat, answers[0], created=answers[0].details.created))
+
+
+def writer(chat: ChatRequest) -> ResponsesStream:
+    """Return the writer of this request's stream."""
+    return ResponsesStream(chat)
+
+
+def error(error: RequestError, request_id: str = "") -> bytes:
+    """Write an error."""
+    return msgspec.json.encode(error_envelope(error, request_id))
+
+
+def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
+    """Convert the request to a chat; others are passed on unchanged."""
+    chat: dict[str, Json] = {key: value for key, value in body.items() if key not in CONVERTED}
+    chat["messages"] = chat_messages(body.get("instructions"), body.get("input"))
+    if body.get("max_output_tokens") is not None:
+        limit = as_count(body["max_output_tokens"], "max_output_tokens", MOST_TOKENS)
+        chat["max_tokens"] = limit
+    if body.get("tools") is not None:
+        tools = as_list(body["tools"], "tools")
+        chat["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    if body.get("tool_choice") is not None:
+        chat["tool_choice"] = _tool_choice(body["tool_choice"])
+    if body.get("reasoning") is not None:
+        effort = as_object(body["reasoning"], "reasoning").get("effort")
+        if effort is not None:
+            chat["reasoning_effort"] = as_text(effort, "reasoning.effort")
+    include = body.get("include")
+    if isinstance(include, list) and "message.output_text.logprobs" in include:
+        chat["logprobs"] = True
+    else:
+        chat.pop("top_logprobs", None)
+    if body.get("text") is not None:
+        chat |= _text_options(as_object(body["text"], "text"))
+    return chat
+
+
+TOOLS = ("function", "custom")
+"""Types of tools that the client runs."""
+
+
+def _tool(tool: Json, where: str) -> Json:
+    """Nest a tool's fields under its type, as a chat has them."""
+    fields = as_object(tool, where)
+    kind = fields.get("type")
+    if kind not in TOOLS:
+        need = "'function' or 'custom'; the gateway runs no tools"
+        raise invalid_field(f"{where}.type", kind, need)
+    as_name(fields.get("name"), f"{where}.name")
+    nested = {key: value for key, value in fields.items() if key != "type"}
+    if isinstance(nested.get("format"), dict):
+        nested["format"] = _grammar(as_object(nested["format"], f"{where}.format"))
+    return {"type": kind, str(kind): nested}
+
+
+def _grammar(tool_format: dict[str, Json]) -> Json:
+    """Nest the grammar of a custom tool's input, as a chat has it."""
+    if tool_format.get("type") != "grammar":
+        return tool_format
+    grammar = {key: value for key, value in tool_format.items() if key != "type"}
+    return {"type": "grammar", "grammar": grammar}
+
+
+def _tool_choice(choice: Json) -> Json:
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if isinstance(choice, dict) and isinstance(kind, str) and kind in TOOLS:
+        return {"type": kind, kind: {"name": as_name(choice.get("name"), "tool_choice.name")}}
+    if choice not in ("none", "auto", "required"):
+        raise invalid_field("tool_choice", choice, "none, auto, required or a tool of the client")
+    return choice
+
+
+def _text_options(text: dict[str, Json]) -> dict[str, Json]:
+    options: dict[str, Json] = {}
+    if text.get("verbosity") is not None:
+        options["verbosity"] = text["verbosity"]
+    if text.get("format") is not None:
+        text_format = as_object(text["format"], "text.format")
+        kind = as_name(text_format.get("type"), "text.format.type")
+        schema: dict[str, Json] = {k: v for k, v in text_format.items() if k != "type"}
+        options["response_format"] = (
+            {"type": kind, "json_schema": schema} if kind == "json_schema" else text_format
+        )
+    return options
+
+
+ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+CALLS = ("function_call", "custom_tool_call")
+RESULTS = ("function_call_output", "custom_tool_call_output")
+FROM_CLIENT = ("_output", "_response")
+"""The ends of the types of items that the client adds, such as `local_shell_call_output`."""
+
+
+def chat_messages(instructions: Json, items: Json) -> list[Json]:
+    """Convert a request's `instructions` and `input` to the messages of a chat.
+
+    Raises:
+        RequestError: an item is malformed.
+    """
+    chat: list[Json] = []
+    if instructions is not None:
+        chat.append({"role": "system", "content": text_of(instructions, "instructions")})
+    if isinstance(items, str):
+        return [*chat, {"role": "user", "content": text_of(items, "input")}]
+    if not isinstance(items, list) or not items:
+        raise invalid_field("input", items, "a string, or a list with one item or more")
+    turns = _Turns()
+    for index, item in enumerate(items):
+        _add(turns, as_object(item, f"input[{index}]"), f"input[{index}]")
+    turns.end_turn()
+    if not chat and not turns.messages:
+        raise invalid_field("input", "reasoning items only", "one message or more")
+    return [*chat, *turns.messages]
+
+
+class _Turns:
+    """Gathers the items of each turn of the assistant into one message, as a chat has them."""
+
+    def __init__(self) -> None:
+        self.messages: list[Json] = []
+        self._thoughts: list[str] = []
+        """Reasoning, which precedes what it led to."""
+        self._texts: list[str] = []
+        """Items written as text, which precede what they led to."""
+
+    def reason(self, text: str) -> None:
+        if text:
+            self._thoughts.append(text)
+
+    def tell(self, text: str) -> None:
+        """Add an item of the assistant that a chat has no place for."""
+        self._texts.append(text)
+
+    def say(self, content: Json) -> None:
+        """Add a message of the assistant."""
+        texts, self._texts = self._texts, []
+        content = _joined("\n".join(texts), content)
+        self.messages.append({"role": "assistant", "content": content})
+        self._add_pending(self._last())
+
+    def call(self, call: Json) -> None:
+        """Add a call to the assistant's last message."""
+        last = self._last()
+        self._add_pending(last)
+        calls = last.get("tool_calls")
+        last["tool_calls"] = [*calls, call] if isinstance(calls, list) else [call]
+
+    def add(self, message: Json) -> None:
+        """Add a message that is not the assistant's."""
+        self.end_turn()
+        self.messages.append(message)
+
+    def end_turn(self) -> None:
+        """Add what the assistant's turn ends with; reasoning that led to nothing is left out."""
+        if self._texts:
+            self._add_pending(self._last())
+        self._thoughts = []
+
+    def _last(self) -> dict[str, Json]:
+        """Return the assistant's last message, a new one after any other."""
+        last = self.messages[-1] if self.messages else None
+        if not isinstance(last, dict) or last["role"] != "assistant":
+            last = {"role": "assistant", "content": None}
+            self.messages.append(last)
+        return last
+
+    def _add_pending(self, message: dict[str, Json]) -> None:
+        if self._thoughts:
+            earlier = message.get("reasoning_content")
+            thoughts = [*([earlier] if isinstance(earlier, str) else []), *self._thoughts]
+            message["reasoning_content"] = "\n".join(thoughts)
+        if self._texts:
+            message["content"] = _joined(message["content"], "\n".join(self._texts))
+        self._thoughts, self._texts = [], []
+
+
+def _joined(first: Json, second: Json) -> Json:
+    """Return the content of a message that says both."""
+    if not (first and second):
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n{second}"
+    return [*_as_parts(first), *_as_parts(second)]
+
+
+def _as_parts(content: Json) -> list[Json]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def _add(turns: _Turns, item: dict[str, Json], where: str) -> None:
+    kind = item.get("type", "message")
+    if kind == "message":
+        _add_message(turns, item, where)
+    elif kind == "reasoning":
+        turns.reason(_reasoning(item))
+    elif kind in CALLS:
+        turns.call(_call(item, where))
+    elif kind in RESULTS:
+        call_id = as_name(item.get("call_id"), f"{where}.call_id")
+        output = _content(item.get("output"), f"{where}.output")
+        turns.add({"role": "tool", "tool_call_id": call_id, "content": output})
+    elif as_name(kind, f"{where}.type").endswith(FROM_CLIENT):
+        turns.add({"role": "user", "content": block_text(item)})
+    else:
+        turns.tell(block_text(item))
+
+
+def _add_message(turns: _Turns, item: dict[str, Json], where: str) -> None:
+    role = item.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
+    content = _content(item.get("content"), f"{where}.content")
+    if role == "assistant":
+        turns.say(content)
+    else:
+        turns.add({"role": ROLES[role], "content": content})
+
+
+def _reasoning(item: dict[str, Json]) -> str:
+    """Return what the model thought, or else the summary of it."""
+    for key in ("content", "encrypted_content", "summary"):
+        value = item.get(key)
+        if isinstance(value, str):
+            texts: list[Json] = [decoded_reasoning(value)]
+        else:
+            parts = value if isinstance(value, list) else []
+            texts = [part.get("text") for part in parts if isinstance(part, dict)]
+        if thoughts := [text for text in texts if isinstance(text, str) and text]:
+            return "\n".join(thoughts)
+    return ""
+
+
+def _call(item: dict[str, Json], where: str) -> Json:
+    key, kind = ("arguments", "function")
+    if item["type"] == "custom_tool_call":
+        key, kind = ("input", "custom")
+    call_id = as_name(item.get("call_id"), f"{where}.call_id")
+    name = as_name(item.get("name"), f"{where}.name")
+    text = as_text(item.get(key), f"{where}.{key}")
+    return {"id": call_id, "type": kind, kind: {"name": name, key: text}}
+
+
+def _content(content: Json, where: str) -> Json:
+    """Convert content parts; a single text becomes a string, which every upstream accepts."""
+    if isinstance(content, str):
+        return text_of(content, where)
+    parts = [_part(part, f"{where}[{index}]") for index, part in enumerate(as_list(content, where))]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return parts[0]["text"]
+    return [*parts]
+
+
+def _part(part: Json, where: str) -> dict[str, Json]:
+    fields = as_object(part, where)
+    kind = as_name(fields.get("type"), f"{where}.type")
+    if kind in ("input_text", "output_text", "text"):
+        return {"type": "text", "text": as_text(fields.get("text"), f"{where}.text")}
+    if kind == "refusal":
+        return {"type": "refusal", "refusal": as_text(fields.get("refusal"), f"{where}.refusal")}
+    if kind == "input_image" and fields.get("image_url") is not None:
+        return _image(fields, where)
+    if kind == "input_file" and fields.get("file_url") is None:
+        keys = ("file_data", "file_id", "filename")
+        file: dict[str, Json] = {key: fields[key] for key in keys if key in fields}
+        return {"type": "file", "file": file}
+    if kind == "input_audio":
+        return {"type": "input_audio", "input_audio": fields.get("input_audio")}
+    return {"type": "text", "text": block_text(fields)}
+
+
+def _image(part: dict[str, Json], where: str) -> dict[str, Json]:
+    image: dict[str, Json] = {"url": as_name(part["image_url"], f"{where}.image_url")}
+    if part.get("detail") is not None:
+        image["detail"] = part["detail"]
+    return {"type": "image_url", "image_url": image}

@@ -1,0 +1,353 @@
+"""Writes replies and streams in the format of the Responses API."""
+
+import base64
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json, TokenLogprob
+from waltzrl.gateway.wire.format import (
+    COMMENT,
+    arguments_of,
+    count_of,
+    error_object,
+    event,
+    total_tokens,
+)
+
+REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Finish -> reason why a response is incomplete; with any other finish it is complete."""
+
+
+def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
+    """Return the output items: reasoning, a message unless there are only calls, the calls."""
+    reply = answer.reply
+    items: list[Json] = []
+    if reply.reasoning:
+        items.append(text_item(chat, "reasoning", reasoning_part(reply.reasoning), "completed"))
+    if reply.text or not reply.calls:
+        part = text_part(reply.text, answer.details.logprobs)
+        if answer.refused:
+            part = refusal_part(reply.text)
+        items.append(text_item(chat, "message", part, final_status(answer)))
+    items += [call_item(chat, answer, index) for index in range(len(reply.calls))]
+    return items
+
+
+def final_status(answer: Answer) -> str:
+    return "incomplete" if answer.finish in REASONS else "completed"
+
+
+def text_item(
+    chat: ChatRequest, kind: str, part: dict[str, Json] | None, status: str
+) -> dict[str, Json]:
+    """Return the item `message` or `reasoning`; without a part it has no content yet."""
+    own: dict[str, Json] = {"role": "assistant"} if kind == "message" else {"summary": []}
+    if part is not None and kind == "reasoning" and chat.encodes_reasoning:
+        own["encrypted_content"] = _encoded_reasoning(str(part["text"]))
+    return {
+        "id": f"{ID_PREFIXES[kind]}_{chat.prompt.id}",
+        "type": kind,
+        "status": status,
+        **own,
+        "content": [] if part is None else [part],
+    }
+
+
+ID_PREFIXES = {"message": "msg", "reasoning": "rs"}
+
+
+def text_part(text: str, logprobs: Sequence[TokenLogprob] | None = None) -> dict[str, Json]:
+    """Return the only part of the message."""
+    tokens: list[Json] = msgspec.to_builtins(logprobs or ())
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": tokens}
+
+
+def refusal_part(text: str) -> dict[str, Json]:
+    """Return the only part of a message that refuses."""
+    return {"type": "refusal", "refusal": text}
+
+
+def reasoning_part(text: str) -> dict[str, Json]:
+    """Return the only part of the reasoning."""
+    return {"type": "reasoning_text", "text": text}
+
+
+ENCODED = "waltzrl-base64:"
+"""What precedes reasoning in `encrypted_content`. It is encoded only: the item has it in words."""
+
+
+def _encoded_reasoning(text: str) -> str:
+    return ENCODED + base64.b64encode(text.encode()).decode()
+
+
+def decoded_reasoning(encrypted: str) -> str:
+    """Return the reasoning in our `encrypted_content`; nothing of another's, which is opaque."""
+    if not encrypted.startswith(ENCODED):
+        return ""
+    try:
+        return base64.b64decode(encrypted.removeprefix(ENCODED), validate=True).decode()
+    except ValueError:
+        return ""
+
+
+def call_item(chat: ChatRequest, answer: Answer, index: int) -> dict[str, Json]:
+    """Return a call; of a reply that was cut off, the last is not complete."""
+    calls = answer.reply.calls
+    call, is_cut = calls[index], answer.finish in REASONS and index == len(calls) - 1
+    kind, prefix, key = CALL_ITEMS["custom" if call.kind == "custom" else "function"]
+    return {
+        "id": f"{prefix}_{chat.prompt.id}_{index}",
+        "type": kind,
+        "status": "incomplete" if is_cut else "completed",
+        "call_id": call.id,
+        "name": call.name,
+        key: call.arguments if is_cut or call.kind == "custom" else arguments_of(call),
+    }
+
+
+CALL_ITEMS = {
+    "function": ("function_call", "fc", "arguments"),
+    "custom": ("custom_tool_call", "ctc", "input"),
+}
+"""Kind of a tool -> type of the item of its call, prefix of the item's id, key of its text."""
+
+
+def response(
+    chat: ChatRequest,
+    answer: Answer | None = None,
+    failure: RequestError | None = None,
+    created: int | None = None,
+) -> dict[str, Json]:
+    """Return the response object; without an answer it is in progress, or failed.
+
+    It was created when the request came, unless `created` says otherwise.
+    """
+    status = final_status(answer) if answer else "in_progress"
+    reason = REASONS.get(answer.finish) if answer else None
+    return {
+        "id": f"resp_{chat.prompt.id}",
+        "object": "response",
+        "created_at": created or int(chat.created),
+        "status": "failed" if failure else status,
+        "error": _error(failure) if failure else None,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "model": chat.model,
+        "output": output_items(chat, answer) if answer else [],
+        "usage": _usage(answer) if answer else None,
+        "previous_response_id": None,
+        "store": False,
+        "truncation": "disabled",
+        "service_tier": answer.details.service_tier if answer else None,
+        **_echo(chat.body),
+    }
+
+
+def _echo(chat: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the request's options in the format of this API."""
+    tools, tool_choice = chat.get("tools"), chat.get("tool_choice")
+    response_format = chat.get("response_format")
+    return {
+        "instructions": None,
+        "max_output_tokens": chat.get("max_tokens"),
+        "metadata": chat.get("metadata") or {},
+        "parallel_tool_calls": chat.get("parallel_tool_calls", True),
+        "reasoning": {"effort": chat.get("reasoning_effort"), "summary": None},
+        "temperature": chat.get("temperature"),
+        "text": {
+            "format": _flat(response_format, "json_schema") if response_format else {"type": "text"}
+        },
+        "tool_choice": _flat_tool(tool_choice) if tool_choice else "auto",
+        "tools": [_flat_tool(tool) for tool in tools] if isinstance(tools, list) else [],
+        "top_p": chat.get("top_p"),
+    }
+
+
+def _flat(nested: Json, key: str) -> Json:
+    """Remove the nesting that chats have and this API does not."""
+    inner = nested.get(key) if isinstance(nested, dict) else None
+    return {"type": key, **inner} if isinstance(inner, dict) else nested
+
+
+def _flat_tool(tool: Json) -> Json:
+    flat = _flat(_flat(tool, "function"), "custom")
+    if isinstance(flat, dict) and isinstance(flat.get("format"), dict):
+        return {**flat, "format": _flat(flat["format"], "grammar")}
+    return flat
+
+
+def _usage(answer: Answer) -> dict[str, Json]:
+    read, generated = total_tokens([answer])
+    cached = count_of([answer], "prompt_tokens_details", "cached_tokens")
+    reasoning = count_of([answer], "completion_tokens_details", "reasoning_tokens")
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": cached},
+        "output_tokens": generated,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": read + generated,
+    }
+
+
+def _error(error: RequestError) -> dict[str, Json]:
+    code = "rate_limit_exceeded" if error.kind == "rate_limit" else "server_error"
+    return {"code": code, "message": error_object(error)["message"]}
+
+
+class ResponsesStream:
+    """Writes named, numbered events: items of reasoning, of text, and of calls."""
+
+    def __init__(self, chat: ChatRequest) -> None:
+        self._chat = chat
+        self._number = 0
+        self._texts: list[str] = []
+        """The text of the open item so far."""
+        self._refusal = ""
+        """The text of the open message if it refuses."""
+        self._part = 0
+        """Index of the open item's last part."""
+        self._done: list[Json] = []
+        """The items that are complete."""
+        self._items = 0
+        """Number of output items so far."""
+        self._open = ""
+        """`reasoning` or `message`, the item that is being written, the last; empty if it is
+        complete."""
+
+    def open(self) -> bytes:
+        opening: Json = response(self._chat)
+        return self._event("response.created", response=opening) + self._event(
+            "response.in_progress", response=opening
+        )
+
+    def keepalive(self) -> bytes:
+        return COMMENT
+
+    def reasoning(self, choice: int, delta: str) -> bytes:
+        opening = b""
+        if self._open != "reasoning":
+            opening = self._open_item("reasoning", reasoning_part(""))
+        self._texts.append(delta)
+        return opening + self._content("response.reasoning_text.delta", delta=delta)
+
+    def text(self, choice: int, delta: str) -> bytes:
+        if not delta:
+            return b""
+        opening = b"" if self._open == "message" else self._open_message(text_part(""))
+        self._texts.append(delta)
+        return opening + self._content("response.output_text.delta", delta=delta, logprobs=[])
+
+    def refusal(self, choice: int, text: str) -> bytes:
+        """Write a refusal; the complete message leaves out the text before it, half an object."""
+        part = refusal_part("")
+        if self._open == "message":
+            self._part += 1
+            opening = self._content("response.content_part.added", part=part)
+        else:
+            opening = self._open_message(part)
+        self._refusal = text
+        return opening + self._content("response.refusal.delta", delta=text)
+
+    def retract(self, choice: int, start: int, replacement: str) -> bytes:
+        """Write an event of our own type; the events that close the message have the new text."""
+        self._texts = ["".join(self._texts)[:start], replacement]
+        return self._event("waltz.retract", choice=choice, start=start, replacement=replacement)
+
+    def finish(self, choice: int, answer: Answer) -> bytes:
+        calls = answer.reply.calls
+        opening = b"" if self._open == "message" or calls else self._open_message(text_part(""))
+        closing = (
+            self._close_message(answer) if self._open == "message" else self._close_reasoning()
+        )
+        written = b"".join(self._call(answer, index) for index in range(len(calls)))
+        return opening + closing + written
+
+    def close(self, answers: Sequence[Answer]) -> bytes:
+        answer = answers[0]
+        completed = response(self._chat, answer)
+        if answer.refused:  # its text may begin with what was sent of a draft
+            completed["output"] = self._done
+        return self._event(f"response.{final_status(answer)}", response=completed)
+
+    def error(self, error: RequestError, request_id: str = "") -> bytes:
+        """Write the failed response and an `error` event, on which the official clients raise."""
+        failed = response(self._chat, failure=error)
+        described = error_object(error)
+        return self._event("response.failed", response=failed) + self._event(
+            "error",
+            message=described["message"],
+            code=described["code"],
+            param=described["param"],
+            error=described,
+            request_id=request_id or None,
+        )
+
+    def _open_message(self, part: dict[str, Json]) -> bytes:
+        return self._close_reasoning() + self._open_item("message", part)
+
+    def _open_item(self, kind: str, part: dict[str, Json]) -> bytes:
+        self._open, self._texts, self._part = kind, [], 0
+        self._items += 1
+        item = text_item(self._chat, kind, None, "in_progress")
+        return self._event(
+            "response.output_item.added", output_index=self._items - 1, item=item
+        ) + self._content("response.content_part.added", part=part)
+
+    def _close_reasoning(self) -> bytes:
+        if not self._open:
+            return b""
+        part = reasoning_part("".join(self._texts))
+        done = self._content("response.reasoning_text.done", text=part["text"])
+        return done + self._close_item(part, "completed")
+
+    def _close_message(self, answer: Answer) -> bytes:
+        if self._refusal:
+            done = self._content("response.refusal.done", refusal=self._refusal)
+            return done + self._close_item(refusal_part(self._refusal), final_status(answer))
+        part = text_part("".join(self._texts), answer.details.logprobs)
+        done = self._content(
+            "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
+        )
+        return done + self._close_item(part, final_status(answer))
+
+    def _close_item(self, part: dict[str, Json], status: str) -> bytes:
+        item = text_item(self._chat, self._open, part, status)
+        closing = self._content("response.content_part.done", part=part)
+        self._open = ""
+        self._done.append(item)
+        return closing + self._event(
+            "response.output_item.done", output_index=self._items - 1, item=item
+        )
+
+    def _call(self, answer: Answer, number: int) -> bytes:
+        item = call_item(self._chat, answer, number)
+        kind, key = "response.function_call_arguments", "arguments"
+        named: dict[str, Json] = {"name": item["name"]}
+        if item["type"] == "custom_tool_call":
+            kind, key, named = "response.custom_tool_call_input", "input", {}
+        opening: dict[str, Json] = {**item, "status": "in_progress", key: ""}
+        place: dict[str, Json] = {"output_index": self._items}
+        text_place: dict[str, Json] = {**place, "item_id": item["id"]}
+        self._items += 1
+        self._done.append(item)
+        return (
+            self._event("response.output_item.added", **place, item=opening)
+            + self._event(f"{kind}.delta", **text_place, delta=item[key])
+            + self._event(f"{kind}.done", **text_place, **named, **{key: item[key]})
+            + self._event("response.output_item.done", **place, item=item)
+        )
+
+    def _content(self, kind: str, **fields: Json) -> bytes:
+        """Write an event of the open item's last content part."""
+        place: dict[str, Json] = {
+            "item_id": f"{ID_PREFIXES[self._open]}_{self._chat.prompt.id}",
+            "output_index": self._items - 1,
+            "content_index": self._part,
+        }
+        return self._event(kind, **place, **fields)
+
+    def _event(self, kind: str, **fields: Json) -> bytes:
+        data = msgspec.json.encode({"type": kind, "sequence_number": self._number, **fields})
+        self._number += 1
+        return event(data, kind)

@@ -1,0 +1,1 @@
+"""What happens after an answer: recording, judging, releases, the desk, compliance, backup."""

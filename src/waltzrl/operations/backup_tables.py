@@ -1,0 +1,101 @@
+"""The tables of a memory and of its releases, copied to files and back.
+
+They are read in one transaction while gateways write. What was copied from SQLite can be filled
+into PostgreSQL, which moves a memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Table, update
+
+from waltzrl.errors import InputError
+from waltzrl.operations.release.tables import RELEASE
+from waltzrl.store.database import existing_database, open_database, writing
+from waltzrl.store.dump import check_table, fill_table, is_empty, snapshot, write_table
+from waltzrl.store.memory.erasure import note_export, withdraw_export
+from waltzrl.store.memory.tables import MEMORY
+from waltzrl.store.migrations import SCHEMA_VERSION, VERSION, prepare
+from waltzrl.store.notices import NOTICES
+
+
+def tables() -> list[Table]:
+    """Return the tables of a database that hold what cannot be made again."""
+    groups = (MEMORY.tables, RELEASE.tables, NOTICES.metadata)
+    return [table for group in groups for table in group.sorted_tables]
+
+
+@contextmanager
+def noted(url: str, manifest: Path) -> Iterator[None]:
+    """Let `waltzrl erase` know of the backup with this manifest, unless the block fails.
+
+    Raises:
+        StorageError: the database is unavailable.
+    """
+    engine = existing_database(url)
+    try:
+        prepare(engine, MEMORY, RELEASE)
+        note_export(engine, manifest)
+        try:
+            yield
+        except BaseException:
+            withdraw_export(engine, manifest)
+            raise
+    finally:
+        engine.dispose()
+
+
+def dump_tables(url: str, folder: Path) -> tuple[int, dict[str, int]]:
+    """Copy a database to files; return its version, and the number of rows of each table.
+
+    Raises:
+        StorageError: the database is unavailable.
+    """
+    engine = existing_database(url)
+    try:
+        with snapshot(engine) as connection:
+            return VERSION, {
+                table.name: write_table(connection, table, folder / f"{table.name}.jsonl")
+                for table in tables()
+            }
+    finally:
+        engine.dispose()
+
+
+def fill_tables(url: str, folder: Path, rows: Mapping[str, int], version: int) -> None:
+    """Fill an empty database from files, and compare it with them.
+
+    Args:
+        url: of the database, which is made where there is none.
+        folder: holds the files.
+        rows: by the table that was copied.
+        version: of the database that was copied.
+
+    Raises:
+        InputError: the database is not empty, a file is damaged, or a newer waltzrl wrote them.
+        StorageError: the database is unavailable, or does not hold what was filled in.
+    """
+    if version > VERSION:
+        raise InputError(
+            f"{folder} is of a database of version {version}, and this waltzrl knows versions up to"
+            f" {VERSION}; restore it with the waltzrl that wrote it"
+        )
+    engine = open_database(url)
+    try:
+        prepare(engine, MEMORY, RELEASE)
+        with writing(engine) as connection:
+            for table in tables():
+                if not is_empty(connection, table):
+                    raise InputError(
+                        f"{engine.url.render_as_string()} is not empty: it has {table.name}; "
+                        "restore into a new database"
+                    )
+                if table.name in rows:
+                    path = folder / f"{table.name}.jsonl"
+                    fill_table(connection, table, path)
+                    check_table(connection, table, path)
+            connection.execute(update(SCHEMA_VERSION).values(version=version))
+        prepare(engine, MEMORY, RELEASE)  # brings rows of older versions up to date
+    finally:
+        engine.dispose()

@@ -1,0 +1,32 @@
+"""`waltzrl metrics`: the metrics, alerts and dashboards of the gateway."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def metrics(
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write the rules of Prometheus and the dashboards to."),
+    ] = None,
+    docs: Annotated[
+        str, typer.Option(help="URL where your people read docs/: the runbook links begin with it.")
+    ] = "docs",
+) -> None:
+    """List the metrics and alerts, or write the files for Prometheus and Grafana.
+
+    The files are `prometheus-rules.yml`, and one dashboard of Grafana each below `dashboards`.
+
+    **Example**
+
+    `waltzrl metrics --out deploy --docs https://git.example.com/waltzrl/blob/main/docs`
+    """
+    from waltzrl.operations.monitoring.files import alerts_table, metrics_table, write_monitoring
+
+    if out is None:
+        print(f"{metrics_table()}\n\n{alerts_table()}")
+        return
+    for path in write_monitoring(out, docs):
+        print(path)

@@ -1,0 +1,315 @@
+"""The review desk as an ASGI application: log-in, routes, and one boundary for errors.
+
+browser -> cookie -> session -> page, with what the role may see and do
+"""
+
+import asyncio
+import hashlib
+import logging
+import re
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from waltzrl.errors import RequestError, StorageError
+from waltzrl.gateway.access import KeyRing
+from waltzrl.gateway.keys import Caller
+from waltzrl.gateway.limits import RateLimits
+from waltzrl.operations.desk.audit import show_audit, verify_audit
+from waltzrl.operations.desk.bundles import show_bundle, show_bundles
+from waltzrl.operations.desk.collaborations import label_collaboration, show_collaboration
+from waltzrl.operations.desk.labels import label_many
+from waltzrl.operations.desk.overview import move_release, show_overview
+from waltzrl.operations.desk.people import find_person, show_people
+from waltzrl.operations.desk.plans import show_picture, show_plan, show_plans
+from waltzrl.operations.desk.queue import (
+    export_collaborations,
+    search_collaborations,
+    show_collaborations,
+)
+from waltzrl.operations.desk.request import (
+    ConsoleSource,
+    PageRequest,
+    is_https,
+    page,
+    read_cookie,
+    read_form,
+    read_query,
+    redirect,
+)
+from waltzrl.operations.desk.session import COOKIE, HOURS, Session
+from waltzrl.operations.desk.trends import show_trends
+from waltzrl.operations.desk.workqueues import change_queue, open_next, show_queues
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+View = Callable[[PageRequest], Response]
+"""Builds a page in a thread of its own: it may block."""
+
+CONCURRENT_PAGES = 2
+"""Pages that are built at the same time: the gateway needs the threads for its answers."""
+WRONG_KEYS = Caller(name="log-in", requests_per_minute=20, burst=10)
+"""How many log-ins may fail, all together. A right key always logs in: 256 bits cannot be guessed,
+and one caller's failures must not lock out the others."""
+DESK_URL = re.compile(r"/desk(?:/(?!.*\.\.)[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?", re.ASCII)
+"""Where a log-in may lead: to no other site, and not out of the desk."""
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers send no Origin with forms
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+TITLES = {
+    403: "Not allowed",
+    404: "Not found",
+    409: "Conflict",
+    500: "Internal error",
+    503: "Unavailable",
+}
+
+logger = logging.getLogger(__name__)
+
+
+def log_out(request: PageRequest) -> Response:
+    """End the session, on the server too, and remove the cookie."""
+    request.session.end(request.source.memory.store)
+    response = redirect("/desk/login")
+    secure = is_https(request.http)
+    response.delete_cookie(COOKIE, path="/desk", secure=secure, httponly=True, samesite="lax")
+    return response
+
+
+def no_such_page(_: PageRequest) -> Response:
+    raise RequestError(404, "not_found", "this page does not exist")
+
+
+class Console:
+    """Serves every path from `/desk` on."""
+
+    def __init__(
+        self, keys: KeyRing, source: ConsoleSource, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Prepare the pages.
+
+        Args:
+            keys: of the gateway; those with a role log in.
+            source: what is shown and steered.
+            clock: seconds since the epoch.
+        """
+        self._keys = keys
+        self._source = source
+        self._clock = clock
+        self._failures = RateLimits()
+        self._places = asyncio.Semaphore(CONCURRENT_PAGES)
+        routes = {
+            "/desk/login": self._login,
+            "/desk/logout": self._endpoint(post=log_out),
+            "/desk": self._endpoint(get=show_overview),
+            "/desk/release": self._endpoint(post=move_release),
+            "/desk/bundles": self._endpoint(get=show_bundles),
+            "/desk/bundles/{bundle_id}": self._endpoint(get=show_bundle),
+            "/desk/collaborations": self._endpoint(
+                get=show_collaborations, post=search_collaborations
+            ),
+            "/desk/collaborations/{evaluation_id:path}": self._endpoint(
+                get=show_collaboration, post=label_collaboration
+            ),
+            "/desk/labels": self._endpoint(post=label_many),
+            "/desk/queues": self._endpoint(get=show_queues, post=change_queue),
+            "/desk/queues/next": self._endpoint(get=open_next),
+            "/desk/export": self._endpoint(get=export_collaborations),
+            "/desk/trends": self._endpoint(get=show_trends),
+            "/desk/plans": self._endpoint(get=show_plans),
+            "/desk/plans/{plan_id:path}": self._endpoint(get=show_plan),
+            "/desk/pictures/{plan_id:path}": self._endpoint(get=show_picture),
+            "/desk/people": self._endpoint(get=show_people, post=find_person),
+            "/desk/audit": self._endpoint(get=show_audit, post=verify_audit),
+        }
+        self._router = Router(
+            [
+                Route("/desk/desk.css", asset("desk.css", "text/css")),
+                Route("/desk/desk.js", asset("desk.js", "text/javascript")),
+                *(Route(path, serve, methods=["GET", "POST"]) for path, serve in routes.items()),
+            ],
+            redirect_slashes=False,
+            default=self._no_route,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, as ASGI 3 defines it."""
+        if scope["type"] != "http":
+            return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = dict(message["headers"])  # a picture has a policy of its own
+                common = [header for header in ENCODED_HEADERS if header[0] not in own]
+                message["headers"] = [*message["headers"], *common]
+            elif scope["method"] == "HEAD":
+                message["body"] = b""
+            await send(message)
+
+        scope = {**scope, "path": scope["path"].rstrip("/")}
+        if scope["method"] not in {"GET", "HEAD", "POST"}:
+            error = RequestError(405, "invalid_request", f"{scope['method']} is not supported")
+            await _problem_page(error)(scope, receive, send_safely)
+            return
+        try:
+            await self._router(scope, receive, send_safely)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001 - the boundary of what is served without a session
+            await _problem_page(_reported(error))(scope, receive, send_safely)
+
+    def _endpoint(self, *, get: View = no_such_page, post: View = no_such_page) -> Endpoint:
+        """Let views answer requests with a valid session and, if they are forms, its token."""
+
+        async def serve(request: Request) -> Response:
+            session = Session.resume(self._keys, read_cookie(request, COOKIE), self._clock())
+            fault = None
+            query: Mapping[str, str] = {}
+            form: Mapping[str, str] = {}
+            try:
+                query = read_query(request)
+                form = await read_form(request) if request.method == "POST" else {}
+            except RequestError as error:
+                fault = error
+            if session is None:
+                return _ask_to_log_in(request, query) if fault is None else _problem_page(fault)
+            visit = PageRequest(
+                source=self._source,
+                session=session,
+                http=request,
+                query=query,
+                form=form,
+                now=self._clock(),
+                people=self._keys.reviewers(),
+            )
+            async with self._places:
+                return await asyncio.to_thread(_answer, visit, get, post, fault)
+
+        return serve
+
+    async def _no_route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._endpoint()(Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def _login(self, request: Request) -> Response:
+        if request.method == "POST":
+            return self._log_in(request, await read_form(request))
+        return _login_page(read_query(request))
+
+    def _log_in(self, request: Request, form: Mapping[str, str]) -> Response:
+        session = Session.begin(self._keys, form.get("key", "").strip(), self._clock())
+        if session is not None:
+            logger.info("%s (%s) logged in at the review desk", session.key.name, session.key.id)
+            response = redirect(_wanted_page(form))
+            response.set_cookie(
+                COOKIE,
+                session.cookie,
+                max_age=HOURS * 3600,
+                path="/desk",
+                secure=is_https(request),
+                httponly=True,
+                samesite="lax",
+            )
+            return response
+        try:
+            self._failures.take(WRONG_KEYS)
+        except RequestError:
+            return _login_page(form, "Too many failed log-ins; try again in a minute.", 429)
+        logger.warning("refused a log-in at the review desk: the key is invalid or has no role")
+        if self._keys.is_open:
+            return _login_page(form, "This gateway has no API keys; start it with --keys.", 403)
+        return _login_page(form, "This key is invalid or has no role.", 403)
+
+
+def asset(name: str, media_type: str) -> Endpoint:
+    """Serve a file of the package; the browser asks each time whether it has changed."""
+    content = Path(__file__).with_name(name).read_bytes()
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    headers = {"etag": tag, "cache-control": "no-cache"}
+
+    async def serve(request: Request) -> Response:
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type=media_type)
+
+    return serve
+
+
+def _answer(visit: PageRequest, get: View, post: View, fault: RequestError | None) -> Response:
+    """Show a page, or do what a form says; whatever fails, the page keeps its navigation.
+
+    Args:
+        visit: by a session.
+        get: shows the page.
+        post: does what a form says.
+        fault: of the request's fields, which could not be read; None if they were.
+    """
+    try:
+        if visit.session.is_ended(visit.source.memory.store):
+            return _ask_to_log_in(visit.http, visit.query)
+        if fault is None and visit.http.method == "POST":
+            visit.require_token()
+            return post(visit)
+        if fault is None:
+            return get(visit)
+    except Exception as error:  # noqa: BLE001 - the boundary of what is served to a session
+        fault = _reported(error)
+    standing = None
+    with suppress(Exception):  # the page that reports a failure must not fail by it
+        standing = visit.standing_release()
+    return _problem_page(fault, session=visit.session, standing=standing, here=visit.path)
+
+
+def _ask_to_log_in(request: Request, query: Mapping[str, str]) -> Response:
+    path = request.scope["path"]
+    if path in ("/desk", "/desk/logout"):
+        return redirect("/desk/login")
+    wanted = quote(path) + ("?" + urlencode(query) if query else "")
+    if request.method == "POST":
+        back = {"to": wanted} if path.startswith("/desk/collaborations/") else {}
+        return _login_page(back, "Your session has ended; nothing was changed.", 403)
+    return redirect(f"/desk/login?{urlencode({'to': wanted})}")
+
+
+def _login_page(fields: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
+    return page("login.html", status, problem=problem, wanted=_wanted_page(fields))
+
+
+def _wanted_page(fields: Mapping[str, str]) -> str:
+    """Return the page that asked for the log-in; the overview if it is not one of ours."""
+    return fields["to"] if DESK_URL.fullmatch(fields.get("to", "")) else "/desk"
+
+
+def _problem_page(error: RequestError, **context: object) -> Response:
+    title = TITLES.get(error.status, "Request failed")
+    return page("problem.html", error.status, title=title, problem=str(error), **context)
+
+
+def _reported(error: Exception) -> RequestError:
+    """Return what a page says of an exception, and log what an operator needs to know."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, StorageError):
+        logger.error("%s", error)
+        message = "the database is unavailable; the gateway still answers, and its log has details"
+        return RequestError(503, "overloaded", message)
+    # without the message: a database's may quote what users wrote
+    lines = "".join(traceback.format_tb(error.__traceback__))
+    logger.error("the review desk failed: %s\n%s", type(error).__name__, lines)
+    return RequestError(500, "internal", "the gateway's log has details")

@@ -1,0 +1,168 @@
+"""The evidence curve: how strong the case against a candidate was, as coordinates of a drawing.
+
+What decides is the weighted sum of the tests' e-values. Each test is drawn with what it adds to
+that sum, so that all lines and the value that rolls back have one scale, and none is above the sum.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from math import ceil, floor, log10
+from typing import NamedTuple
+
+import msgspec
+
+from waltzrl.foundation.texts import number
+from waltzrl.operations.release.decision import WEIGHTS
+from waltzrl.operations.release.state import place
+from waltzrl.operations.release.view import ALL, CurvePoint, ReleaseView
+
+WIDTH, HEIGHT = 900, 300
+LEFT, RIGHT, TOP, BOTTOM = 52, 210, 26, 28
+"""Margins, in the drawing's units."""
+MIN_E_VALUE, MAX_E_VALUE = 0.01, 1e6
+"""What is beyond these is drawn at the edge."""
+DRAWN_TESTS = 3
+"""Tests that are drawn beside their sum: those that ever added most."""
+LABEL_GAP = 16.0
+MOVE_GAP = 70.0
+"""Of moves nearer to each other than this, only the first has a label."""
+HOURS_WITH_DATE = 36
+
+
+class CurveLine(NamedTuple):
+    """What one test adds over time, or the sum of all."""
+
+    name: str
+    points: str
+    """Of an SVG polyline."""
+    last: float
+    label_y: float
+
+
+class AxisLabel(NamedTuple):
+    """A label at a coordinate of an axis."""
+
+    at: float
+    text: str
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole drawing."""
+
+    lines: tuple[CurveLine, ...]
+    """The sum of all tests comes last, on top."""
+    values: tuple[AxisLabel, ...]
+    times: tuple[AxisLabel, ...]
+    moves: tuple[AxisLabel, ...]
+    limit: AxisLabel
+
+
+def draw_curve(view: ReleaseView, needed: float) -> Curve | None:
+    """Draw a release's evidence; None while there is nothing to draw.
+
+    Args:
+        view: of the release.
+        needed: the e-value that rolls back.
+    """
+    if len({point.time for point in view.curve}) < 2:
+        return None
+    points = [_added(point) for point in view.curve]
+    times = _TimeAxis(view.history[0].time, max(point.time for point in points))
+    values = _ValueAxis.covering([needed, *(point.e_value for point in points)])
+    return Curve(
+        lines=tuple(_lines(points, times, values)),
+        values=tuple(
+            AxisLabel(values.coordinate(10.0**power), number(10.0**power))
+            for power in values.decades
+        ),
+        times=tuple(times.labels()),
+        moves=tuple(_moves(view, times)),
+        limit=AxisLabel(values.coordinate(needed), f"rolls back at {number(needed)}"),
+    )
+
+
+def _added(point: CurvePoint) -> CurvePoint:
+    """Return what a test adds to the sum."""
+    metric = point.metric
+    return point if metric == ALL else point._replace(e_value=point.e_value * WEIGHTS[metric])
+
+
+class _TimeAxis(NamedTuple):
+    """The axis of time."""
+
+    first: float
+    last: float
+
+    def coordinate(self, seconds: float) -> float:
+        share = (seconds - self.first) / max(self.last - self.first, 1e-9)
+        return round(LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT), 1)
+
+    def labels(self) -> Iterable[AxisLabel]:
+        span = self.last - self.first
+        form = "%b %d %H:%M" if span > HOURS_WITH_DATE * 3600 else "%H:%M"
+        form = "%H:%M:%S" if span < 600 else form
+        for part in range(5):
+            at = self.first + span * part / 4
+            yield AxisLabel(self.coordinate(at), datetime.fromtimestamp(at, UTC).strftime(form))
+
+
+class _ValueAxis(NamedTuple):
+    """The axis of e-values, in powers of ten."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def covering(cls, values: Sequence[float]) -> "_ValueAxis":
+        powers = [log10(min(max(value, MIN_E_VALUE), MAX_E_VALUE)) for value in values]
+        return cls(min(floor(min(powers)), -1), max(ceil(max(powers) + 0.1), 2))
+
+    @property
+    def decades(self) -> range:
+        return range(self.low, self.high + 1)
+
+    def coordinate(self, value: float) -> float:
+        power = log10(min(max(value, MIN_E_VALUE), MAX_E_VALUE))
+        share = (power - self.low) / (self.high - self.low)
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+
+
+def _lines(points: Sequence[CurvePoint], times: _TimeAxis, values: _ValueAxis) -> list[CurveLine]:
+    series: dict[str, list[CurvePoint]] = defaultdict(list)
+    for point in points:
+        series[point.metric].append(point)
+    tests = [name for name in series if name != ALL]
+    strongest = sorted(tests, key=lambda name: -max(p.e_value for p in series[name]))[:DRAWN_TESTS]
+    drawn = [*reversed(strongest), *([ALL] if ALL in series else [])]
+    ends = {name: values.coordinate(series[name][-1].e_value) for name in drawn}
+    labels = _apart(ends)
+    return [
+        CurveLine(
+            name=name,
+            points=" ".join(
+                f"{times.coordinate(p.time)},{values.coordinate(p.e_value)}" for p in series[name]
+            ),
+            last=series[name][-1].e_value,
+            label_y=labels[name],
+        )
+        for name in drawn
+    ]
+
+
+def _apart(ends: dict[str, float]) -> dict[str, float]:
+    """Move labels up where they would overlap."""
+    placed: dict[str, float] = {}
+    above = HEIGHT - BOTTOM + LABEL_GAP
+    for name, y in sorted(ends.items(), key=lambda end: -end[1]):
+        above = placed[name] = min(y, above - LABEL_GAP)
+    return placed
+
+
+def _moves(view: ReleaseView, times: _TimeAxis) -> Iterable[AxisLabel]:
+    last = -MOVE_GAP
+    for move in view.history:
+        at = times.coordinate(move.time)
+        is_apart = at - last >= MOVE_GAP
+        yield AxisLabel(at, place(move.after, move.percentage) if is_apart else "")
+        last = at if is_apart else last

@@ -1,0 +1,236 @@
+"""The overview: how each bundle did lately, where the release stands, and what moves it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple, get_args
+
+from starlette.responses import Response
+
+from waltzrl.errors import InputError, RequestError
+from waltzrl.evaluation.judges.agreement import agreement
+from waltzrl.evaluation.sample_correction import (
+    RateEstimate,
+    judged_rate,
+    labelled_samples,
+    observed_rate,
+)
+from waltzrl.operations.desk.curve import Curve, draw_curve
+from waltzrl.operations.desk.queue import SLOWER, list_path, sample_offers
+from waltzrl.operations.desk.request import PageRequest, redirect
+from waltzrl.operations.release.decision import WEIGHTS
+from waltzrl.operations.release.evidence import Arm
+from waltzrl.operations.release.plan import METRICS, WORDS, Metric
+from waltzrl.operations.release.state import Action, Release
+from waltzrl.operations.release.view import ALL, ReleaseView
+from waltzrl.store.memory.counts import BundleCounts, ServedCounts
+
+WINDOWS = {"hour": 3600.0, "day": 86_400.0}
+ACTIONS: tuple[Action, ...] = tuple(action for action in get_args(Action) if action != "propose")
+MAX_REASON = 300
+ARMS: dict[Arm, str] = {
+    "serving": "serving bundle",
+    "candidate": "candidate",
+    "shadow": "candidate in shadow",
+}
+TEST_NAMES: dict[str, str] = {
+    ALL: "all together",
+    **dict[str, str](WORDS.items()),
+    "unsafe_limit": "unsafe replies, limit",
+    "needless_limit": "over-refusals, limit",
+}
+CONSEQUENCES: dict[Action, str] = {
+    "advance": "Moves the candidate to the next step now, even if evidence is missing.",
+    "hold": "Keeps the candidate at this step until it is resumed. It is still rolled back if it "
+    "is worse.",
+    "resume": "Lets the release advance again as the evidence allows.",
+}
+"""Shown before an operator confirms an action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleRow:
+    """One bundle in the table of what was served."""
+
+    counts: BundleCounts
+    rates: Mapping[str, RateEstimate]
+    listed: Mapping[str, str]
+    """Addresses of what each rate counts as bad."""
+
+
+class ReleaseStage(NamedTuple):
+    """A stage on the release's way to full traffic."""
+
+    name: str
+    is_past: bool
+    is_here: bool
+
+
+class TestResult(NamedTuple):
+    """One test of the candidate."""
+
+    name: str
+    weight: float
+    e_value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseCard:
+    """The newest release, as its template shows it."""
+
+    view: ReleaseView
+    stages: tuple[ReleaseStage, ...]
+    tests: tuple[TestResult, ...]
+    listed: Mapping[Arm, Mapping[Metric, str]]
+    """Addresses of what each metric counts as bad in each arm."""
+    curve: Curve | None
+    actions: tuple[tuple[Action, str], ...]
+    """What an operator may do besides rolling back, each with its consequence."""
+
+
+def show_overview(request: PageRequest) -> Response:
+    """Show the rates of the last hour or day, the newest release, and how far people agree."""
+    window = request.query.get("window", "hour")
+    seconds = WINDOWS.get(window, WINDOWS["hour"])
+    memory, view = request.source.memory, request.source.releases.view()
+    since, served = request.now - seconds, memory.rates(request.now - seconds)
+    rows = [
+        BundleRow(
+            counts=counts, rates=served_rates(counts), listed=_listed_rates(counts.bundle, since)
+        )
+        for counts in served
+    ]
+    return request.page(
+        "overview.html",
+        window=window if window in WINDOWS else "hour",
+        windows=list(WINDOWS),
+        rows=rows,
+        scales=scales_of([row.rates for row in rows]),
+        card=None if view is None else release_card(view),
+        changes=() if view is None else request.source.releases.changes(view.release),
+        raters={
+            question: agreement([first for first, _ in pairs], [second for _, second in pairs])
+            for question, pairs in memory.double_answers().items()
+            if pairs
+        },
+        arms=ARMS,
+        metrics=METRICS,
+        names=TEST_NAMES,
+        samples=sample_offers(served),
+    )
+
+
+def move_release(request: PageRequest) -> Response:
+    """Do to the release what the form says, if it has not moved since the form was loaded.
+
+    Raises:
+        RequestError: 403, 400 for an incomplete form, 404, or 409 when it cannot be done any more.
+    """
+    request.require("operator")
+    form = request.form
+    why = request.source.redact(" ".join(form.get("why", "").split())[:MAX_REASON])
+    action = next((action for action in ACTIONS if action == form.get("action")), None)
+    if not why or action is None:
+        raise RequestError(400, "invalid_request", "choose an action and give a reason")
+    book = request.source.releases
+    release = book.release(form.get("release", ""))
+    if release is None:
+        raise RequestError(404, "not_found", "this release does not exist")
+    # a roll-back is safe at every step, and must not be lost to a race
+    if action != "roll_back" and str(release.version) != form.get("version"):
+        raise RequestError(409, "conflict", "the release has changed; reload the page")
+    try:
+        book.move(release, action, request.session.key.name, why)
+    except InputError as error:
+        raise RequestError(409, "conflict", str(error)) from error
+    return redirect("/desk")
+
+
+def served_rates(counts: ServedCounts) -> dict[str, RateEstimate]:
+    """Estimate rates, the judge's corrected by people's labels once there are enough."""
+    labels = labelled_samples(counts.labels)
+    return {
+        "unsafe (reviewer)": observed_rate(counts.unsafe_left, counts.reviewed),
+        "unsafe (judge)": judged_rate(counts.unsafe, counts.unsafe_scored, labels["unsafe"]),
+        "over-refusals": judged_rate(counts.needless, counts.needless_scored, labels["needless"]),
+        "revised": observed_rate(counts.revised, counts.answers),
+        "refused": observed_rate(counts.refused, counts.answers),
+        "errors": observed_rate(counts.errors, counts.answers),
+        "thumbs down": observed_rate(counts.thumbs_down, counts.thumbs_up + counts.thumbs_down),
+    }
+
+
+def scales_of(rows: Sequence[Mapping[str, RateEstimate]]) -> dict[str, float]:
+    """Return the right end of all bars of each column: the highest bound in it, never 0."""
+    return {
+        name: max([row[name].high for row in rows if row[name].n], default=0.0) or 1.0
+        for name in (rows[0] if rows else ())
+    }
+
+
+def release_card(view: ReleaseView) -> ReleaseCard:
+    """Gather what the overview shows of the newest release."""
+    decision = view.decision
+    e_values = {} if decision is None else decision.e_values
+    return ReleaseCard(
+        view=view,
+        stages=tuple(_stages(view)),
+        tests=tuple(
+            TestResult(TEST_NAMES[test], WEIGHTS[test], e_value)
+            for test, e_value in e_values.items()
+        ),
+        listed={}
+        if decision is None
+        else {arm: _listed_metrics(view.release, arm) for arm in decision.rates},
+        curve=None if decision is None else draw_curve(view, decision.needed),
+        actions=tuple((action, CONSEQUENCES[action]) for action in _actions(view.release)),
+    )
+
+
+def _listed_rates(bundle: str, since: float) -> dict[str, str]:
+    """Return the address of what each of `served_rates` counts as bad."""
+    counted = {
+        "unsafe (reviewer)": {"safe": "no"},
+        "unsafe (judge)": {"judge": "unsafe"},
+        "over-refusals": {"judge": "needless"},
+        "revised": {"decision": "revised"},
+        "refused": {"decision": "refused"},
+        "errors": {"decision": "error"},
+        "thumbs down": {"thumb": "down"},
+    }
+    begin = datetime.fromtimestamp(since, UTC).replace(tzinfo=None).isoformat()
+    served = {"bundle": bundle, "served": "users", "since": begin}
+    return {name: list_path({**filters, **served}) for name, filters in counted.items()}
+
+
+def _listed_metrics(release: Release, arm: Arm) -> dict[Metric, str]:
+    """Return the address of what each metric counts as bad in an arm of a release."""
+    counted: dict[Metric, dict[str, str]] = {
+        "unsafe": {"judge": "unsafe"},
+        "needless": {"judge": "needless"},
+        "revision_failed": {"decision": "refused"},
+        "error": {"decision": "error"},
+        "slow": {SLOWER: f"{release.plan.slow_milliseconds:.0f}"},
+    }
+    served = {"release": release.id, "arm": arm, "served": "answers"}
+    return {metric: list_path({**filters, **served}) for metric, filters in counted.items()}
+
+
+def _stages(view: ReleaseView) -> list[ReleaseStage]:
+    release, plan = view.release, view.release.plan
+    names = [f"{step.percentage:g} %" for step in plan.canary]
+    names = [*(["shadow"] if plan.shadow else []), *names, "full"]
+    match view.history[-1].before if release.state == "rolled_back" else release.state:
+        case "canary":
+            here = release.step + (1 if plan.shadow else 0)
+        case "full":
+            here = len(names) - 1
+        case _:
+            here = 0
+    return [ReleaseStage(name, number < here, number == here) for number, name in enumerate(names)]
+
+
+def _actions(release: Release) -> list[Action]:
+    if not release.is_open:
+        return []
+    return ["resume"] if release.held else ["advance", "hold"]

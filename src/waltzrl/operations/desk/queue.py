@@ -1,0 +1,548 @@
+"""The list of collaborations as a queue: filters, orders, search, totals, and an export as CSV.
+
+The address of a list says all that it shows. The pages of its collaborations keep it, so that they
+know what comes next.
+"""
+
+import csv
+import io
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import NamedTuple, get_args
+from urllib.parse import quote, urlencode
+
+from msgspec import structs
+from starlette.responses import Response
+
+from waltzrl.agents.rules import CATEGORIES
+from waltzrl.errors import InputError, RequestError
+from waltzrl.evaluation.sample_correction import labelled_samples
+from waltzrl.operations.desk import rendering
+from waltzrl.operations.desk.request import NO_STORE, PageRequest, redirect
+from waltzrl.records import Verdict
+from waltzrl.store.memory.counts import BundleCounts
+from waltzrl.store.memory.items import Filter, Json
+from waltzrl.store.memory.labels import Selection, in_force
+from waltzrl.store.memory.queue import Order, QueuedEvaluation, QueueSelection, Rated
+from waltzrl.store.memory.schemas import ROUTE, SafetyEvaluation
+from waltzrl.store.memory.workqueues import WorkQueue, find_queue, read_queues
+
+LIST = "/desk/collaborations"
+EXPORT = "/desk/export"
+LABELS = "/desk/labels"
+QUEUES = "/desk/queues"
+ROWS = 50
+MAX_EXCERPT = 140
+"""Characters of a request and of a reply that a row shows."""
+MAX_SEARCH = 500
+"""Characters."""
+MAX_BUNDLES = 20
+MAX_EXPORTED = 10_000
+DAY = 86_400.0
+UNCERTAIN = 0.25
+"""A risk is uncertain if it is at most this far from a half."""
+
+ORDERS: dict[Order, str] = {
+    "newest": "the newest first",
+    "risk": "the highest risk first",
+    "uncertainty": "the most uncertain risk first",
+    "disagreement": "where the judge disagrees first",
+    "sample": "a random sample, which measures the judge",
+}
+FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
+    "decision": {
+        name: (name, {"decision": name}) for name in ("draft", "revised", "refused", "error")
+    },
+    "safe": {
+        "yes": ("safe", {"safe": True}),
+        "no": ("unsafe", {"safe": False}),
+        "unknown": ("not reviewed", {"safe": None}),
+    },
+    "judge": {
+        "unsafe": ("unsafe", {"verdict": {"unsafe": True}}),
+        "needless": ("over-refusal", {"verdict": {"overrefuses": True}}),
+        "good": ("neither", {"verdict": {"unsafe": False, "overrefuses": False}}),
+        "unscored": ("unscored", {"verdict": {"$ne": None, "unsafe": None}}),
+        "none": ("not sampled", {"verdict": None}),
+    },
+    "label": {
+        "correct": ("correct", {"label": "correct"}),
+        "unsafe": ("unsafe", {"label": "unsafe"}),
+        "needless_refusal": ("over-refusal", {"label": "needless_refusal"}),
+        "unhelpful": ("wrong or unhelpful", {"label": "unhelpful"}),
+        "unclear": ("can\N{RIGHT SINGLE QUOTATION MARK}t tell", {"label": "unclear"}),
+        "disputed": ("disputed", {"label": "disputed"}),
+        "none": ("none", {"label": None}),
+    },
+    "thumb": {name: (name, {"thumb": name}) for name in ("up", "down")},
+    "served": {
+        "users": ("to users", {"arm": {"$ne": "shadow"}, "api": {"$ne": ROUTE}}),
+        "answers": ("without reviews", {"mode": {"$ne": "review"}}),
+    },
+    "arm": {name: (name, {"arm": name}) for name in ("serving", "candidate", "shadow")},
+    "category": {name: (name.replace("_", " "), {"category": name}) for name in CATEGORIES},
+}
+"""Field of an address -> its value there -> what the form calls it, and the memory's filter."""
+RATED: dict[Rated, str] = {"no": "not by me", "others": "by others, not by me", "yes": "by me"}
+ASSIGNED = {"me": "me", "nobody": "nobody"}
+TEXT_FILTERS = {"release": "release", "who": "key", "subject": "user", "model": "model"}
+"""Fields that are compared as they are typed, and their names."""
+DATES = {"since": "from", "until": "to"}
+NAMES = {"safe": "reviewer", "rated": "labelled", "assigned": "assigned to"}
+"""What the form calls a field, where it is not the field's own name."""
+SLOWER = "slower"
+"""Field of an address: only what took more milliseconds."""
+KEPT = (
+    *(*FILTERS, "rated", "assigned", *TEXT_FILTERS, "bundle", SLOWER, *DATES),
+    *("sort", "found", "queue"),
+)
+"""Fields of an address that say which list it is; beside them are `after` and `done`."""
+REDACTED = (
+    "what you search for is redacted before it is stored, so no text holds it; search for other "
+    "words of the same text"
+)
+HIDDEN = ("decision", "category", "risk", "reviewer", "judge", "label", "replies", "requests")
+"""Columns of an export that say what others hold of a collaboration."""
+
+
+class SampleOffer(NamedTuple):
+    """The random sample of a bundle's answers, which people may label."""
+
+    bundle: str
+    path: str
+    judged: int
+    """Answers that the judge has judged."""
+    labelled: int
+    """Of these, in the sample."""
+    lacking: int
+    """Labels that are at least missing before the judge's rates are corrected."""
+
+
+class FilterOption(NamedTuple):
+    """A filter of the form."""
+
+    field: str
+    name: str
+    values: tuple[tuple[str, str], ...]
+    """Each value in the address, and what the form calls it."""
+
+
+class JustLabelled(NamedTuple):
+    """What the last form labelled."""
+
+    ids: list[str]
+    words: str
+    """As what; empty where that is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollaborationRow:
+    """One collaboration in the list."""
+
+    evaluation: SafetyEvaluation
+    path: str
+    request: str
+    """Its beginning; empty when no text is stored."""
+    reply: str
+    """The beginning of what was returned."""
+    risk: float | None
+    rules: tuple[str, ...]
+    judge: str
+    """Empty when it was not asked."""
+    reasons: tuple[str, ...]
+    """Why it may be worth a look."""
+    is_blind: bool
+    """Whether verdicts and labels are hidden."""
+
+
+def list_query(request: PageRequest) -> dict[str, str]:
+    """Return the fields of the address that say which list it is, or is part of."""
+    return {name: request.query[name] for name in KEPT if name in request.query}
+
+
+def with_query(path: str, query: Mapping[str, str]) -> str:
+    """Return an address."""
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def list_path(query: Mapping[str, str]) -> str:
+    """Return the address of a list."""
+    return with_query(LIST, query)
+
+
+def path_of(evaluation_id: str, query: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the address of a collaboration's page, as part of a list."""
+    # an id may hold slashes
+    return with_query(f"{LIST}/{quote(evaluation_id, safe='')}", query)
+
+
+def selection_of(request: PageRequest) -> QueueSelection:
+    """Return which evaluations the address lists; what it does not know matches nothing.
+
+    Raises:
+        RequestError: 403 for viewers who search, 404 for a queue that does not exist.
+    """
+    queue = queue_of(request)
+    return (
+        _selection(request, list_query(request))
+        if queue is None
+        else queue_selection(request, queue)
+    )
+
+
+def queue_of(request: PageRequest) -> WorkQueue | None:
+    """Return the named queue that the address is part of; None for any other list.
+
+    Raises:
+        RequestError: 404.
+    """
+    name, queue = request.query.get("queue"), None
+    if name is None:
+        return None
+    with suppress(InputError):  # it is no name of a queue
+        queue = find_queue(request.source.memory.store, name)
+    if queue is None:
+        raise RequestError(404, "not_found", f"there is no queue {name!r}; see the page Queues")
+    return queue
+
+
+def queue_selection(request: PageRequest, queue: WorkQueue) -> QueueSelection:
+    """Return which evaluations a queue holds, labelled or not."""
+    selection = _selection(request, queue.filters)
+    ends = [end for end in (selection.until, queue.until) if end is not None]
+    return structs.replace(selection, until=min(ends, default=None))
+
+
+def blind_to(request: PageRequest, ids: Sequence[str]) -> frozenset[str]:
+    """Return of which collaborations a person may not see what judges and others say of them.
+
+    Those are what they may still be given by a queue that is blind, by whatever way they come.
+    """
+    if not ids or not request.session.may("annotator"):
+        return frozenset()
+    memory, name = request.source.memory, request.session.key.name
+    hidden: set[str] = set()
+    for queue in read_queues(memory.store):
+        if queue.blind and queue.is_for(name):
+            selection = structs.replace(
+                queue_selection(request, queue),
+                ids=tuple(ids),
+                rater=memory.rater(name),
+                needs=queue.labels_each,
+            )
+            hidden.update(memory.ids(selection))
+    return frozenset(hidden)
+
+
+def _selection(request: PageRequest, query: Mapping[str, str]) -> QueueSelection:
+    me = request.source.memory.rater(request.session.key.name)
+    filters: dict[str, Json] = {}
+    for name in (*FILTERS, *TEXT_FILTERS, "bundle"):
+        if name in query:
+            known = FILTERS.get(name, {}).get(query[name])
+            filters |= {name: query[name]} if known is None else known[1]
+    if "assigned" in query:
+        filters["assignee"] = {"me": me, "nobody": None}.get(
+            query["assigned"], request.source.memory.rater(query["assigned"])
+        )
+    if query.get(SLOWER, "").isdecimal():
+        filters["milliseconds"] = {"$gt": int(query[SLOWER])}
+    until = _day(query.get("until", ""))
+    words = None
+    if "found" in query:
+        request.require("annotator")
+        words = request.session.unseal(query["found"]) or ""
+    return QueueSelection(
+        order=_order(query),
+        filters=filters,
+        since=_day(query.get("since", "")),
+        until=None if until is None else until + DAY,
+        words=words,
+        rater=me,
+        rated=next((rated for rated in RATED if rated == query.get("rated")), None),
+    )
+
+
+def way_to_label(query: Mapping[str, str], queue: WorkQueue | None) -> Selection:
+    """Return how a person came to what they label.
+
+    Args:
+        query: the fields of its list's address.
+        queue: the named queue that the list is of.
+    """
+    if queue is not None:
+        query = {**queue.filters, **({} if queue.until is None else {"until": ""})}
+    order = _order(query)
+    if "found" in query:
+        return "search"
+    if order == "sample":  # of one bundle, or of each
+        is_whole = query.get("rated") in (None, "no") and set(query) <= {"sort", "rated", "bundle"}
+        return "sample" if is_whole else "filter"
+    return order if set(query) <= {"sort"} else "filter"
+
+
+def sample_offers(served: Sequence[BundleCounts]) -> list[SampleOffer]:
+    """Offer the random sample of each bundle of which the judge has judged anything."""
+    offers = []
+    for counts in served:
+        labels = labelled_samples(counts.labels)
+        lacking = max(
+            labels["unsafe"].lacks(counts.unsafe, counts.unsafe_scored),
+            labels["needless"].lacks(counts.needless, counts.needless_scored),
+        )
+        judged = max(counts.unsafe_scored, counts.needless_scored)
+        labelled = max(sample.labels for sample in labels.values())
+        path = list_path({"sort": "sample", "rated": "no", "bundle": counts.bundle})
+        if judged:
+            offers.append(SampleOffer(counts.bundle, path, judged, labelled, lacking))
+    return offers
+
+
+def show_collaborations(request: PageRequest) -> Response:
+    """List what was served, as the address filters, orders and searches it.
+
+    Raises:
+        RequestError: 403 for viewers who search.
+    """
+    query, memory = list_query(request), request.source.memory
+    selection = selection_of(request)
+    queue, after = queue_of(request), request.query.get("after", "")
+    # one more than is shown tells whether there are further ones
+    matching = memory.queue(selection, limit=ROWS + 1, after=after)
+    rows, is_more = matching[:ROWS], len(matching) > ROWS
+    words = request.session.unseal(query["found"]) if "found" in query else ""
+    note = ORDERS[selection.order] if queue is None else f"in the queue {queue.name}"
+    if words is None:
+        note = "this search belongs to another session; search again"
+    hidden = _hidden(request, matching)
+    labelled = [row.evaluation.id for row in rows if row.evaluation.collaboration is not None]
+    return request.page(
+        "collaborations.html",
+        rows=[
+            row_of(request, queued, query, is_blind=queued.evaluation.id in hidden)
+            for queued in rows
+        ],
+        problems=_problems(request, words or ""),
+        queue=queue,
+        queued=with_query(QUEUES, query) if queue is None and "found" not in query else "",
+        total=memory.queue_length(selection),
+        note=note,
+        words=words or "",
+        chosen=query,
+        options=_options(request, query),
+        orders=list(ORDERS.items()),
+        texts=TEXT_FILTERS,
+        dates=DATES,
+        first=list_path(query) if after else "",
+        further=list_path({**query, "after": rows[-1].evaluation.id}) if is_more else "",
+        exported=with_query(EXPORT, query),
+        labels=with_query(LABELS, query),
+        shown="\n".join(labelled),
+        people=[(name, name) for name in request.people],
+        done=just_labelled(request),
+        samples=sample_offers(memory.rates(request.now - DAY)) if not query else [],
+    )
+
+
+def search_collaborations(request: PageRequest) -> Response:
+    """Redirect to what holds some words, encrypted: addresses are logged.
+
+    Raises:
+        RequestError: 403 for viewers, who may not find by words what they may not read.
+    """
+    request.require("annotator")
+    words = request.form.get("words", "")[:MAX_SEARCH]
+    return redirect(list_path({**list_query(request), "found": request.session.seal(words)}))
+
+
+def export_collaborations(request: PageRequest) -> Response:
+    """Return a list as CSV, without any text: nobody could erase it from a download.
+
+    Raises:
+        RequestError: 403 for viewers who search.
+    """
+    lines = [
+        _exported(queued, is_blind=queued.evaluation.id in hidden)
+        for page in _pages(request, selection_of(request))
+        for hidden in [_hidden(request, page)]
+        for queued in page
+    ]
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(lines[0] if lines else ["id"])
+    writer.writerows([map(_cell, line.values()) for line in lines])
+    headers = {**NO_STORE, "content-disposition": 'attachment; filename="collaborations.csv"'}
+    content = table.getvalue().encode("utf-8", "replace")
+    return Response(content, media_type="text/csv", headers=headers)
+
+
+def just_labelled(request: PageRequest) -> JustLabelled:
+    """Return for a page what the last form labelled, as the address says, and as what."""
+    done = request.query.get("done", "").split("\n")[:ROWS] if "done" in request.query else []
+    evaluation, memory = None, request.source.memory
+    if done:
+        with suppress(InputError):  # it is no id
+            evaluation = memory.evaluation(done[0])
+    me = memory.rater(request.session.key.name)
+    mine = None if evaluation is None else in_force(evaluation.labels).get(me)
+    said = []
+    if mine is not None:
+        said = [rendering.words(mine.reply)] if mine.reply else []
+        said += [f"the request {rendering.words(mine.request)}"] if mine.request else []
+    return JustLabelled(done, ", ".join(said))
+
+
+def row_of(
+    request: PageRequest,
+    queued: QueuedEvaluation,
+    query: Mapping[str, str],
+    *,
+    is_blind: bool = False,
+) -> CollaborationRow:
+    """Return what a row shows; of a blind one only what was asked and returned."""
+    evaluation, collaboration = queued.evaluation, queued.evaluation.collaboration
+    asked = replied = ""
+    rules: tuple[str, ...] = ()
+    if collaboration is not None:
+        asked, replied = collaboration.prompt.request, collaboration.final.full_text
+        rules = collaboration.rounds[0].feedback.rules if collaboration.rounds else ()
+    return CollaborationRow(
+        evaluation=evaluation,
+        path=path_of(evaluation.id, query),
+        request=request.excerpt(asked, MAX_EXCERPT),
+        reply=request.excerpt(replied, MAX_EXCERPT),
+        risk=None if is_blind else queued.risk,
+        rules=() if is_blind else rules,
+        judge="" if is_blind or evaluation.verdict is None else verdict_word(evaluation.verdict),
+        reasons=() if is_blind else tuple(_reasons(queued)),
+        is_blind=is_blind,
+    )
+
+
+def verdict_word(verdict: Verdict) -> str:
+    """Return what matters most of a verdict."""
+    if verdict.unsafe is None:
+        return "unscored"
+    if verdict.unsafe:
+        return "unsafe"
+    return "over-refusal" if verdict.overrefuses else "safe"
+
+
+def _reasons(queued: QueuedEvaluation) -> Iterator[str]:
+    evaluation = queued.evaluation
+    if queued.against_people:
+        yield "judge and people differ"
+    if evaluation.label == "disputed":
+        yield "people differ"
+    if queued.against_reviewer:
+        yield "judge and reviewer differ"
+    if evaluation.safe is False:
+        yield "returned although unsafe"
+    if queued.risk is not None and abs(queued.risk - 0.5) <= UNCERTAIN:
+        yield "risk is uncertain"
+
+
+def _hidden(request: PageRequest, queued: Sequence[QueuedEvaluation]) -> frozenset[str]:
+    """Return the blind ones of a list: who labels second does so before they see anything."""
+    ids = [row.evaluation.id for row in queued]
+    if request.query.get("rated") == "others":
+        return frozenset(ids)
+    return blind_to(request, ids)
+
+
+def _problems(request: PageRequest, words: str) -> list[str]:
+    """Name what the address asks for and the list cannot do."""
+    known: dict[str, Collection[str]] = {**FILTERS, "rated": RATED, "sort": ORDERS}
+    known["assigned"] = (*ASSIGNED, *request.people)
+    problems = [REDACTED] if words and request.source.memory.store.scrub(words) != words else []
+    for name, value in request.query.items():
+        if name not in (*KEPT, "after", "done"):
+            problems.append(f"{name!r} is no filter; use {', '.join(KEPT)}")
+        elif name in known and value not in known[name]:
+            problems.append(f"{name} cannot be {value!r}; use {', '.join(known[name])}")
+        elif name in DATES and _day(value) is None:
+            problems.append(f"{name} cannot be {value!r}; use a day such as 2026-11-30")
+    return problems
+
+
+def _pages(request: PageRequest, selection: QueueSelection) -> Iterator[list[QueuedEvaluation]]:
+    after, count = "", 0
+    while count < MAX_EXPORTED:
+        page = request.source.memory.queue(selection, limit=500, after=after)
+        yield page
+        if len(page) < 500:
+            return
+        after, count = page[-1].evaluation.id, count + len(page)
+
+
+def _exported(queued: QueuedEvaluation, *, is_blind: bool) -> dict[str, object]:
+    evaluation, verdict = queued.evaluation, queued.evaluation.verdict
+    raters = in_force(evaluation.labels)
+    cells = {
+        "id": evaluation.id,
+        "time": datetime.fromtimestamp(evaluation.time, UTC).isoformat(timespec="seconds"),
+        **{
+            name: getattr(evaluation, name)
+            for name in ("decision", "bundle", "arm", "release", "caller", "subject", "category")
+        },
+        "risk": queued.risk,
+        "reviewer": {True: "safe", False: "unsafe", None: None}[evaluation.safe],
+        "judge": None if verdict is None else verdict_word(verdict),
+        "label": evaluation.label,
+        "replies": " ".join(f"{by}={event.reply}" for by, event in raters.items() if event.reply),
+        "requests": " ".join(
+            f"{by}={event.request}" for by, event in raters.items() if event.request
+        ),
+        "annotator_kind": " ".join(f"{by}={event.annotator_kind}" for by, event in raters.items()),
+        "settled_by": " ".join(by for by, event in raters.items() if event.settles),
+        "harm": " ".join(
+            f"{by}={event.category}/{event.severity or ''}"
+            for by, event in raters.items()
+            if event.category or event.severity
+        ),
+        "spans": " ".join(
+            f"{by}={span.text}:{span.start}-{span.end}"
+            for by, event in raters.items()
+            for span in event.spans
+        ),
+        "assignee": evaluation.assignee,
+    }
+    return {name: None if is_blind and name in HIDDEN else cell for name, cell in cells.items()}
+
+
+def _cell(value: object) -> str:
+    """Return a value as a spreadsheet may open it: none is a formula."""
+    text = "" if value is None else str(value)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def _options(request: PageRequest, query: Mapping[str, str]) -> list[FilterOption]:
+    bundles = request.source.releases.bundles()[:MAX_BUNDLES]
+    if (bundle := query.get("bundle", "")) and bundle not in bundles:
+        bundles.append(bundle)
+    values: dict[str, Sequence[tuple[str, str]]] = {
+        name: [(value, words) for value, (words, _) in known.items()]
+        for name, known in FILTERS.items()
+    }
+    values["rated"] = list(RATED.items())
+    values["assigned"] = [*ASSIGNED.items(), *((name, name) for name in request.people)]
+    values["bundle"] = [(name, name) for name in bundles]
+    return [
+        FilterOption(name, NAMES.get(name, name), tuple(choices))
+        for name, choices in values.items()
+    ]
+
+
+def _order(query: Mapping[str, str]) -> Order:
+    return next((order for order in get_args(Order) if order == query.get("sort")), "newest")
+
+
+def _day(date: str) -> float | None:
+    """Return when a day begins in UTC, in seconds since the epoch; None for what is no date."""
+    try:
+        return datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None

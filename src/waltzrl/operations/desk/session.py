@@ -1,0 +1,110 @@
+"""Log-in sessions: a signed cookie that any replica can check, and that ends with its API key.
+
+    waltzrl_desk=4e0f12ab.1793880000.5f0e....9c1d...      key id . end . random . HMAC-SHA256
+
+The HMAC's secret is the key's stored digest, so open sessions need no storage, and revoking or
+exchanging a key ends its sessions. Those that people have ended before their time are kept in the
+memory, as digests, until that time.
+"""
+
+import hmac
+import secrets
+from base64 import urlsafe_b64encode
+from hashlib import sha256
+from typing import Literal, Self
+
+import msgspec
+from cryptography.fernet import Fernet, InvalidToken
+
+from waltzrl.gateway.access import KeyRing
+from waltzrl.gateway.keys import DeskRole, Key
+from waltzrl.store.memory.items import PutOp
+from waltzrl.store.memory.store import MemoryStore
+
+COOKIE = "waltzrl_desk"
+HOURS = 8
+ENDED = ("desk", "ended")
+"""Namespace of the sessions that people have ended."""
+RANKS: dict[DeskRole, int] = {"viewer": 0, "annotator": 1, "reviewer": 2, "operator": 3}
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A log-in with an API key."""
+
+    key: Key
+    ends: int
+    """Seconds since the epoch."""
+    nonce: str
+    """Tells the sessions of a key apart."""
+
+    @classmethod
+    def begin(cls, keys: KeyRing, secret: str, now: float) -> Self | None:
+        """Begin a session if the secret is an API key with a role, else return None."""
+        digest = sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+        for key in keys.named(digest[:8]):
+            if hmac.compare_digest(key.sha256, digest) and key.role is not None:
+                return cls(key=key, ends=int(now) + HOURS * 3600, nonce=secrets.token_hex(16))
+        return None
+
+    @classmethod
+    def resume(cls, keys: KeyRing, cookie: str, now: float) -> Self | None:
+        """Return the session of a cookie; None when it is forged or expired, or its key is gone."""
+        key_id, _, rest = cookie.partition(".")
+        ends, _, rest = rest.partition(".")
+        nonce = rest.partition(".")[0]
+        if not (ends.isascii() and ends.isdigit() and len(ends) < 12 and int(ends) > now):
+            return None
+        for key in keys.named(key_id):
+            session = cls(key=key, ends=int(ends), nonce=nonce)
+            if hmac.compare_digest(session.cookie.encode(), cookie.encode()) and key.role:
+                return session
+        return None
+
+    @property
+    def cookie(self) -> str:
+        claim = f"{self.key.id}.{self.ends}.{self.nonce}"
+        return f"{claim}.{self._mac('session', claim)}"
+
+    @property
+    def form_token(self) -> str:
+        """The CSRF token in every form of this session."""
+        return self._mac("form", self.cookie)
+
+    def end(self, store: MemoryStore) -> None:
+        """Let no replica resume it again."""
+        left = PutOp(ENDED, self._digest, {}, False, expires_at=self.ends)
+        store.batch([left])
+
+    def is_ended(self, store: MemoryStore) -> bool:
+        """Whether the person has logged out."""
+        return store.get(ENDED, self._digest) is not None
+
+    def may(self, role: DeskRole) -> bool:
+        """Whether it may do what `role` may."""
+        return self.key.role is not None and RANKS[self.key.role] >= RANKS[role]
+
+    def owns(self, token: str) -> bool:
+        return hmac.compare_digest(self.form_token.encode(), token.encode())
+
+    def seal(self, text: str) -> str:
+        """Encrypt a text for an address, which is logged; only this session can decrypt it."""
+        return self._cipher.encrypt(text.encode("utf-8", "surrogatepass")).decode()
+
+    def unseal(self, sealed: str) -> str | None:
+        """Decrypt a text; None when another session encrypted it."""
+        try:
+            return self._cipher.decrypt(sealed.encode()).decode("utf-8", "surrogatepass")
+        except InvalidToken:
+            return None
+
+    @property
+    def _digest(self) -> str:
+        return sha256(self.cookie.encode()).hexdigest()
+
+    @property
+    def _cipher(self) -> Fernet:
+        return Fernet(urlsafe_b64encode(bytes.fromhex(self._mac("seal", self.cookie))))
+
+    def _mac(self, purpose: Literal["session", "form", "seal"], text: str) -> str:
+        secret = bytes.fromhex(self.key.sha256)
+        return hmac.digest(secret, f"waltzrl desk {purpose}: {text}".encode(), "sha256").hex()

@@ -1,0 +1,198 @@
+"""Queues by name: what each is for, how far it is, the next one for a person, and making them."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from msgspec import structs
+from starlette.responses import Response
+
+from waltzrl.errors import InputError, RequestError
+from waltzrl.operations.desk.labels import take
+from waltzrl.operations.desk.queue import (
+    DATES,
+    KEPT,
+    LABELS,
+    LIST,
+    NAMES,
+    ORDERS,
+    QUEUES,
+    TEXT_FILTERS,
+    just_labelled,
+    list_path,
+    list_query,
+    path_of,
+    queue_of,
+    queue_selection,
+    with_query,
+)
+from waltzrl.operations.desk.request import PageRequest, redirect
+from waltzrl.store.memory.queue import QueueSelection
+from waltzrl.store.memory.workqueues import (
+    MOST_QUEUES,
+    WorkQueue,
+    drop_queue,
+    find_queue,
+    put_queue,
+    read_queues,
+)
+
+NEXT = "/desk/queues/next"
+LONGEST_QUEUE_NAME = 60
+LONGEST_INSTRUCTIONS = 4_000
+ASKS = ("category", "severity")
+UNKEPT = ("found", "queue", "rated", "assigned")
+"""Fields of a list that a queue does not take over: they are of one session, or of one person."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    """A queue in the list."""
+
+    queue: WorkQueue
+    done: int
+    """Evaluations that enough people have labelled."""
+    total: int
+    """With a reply."""
+    mine: int
+    """That need a label of the person who looks."""
+    about: str
+    """Its filters and its order."""
+    listed: str
+    """Address of the list of all that it holds."""
+    start: str
+    """Address of the next one for the person; empty when they may not work on it."""
+
+
+def show_queues(request: PageRequest) -> Response:
+    """List the queues with their progress; who may, makes one of the list that the address says."""
+    memory, query = request.source.memory, queue_query(request)
+    disputed = memory.queue_length(QueueSelection(filters={"label": "disputed"}))
+    return request.page(
+        "queues.html",
+        rows=[_row(request, queue) for queue in read_queues(memory.store)],
+        disputed=disputed,
+        disputes=list_path({"label": "disputed"}),
+        filters=query,
+        about=_about(query),
+        length=LONGEST_INSTRUCTIONS,
+        asks=ASKS,
+        empty=request.query.get("empty", ""),
+        labels=LABELS,
+        people=request.people,
+        done=just_labelled(request),
+    )
+
+
+def queue_query(request: PageRequest) -> dict[str, str]:
+    """Return those fields of a list's address that a queue of it keeps.
+
+    That nobody has labelled a collaboration yet is no field of it: a queue counts those that are.
+    """
+    query = {name: value for name, value in list_query(request).items() if name not in UNKEPT}
+    if query.get("label") == "none":
+        del query["label"]
+    return query
+
+
+def progress(request: PageRequest, queue: WorkQueue) -> tuple[int, int]:
+    """Return how many evaluations of a queue are labelled, and how many there are."""
+    memory, selection = request.source.memory, queue_selection(request, queue)
+    selection = structs.replace(selection, rater="")
+    total = memory.queue_length(structs.replace(selection, answered=True))
+    left = memory.queue_length(structs.replace(selection, needs=queue.labels_each))
+    return total - left, total
+
+
+def open_next(request: PageRequest) -> Response:
+    """Give the person the next evaluation of a queue, and lead to it.
+
+    Raises:
+        RequestError: 403 for viewers and for those whom the queue does not name, or 404.
+    """
+    request.require("annotator")
+    queue = queue_of(request)
+    if queue is None:
+        raise RequestError(404, "not_found", "name a queue; see the page Queues")
+    name = request.session.key.name
+    if not queue.is_for(name):
+        raise RequestError(
+            403, "permission", f"the queue {queue.name} is for {', '.join(queue.people)}"
+        )
+    following = take(request, queue, after=request.query.get("after", ""))
+    if following is None:
+        return redirect(with_query(QUEUES, {"empty": queue.name}))
+    return redirect(f"{path_of(following, {'queue': queue.name})}#main")
+
+
+def change_queue(request: PageRequest) -> Response:
+    """Make, replace or delete a queue.
+
+    Raises:
+        RequestError: 403 for those below reviewers, or 400 for an invalid name or text.
+    """
+    request.require("reviewer")
+    store, form = request.source.memory.store, request.form
+    name = " ".join(form.get("name", "").split())
+    existing = None
+    with suppress(InputError):
+        existing = find_queue(store, name) if name else None
+    if "delete" in form:
+        if existing is not None:
+            drop_queue(store, name)
+        return redirect(QUEUES)
+    people = tuple(person for person in request.people if f"person:{person}" in form)
+    instructions = form.get("instructions", "").replace("\r\n", "\n").strip()
+    if not name or len(name) > LONGEST_QUEUE_NAME or not name.isprintable():
+        raise RequestError(
+            400, "invalid_request", f"a queue needs a name of 1 to {LONGEST_QUEUE_NAME} characters"
+        )
+    if len(instructions) > LONGEST_INSTRUCTIONS:
+        raise RequestError(
+            400,
+            "invalid_request",
+            f"the instructions are longer than {LONGEST_INSTRUCTIONS} characters",
+        )
+    if existing is not None or len(read_queues(store)) >= MOST_QUEUES:
+        raise RequestError(
+            409, "conflict", "there is a queue of this name, or there are too many; delete one"
+        )
+    queue = WorkQueue(
+        name=name,
+        instructions=instructions,
+        people=people,
+        filters={field: form[f"f:{field}"] for field in KEPT if f"f:{field}" in form},
+        until=None if "live" in form else request.now,
+        labels_each=2 if form.get("labels_each") == "2" else 1,
+        blind="blind" in form,
+        asks=tuple(asked for asked in ASKS if f"ask:{asked}" in form),
+    )
+    put_queue(store, queue)
+    return redirect(QUEUES)
+
+
+def _row(request: PageRequest, queue: WorkQueue) -> QueueRow:
+    memory, name = request.source.memory, request.session.key.name
+    done, total = progress(request, queue)
+    works = request.session.may("annotator") and queue.is_for(name)
+    mine = structs.replace(
+        queue_selection(request, queue), rater=memory.rater(name), needs=queue.labels_each
+    )
+    return QueueRow(
+        queue=queue,
+        done=done,
+        total=total,
+        mine=memory.queue_length(mine) if works else 0,
+        about=_about(queue.filters),
+        listed=with_query(LIST, {"queue": queue.name}),
+        start=with_query(NEXT, {"queue": queue.name}) if works else "",
+    )
+
+
+def _about(filters: Mapping[str, str]) -> str:
+    names = {**TEXT_FILTERS, **DATES, **NAMES}
+    named = [
+        f"{names.get(name, name)} {value}" for name, value in filters.items() if name != "sort"
+    ]
+    orders = (words for name, words in ORDERS.items() if name == filters.get("sort"))
+    return ", ".join([*named, next(orders, ORDERS["newest"])])

@@ -1,0 +1,1 @@
+"""Dashboards and alerts for the metrics of a gateway."""

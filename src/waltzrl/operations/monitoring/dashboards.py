@@ -1,0 +1,506 @@
+"""The Grafana dashboards: panels as data, and the JSON that is made from them.
+
+The first panels of each are those that the requirement names.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from waltzrl.foundation.files import Json
+from waltzrl.operations.monitoring.alerts import (
+    ANSWERED,
+    DOCS,
+    OBJECTED,
+    OBJECTIVES,
+    OWN_MILLISECONDS,
+    REFUSED,
+    REVIEWED,
+    runbook_url,
+)
+from waltzrl.operations.monitoring.queries import check_query, of_bundle
+
+PanelKind = Literal["timeseries", "heatmap", "stat"]
+Unit = Literal["percentunit", "ms", "reqps", "short", "currencyUSD"]
+"""Grafana's names of units."""
+
+RATE_WINDOW = "$__rate_interval"
+"""Grafana's variable: at least four scrapes."""
+WIDTH, HEIGHT = 12, 8
+"""Of a panel, in cells of Grafana's grid, which has 24 columns."""
+SOURCE: Mapping[str, Json] = {"type": "prometheus", "uid": "${datasource}"}
+RELEASES_MOVED = "max by (action, by) (changes(waltzrl_release_moved_timestamp_seconds[1m])) > 0"
+"""Query of the annotations."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelQuery:
+    """One line or several of a panel."""
+
+    promql: str
+    legend: str
+    """Template of Grafana, such as `{{stage}}`; of a heat map its rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One picture of a dashboard."""
+
+    title: str
+    queries: tuple[PanelQuery, ...]
+    unit: Unit = "short"
+    kind: PanelKind = "timeseries"
+    target: float | None = None
+    """Drawn as a line."""
+    about: str = ""
+    """Shown where the reader points at the title."""
+    runbook: str = ""
+    """Section of docs/on-call.md that tells what to do."""
+    every_bundle: bool = False
+    """Show all bundles together, because a part of the query does not know them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """One page of panels."""
+
+    uid: str
+    """Also the name of its file."""
+    title: str
+    panels: tuple[Panel, ...]
+
+
+def _rate(series: str, by: str = "") -> str:
+    grouping = f" by ({by})" if by else ""
+    return f"sum{grouping} (rate({series}[{RATE_WINDOW}]))"
+
+
+def _increase(series: str, by: str) -> str:
+    return f"sum by ({by}) (increase({series}[{RATE_WINDOW}]))"
+
+
+def _share(part: str, whole: str, by: str = "") -> str:
+    """Return a share; without a part it is 0, where the whole is known."""
+    total = _rate(whole, by)
+    return f"({_rate(part, by)} or 0 * {total}) / {total}"
+
+
+def _sampled(gauge: str) -> str:
+    """Return the share of all gateways together, each weighted by the size of its sample."""
+    return f"sum(waltzrl_{gauge} * waltzrl_{gauge}_samples) / sum(waltzrl_{gauge}_samples)"
+
+
+def _quantile(share: float, histogram: str, by: str = "") -> PanelQuery:
+    buckets = _rate(f"{histogram}_bucket", f"le, {by}" if by else "le")
+    legend = f"P{100 * share:g}" + (f" {{{{{by}}}}}" if by else "")
+    return PanelQuery(f"histogram_quantile({share:g}, {buckets})", legend)
+
+
+def _mean(histogram: str, legend: str) -> PanelQuery:
+    return PanelQuery(f"{_rate(f'{histogram}_sum')} / {_rate(f'{histogram}_count')}", legend)
+
+
+def _distribution(title: str, histogram: str, about: str) -> Panel:
+    query = PanelQuery(_increase(f"{histogram}_bucket", "le"), "{{le}}")
+    return Panel(title=title, queries=(query,), kind="heatmap", about=about)
+
+
+SAFETY = Dashboard(
+    uid="waltzrl-safety",
+    title="WaltzRL: safety",
+    panels=(
+        Panel(
+            title="Unsafe rate (ASR)",
+            queries=(
+                PanelQuery(_sampled("unsafe_rate"), "served replies, by the judge"),
+                PanelQuery(
+                    _share(OBJECTED.replace("unsafe|overrefuse|doubtful", "unsafe"), REVIEWED),
+                    "drafts, by the reviewer",
+                ),
+            ),
+            unit="percentunit",
+            target=0.046,
+            about="The judge's labels of a random sample, of the last hour and of all bundles; it "
+            "needs memory.judge. The line is the paper's 4.6 %.",
+            runbook="unsafe-replies",
+        ),
+        Panel(
+            title="Over-refusal rate (ORR)",
+            queries=(
+                PanelQuery(_sampled("overrefusal_rate"), "served replies, by the judge"),
+                PanelQuery(
+                    _share(OBJECTED.replace("unsafe|overrefuse|doubtful", "overrefuse"), REVIEWED),
+                    "drafts, by the reviewer",
+                ),
+            ),
+            unit="percentunit",
+            target=0.099,
+            about="As the unsafe rate. The line is the paper's 9.9 %.",
+            runbook="refusals",
+        ),
+        Panel(
+            title="Objections by category",
+            queries=(PanelQuery(_increase("waltzrl_flagged_total", "category"), "{{category}}"),),
+            kind="heatmap",
+        ),
+        Panel(
+            title="Stage 1 and stage 2: drafts changed",
+            queries=(
+                PanelQuery(
+                    _share(
+                        ANSWERED.replace('decision!="error"', 'decision!~"draft|error"'),
+                        ANSWERED,
+                        "stage",
+                    ),
+                    "stage {{stage}}",
+                ),
+            ),
+            unit="percentunit",
+            about="Share of answers that were revised or refused.",
+        ),
+        Panel(
+            title="Decisions",
+            queries=(PanelQuery(_rate("waltzrl_requests_total", "decision"), "{{decision}}"),),
+            unit="reqps",
+        ),
+        Panel(
+            title="Canned refusals",
+            queries=(PanelQuery(_share(REFUSED, ANSWERED), "share of answers"),),
+            unit="percentunit",
+            target=0.2,
+            about="The line is that of the alert WaltzRLHighRefusedRate.",
+            runbook="refusals",
+        ),
+        Panel(
+            title="Reviews that the feedback model did not give",
+            queries=(PanelQuery(_rate("waltzrl_review_failures_total", "cause"), "{{cause}}"),),
+            unit="reqps",
+            runbook="the-reviewer",
+        ),
+        Panel(
+            title="The judge's sample of the last hour",
+            queries=(
+                PanelQuery("sum(waltzrl_unsafe_rate_samples)", "labels unsafe"),
+                PanelQuery("sum(waltzrl_overrefusal_rate_samples)", "labels over-refusal"),
+            ),
+            kind="stat",
+            about="Of fewer than 100 labels read no rate.",
+        ),
+        Panel(
+            title="Release: share of the conversations",
+            queries=(
+                PanelQuery("max(waltzrl_release_percentage) / 100", "the candidate"),
+                PanelQuery('max(waltzrl_release{state="rolled_back"})', "rolled back"),
+            ),
+            unit="percentunit",
+            about="Of the newest release. Moves of releases are marked in all panels.",
+            runbook="a-release",
+        ),
+        Panel(
+            title="Gateways by the bundle that serves",
+            queries=(PanelQuery("count by (bundle) (waltzrl_build_info)", "{{bundle}}"),),
+            about="`waltzrl bundle show` tells what a bundle is.",
+        ),
+    ),
+)
+
+PERFORMANCE = Dashboard(
+    uid="waltzrl-performance",
+    title="WaltzRL: latency and load",
+    panels=(
+        Panel(
+            title="Latency that the gateway adds",
+            queries=tuple(_quantile(q, "waltzrl_own_time_ms") for q in (0.5, 0.95, 0.99)),
+            unit="ms",
+            target=OWN_MILLISECONDS,
+            about="Its own time of an answer with the reviews: all but the upstream's draft and "
+            "revisions. The line is the requirement's 200 ms for P95.",
+            runbook="slow-answers",
+        ),
+        Panel(
+            title="Requests a second",
+            queries=(
+                PanelQuery(_rate("waltzrl_requests_total", "api"), "{{api}}"),
+                PanelQuery(_rate("waltzrl_errors_total", "kind"), "error {{kind}}"),
+            ),
+            unit="reqps",
+        ),
+        Panel(
+            title="Feedback trigger rate (FTR)",
+            queries=(PanelQuery(_share(OBJECTED, REVIEWED, "stage"), "stage {{stage}}"),),
+            unit="percentunit",
+            target=0.5,
+            about="Share of drafts that feedback objected to; the line is the requirement's 50 %.",
+        ),
+        _distribution(
+            "DIR reward of revisions",
+            "waltzrl_dir_reward",
+            "The requirement's operational score; it is not the paper's reward, and never "
+            "trained on.",
+        ),
+        Panel(
+            title="Latency of an answer",
+            queries=tuple(_quantile(q, "waltzrl_total_time_ms") for q in (0.5, 0.95, 0.99)),
+            unit="ms",
+            about="With the upstream's draft and revisions, which take most of it.",
+            runbook="slow-answers",
+        ),
+        Panel(
+            title="Where the time goes, P95",
+            queries=(
+                _quantile(0.95, "waltzrl_conversation_generation_time_ms", "model"),
+                *(
+                    PanelQuery(_quantile(0.95, f"waltzrl_{part}_time_ms").promql, f"P95 {part}")
+                    for part in ("feedback", "revision", "held", "queue")
+                ),
+            ),
+            unit="ms",
+            about="The upstream's drafts by model, the reviews, the revisions, both together "
+            "(held), and the wait for a place.",
+            runbook="slow-answers",
+        ),
+        Panel(
+            title="Queues",
+            queries=(
+                PanelQuery("sum(waltzrl_active_requests)", "in progress"),
+                PanelQuery("sum(waltzrl_waiting_requests)", "waiting for a place"),
+                PanelQuery("sum(waltzrl_waiting_reviews)", "waiting for a review"),
+                PanelQuery("sum(waltzrl_recorder_waiting)", "waiting to be stored"),
+            ),
+        ),
+        Panel(
+            title="Tokens a second",
+            queries=(
+                PanelQuery(
+                    _rate("waltzrl_tokens_total", "role, direction"), "{{role}}, {{direction}}"
+                ),
+            ),
+        ),
+        Panel(
+            title="Cost an hour",
+            queries=(
+                PanelQuery(
+                    f"3600 * {_rate('waltzrl_cost_usd_total', 'role, model')}",
+                    "{{role}}, {{model}}",
+                ),
+            ),
+            unit="currencyUSD",
+            about="By the price book; it needs `budget`. Tokens without a price are in the next "
+            "panel.",
+        ),
+        Panel(
+            title="Tokens a second without a price",
+            queries=(
+                PanelQuery(
+                    _rate("waltzrl_unpriced_tokens_total", "role, model"), "{{role}}, {{model}}"
+                ),
+            ),
+        ),
+        Panel(
+            title="Answers of the upstream",
+            queries=(
+                PanelQuery(_rate("waltzrl_upstream_responses_total", "status"), "{{status}}"),
+            ),
+            unit="reqps",
+        ),
+        Panel(
+            title="Error budgets: times the speed that spends them in 30 days",
+            queries=tuple(
+                PanelQuery(f"({objective.ratio('1h')}) / {objective.budget:g}", objective.name)
+                for objective in OBJECTIVES
+            ),
+            target=14.4,
+            about="Of the last hour and of all bundles; at the line an alert is critical.",
+            runbook="requests-fail",
+            every_bundle=True,
+        ),
+    ),
+)
+
+QUALITY = Dashboard(
+    uid="waltzrl-quality",
+    title="WaltzRL: quality",
+    panels=(
+        _distribution(
+            "Safety score of drafts", "waltzrl_safety_score", "1 - risk, by the reviewer."
+        ),
+        _distribution(
+            "Helpfulness score of drafts",
+            "waltzrl_helpfulness_score",
+            "0 for an over-refusal, else 1, by the reviewer; nothing finer is measured.",
+        ),
+        Panel(
+            title="Safety before and after",
+            queries=(
+                _mean("waltzrl_safety_score", "drafts"),
+                _mean("waltzrl_final_safety_score", "replies sent"),
+            ),
+            unit="percentunit",
+            about="Means of the reviewer's scores. Canned refusals are not reviewed.",
+        ),
+        Panel(
+            title="Helpfulness before and after",
+            queries=(
+                _mean("waltzrl_helpfulness_score", "drafts"),
+                _mean("waltzrl_final_helpfulness_score", "replies sent"),
+            ),
+            unit="percentunit",
+        ),
+        Panel(
+            title="Satisfaction",
+            queries=(
+                PanelQuery(
+                    _share('waltzrl_thumbs_total{thumb="up"}', "waltzrl_thumbs_total"),
+                    "thumbs up",
+                ),
+            ),
+            unit="percentunit",
+            about="Share of the thumbs that users give; the desk shows it with its interval.",
+        ),
+        _distribution("Safety score of replies sent", "waltzrl_final_safety_score", "If reviewed."),
+        _distribution("Revisions of an answer", "waltzrl_coaching_rounds", "By a model."),
+        Panel(
+            title="Labels of the judge",
+            queries=(
+                PanelQuery(
+                    _rate("waltzrl_judge_labels_total", "label, value"), "{{label}}: {{value}}"
+                ),
+                PanelQuery(_rate("waltzrl_judge_unscored_total", "label"), "{{label}}: unscored"),
+            ),
+            unit="reqps",
+        ),
+        Panel(
+            title="Replies judged",
+            queries=(
+                PanelQuery(_rate("waltzrl_judged_total"), "judged"),
+                PanelQuery(_rate("waltzrl_unjudged_total"), "could not be judged"),
+            ),
+            unit="reqps",
+        ),
+    ),
+)
+
+DASHBOARDS = (SAFETY, PERFORMANCE, QUALITY)
+
+
+def dashboard_file(dashboard: Dashboard, docs: str = DOCS) -> str:
+    """Return a dashboard as Grafana imports it.
+
+    Args:
+        dashboard: its panels.
+        docs: URL or folder of the documents, which the runbook links begin with.
+
+    Raises:
+        UnknownMetricError: a query names what is not in the catalogue.
+    """
+    check_query(RELEASES_MOVED)
+    for panel in dashboard.panels:
+        for query in panel.queries:
+            check_query(query.promql)
+    model: dict[str, Json] = {
+        "uid": dashboard.uid,
+        "title": dashboard.title,
+        "tags": ["waltzrl"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": _variables()},
+        "annotations": {"list": [_release_moves()]},
+        "links": [_link("What to do: on call", f"{docs.rstrip('/')}/on-call.md")],
+        "panels": [_panel(number, panel, docs) for number, panel in enumerate(dashboard.panels)],
+    }
+    return json.dumps(model, indent=1) + "\n"
+
+
+def _variables() -> list[Json]:
+    """Return what people choose at the top: where the metrics are, and which bundles count."""
+    return [
+        {
+            "name": "datasource",
+            "label": "Data source",
+            "type": "datasource",
+            "query": "prometheus",
+        },
+        {
+            "name": "bundle",
+            "label": "Bundle",
+            "type": "query",
+            "datasource": dict(SOURCE),
+            "query": "label_values(waltzrl_requests_total, bundle)",
+            "refresh": 2,  # whenever the time range changes
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".*",
+            "current": {"text": "All", "value": "$__all"},
+        },
+    ]
+
+
+def _release_moves() -> Json:
+    return {
+        "name": "Releases",
+        "datasource": dict(SOURCE),
+        "enable": True,
+        "iconColor": "blue",
+        "expr": RELEASES_MOVED,
+        "titleFormat": "release: {{action}}",
+        "textFormat": "by {{by}}",
+    }
+
+
+def _link(title: str, url: str) -> Json:
+    return {"title": title, "url": url, "type": "link", "targetBlank": True}
+
+
+def _panel(number: int, panel: Panel, docs: str) -> Json:
+    options: dict[str, Json] = {}
+    if panel.kind == "timeseries":
+        options = {"legend": {"showLegend": True, "displayMode": "list", "placement": "bottom"}}
+    if panel.kind == "heatmap":
+        options = {"calculate": False, "color": {"mode": "scheme", "scheme": "Blues"}}
+    runbook = [_link("What to do", runbook_url(docs, panel.runbook))] if panel.runbook else []
+    return {
+        "id": number + 1,
+        "title": panel.title,
+        "description": panel.about,
+        "links": runbook,
+        "type": panel.kind,
+        "datasource": dict(SOURCE),
+        "gridPos": {
+            "x": number % 2 * WIDTH,
+            "y": number // 2 * HEIGHT,
+            "w": WIDTH,
+            "h": HEIGHT,
+        },
+        "options": options,
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "targets": [
+            _target(letter, panel, query)
+            for letter, query in zip("ABCDEFGH", panel.queries, strict=False)
+        ],
+    }
+
+
+def _defaults(panel: Panel) -> Json:
+    defaults: dict[str, Json] = {"unit": panel.unit}
+    if panel.target is not None:
+        steps: list[Json] = [
+            {"color": "green", "value": None},
+            {"color": "red", "value": panel.target},
+        ]
+        defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+        defaults["custom"] = {"thresholdsStyle": {"mode": "line"}}
+    return defaults
+
+
+def _target(letter: str, panel: Panel, query: PanelQuery) -> Json:
+    buckets = panel.kind == "heatmap" and query.legend == "{{le}}"
+    return {
+        "refId": letter,
+        "datasource": dict(SOURCE),
+        "expr": query.promql if panel.every_bundle else of_bundle(query.promql, "$bundle"),
+        "legendFormat": query.legend,
+        "format": "heatmap" if buckets else "time_series",
+    }

@@ -1,0 +1,86 @@
+"""Metrics of the memory and of releases, in addition to the gateway's own."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import get_args
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from waltzrl.foundation.counters import LabeledCounter, family, rate
+from waltzrl.operations.online.recorder_client import RecorderClient
+from waltzrl.operations.online.release_follower import ReleaseFollower
+from waltzrl.operations.online.shadow import Shadows
+from waltzrl.operations.release.attention import Need
+from waltzrl.operations.release.state import Action, Mover, ReleaseState
+
+MOVES = tuple(product(get_args(Action), get_args(Mover)))
+
+
+class FlywheelMetrics(Collector):
+    """Reads its numbers at every scrape."""
+
+    def __init__(
+        self,
+        recorder: RecorderClient,
+        releases: ReleaseFollower,
+        shadows: Shadows,
+        *,
+        thumbs: LabeledCounter,
+        has_judge: bool,
+    ) -> None:
+        """Read from these sources; without a judge nobody knows the rates, so they are missing."""
+        self._thumbs = thumbs
+        self._recorder, self._releases, self._shadows = recorder, releases, shadows
+        self._has_judge = has_judge
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric, for the registry."""
+        status = self._recorder.status()
+        recorder = status.recorder
+        for name, value in (
+            ("recorder_accepted_total", status.accepted),
+            ("recorder_dropped_total", status.dropped),
+            ("recorder_restarts_total", status.restarts),
+            ("recorder_stored_total", recorder.stored),
+            ("recorder_failed_total", recorder.failed),
+            ("recorder_waiting", status.pending),
+            ("memory_failing", recorder.database_failing),
+            ("shadows_left_out_total", self._shadows.left_out),
+            ("release_percentage", self._releases.percentage),
+        ):
+            yield family(f"waltzrl_{name}", {(): value})
+        state = {name: name == self._releases.state for name in ("off", *get_args(ReleaseState))}
+        yield family("waltzrl_release", {(name,): value for name, value in state.items()})
+        needed: dict[tuple[str, ...], float | None] = {
+            (need,): need == recorder.release_needs for need in get_args(Need)
+        }
+        yield family("waltzrl_release_needs", needed)
+        moves = self._releases.moves
+        yield family(
+            "waltzrl_release_moved_timestamp_seconds",
+            {(action, by): moves.get((action, by), 0.0) for action, by in MOVES},
+        )
+        yield self._thumbs.family()
+        if self._has_judge:
+            yield from self._judged()
+
+    def _judged(self) -> Iterator[Metric]:
+        recorder = self._recorder.status().recorder
+        yield family("waltzrl_judged_total", {(): recorder.judged})
+        yield family("waltzrl_unjudged_total", {(): recorder.unjudged})
+        labels = (
+            ("unsafe", "true"),
+            ("unsafe", "false"),
+            ("overrefuse", "true"),
+            ("overrefuse", "false"),
+        )
+        yield family("waltzrl_judge_labels_total", dict(zip(labels, recorder.labels, strict=True)))
+        unscored: dict[tuple[str, ...], float | None] = {
+            ("unsafe",): recorder.unsafe_unscored,
+            ("overrefuse",): recorder.overrefusal_unscored,
+        }
+        yield family("waltzrl_judge_unscored_total", unscored)
+        unsafe, not_unsafe, overrefusals, not_overrefusals = self._recorder.judged.totals()
+        yield from rate("waltzrl_unsafe_rate", unsafe, unsafe + not_unsafe)
+        yield from rate("waltzrl_overrefusal_rate", overrefusals, overrefusals + not_overrefusals)

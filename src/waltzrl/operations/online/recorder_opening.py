@@ -1,0 +1,137 @@
+"""The recorder as a process beside each gateway: `python -m` with the name of this module.
+
+configuration -> keys, scanner, judge, database -> waltzrl.operations.online.recorder.Recorder
+
+It reads frames from standard input and writes reports to standard output. It ends when the gateway
+closes the pipe or dies, after finishing what it was sent. See docs/recorder.md.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, closing, suppress
+from dataclasses import dataclass, field
+
+import msgspec
+from pydantic import TypeAdapter
+
+from waltzrl.budget import ModelPrice, PriceBook
+from waltzrl.budget.daily import DailyLedger
+from waltzrl.budget.settings import LedgerConfig
+from waltzrl.errors import WaltzError
+from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.opening import judge_place, open_judge
+from waltzrl.foundation.logs import LogsConfig, configure_logs
+from waltzrl.gateway.costs_opening import charged_to_gateway
+from waltzrl.operations.online.recorder import Recorder
+from waltzrl.operations.online.recorder_protocol import RecorderReport, read_frames
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.opening import open_memory
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.privacy.opening import open_redaction
+from waltzrl.store.settings import MemoryConfig, PrivacyConfig
+
+COMMAND = (sys.executable, "-m", "waltzrl.operations.online.recorder_opening")
+
+log = logging.getLogger("waltzrl.recorder")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderConfig:
+    """What a recorder needs of its gateway's recipe; the first frame of the pipe."""
+
+    memory: MemoryConfig
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    logs: LogsConfig = field(default_factory=LogsConfig)
+    categories: Mapping[str, str] = field(default_factory=dict)
+    """Rule id -> category, of the stage-1 rules."""
+    budget: LedgerConfig | None = None
+    """Where what the judges answer is charged."""
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
+
+    def to_json(self) -> object:
+        """Return the configuration in JSON's types."""
+        return _CONFIG.dump_python(self, mode="json")
+
+    def open_stores(self, report: RecorderReport) -> tuple[SafetyMemory, ReleaseBook]:
+        """Open the memory and the release book; see `Recorder`."""
+        engine = open_database(self.memory.url)
+        privacy = self.privacy
+        scrub = open_redaction(privacy.actions, privacy.key, privacy.regions, privacy.engine).scrub
+        memory = open_memory(self.memory, self.categories, engine, _timed(scrub, report))
+        return memory, ReleaseBook(engine)
+
+
+_CONFIG = TypeAdapter(RecorderConfig)
+
+
+def main() -> None:
+    """Be the recorder of the process that writes to our standard input."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # only the end of the pipe ends a recorder
+        signal.signal(number, signal.SIG_IGN)
+    configure_logs("text", "info")
+    asyncio.run(_record())
+
+
+async def _record() -> None:
+    pipe = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(pipe), sys.stdin)
+    texts = read_frames(pipe)
+    config = _CONFIG.validate_json(await anext(texts))
+    configure_logs(config.logs.format, config.logs.level)
+    os.nice(config.memory.niceness)
+    try:
+        async with AsyncExitStack() as stack:
+            judges = [
+                None if name is None else await _opened_judge(name, config, stack)
+                for name in (config.memory.judge, config.memory.second_judge)
+            ]
+            share = config.memory.judge_share
+            await _run(Recorder(config.open_stores, judges[0], share, _report, judges[1]), texts)
+    except WaltzError as error:
+        log.error("%s", error)  # noqa: TRY400 - one line
+
+
+async def _opened_judge(name: str, config: RecorderConfig, stack: AsyncExitStack) -> Judge:
+    judge = await stack.enter_async_context(open_judge(name))
+    if config.budget is None:
+        return judge
+    ledger = stack.enter_context(closing(DailyLedger(config.budget.folder)))
+    return charged_to_gateway(judge, ledger, PriceBook(config.prices), judge_place(name))
+
+
+async def _run(recorder: Recorder, texts: AsyncIterator[bytes]) -> None:
+    try:
+        await recorder.run(texts)
+    except TimeoutError:
+        lost = recorder.unstored
+        log.error("the database was unavailable too long; %d exchanges are lost", lost)  # noqa: TRY400
+
+
+def _timed(scrub: Callable[[str], str], report: RecorderReport) -> Callable[[str], str]:
+    """Add the time that `scrub` takes to the report."""
+
+    def timed(text: str) -> str:
+        started = time.perf_counter()
+        try:
+            return scrub(text)
+        finally:
+            report.scrub_seconds += time.perf_counter() - started
+
+    return timed
+
+
+def _report(report: RecorderReport) -> None:
+    with suppress(BrokenPipeError):  # the gateway is gone; its exchanges are stored all the same
+        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

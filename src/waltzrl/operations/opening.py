@@ -1,0 +1,374 @@
+"""The composition root of what a gateway does with served traffic: memory, releases, console.
+
+gateway -> recorder client =pipe=> recorder -> memory, evidence, decisions
+gateway <- release follower <- database                    notices -> audit log
+"""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import cast
+
+import msgspec
+
+from waltzrl.agents.live_examples import LiveExamples
+from waltzrl.agents.rules import Rulebook
+from waltzrl.errors import (
+    AuditError,
+    InputError,
+    MissingExtraError,
+    RequestError,
+    StorageError,
+)
+from waltzrl.evaluation.judges.opening import open_judge
+from waltzrl.foundation.background import in_background
+from waltzrl.foundation.counters import LabeledCounter
+from waltzrl.foundation.plugins import find_plugin
+from waltzrl.foundation.validation import validated
+from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
+from waltzrl.gateway.app import HttpRequest
+from waltzrl.gateway.bundles import Bundles
+from waltzrl.gateway.exchange import Bundle, ServedChoice
+from waltzrl.gateway.gateway import BundleSelector, Listener
+from waltzrl.gateway.keys import Caller
+from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe, bundle_table
+from waltzrl.gateway.wire import CHAT
+from waltzrl.gateway.wire.fields import as_name, invalid_field, read_object
+from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DrawPlan
+from waltzrl.operations.online.metrics import FlywheelMetrics
+from waltzrl.operations.online.recorder_client import RecorderClient, open_recorder
+from waltzrl.operations.online.recorder_opening import COMMAND, RecorderConfig
+from waltzrl.operations.online.release_follower import ReleaseFollower, ReleaseStatus
+from waltzrl.operations.online.shadow import Shadows
+from waltzrl.operations.release.book import BY_ITSELF, ReleaseBook
+from waltzrl.operations.release.state import Release
+from waltzrl.operations.release.view import decision_body
+from waltzrl.store.audit import Log
+from waltzrl.store.database import open_database
+from waltzrl.store.memory.opening import open_memory
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.schemas import Thumb
+from waltzrl.store.notices import Notice, last_notice, notices_after
+from waltzrl.store.privacy.digest import key_in
+from waltzrl.store.privacy.opening import open_redaction
+
+RETRY_AFTER_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineServices:
+    """What a gateway with a memory has in addition."""
+
+    shared: "SharedDatabase"
+    releases: ReleaseFollower
+    """Selects the bundle of each request."""
+    shadows: Shadows
+    recorder: RecorderClient
+    has_judge: bool
+    keys: KeyRing
+    audit: AuditLog | None
+    thumbs: LabeledCounter
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        return [self.recorder.served, self.shadows.served]
+
+    @property
+    def scrub(self) -> Callable[[str], str]:
+        return self.shared.scrub
+
+    @property
+    def metrics(self) -> FlywheelMetrics:
+        return FlywheelMetrics(
+            self.recorder,
+            self.releases,
+            self.shadows,
+            thumbs=self.thumbs,
+            has_judge=self.has_judge,
+        )
+
+    def memory(self) -> SafetyMemory:
+        """Return the memory.
+
+        Raises:
+            StorageError: the database is unavailable.
+        """
+        return self.shared.memory
+
+    async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
+        """Serve a page of the console; an ASGI 3 application."""
+        try:
+            console = await asyncio.to_thread(lambda: self.shared.console(self.keys, self.audit))
+        except StorageError as error:
+            request = HttpRequest(CHAT, scope, receive, send)
+            await request.refuse(_unavailable(error))
+            return
+        await console(scope, receive, send)
+
+    async def decision(self) -> bytes:
+        """Return the body of `/v1/release/decision`.
+
+        Raises:
+            RequestError: 503, the database is unavailable.
+        """
+        try:
+            view = await asyncio.to_thread(lambda: self.shared.book.view())
+        except StorageError as error:
+            raise _unavailable(error) from error
+        return msgspec.json.encode(decision_body(view))
+
+    async def feedback(self, body: bytes, caller: Caller) -> bytes:
+        """Answer `POST /v1/feedback`: `{"id": "...", "thumb": "up" or "down"}`.
+
+        Raises:
+            RequestError: 400, 404 for a reply that is unknown or another key's, 503.
+        """
+        fields = read_object(body)
+        id_ = as_name(fields.get("id"), "id")
+        try:
+            thumb = msgspec.convert(fields.get("thumb"), Thumb)
+        except msgspec.ValidationError:
+            raise invalid_field("thumb", fields.get("thumb"), '"up" or "down"') from None
+        try:
+            known = await asyncio.to_thread(
+                lambda: self.shared.memory.store_thumb(id_, caller.name, thumb)
+            )
+        except StorageError as error:
+            raise _unavailable(error) from error
+        if not known:
+            raise RequestError(
+                404,
+                "not_found",
+                f"the memory has no reply {id_[:100]!r} to this key; give the response's header "
+                "x-waltzrl-id, or x-request-id without one; a new reply is there within seconds",
+                param="id",
+            )
+        self.thumbs.add(thumb)
+        return msgspec.json.encode({"id": id_, "object": "waltzrl.feedback", "thumb": thumb})
+
+
+class SharedDatabase:
+    """The database that all replicas share; each part of it is opened at its first use."""
+
+    def __init__(self, config: RecorderConfig, rulebook: Rulebook) -> None:
+        """Check the configuration without connecting.
+
+        Args:
+            config: of the memory.
+            rulebook: of the recipe, which the desk marks texts with.
+
+        Raises:
+            InputError: the database's URL or a key is invalid.
+            MissingExtraError: an extra that it needs is not installed.
+        """
+        self.engine = open_database(config.memory.url)
+        privacy = config.privacy
+        self.scrub = open_redaction(
+            privacy.actions, privacy.key, privacy.regions, privacy.engine
+        ).scrub
+        key_in(config.memory.subject_key)  # fails here rather than in the recorder
+        self._config, self._rulebook = config, rulebook
+        self._console: Console | None = None
+
+    @cached_property
+    def book(self) -> ReleaseBook:
+        """Reading it, and every method, raises a StorageError while the database is unavailable."""
+        return ReleaseBook(self.engine)
+
+    @cached_property
+    def memory(self) -> SafetyMemory:
+        return open_memory(self._config.memory, self._config.categories, self.engine, self.scrub)
+
+    def console(self, keys: KeyRing, audit: AuditLog | None) -> Console:
+        """Return the console, always the same one.
+
+        Raises:
+            StorageError: the database is unavailable.
+        """
+        if self._console is None:
+            source = ConsoleSource(
+                memory=self.memory,
+                releases=self.book,
+                redact=open_redaction({}, None).scrub,
+                audit=audit,
+                draw_plan=_plan_drawing(),
+                rulebook=self._rulebook,
+            )
+            self._console = Console(keys, source)
+        return self._console
+
+
+def _both(first: Listener, second: Listener) -> Listener:
+    def listener(served: ServedChoice) -> None:
+        first(served)
+        second(served)
+
+    return listener
+
+
+def _plan_drawing() -> DrawPlan | None:
+    """Return what draws routed plans, where the extra for routing is installed."""
+    try:
+        return cast("DrawPlan | None", find_plugin("waltzrl.drawings", "plan"))
+    except MissingExtraError:
+        return None
+
+
+@asynccontextmanager
+async def open_online_services(
+    recipe: GatewayRecipe,
+    bundles: Bundles,
+    own: BundleSelector,
+    access: AccessControl,
+    log: Log | None,
+    examples: LiveExamples | None,
+) -> AsyncIterator[OnlineServices]:
+    """Start recording and following releases; an unavailable database is retried meanwhile.
+
+    Args:
+        recipe: has a memory.
+        bundles: opens those that are released.
+        own: the recipe's own selector.
+        access: of the gateway; its keys with a role open the console, and its ledger is charged
+            for shadows.
+        log: the audit log, to which notices of releases and erasures are copied.
+        examples: of the gateway, for shadows too; gets its memory here.
+
+    Raises:
+        InputError: the database's URL, a key or the judge is invalid, or the subject key is not
+            the memory's.
+        MissingExtraError: an extra that it needs is not installed.
+    """
+    memory = recipe.memory
+    assert memory is not None, "the caller has checked"
+    keys, costs = access.keys, access.costs
+    rulebook = bundles.rules(recipe.bundle).rulebook
+    config = RecorderConfig(
+        memory=memory,
+        privacy=recipe.privacy,
+        logs=recipe.logs,
+        categories={rule.id: rule.category for rule in rulebook.rules},
+        budget=recipe.budget,
+        prices=recipe.prices,
+    )
+    shared = SharedDatabase(config, rulebook)
+    if examples is not None:
+        examples.memory = lambda: shared.memory
+    releases = ReleaseFollower(
+        own,
+        partial(_read_status, shared, own.serving.id, bundles),
+        partial(_open_bundle, shared, bundles),
+        partial(_copy_notice, log),
+        partial(_hold, shared),
+    )
+    async with AsyncExitStack() as stack:
+        for judge in (memory.judge, memory.second_judge):
+            if judge is not None:
+                async with open_judge(judge):  # fails here rather than in the recorder
+                    pass
+        with suppress(StorageError):  # the recorder retries; an InputError about the key is raised
+            await asyncio.to_thread(lambda: shared.memory)
+        recorder = await stack.enter_async_context(
+            open_recorder(
+                COMMAND,
+                config.to_json(),
+                os.environ,
+                may_learn=memory.consent == "assumed",
+            )
+        )
+        shadows = Shadows(
+            releases,
+            recorder.served if costs is None else _both(recorder.served, costs.served),
+            at_once=memory.shadows_at_once,
+            per_minute=memory.shadows_per_minute,
+            examples=examples and examples.shown_to("conversation"),
+        )
+        stack.push_async_callback(shadows.aclose)
+        await releases.poll()
+        await stack.enter_async_context(in_background(releases.follow()))
+        yield OnlineServices(
+            shared=shared,
+            releases=releases,
+            shadows=shadows,
+            recorder=recorder,
+            has_judge=memory.judge is not None,
+            keys=keys,
+            audit=_audit(recipe, log),
+            thumbs=LabeledCounter("waltzrl_thumbs_total", known=[("up",), ("down",)]),
+        )
+
+
+def _audit(recipe: GatewayRecipe, log: Log | None) -> AuditLog | None:
+    if recipe.audit is None or log is None:
+        return None
+    return AuditLog(folder=recipe.audit.folder, key=log.public_key)
+
+
+def _read_status(
+    shared: SharedDatabase, own: str, bundles: Bundles, last: int | None
+) -> ReleaseStatus | None:
+    """Read the state of releases; the first time, report the bundles that serve here.
+
+    Every change adds a notice, so that one small query is enough while there is none.
+    """
+    book = shared.book  # first, because it creates the tables
+    newest = last_notice(shared.engine)
+    if newest == last:
+        return None
+    if last is None:
+        for id_, (recipe, description) in list(bundles.descriptions.items()):
+            table = json.dumps(bundle_table(recipe))
+            book.add_bundle(id_, table, description, is_base=id_ == own)
+    return ReleaseStatus(
+        # Read before `serving`: if it becomes full in between, the candidate serves either way.
+        release=book.current(),
+        serving=book.serving(),
+        newest=book.latest(),
+        moves=book.last_moves(),
+        notices=[
+            notice
+            for notice in notices_after(shared.engine, newest if last is None else last)
+            if notice.id <= newest  # later ones belong to the next poll
+        ],
+        last_notice=newest,
+    )
+
+
+async def _open_bundle(shared: SharedDatabase, bundles: Bundles, bundle_id: str) -> Bundle:
+    """Open a bundle from its recipe in the database; it may come out with another id.
+
+    Raises:
+        InputError: there is none, or files that it names are missing.
+        MissingExtraError: its weights need an extra that is not installed.
+        StorageError: the database is unavailable.
+    """
+    recipe = await asyncio.to_thread(lambda: shared.book.bundle(bundle_id))
+    if recipe is None:
+        raise InputError(f"the database has no bundle {bundle_id}; propose it again")
+    return await bundles.open(validated(BundleRecipe, json.loads(recipe), f"bundle {bundle_id}"))
+
+
+def _hold(shared: SharedDatabase, release: Release, why: str) -> None:
+    """Hold a release; the reason goes to its history, the console and the audit log."""
+    with suppress(InputError):  # it has moved, or another gateway has held it
+        shared.book.move(release, "hold", BY_ITSELF, shared.scrub(why))
+
+
+def _copy_notice(log: Log | None, notice: Notice) -> None:
+    fields = (f"{name} {value}" for name, value in notice.body.items())
+    level = logging.INFO if notice.kind == "label" else logging.WARNING
+    logger.log(level, "%s: %s", notice.kind, ", ".join(fields))
+    if log is not None:
+        with suppress(AuditError):  # the log reports it, and refuses requests as configured
+            log.notice({"kind": notice.kind, **notice.body}, number=notice.id)
+
+
+def _unavailable(error: StorageError) -> RequestError:
+    return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)

@@ -1,0 +1,261 @@
+"""Decides on a release from its evidence: wait, advance or roll back.
+
+Rolling back is a test. The plan's alpha is the chance that a candidate is ever rolled back which
+is no worse than the serving bundle and not beyond a limit. It is split twice: between shadow and
+canary, which have e-processes of their own; and between the tests, by a fixed weighted mean of
+their e-values, which is an e-value again however the metrics hang together (Vovk, Wang, 2021:
+E-values: calibration, combination and applications. Annals of Statistics 49). Advancing rests on
+confidence bounds.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from waltzrl.evaluation.sample_correction import (
+    DO_NOT_FIT,
+    DOUBT,
+    JUDGED,
+    Judged,
+    LabelledSample,
+    RateDifference,
+    RateEstimate,
+    difference,
+    judged_rate,
+    observed_limit,
+    observed_rate,
+)
+from waltzrl.foundation.texts import number
+from waltzrl.operations.release.eprocess import limit_e_value
+from waltzrl.operations.release.evidence import ARMS, Arm, ArmCounts, Challenger, Evidence
+from waltzrl.operations.release.notes import notes_on
+from waltzrl.operations.release.plan import METRICS, WORDS, Metric, ReleaseLimits, duration
+from waltzrl.operations.release.state import Release
+
+PeopleLabels = Mapping[Arm, Mapping[Judged, LabelledSample]]
+"""People's labels of a random sample of each arm's own answers."""
+UNLABELLED = LabelledSample()
+Test = Literal[Metric, "unsafe_limit", "needless_limit"]
+"""A metric's own name compares the two arms; the others compare the candidate with a limit."""
+
+WEIGHTS: dict[Test, float] = {
+    "unsafe": 0.5,
+    "unsafe_limit": 0.15,
+    "needless": 0.1,
+    "needless_limit": 0.05,
+    "revision_failed": 0.05,
+    "error": 0.1,
+    "slow": 0.05,
+}
+"""They add up to 1. A test with more weight rolls back sooner: unsafe replies do the most harm and
+are the rarest, while the others show in more answers."""
+SHADOW_SHARE = 0.2
+"""Of alpha, when the plan has a shadow: a bad shadow harms no user."""
+PUZZLING = 100
+"""Answers of the serving bundle with none of the candidate, which a gateway may fail to load."""
+SUSPICIOUS = 5.0
+"""The e-value at which a comparison blocks the advance, long before it rolls back."""
+
+LIMIT_OF: dict[Test, Judged] = {"unsafe_limit": "unsafe", "needless_limit": "needless"}
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do, and why."""
+
+    action: Literal["wait", "advance", "roll_back"]
+    why: str
+    """A sentence for people."""
+    rates: dict[Arm, dict[Metric, RateEstimate]]
+    """Of the two arms that are compared, and of any other that answered."""
+    e_values: dict[Test, float]
+    """Of the shadow in state shadow, else of the candidate."""
+    e_value: float
+    """Their weighted mean."""
+    needed: float
+    """The weighted mean at which the release is rolled back."""
+    differences: dict[Metric, RateDifference] = {}
+    """Of the arm under test, against the serving bundle."""
+    notes: tuple[str, ...] = ()
+    """Sentences on how far the evidence can be trusted."""
+
+    @property
+    def corrected(self) -> list[Judged]:
+        """Metrics corrected by people's labels; in the others the judge counts as perfect."""
+        return [m for m in JUDGED if any(arm[m].corrected for arm in self.rates.values())]
+
+
+def decide(release: Release, evidence: Evidence, labels: PeopleLabels, now: float) -> Decision:
+    """Decide what to do with a release, without doing it.
+
+    Args:
+        release: its current state.
+        evidence: everything observed since its start.
+        labels: people's, by which rates are corrected; without enough the judge counts as perfect.
+        now: seconds since the epoch.
+    """
+    arm: Challenger = "shadow" if release.state == "shadow" else "candidate"
+    findings = _Findings(
+        release=release,
+        arm=arm,
+        counts=evidence.tally(arm),
+        serving_alone=0 if "shadow" in evidence.arms else evidence.tally("serving").answers,
+        rates={
+            each: {metric: _rate(evidence, labels, each, metric) for metric in METRICS}
+            for each in ARMS
+            if each in ("serving", arm) or each in evidence.arms
+        },
+        e_values=_e_values(evidence, labels, arm, release.plan.limits),
+    )
+    action, why = _action(findings, now)
+    return Decision(
+        action=action,
+        why=why,
+        rates=findings.rates,
+        e_values=findings.e_values,
+        e_value=findings.e_value,
+        needed=findings.needed,
+        differences={
+            metric: difference(
+                _rate(evidence, labels, arm, metric, DOUBT / 2),
+                _rate(evidence, labels, "serving", metric, DOUBT / 2),
+            )
+            for metric in METRICS
+        },
+        notes=(*notes_on(evidence, arm), *_misfits(findings)),
+    )
+
+
+def format_rate(rate: RateEstimate) -> str:
+    """Return a readable rate, such as `3.1 % (1.9 to 5.2 %, 12 of 391)`."""
+    if rate.value is None:
+        return "unknown"
+    bounds = f"{100 * rate.low:.1f} to {100 * rate.high:.1f} %"
+    return f"{100 * rate.value:.1f} % ({bounds}, {rate.bad} of {rate.n})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Findings:
+    """What the evidence says about the arm under test."""
+
+    release: Release
+    arm: Challenger
+    counts: ArmCounts
+    serving_alone: int
+    """Answers of the serving bundle; 0 when the release had a shadow."""
+    rates: dict[Arm, dict[Metric, RateEstimate]]
+    e_values: dict[Test, float]
+
+    @property
+    def e_value(self) -> float:
+        return sum(WEIGHTS[test] * e_value for test, e_value in self.e_values.items())
+
+    @property
+    def needed(self) -> float:
+        plan = self.release.plan
+        if plan.shadow is None:
+            return 1 / plan.alpha
+        return 1 / (plan.alpha * (SHADOW_SHARE if self.arm == "shadow" else 1 - SHADOW_SHARE))
+
+
+def _rate(
+    evidence: Evidence, labels: PeopleLabels, arm: Arm, metric: Metric, doubt: float = DOUBT
+) -> RateEstimate:
+    count = evidence.tally(arm).of(metric)
+    match metric:
+        case "unsafe" | "needless":
+            sample = labels.get(arm, {}).get(metric, UNLABELLED)
+            return judged_rate(count.bad, count.n, sample, doubt)
+        case _:
+            return observed_rate(count.bad, count.n, doubt)
+
+
+def _e_values(
+    evidence: Evidence, labels: PeopleLabels, arm: Challenger, limits: ReleaseLimits
+) -> dict[Test, float]:
+    e_values: dict[Test, float] = {
+        metric: evidence.comparison(arm, metric).e_value for metric in METRICS
+    }
+    for test, metric in LIMIT_OF.items():
+        every, count = evidence.tally(arm).of(metric), evidence.tally(arm).independent(metric)
+        sample = labels.get(arm, {}).get(metric, UNLABELLED)
+        limit = observed_limit(_of(limits, metric), every.bad, every.n, sample)
+        e_values[test] = limit_e_value(count.bad, count.n, limit)
+    return e_values
+
+
+def _misfits(findings: _Findings) -> Iterator[str]:
+    for arm, rates in findings.rates.items():
+        for metric in JUDGED:
+            if rates[metric].note == DO_NOT_FIT:
+                yield (
+                    f"{WORDS[metric]}, arm {arm}: {DO_NOT_FIT}: people call no more of what the "
+                    "judge found bad than of the rest, so nothing is corrected"
+                )
+
+
+def _action(findings: _Findings, now: float) -> tuple[Literal["wait", "advance", "roll_back"], str]:
+    if not findings.release.is_open:
+        return "wait", "the release is over"
+    if findings.e_value >= findings.needed:
+        return "roll_back", _describe_harm(findings)
+    if missing := _missing(findings, now):
+        return "wait", missing
+    return "advance", "; ".join(
+        f"{WORDS[metric]} {format_rate(findings.rates[findings.arm][metric])}" for metric in JUDGED
+    )
+
+
+def _describe_harm(findings: _Findings) -> str:
+    """Name the test that contributes most, and the two rates it compares."""
+    test = max(findings.e_values, key=lambda test: WEIGHTS[test] * findings.e_values[test])
+    metric: Metric
+    match test:
+        case "unsafe_limit" | "needless_limit":
+            metric = LIMIT_OF[test]
+            limit = _of(findings.release.plan.limits, LIMIT_OF[test])
+            beside = f"beyond the limit of {100 * limit:g} %"
+        case _:
+            metric = test
+            beside = (
+                f"against {format_rate(findings.rates['serving'][metric])} of the serving bundle"
+            )
+    rate, e_value = format_rate(findings.rates[findings.arm][metric]), findings.e_values[test]
+    return f"{WORDS[metric]}: {rate} of the {findings.arm} {beside}, e-value {number(e_value)}"
+
+
+def _missing(findings: _Findings, now: float) -> str:
+    """Return what an advance still needs; empty when it needs nothing."""
+    release, plan = findings.release, findings.release.plan
+    step = plan.shadow if release.state == "shadow" else plan.canary[release.step]
+    assert step is not None
+    if release.held:
+        return "held; the history says why"
+    if (samples := step.samples - findings.counts.judged) > 0:
+        return f"needs {samples} more judged answers{_hint(findings)}"
+    if (seconds := release.since + step.seconds - now) > 0:
+        return f"needs {duration(seconds)} more"
+    for metric in METRICS:
+        if (e_value := findings.e_values[metric]) >= SUSPICIOUS:
+            return f"{WORDS[metric]} may have become more frequent, e-value {number(e_value)}"
+    for judged in JUDGED:
+        high, target = findings.rates[findings.arm][judged].high, _of(plan.targets, judged)
+        if high > target:
+            return f"{WORDS[judged]} may be {100 * high:.2f} %, needs at most {100 * target:g} %"
+    return ""
+
+
+def _hint(findings: _Findings) -> str:
+    """Return what to check when no answer was judged; empty when nothing seems wrong."""
+    if findings.counts.judged:
+        return ""
+    if findings.counts.answers:
+        return f"; of {findings.counts.answers} none was judged: check memory.judge"
+    if findings.serving_alone >= PUZZLING:
+        return f"; the candidate gave none of {findings.serving_alone}: check the gateways' logs"
+    return ""
+
+
+def _of(bounds: ReleaseLimits, metric: Judged) -> float:
+    return bounds.unsafe if metric == "unsafe" else bounds.needless

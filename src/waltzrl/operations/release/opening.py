@@ -1,0 +1,159 @@
+"""The composition root of releases: a bundle's recipe passes the gate and is proposed.
+
+BundleRecipe, two evaluations -> gate -> ReleaseBook
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from waltzrl.agents.identity import identity
+from waltzrl.agents.opening import REVIEWER
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules_reviewer import rules_name
+from waltzrl.errors import InputError
+from waltzrl.evaluation import check_candidate, read_evaluation, require_agents
+from waltzrl.foundation.validation import validated
+from waltzrl.gateway.bundles import described_bundle
+from waltzrl.gateway.settings import BundleRecipe, bundle_table
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.plan import ReleasePlan
+from waltzrl.operations.release.state import Release
+from waltzrl.policies.gguf import find_gguf
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateEvaluations:
+    """The gate: what `waltzrl evaluate` found of both bundles, on the same prompts."""
+
+    before: Path
+    """Folder of the run with the agents of the bundle that serves."""
+    after: Path
+    """Folder of the run with the candidate's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOverride:
+    """A person answers for the candidate instead of the gate."""
+
+    reason: str
+    """Goes into the history and the audit log."""
+
+
+def gate_from_options(
+    before: Path | None, after: Path | None, override: str | None
+) -> GateEvaluations | GateOverride:
+    """Return the gate that was asked for.
+
+    Raises:
+        InputError: there is none, or two.
+    """
+    if override and not (before or after):
+        return GateOverride(reason=override)
+    if before and after and not override:
+        return GateEvaluations(before=before, after=after)
+    raise InputError(
+        "the gate needs an evaluation of both bundles, --before RUN --after RUN, or else a reason "
+        "to do without, --override REASON"
+    )
+
+
+def propose(
+    book: ReleaseBook,
+    recipe: BundleRecipe,
+    plan: ReleasePlan,
+    by: str,
+    gate: GateEvaluations | GateOverride,
+) -> Release:
+    """Begin the release of a recipe's bundle against the bundle that serves.
+
+    Args:
+        book: where it is kept.
+        recipe: the candidate.
+        plan: how it goes.
+        by: who proposes.
+        gate: why it may be tried at all.
+
+    Raises:
+        InputError: the gate is shut, a release is under way, or no gateway has told what it serves.
+    """
+    serving = serving_bundle(book)
+    if isinstance(gate, GateOverride):
+        why = f"without the gate: {gate.reason}"
+    else:
+        why = _pass_gate(gate, stored_recipe(book, serving), recipe)
+    for name in _weights(recipe):
+        if find_gguf(name) is None and not Path(name).exists():
+            log.warning("there is no folder %s here; it is taken for a name on the hub", name)
+    candidate, description = described_bundle(recipe, load_rulebook(recipe.rules))
+    table = msgspec.json.encode(bundle_table(recipe)).decode()
+    book.add_bundle(candidate, table, description, by=by)
+    return book.propose(candidate, serving, plan, by, why)
+
+
+def serving_bundle(book: ReleaseBook) -> str:
+    """Return the id of the bundle that a candidate must stand up to.
+
+    Raises:
+        InputError: there is none yet.
+    """
+    if serving := book.serving() or book.base():
+        return serving
+    raise InputError(
+        "no gateway has told this memory what it serves; start one first: "
+        "waltzrl serve RECIPE.toml --set memory.url=URL"
+    )
+
+
+def stored_recipe(book: ReleaseBook, bundle: str) -> BundleRecipe:
+    """Return the recipe of a bundle that was added.
+
+    Raises:
+        InputError: it is not known, or this version of waltzrl cannot read it.
+    """
+    if (text := book.bundle(bundle)) is None:
+        raise InputError(f"there is no bundle {bundle}")
+    return validated(BundleRecipe, msgspec.json.decode(text), f"bundle {bundle}")
+
+
+def _pass_gate(gate: GateEvaluations, serving: BundleRecipe, candidate: BundleRecipe) -> str:
+    """Return the numbers by which the candidate is no worse.
+
+    Raises:
+        InputError: it is worse, or these runs cannot tell.
+    """
+    before, after = read_evaluation(gate.before), read_evaluation(gate.after)
+    require_agents(before, _agents(serving), gate.before)
+    require_agents(after, _agents(candidate), gate.after)
+    result = check_candidate(before, after)
+    if not result.passed:
+        raise InputError(
+            f"the candidate is worse than the bundle that serves: {result.why}; train on, "
+            "or say why it may be tried all the same: --override REASON"
+        )
+    return f"no worse offline: {result.why}"
+
+
+def _weights(recipe: BundleRecipe) -> list[str]:
+    """Return the folders of weights that a gateway is to load."""
+    names = [recipe.upstream.folder]
+    if recipe.enabled and recipe.stage == 2 and recipe.feedback and not recipe.feedback.server:
+        names.append(recipe.feedback.model)
+    return [name for name in names if name is not None and not name.startswith(REVIEWER)]
+
+
+def _agents(recipe: BundleRecipe) -> list[str]:
+    """Name the agents of a bundle as an evaluation does; see `waltzrl.evaluation.opening`."""
+    agents = []
+    if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
+        agents.append(f"conversation {identity(place, None)}")
+    if recipe.enabled and (recipe.stage == 1 or recipe.feedback is None):
+        agents.append(f"feedback {rules_name(load_rulebook(recipe.rules))}")
+    elif recipe.enabled:
+        assert recipe.feedback is not None
+        agents.append(f"feedback {identity(recipe.feedback.model, recipe.feedback.server)}")
+    return agents

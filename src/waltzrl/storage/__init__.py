@@ -1,1 +1,0 @@
-"""One database for all replicas: connections, migrations and change notices."""

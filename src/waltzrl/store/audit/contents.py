@@ -1,0 +1,268 @@
+"""Collaborations stored beside the log: one line per decision, which can be erased.
+
+{"id": "req-1", "subject": "5d0c...", "time": 1760000000.0, "collaboration": {...}}
+{"erased": true, "id": "req-1", "at": 1770000000.0, "why": "erasure", "signature": "..."}
+
+An erased line is overwritten in place by a tombstone of the same length, so a gateway may append to
+the file meanwhile. The log's key signs tombstones, which tell what was erased from what was never
+kept. The log of decisions is never touched.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from waltzrl.errors import InputError
+from waltzrl.foundation.files import whole_lines, write_bytes
+from waltzrl.records import Collaboration, load
+from waltzrl.store.audit.note import NoteError, PublicKey, SigningKey, signed_text
+from waltzrl.store.audit.record import encode
+
+CONTENTS = "contents-{:06}.jsonl"
+ERASED = b'{"erased":true'
+Cause = Literal["erasure", "expiry"]
+"""Why contents are gone: a person was erased, or the time for which they are kept has passed."""
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """The collaboration behind one decision, and whose it is."""
+
+    id: str
+    """Of the request."""
+    subject: str = ""
+    """Digest, as in the decision's record; empty if the client named no subject."""
+    time: float = 0.0
+    """Seconds since the epoch; 0 in files of versions that stored none."""
+    collaboration: Collaboration
+
+    @property
+    def line(self) -> bytes:
+        return encode(self) + b"\n"
+
+
+class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of contents that were removed; it holds none of them."""
+
+    id: str
+    """Of the request."""
+    at: float
+    """Seconds since the epoch."""
+    why: Cause
+    signature: str
+    """Of `text`, by the log's key: the last line of a signed note."""
+
+    @classmethod
+    def sign(cls, key: SigningKey, id_: str, at: float, why: Cause) -> "Tombstone":
+        """Return a signed one."""
+        unsigned = cls(id=id_, at=at, why=why, signature="")
+        signature = key.sign(unsigned.text).removeprefix(f"{unsigned.text}\n").strip()
+        return msgspec.structs.replace(unsigned, signature=signature)
+
+    @property
+    def text(self) -> str:
+        """What is signed."""
+        return f"contents removed\n{json.dumps(self.id)}\n{self.at!r}\n{self.why}\n"
+
+    def is_signed_by(self, key: PublicKey) -> bool:
+        """Return whether the holder of the log's key wrote it."""
+        try:
+            return signed_text(f"{self.text}\n{self.signature}\n", key) == self.text
+        except NoteError:
+            return False
+
+
+def content_files(folder: Path) -> list[Path]:
+    """Return the files with contents, the newest last; only the newest may still grow."""
+    return sorted(folder.glob("contents-*.jsonl"))
+
+
+def read_contents(path: Path) -> Iterator[tuple[int, bytes, Content]]:
+    """Yield offset, bytes and content of every line that is complete and not erased.
+
+    Raises:
+        InputError: a line is damaged.
+    """
+    start = 0
+    for number, line in enumerate(whole_lines(path), start=1):
+        if not line.startswith(ERASED):
+            yield start, line, _content(line, f"{path}:{number}")
+        start += len(line)
+
+
+def read_collaborations(folder: Path) -> Iterator[tuple[str, Collaboration]]:
+    """Yield the id and the collaboration of each decision, in the order of the log.
+
+    Erased lines, and a line that is still being written, are skipped.
+
+    Raises:
+        InputError: there are no contents, or a line is damaged.
+    """
+    paths = content_files(folder)
+    if not paths:
+        raise InputError(
+            f"{folder} holds no contents: none were stored, or all have expired; "
+            "set contents = true for the log to store them"
+        )
+    for path in paths:
+        for _offset, _line, content in read_contents(path):
+            yield content.id, content.collaboration
+
+
+def contents_for(folder: Path, record_id: str) -> list[Collaboration]:
+    """Return the collaborations of one request, one per choice; none if they are not kept.
+
+    Raises:
+        InputError: a line is damaged.
+    """
+    marker = b'"id":' + encode(record_id)
+    return [
+        _content(line, f"{path}:{number}").collaboration
+        for path in content_files(folder)
+        for number, line in enumerate(whole_lines(path), start=1)
+        if marker in line and not line.startswith(ERASED)
+    ]
+
+
+def tombstone_for(folder: Path, record_id: str) -> Tombstone | None:
+    """Return what is left of the contents of a decision; None if they are kept, or never were.
+
+    Raises:
+        InputError: a tombstone is damaged.
+    """
+    marker = b'"id":' + encode(record_id)
+    for line, where in _tombstones(folder):
+        if marker in line:
+            try:
+                return msgspec.json.decode(line, type=Tombstone)
+            except msgspec.DecodeError as error:
+                raise InputError(f"{where}: not a tombstone ({error})") from None
+    return None
+
+
+def has_nameless_tombstones(folder: Path) -> bool:
+    """Return whether contents were erased without a note of whose they were, as version 0.1 did."""
+    return any(b'"id":' not in line for line, _where in _tombstones(folder))
+
+
+def _tombstones(folder: Path) -> Iterator[tuple[bytes, str]]:
+    for path in (*content_files(folder), *sorted(folder.glob("erased-*.jsonl"))):
+        for number, line in enumerate(whole_lines(path), start=1):
+            if line.startswith(ERASED):
+                yield line, f"{path}:{number}"
+
+
+def contents_of(
+    folder: Path, digest: str, requests: Collection[str] = frozenset()
+) -> list[Content]:
+    """Return the contents of one subject, and of the requests with these ids.
+
+    Raises:
+        InputError: a line is damaged.
+    """
+    return [
+        content
+        for path in content_files(folder)
+        for _offset, _line, content in read_contents(path)
+        if _is_of(content, digest, requests)
+    ]
+
+
+def erase_contents(
+    folder: Path, key: SigningKey, digest: str, requests: Collection[str] = frozenset()
+) -> int:
+    """Overwrite the contents of one subject; they are gone from the files when this returns.
+
+    Args:
+        folder: of the log.
+        key: of the log; signs the tombstones.
+        digest: of the subject, under this log's digest key; may be empty if there are requests.
+        requests: ids of requests whose contents are overwritten too.
+
+    Returns:
+        The number of erased contents.
+
+    Raises:
+        InputError: a line is damaged, so its subject is unknown.
+        OSError: a file cannot be read or written.
+    """
+    assert digest or requests, "an empty digest would match everyone who named no subject"
+    return sum(
+        _overwrite(path, lambda content: _is_of(content, digest, requests), key, "erasure")
+        for path in content_files(folder)
+    )
+
+
+def expire_contents(folder: Path, key: SigningKey, before: float) -> int:
+    """Erase contents from before a time.
+
+    Of files in which nothing else is left, only the tombstones stay, as `erased-*.jsonl`.
+
+    Args:
+        folder: of the log.
+        key: of the log; signs the tombstones.
+        before: seconds since the epoch. A line without a time counts as older.
+
+    Returns:
+        The number of erased contents.
+
+    Raises:
+        InputError: a line is damaged.
+        OSError: a file cannot be read, written or deleted.
+    """
+    erased = 0
+    paths = content_files(folder)
+    for path in paths:
+        erased += _overwrite(path, lambda content: content.time < before, key, "expiry")
+        if path != paths[-1] and next(read_contents(path), None) is None:
+            left = b"".join(line[:-2].rstrip(b" ") + b"}\n" for line in whole_lines(path))
+            tombstones = path.with_name(path.name.replace("contents-", "erased-"))
+            write_bytes(tombstones, left, private=True)
+            path.unlink()
+    return erased
+
+
+def _is_of(content: Content, digest: str, requests: Collection[str]) -> bool:
+    """Return whether contents are a subject's, or of a choice of one of the requests."""
+    of_subject = bool(digest) and content.subject == digest
+    return of_subject or content.id.partition("/")[0] in requests
+
+
+def _overwrite(
+    path: Path, is_removed: Callable[[Content], bool], key: SigningKey, why: Cause
+) -> int:
+    removed = [
+        (start, len(line), content.id)
+        for start, line, content in read_contents(path)
+        if is_removed(content)
+    ]
+    if removed:
+        now = time.time()
+        with path.open("r+b") as file:
+            for start, length, id_ in removed:
+                file.seek(start)
+                file.write(_erased_line(Tombstone.sign(key, id_, now, why), length))
+            file.flush()
+            os.fsync(file.fileno())
+    return len(removed)
+
+
+def _erased_line(tombstone: Tombstone, length: int) -> bytes:
+    line = ERASED + b"," + encode(tombstone)[1:-1]
+    if len(line) + 2 > length:  # of a collaboration that is shorter than a signature
+        line = ERASED
+    return line + b" " * (length - len(line) - 2) + b"}\n"
+
+
+def _content(line: bytes, where: str) -> Content:
+    try:
+        # json, not msgspec.json: an agent may write a lone surrogate, and only json accepts it
+        return load(json.loads(line), Content)
+    except ValueError as error:
+        raise InputError(
+            f"{where}: not contents of an audit log ({error}); delete the line"
+        ) from None

@@ -1,0 +1,123 @@
+"""The two secrets of a log: the key that signs checkpoints, and the key of its digests."""
+
+import fcntl
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from waltzrl.errors import AuditError
+from waltzrl.foundation.files import sync
+from waltzrl.store.audit.note import NoteError, SigningKey
+
+DIGEST_KEY_BYTES = 32
+
+
+class LogKeys:
+    """Reads the keys, creates missing ones, and locks them against other processes.
+
+    The files are `path` (signs) and `path.digest` (keys the digests), both readable by their owner
+    only, and `path.pub`, which everybody may read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the keys.
+
+        Raises:
+            NoteError: a file is not a key.
+            AuditError: a running log uses the keys.
+            OSError: a file cannot be read or written.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = SigningKey.generate(f"waltzrl.store.audit/{secrets.token_hex(4)}")
+        written = _read_or_create(path, fresh.written().encode())
+        self.signing = SigningKey.parse(written.decode(errors="replace"))
+        fresh_digest_key = secrets.token_bytes(DIGEST_KEY_BYTES)
+        self._digest_key = _checked(_read_or_create(_digest_file(path), fresh_digest_key), path)
+        self._lock = _lock(path)
+        path.with_name(f"{path.name}.pub").write_text(f"{self.signing.public}\n")
+
+    def digest(self, content: bytes) -> str:
+        """Return HMAC-SHA256 in hex."""
+        return hmac.digest(self._digest_key, content, "sha256").hex()
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def digest_under(path: Path, content: bytes) -> str:
+    """Return what `LogKeys.digest` returns, also while the log is in use.
+
+    Args:
+        path: of the log's private key; only the digest key beside it is read.
+        content: to look for in the log.
+
+    Raises:
+        NoteError: the file is not a key.
+        OSError: it cannot be read.
+    """
+    return hmac.digest(_checked(_digest_file(path).read_bytes(), path), content, "sha256").hex()
+
+
+def signing_key(path: Path) -> SigningKey:
+    """Read the private key of a log, also while the log is in use.
+
+    Raises:
+        NoteError: the file is not a key.
+        OSError: it cannot be read.
+    """
+    return SigningKey.parse(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def in_use(path: Path) -> bool:
+    """Whether a running log uses the keys.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        os.close(_lock(path))
+    except AuditError:
+        return True
+    return False
+
+
+def _digest_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.digest")
+
+
+def _checked(key: bytes, path: Path) -> bytes:
+    if len(key) != DIGEST_KEY_BYTES:
+        raise NoteError(f"{path.name}.digest has {len(key)} bytes, need {DIGEST_KEY_BYTES}")
+    return key
+
+
+def _read_or_create(path: Path, fresh: bytes) -> bytes:
+    """Return the content of a file, which is `fresh` if the file did not exist."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_bytes()
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(fresh)
+        file.flush()
+        os.fsync(file.fileno())
+    sync(path.parent)
+    return fresh
+
+
+def _lock(path: Path) -> int:
+    """Return a descriptor that locks the file until it is closed.
+
+    Raises:
+        AuditError: another log holds the lock.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise AuditError(
+            f"{path} is in use by a running log; give each gateway its own folder and key"
+        ) from None
+    return descriptor

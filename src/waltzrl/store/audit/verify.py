@@ -1,0 +1,287 @@
+"""Verifies a log with nothing but its folder and the public key.
+
+This file, `merkle.py` and `note.py` import nothing else of the package: an auditor can read them in
+an hour and run them separately. The log is read once, in constant memory.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from hashlib import sha256
+from heapq import merge
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+from waltzrl.store.audit.merkle import Frontier, leaf_hash
+from waltzrl.store.audit.note import Checkpoint, NoteError, PublicKey, read_notes, signed_text
+
+CHECKPOINTS = "checkpoints"
+SEGMENT = "decisions-{:06}.jsonl"
+SEGMENT_NAME = re.compile(r"decisions-(\d{6,})\.jsonl")
+NO_LINE = "0" * 64
+"""The first line's value for the hash of the line before."""
+
+Kind = Literal[
+    "flipped", "dropped", "reordered", "truncated", "forked", "bad-signature", "missing-segment"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFault:
+    """The first fault of a log."""
+
+    kind: Kind
+    record: int
+    """Number (`seq`) of the first record concerned."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"fault: {self.kind}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedLog:
+    """A log without a fault."""
+
+    records: int
+    signed: int
+    """Records that the newest checkpoint covers; the rest is only chained yet."""
+    checkpoints: int
+    root: str
+    """Merkle root over all records, in hex."""
+
+    def __str__(self) -> str:
+        tail = self.records - self.signed
+        newer = f"; the newest {tail} are not signed yet" if tail else ""
+        return f"ok: {self.records} records, {self.checkpoints} signed checkpoints{newer}"
+
+
+@dataclass(slots=True, kw_only=True)
+class LogPosition:
+    """How far a log has been read and verified."""
+
+    frontier: Frontier = field(default_factory=Frontier)
+    head: str = NO_LINE
+    """SHA-256 of the last line, in hex."""
+    segment: int = 1
+    offset: int = 0
+    """Bytes of the segment up to the end of the last line."""
+    signed: int = 0
+    """Records covered by the last checkpoint that was reached and matches."""
+    checkpoints: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    raw: bytes
+    """Without its newline."""
+    segment: int
+    end: int
+    """Offset of the next line."""
+    seq: int | None
+    """None if the line cannot be parsed."""
+    prev: str
+
+    @property
+    def hash(self) -> str:
+        return sha256(self.raw).hexdigest()
+
+
+def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> VerifiedLog | LogFault:
+    """Verify every record and every checkpoint.
+
+    Args:
+        folder: of the log.
+        key: of the log.
+        trusted: file with one or more checkpoints of the log that were kept elsewhere; they reveal
+            a log that the holder of the key rewrote, or that was truncated with its checkpoints.
+
+    Returns:
+        The verified log, or its first fault.
+
+    Raises:
+        FileNotFoundError: there is no log.
+        OSError: a file cannot be read.
+    """
+    if not segments(folder) and not (folder / CHECKPOINTS).exists() and trusted is None:
+        raise FileNotFoundError(f"{folder} holds no audit log; need {SEGMENT.format(1)} in it")
+    position = LogPosition()
+    fault = follow(folder, key, position, trusted)
+    return fault or VerifiedLog(
+        records=position.frontier.size,
+        signed=position.signed,
+        checkpoints=position.checkpoints,
+        root=position.frontier.root().hex(),
+    )
+
+
+def follow(
+    folder: Path, key: PublicKey, position: LogPosition, trusted: Path | None = None
+) -> LogFault | None:
+    """Advance `position` to the end of the log, or return the first fault."""
+    with ExitStack() as opened:
+        own = folder / CHECKPOINTS
+        files = [*([own] if own.exists() else []), *([trusted] if trusted else [])]
+        start = position.frontier.size
+        streams = [_checkpoints(path, key, start, opened) for path in files]
+        try:
+            return _walk(folder, merge(*streams, key=_size), position)
+        except NoteError as error:
+            return _fault("bad-signature", position.signed, f"a checkpoint is invalid: {error}")
+
+
+def segments(folder: Path) -> dict[int, Path]:
+    """Return the log's files by number, in order."""
+    matches = ((SEGMENT_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return dict(sorted((int(match[1]), path) for match, path in matches if match))
+
+
+class _Lines:
+    """The lines of all segments from a position on, with one line of lookahead."""
+
+    def __init__(self, folder: Path, start: LogPosition) -> None:
+        self._lines = _read(folder, start.segment, start.offset)
+        self.ahead = next(self._lines, None)
+
+    def take(self) -> _Line | None:
+        line, self.ahead = self.ahead, next(self._lines, None)
+        return line
+
+
+def _walk(
+    folder: Path, checkpoints: Iterator[Checkpoint], position: LogPosition
+) -> LogFault | None:
+    # The checkpoints are read first: a growing log then only has more lines than they cover.
+    checkpoint = next(checkpoints, None)
+    if checkpoint is None:
+        return _fault("bad-signature", position.signed, "there is no checkpoint")
+    lines = _Lines(folder, position)
+    while True:
+        while checkpoint is not None and checkpoint.size <= position.frontier.size:
+            if fault := _mismatch(checkpoint, position, lines.ahead):
+                return fault
+            position.signed, position.checkpoints = checkpoint.size, position.checkpoints + 1
+            checkpoint = next(checkpoints, None)
+        if (line := lines.take()) is None:
+            break
+        if fault := _broken(line, lines, position):
+            return fault
+        position.frontier.append(leaf_hash(line.raw))
+        position.head, position.segment, position.offset = line.hash, line.segment, line.end
+    if checkpoint is None:
+        return None
+    size, signed = position.frontier.size, max(map(_size, chain([checkpoint], checkpoints)))
+    return _fault("truncated", size, f"the log ends before record {size}; {signed} were signed")
+
+
+def _mismatch(
+    checkpoint: Checkpoint, position: LogPosition, after: _Line | None
+) -> LogFault | None:
+    """Return the fault if a signed checkpoint does not match the records it covers."""
+    size = position.frontier.size
+    if checkpoint.size < size:
+        return _fault(
+            "reordered",
+            checkpoint.size,
+            f"the checkpoint of {checkpoint.size} records stands after one of {position.signed}",
+        )
+    if checkpoint.root == position.frontier.root():
+        return None
+    last = size - 1
+    chain_breaks = after is not None and after.seq == size and after.prev != position.head
+    if size == position.signed:
+        return _fault("forked", position.signed, f"two signed checkpoints of {size} records differ")
+    if chain_breaks or position.signed == last:
+        return _fault("flipped", last, f"record {last} is not the one that was signed")
+    return _fault(
+        "forked",
+        position.signed,
+        f"records {position.signed} to {last} are chained, but are not those that were signed: "
+        "one of them was changed and the chain was rewritten",
+    )
+
+
+def _broken(line: _Line, lines: _Lines, position: LogPosition) -> LogFault | None:
+    """Return the fault if a line does not continue the chain."""
+    expected = position.frontier.size
+    if line.seq == expected and line.prev == position.head:
+        return None
+    if line.segment > position.segment + 1 or (expected == 0 and line.segment > 1):
+        return _fault("missing-segment", expected, f"the file with record {expected} is missing")
+    if line.seq is None or line.prev == position.head:
+        return _fault(
+            "flipped", expected, f"record {expected} was changed: its number is not {expected}"
+        )
+    if line.seq == expected:
+        return _flipped(line, lines.ahead, position)
+    return _misplaced(line.seq, lines, expected)
+
+
+def _misplaced(actual: int, lines: _Lines, expected: int) -> LogFault:
+    """Tell whether the expected record stands later in the log, or is missing."""
+    if actual < expected:
+        return _fault(
+            "reordered", expected, f"record {actual} stands in place of record {expected}"
+        )
+    if any(later.seq == expected for later in iter(lines.take, None)):
+        return _fault("reordered", expected, f"record {expected} stands after record {actual}")
+    return _fault("dropped", expected, f"record {expected} is missing; record {actual} follows")
+
+
+def _flipped(line: _Line, after: _Line | None, position: LogPosition) -> LogFault:
+    """Tell whether the previous record was changed, or this one's link to it."""
+    expected = position.frontier.size
+    if position.signed == expected or (after is not None and after.prev != line.hash):
+        return _fault("flipped", expected, f"record {expected} was changed: its link is broken")
+    last = expected - 1
+    return _fault("flipped", last, f"record {last} was changed: record {expected} has another hash")
+
+
+def _read(folder: Path, first: int, offset: int) -> Iterator[_Line]:
+    for number, path in segments(folder).items():
+        if number < first:
+            continue
+        with path.open("rb") as file:
+            file.seek(offset if number == first else 0)
+            end = file.tell()
+            for raw in file:
+                end += len(raw)
+                if raw.endswith(b"\n"):  # else a crash tore it before it was committed
+                    yield _line(raw[:-1], number, end)
+
+
+def _line(raw: bytes, segment: int, end: int) -> _Line:
+    seq, prev = None, ""
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError):
+        content = None
+    if isinstance(content, dict):
+        seq, prev = content.get("seq"), str(content.get("prev"))
+    return _Line(
+        raw=raw, segment=segment, end=end, seq=seq if type(seq) is int else None, prev=prev
+    )
+
+
+def _checkpoints(path: Path, key: PublicKey, start: int, opened: ExitStack) -> Iterator[Checkpoint]:
+    """Yield the checkpoints of `start` records or more that the file holds now."""
+    file = opened.enter_context(path.open("rb"))
+    length = path.stat().st_size
+    for note in read_notes(file, length):
+        if Checkpoint.parse(note).size < start:
+            continue
+        checkpoint = Checkpoint.parse(signed_text(note, key))
+        if checkpoint.origin != key.name:
+            raise NoteError(f"it belongs to the log {checkpoint.origin!r}, not to {key.name!r}")
+        yield checkpoint
+
+
+def _size(checkpoint: Checkpoint) -> int:
+    return checkpoint.size
+
+
+def _fault(kind: Kind, record: int, message: str) -> LogFault:
+    return LogFault(kind=kind, record=record, message=message)

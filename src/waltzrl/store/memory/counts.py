@@ -1,0 +1,393 @@
+"""Counts: how often judge and people agree, what bundles served, how agents and plans did."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Subquery,
+    and_,
+    case,
+    func,
+    select,
+    true,
+)
+
+from waltzrl.store.memory.labels import LabelEvent, SampleCounts
+from waltzrl.store.memory.plans import TASKS
+from waltzrl.store.memory.sampling import (
+    OVER_REFUSES,
+    UNSAFE,
+    ReachedPlace,
+    SampleFrontier,
+    place_column,
+    place_of,
+)
+from waltzrl.store.memory.schemas import EVALUATIONS, ROUTE
+from waltzrl.store.memory.search import not_expired
+from waltzrl.store.memory.tables import ITEMS
+
+Group = TypeVar("Group", bound=Hashable)
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """How reliable the online judge is, by people's labels of a random sample of its answers."""
+
+    unsafe: SampleCounts = SampleCounts()
+    """Was the reply unsafe?"""
+    needless: SampleCounts = SampleCounts()
+    """Was it an over-refusal?"""
+
+
+class ServedCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was served; shadow answers, which no user saw, and routed tasks are left out."""
+
+    answers: int = 0
+    """Errors included."""
+    revised: int = 0
+    refused: int = 0
+    errors: int = 0
+    unsafe_scored: int = 0
+    """Of which the judge said whether they are unsafe."""
+    unsafe: int = 0
+    needless_scored: int = 0
+    """Of which the judge said whether they are over-refusals."""
+    needless: int = 0
+    """Over-refusals."""
+    reviewed: int = 0
+    """Whose returned reply was reviewed."""
+    unsafe_left: int = 0
+    """Of the reviewed: returned although the reviewer called it unsafe."""
+    incidents: int = 0
+    """Whose reply people whose labels steer releases called unsafe, all of them or some."""
+    thumbs_up: int = 0
+    """Of users."""
+    thumbs_down: int = 0
+    labels: Calibration = Calibration()
+    """Of these answers."""
+
+
+class BundleCounts(ServedCounts, frozen=True, kw_only=True):
+    """What one bundle served."""
+
+    bundle: str
+    p50: float | None = None
+    """Milliseconds that half of the answers took at most; None when all were errors."""
+    p95: float | None = None
+    added_p95: float | None = None
+    """Milliseconds that reviews and revisions added to 95 % of the answers at most."""
+
+
+class PeriodCounts(ServedCounts, frozen=True, kw_only=True):
+    """What was served of one category in one period of time.
+
+    Of verdicts only those of the random sample count: of a candidate more answers are judged.
+    """
+
+    period: int
+    """0 for the first."""
+    category: str
+    """Empty where no rule matched."""
+
+
+class AgentCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How often one agent did well at one type of task."""
+
+    agent_id: str
+    task_type: str
+    successes: int
+    """Tasks that it did, as they were or after coaching."""
+    trials: int
+    """Also those that it failed, and those whose result was declined."""
+
+
+_REFERENCE = [ITEMS.c.value["reference", name].as_string() for name in ("unsafe", "overrefuses")]
+_JUDGE: ColumnElement[str | None] = ITEMS.c.value["verdict", "judge"].as_string()
+_LABELS = (
+    *(ITEMS.c.decision, ITEMS.c.safe),
+    *(UNSAFE.label("unsafe"), OVER_REFUSES.label("needless")),
+    ITEMS.c.value["reference", "unsafe"].as_string().label("reference"),
+    ITEMS.c.value["thumb"].as_string().label("thumb"),
+    ITEMS.c.value["sampled"].as_boolean().label("sampled"),
+)
+"""What `_counts` needs of an answer."""
+_MILLISECONDS = ITEMS.c.value["milliseconds"].as_float()
+_ADDED = _MILLISECONDS - ITEMS.c.value["collaboration", "draft", "milliseconds"].as_float()
+_EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
+
+
+def calibration(connection: Connection, now: float) -> Calibration:
+    """Compare the judge with people, on the random sample of all answers that it judged.
+
+    Only labels of people whose role steers releases count. The judge is the one that gave the
+    newest verdict: an earlier one's errors are not its own.
+    """
+    return _sampled(connection, (not_expired(now),), (), lambda _: True)[True]
+
+
+def release_calibrations(
+    connection: Connection, release: str, now: float
+) -> Mapping[str, Calibration]:
+    """Compare the judge with people as `calibration`, for each arm of a release by itself."""
+    of_release = (ITEMS.c.release == release, not_expired(now))
+    return _sampled(connection, of_release, (ITEMS.c.arm,), lambda row: str(row.arm))
+
+
+def by_newest_judge() -> ColumnElement[bool]:
+    """Return the condition of answers whose verdict is of the judge that gave the newest one."""
+    judged = select(_JUDGE).where(_EVALUATIONS, _JUDGE.is_not(None))
+    return _JUDGE.in_(judged.order_by(ITEMS.c.time.desc()).limit(1))
+
+
+def label_events(connection: Connection, now: float) -> Iterator[list[LabelEvent]]:
+    """Yield what people said of each exchange whose reply somebody labelled."""
+    query = select(ITEMS.c.value["labels"]).where(
+        _EVALUATIONS, ITEMS.c.label.is_not(None), not_expired(now)
+    )
+    for labels in connection.execute(query).scalars():
+        yield msgspec.convert(labels, list[LabelEvent])
+
+
+def bundle_counts(connection: Connection, since: float, now: float) -> list[BundleCounts]:
+    """Count what each bundle did since a time, seconds since the epoch."""
+    answers = _answers(since, now)
+    quantiles = (
+        _quantile(answers, "milliseconds", 50).label("p50"),
+        _quantile(answers, "milliseconds", 95).label("p95"),
+        _quantile(answers, "added", 95).label("added_p95"),
+    )
+    query = (
+        select(answers.c.bundle, *_counts(answers, true()), *quantiles)
+        .group_by(answers.c.bundle)
+        .order_by(answers.c.bundle)
+    )
+    rows = connection.execute(query).all()
+    counts = msgspec.convert(rows, list[BundleCounts], from_attributes=True)
+    labels = _sampled(connection, _served(since, now), (), lambda row: str(row.bundle))
+    return [msgspec.structs.replace(each, labels=labels[each.bundle]) for each in counts]
+
+
+def period_counts(
+    connection: Connection, ends: Sequence[float], seconds: float, now: float
+) -> list[PeriodCounts]:
+    """Count what was served in periods of time, by category.
+
+    Args:
+        connection: to the memory.
+        ends: [P] of the periods, seconds since the epoch, the earliest first.
+        seconds: length of the first period; the others begin where the one before ends.
+        now: seconds since the epoch; what has expired by then is left out.
+    """
+    period = case(*[(ITEMS.c.time < end, number) for number, end in enumerate(ends)])
+    columns = (period.label("period"), func.coalesce(ITEMS.c.category, "").label("category"))
+    served = (*_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1])
+    answers = select(*columns, *_LABELS).where(*served).subquery()
+    groups = (answers.c.period, answers.c.category)
+    counts = _counts(answers, answers.c.sampled.is_not(False))  # earlier versions stored no flag
+    rows = connection.execute(select(*groups, *counts).group_by(*groups)).all()
+    sampled = ITEMS.c.value["sampled"].as_boolean().is_not(False)
+    labels = _sampled(
+        connection, (*served, sampled), columns, lambda row: (row.period, row.category)
+    )
+    return [
+        msgspec.structs.replace(
+            each, labels=labels.get((each.period, each.category), Calibration())
+        )
+        for each in msgspec.convert(rows, list[PeriodCounts], from_attributes=True)
+    ]
+
+
+def added(calibrations: Iterable[Calibration]) -> Calibration:
+    """Add up the counts of samples of different answers."""
+    each = list(calibrations)
+    return Calibration(
+        unsafe=_sum([calibration.unsafe for calibration in each]),
+        needless=_sum([calibration.needless for calibration in each]),
+    )
+
+
+def agent_counts(connection: Connection, now: float) -> list[AgentCounts]:
+    """Count the tasks that agents did or are to blame for."""
+    tasks, value = ITEMS.c.namespace.startswith(f"{'.'.join(TASKS)}."), ITEMS.c.value
+    agent, task_type = value["agent_id"].as_string(), value["task_type"].as_string()
+    did = value["state"].as_string().in_(("done", "coached"))
+    query = (
+        select(
+            agent.label("agent_id"),
+            task_type.label("task_type"),
+            _count(did, "successes"),
+            func.count().label("trials"),
+        )
+        .where(tasks, did | (value["fault"].as_string() == "agent"), not_expired(now))
+        .group_by(agent, task_type)
+        .order_by(agent, task_type)
+    )
+    rows = connection.execute(query).all()
+    return msgspec.convert(rows, list[AgentCounts], from_attributes=True)
+
+
+def task_states(
+    connection: Connection, plan_ids: Sequence[str], now: float
+) -> dict[str, dict[str, str]]:
+    """Return of each routed plan the stored states of its tasks, by id."""
+    namespaces = {".".join((*TASKS, plan_id)): plan_id for plan_id in plan_ids}
+    state = ITEMS.c.value["state"].as_string()
+    query = select(ITEMS.c.namespace, ITEMS.c.key, state).where(
+        ITEMS.c.namespace.in_(namespaces), not_expired(now)
+    )
+    states: dict[str, dict[str, str]] = {plan_id: {} for plan_id in plan_ids}
+    for namespace, task_id, stored in connection.execute(query):
+        states[namespaces[namespace]][task_id] = stored
+    return states
+
+
+def reviewed_tasks(connection: Connection, plan_id: str, now: float) -> frozenset[str]:
+    """Return the ids of a routed plan's tasks whose evaluations are kept."""
+    ids = (ITEMS.c.key > f"{plan_id}/", ITEMS.c.key < f"{plan_id}0")  # "0" follows "/"
+    query = select(ITEMS.c.key).where(_EVALUATIONS, *ids, not_expired(now))
+    return frozenset(key.removeprefix(f"{plan_id}/") for key in connection.scalars(query))
+
+
+def _served(since: float, now: float) -> tuple[ColumnElement[bool], ...]:
+    """Return what holds of the answers that users got since a time."""
+    by_bundle = ITEMS.c.value["api"].as_string().is_distinct_from(ROUTE)  # not by a task's agent
+    # of a reply that the caller has already, nothing was served
+    answered = ITEMS.c.value["mode"].as_string().is_distinct_from("review")
+    return (
+        *(_EVALUATIONS, by_bundle, answered),
+        *(ITEMS.c.time >= since, ITEMS.c.arm != "shadow", not_expired(now)),
+    )
+
+
+def _answers(since: float, now: float) -> Subquery:
+    """Read the answers from their JSON once, ranked by their times; errors are ranked apart."""
+    times = (_MILLISECONDS.label("milliseconds"), _ADDED.label("added"))
+    columns = (ITEMS.c.bundle, *_LABELS, *times)
+    read = select(*columns).where(*_served(since, now)).cte()
+    group = (read.c.bundle, read.c.decision == "error")
+    ranks = [
+        func.row_number().over(partition_by=group, order_by=read.c[time]).label(f"{time}_rank")
+        for time in ("milliseconds", "added")
+    ]
+    count = func.count().over(partition_by=group)
+    return select(read, *ranks, count.label("n")).subquery()
+
+
+def _counts(answers: Subquery, judged: ColumnElement[bool]) -> list[ColumnElement[int]]:
+    """Return the fields of `ServedCounts`.
+
+    Args:
+        answers: with the columns of `_LABELS`.
+        judged: whose verdicts count.
+    """
+    unsafe, needless = answers.c.unsafe, answers.c.needless
+    return [
+        func.count().label("answers"),
+        _count(answers.c.decision == "revised", "revised"),
+        _count(answers.c.decision == "refused", "refused"),
+        _count(answers.c.decision == "error", "errors"),
+        _count(judged & unsafe.is_not(None), "unsafe_scored"),
+        _count(judged & unsafe, "unsafe"),
+        _count(judged & needless.is_not(None), "needless_scored"),
+        _count(judged & needless, "needless"),
+        _count(answers.c.safe.is_not(None), "reviewed"),
+        _count(answers.c.safe.is_(False), "unsafe_left"),
+        _count(answers.c.reference.in_(("yes", "disputed")), "incidents"),
+        _count(answers.c.thumb == "up", "thumbs_up"),
+        _count(answers.c.thumb == "down", "thumbs_down"),
+    ]
+
+
+def _quantile(answers: Subquery, time: str, percent: int) -> ColumnElement[float | None]:
+    """Return the nearest-rank quantile of a time of the answers, errors excluded."""
+    at_rank = answers.c[f"{time}_rank"] == (answers.c.n * percent + 99) // 100
+    return func.max(case((and_(answers.c.decision != "error", at_rank), answers.c[time])))
+
+
+def _count(condition: ColumnElement[bool], name: str) -> ColumnElement[int]:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0).label(name)
+
+
+def _sampled(
+    connection: Connection,
+    population: Sequence[ColumnElement[bool]],
+    columns: Sequence[ColumnElement[object]],
+    group_of: Callable[[Row[tuple[object, ...]]], Group],
+) -> defaultdict[Group, Calibration]:
+    """Compare the judge with people on the random sample of a population, in groups.
+
+    Args:
+        connection: to the memory.
+        population: what holds of the answers that are counted.
+        columns: labelled ones that `group_of` reads.
+        group_of: the group of a row, which also has `bundle`.
+    """
+    calibrations: defaultdict[Group, Calibration] = defaultdict(Calibration)
+    frontiers = _frontiers(connection)
+    if not frontiers:
+        return calibrations
+    furthest = max([frontier.furthest for frontier in frontiers.values()])
+    read = (ITEMS.c.key, ITEMS.c.bundle, ITEMS.c.time, UNSAFE.label("unsafe"))
+    people = [column.label(f"people_{number}") for number, column in enumerate(_REFERENCE)]
+    query = select(*read, OVER_REFUSES.label("needless"), *people, *columns).where(
+        _EVALUATIONS,
+        by_newest_judge(),
+        place_column(connection.dialect.name) <= furthest,
+        *population,
+    )
+    answers: dict[Group, tuple[Counter[_Pair], Counter[_Pair]]]
+    answers = defaultdict(lambda: (Counter(), Counter()))
+    for row in connection.execute(query):
+        frontier, pairs = frontiers.get(row.bundle), answers[group_of(row)]
+        said = ((row.unsafe, row.people_0), (row.needless, row.people_1))
+        for counter, (judge, reference) in zip(pairs, said, strict=True):
+            place = place_of(row.key, is_bad=bool(judge))
+            if judge is not None and frontier and frontier.has_passed(row.time, place):
+                counter[judge, reference] += 1
+    for group, (unsafe, needless) in answers.items():
+        calibrations[group] = Calibration(unsafe=_tally(unsafe), needless=_tally(needless))
+    return calibrations
+
+
+def _frontiers(connection: Connection) -> dict[str, SampleFrontier]:
+    """Return how far the random sample of each bundle's answers was labelled."""
+    labels = ITEMS.c.value["labels"].label("labels")
+    query = select(
+        ITEMS.c.key, ITEMS.c.bundle, UNSAFE.label("unsafe"), OVER_REFUSES.label("needless"), labels
+    ).where(
+        _EVALUATIONS,
+        ITEMS.c.label.is_not(None),
+        _REFERENCE[0].is_not(None),
+        by_newest_judge(),
+    )
+    reached: dict[str, list[ReachedPlace]] = defaultdict(list)
+    for row in connection.execute(query):
+        place = place_of(row.key, is_bad=bool(row.unsafe or row.needless))
+        for event in msgspec.convert(row.labels, list[LabelEvent]):
+            if event.selection == "sample" and event.steers:
+                reached[row.bundle].append(ReachedPlace(event.time, place))
+    return {bundle: SampleFrontier(places) for bundle, places in reached.items()}
+
+
+_Pair = tuple[bool, str | None]
+"""The judge's answer, and people's: yes, no, disputed, or None where nobody may say."""
+
+
+def _tally(pairs: Counter[_Pair]) -> SampleCounts:
+    return SampleCounts(
+        true_positives=pairs[True, "yes"],
+        false_negatives=pairs[False, "yes"],
+        false_positives=pairs[True, "no"],
+        true_negatives=pairs[False, "no"],
+        unknown_positives=pairs[True, "disputed"] + pairs[True, None],
+        unknown_negatives=pairs[False, "disputed"] + pairs[False, None],
+    )
+
+
+def _sum(counts: Sequence[SampleCounts]) -> SampleCounts:
+    names = SampleCounts.__struct_fields__
+    return SampleCounts(**{name: sum([getattr(each, name) for each in counts]) for name in names})

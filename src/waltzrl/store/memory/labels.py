@@ -1,0 +1,226 @@
+"""What people say of a served exchange: events that are added, and never changed or deleted.
+
+Two questions are asked, and neither answer implies the other: is the reply good, and is the request
+harmful? A kind refusal of a harmful request is a correct reply; an unsafe reply may answer a
+harmless request.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+import msgspec
+from msgspec import structs
+
+ReplyLabel = Literal["correct", "unsafe", "needless_refusal", "unhelpful", "unclear"]
+"""What a person calls the reply that was returned. `needless_refusal` is an over-refusal,
+`unhelpful` a safe reply that is wrong or does not help, `unclear`: cannot tell."""
+RequestLabel = Literal["harmful", "harmless", "unclear"]
+"""Whether a person holds the request to be harmful, whatever was replied; unclear: cannot tell."""
+Selection = Literal[
+    "sample", "newest", "risk", "uncertainty", "disagreement", "search", "filter", "import"
+]
+"""How a person came to label an exchange: in the order of the random sample, which alone measures
+the judge; in another order of the desk's list, which may have been searched or filtered; or a
+program labelled it."""
+Severity = Literal["low", "medium", "high"]
+"""How much harm a reply could do."""
+AnnotatorKind = Literal["person", "accepted", "program"]
+"""Who answered: a person, a person who accepted a suggestion as it was, or a program."""
+Disputed = Literal["disputed"]
+"""People differ."""
+ReferenceAnswer = Literal["yes", "no", "disputed"]
+Answer = TypeVar("Answer", bound=str)
+
+
+class LabelSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Words that decided, by their place in a text."""
+
+    text: Literal["request", "reply"]
+    """The content of the last turn, or the text of the returned reply, both as they are stored."""
+    start: int
+    """First character."""
+    end: int
+    """Behind the last character."""
+
+
+class LabelEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A person labels an exchange, or withdraws everything that they said of it before."""
+
+    by: str
+    """Name of the person's key."""
+    time: float = msgspec.field(default_factory=time.time)
+    """Seconds since the epoch."""
+    action: Literal["label", "withdraw"] = "label"
+    reply: ReplyLabel | None = None
+    """None, like an empty text below, leaves what the person said before."""
+    request: RequestLabel | None = None
+    correction: str = ""
+    """A better reply, as it should have been returned."""
+    comment: str = ""
+    category: str = ""
+    """Subject of the harm, of `waltzrl.agents.rules.CATEGORIES`."""
+    severity: Severity | None = None
+    spans: tuple[LabelSpan, ...] = ()
+    steers: bool = False
+    """Whether the person's role lets their labels of replies steer releases."""
+    selection: Selection | None = None
+    """None where it is not known, as in labels of earlier versions."""
+    settles: bool = False
+    """Whether it decides a dispute of others: where it answers, only it counts."""
+    annotator_kind: AnnotatorKind = "person"
+
+
+class ReferenceLabels(msgspec.Struct, frozen=True, kw_only=True):
+    """What the judge is measured against: the labels of people whose role steers releases."""
+
+    unsafe: ReferenceAnswer
+    overrefuses: ReferenceAnswer
+
+
+class SampleCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """One yes-or-no question in the random sample: the judge's answers against those of people.
+
+    People count as true. The answers that the judge calls bad are one sample, the others another.
+    """
+
+    true_positives: int = 0
+    """Both said yes."""
+    false_negatives: int = 0
+    """People said yes, the judge no."""
+    false_positives: int = 0
+    true_negatives: int = 0
+    unknown_positives: int = 0
+    """The judge said yes, and people differ, or passed it over."""
+    unknown_negatives: int = 0
+
+
+def in_force(events: Iterable[LabelEvent]) -> dict[str, LabelEvent]:
+    """Return what holds of what each person said, in the order in which they first said it."""
+    held: dict[str, LabelEvent] = {}
+    for event in events:
+        if event.action == "withdraw":
+            held.pop(event.by, None)
+            continue
+        before = held.get(event.by, event)
+        held[event.by] = structs.replace(
+            event,
+            reply=event.reply or before.reply,
+            request=event.request or before.request,
+            correction=event.correction or before.correction,
+            comment=event.comment or before.comment,
+            category=event.category or before.category,
+            severity=event.severity or before.severity,
+            spans=event.spans or before.spans,
+            settles=event.settles or before.settles,
+            annotator_kind=(event if event.reply else before).annotator_kind,
+        )
+    return held
+
+
+def undoing(events: Sequence[LabelEvent], by: str) -> list[LabelEvent]:
+    """Return the events after which a person's last one no longer counts; none without one."""
+    own = [event for event in events if event.by == by]
+    if not own:
+        return []
+    before = in_force(own[:-1]).get(by)
+    withdrawn = [] if own[-1].action == "withdraw" else [LabelEvent(by=by, action="withdraw")]
+    return withdrawn if before is None else [*withdrawn, structs.replace(before, time=time.time())]
+
+
+def agreed(answers: Iterable[Answer | None]) -> Answer | Disputed | None:
+    """Return the one answer of all who gave any; None when nobody did."""
+    given = {answer for answer in answers if answer is not None}
+    if len(given) > 1:
+        return "disputed"
+    return given.pop() if given else None
+
+
+def reply_label(events: Sequence[LabelEvent]) -> ReplyLabel | Disputed | None:
+    """Return what people call the reply; who cannot tell disputes nothing."""
+    answers = [event.reply for event in _replies(events)]
+    return agreed(answer for answer in answers if answer != "unclear") or agreed(answers)
+
+
+def request_labels(events: Sequence[LabelEvent]) -> set[RequestLabel]:
+    """Return what people call the request."""
+    answered = [event for event in in_force(events).values() if event.request is not None]
+    return {event.request for event in _counting(answered) if event.request is not None}
+
+
+def is_disputed(events: Sequence[LabelEvent]) -> bool:
+    """Whether people differ about the reply or about the request, and nobody has settled it."""
+    return reply_label(events) == "disputed" or len(request_labels(events)) > 1
+
+
+def reference_labels(events: Sequence[LabelEvent]) -> ReferenceLabels | None:
+    """Return what the judge is measured against; None when nobody may say.
+
+    A suggestion that was accepted measures nothing: it may be the judge's own.
+    """
+    labels = [
+        event.reply
+        for event in _replies(events)
+        if event.steers and event.annotator_kind == "person" and event.reply != "unclear"
+    ]
+    if not labels:
+        return None
+    return ReferenceLabels(
+        unsafe=_answer(label == "unsafe" for label in labels),
+        overrefuses=_answer(label == "needless_refusal" for label in labels),
+    )
+
+
+def double_answers(
+    labelled: Iterable[Sequence[LabelEvent]],
+) -> Mapping[str, list[tuple[bool | None, bool | None]]]:
+    """Collect by question the answers of the first two people who labelled an exchange.
+
+    Returns:
+        Question -> (the first person's answer, the second's); None where one cannot tell or did
+        not say.
+    """
+    pairs = [
+        [event for event in in_force(events).values() if not event.settles][:2]
+        for events in labelled
+    ]
+    return {
+        question: [(answer(pair[0]), answer(pair[1])) for pair in pairs if len(pair) == 2]
+        for question, answer in _ANSWERS.items()
+    }
+
+
+def _replies(events: Sequence[LabelEvent]) -> list[LabelEvent]:
+    return _counting([event for event in in_force(events).values() if event.reply is not None])
+
+
+def _counting(answered: list[LabelEvent]) -> list[LabelEvent]:
+    """Return those that count of the answers to a question: a settlement alone, or all."""
+    settled = [event for event in answered if event.settles]
+    return [max(settled, key=lambda event: event.time)] if settled else answered
+
+
+def _is_unsafe(event: LabelEvent) -> bool | None:
+    return None if event.reply in (None, "unclear") else event.reply == "unsafe"
+
+
+def _is_over_refusal(event: LabelEvent) -> bool | None:
+    return None if event.reply in (None, "unclear") else event.reply == "needless_refusal"
+
+
+def _is_harmful(event: LabelEvent) -> bool | None:
+    return {"harmful": True, "harmless": False}.get(event.request or "")
+
+
+_ANSWERS = {
+    "reply unsafe": _is_unsafe,
+    "over-refusal": _is_over_refusal,
+    "request harmful": _is_harmful,
+}
+
+
+def _answer(answers: Iterable[bool]) -> ReferenceAnswer:
+    given = set(answers)
+    if len(given) > 1:
+        return "disputed"
+    return "yes" if True in given else "no"

@@ -1,0 +1,290 @@
+"""The review queue: what was served, in an order and narrowed, and what comes before and after one.
+
+All orders are descending, and what is equal is ordered by time and then by row, so that every
+exchange has one place: the next one is found from there, also when a label has just moved it out of
+the list.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    Select,
+    and_,
+    case,
+    column,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from waltzrl.records import load
+from waltzrl.store.memory.counts import by_newest_judge
+from waltzrl.store.memory.items import Filter
+from waltzrl.store.memory.sampling import OVER_REFUSES, UNSAFE, place_column
+from waltzrl.store.memory.schemas import EVALUATIONS, SafetyEvaluation
+from waltzrl.store.memory.search import conditions, holds_words, is_named, not_expired
+from waltzrl.store.memory.tables import ITEMS, LEASES
+
+Order = Literal["newest", "risk", "uncertainty", "disagreement", "sample"]
+"""By the first review's risk, by how near that is to a half, or by where the judge disagrees: with
+people first, then with the reviewer; or the random sample of `waltzrl.store.memory.sampling`, which
+lists what the judge has judged and nobody who may has labelled."""
+Rated = Literal["yes", "no", "others"]
+"""Whether a person has labelled an evaluation; `others`: only others have."""
+
+
+class QueueSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which evaluations are in a list, and in which order."""
+
+    order: Order = "newest"
+    filters: Filter = {}
+    """As of `MemoryStore.search`, such as `{"label": "unsafe"}`."""
+    since: float | None = None
+    """Seconds since the epoch."""
+    until: float | None = None
+    """Only earlier ones."""
+    words: str | None = None
+    """`holds_words` of the item, or `is_named` of the exchange; None for all."""
+    rater: str = ""
+    """Whom `rated`, `needs` and `free` are about."""
+    rated: Rated | None = None
+    """None for all."""
+    answered: bool = False
+    """Leave out errors: there is no reply to label."""
+    needs: int = 0
+    """Only those that `rater` has not labelled, and fewer people than this; 0 for all. Who has
+    withdrawn their labels has not labelled."""
+    free: bool = False
+    """Leave out what has been given to others than `rater`."""
+    ids: tuple[str, ...] | None = None
+    """Only these; None for all."""
+
+
+class QueuedEvaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """An evaluation, and why it may be worth a look."""
+
+    evaluation: SafetyEvaluation
+    risk: float | None
+    """0 to 1: of the draft, by the first review; None where it gave none."""
+    against_people: bool
+    """The judge and people answer differently."""
+    against_reviewer: bool
+    """The judge and the last review differ on whether the returned reply is unsafe."""
+
+
+_VALUE = ITEMS.c.value
+_RISK: ColumnElement[float | None] = _VALUE[
+    "collaboration", "rounds", 0, "feedback", "risk"
+].as_float()
+_LABEL = ITEMS.c.label
+_AGAINST_PEOPLE = or_(
+    and_(_LABEL == "unsafe", or_(UNSAFE.is_(False), OVER_REFUSES.is_(True))),
+    and_(_LABEL == "needless_refusal", or_(OVER_REFUSES.is_(False), UNSAFE.is_(True))),
+    and_(_LABEL.in_(("correct", "unhelpful")), or_(UNSAFE.is_(True), OVER_REFUSES.is_(True))),
+)
+_AGAINST_REVIEWER = or_(
+    and_(ITEMS.c.safe.is_(True), UNSAFE.is_(True)),
+    and_(ITEMS.c.safe.is_(False), UNSAFE.is_(False)),
+)
+_ORDERS: dict[Order, ColumnElement[float]] = {
+    "newest": literal(0.0, Float()),
+    "risk": func.coalesce(_RISK, -1.0),
+    "uncertainty": func.coalesce(1 - 2 * func.abs(_RISK - 0.5), -1.0),
+    "disagreement": case((_AGAINST_PEOPLE, 2.0), (_AGAINST_REVIEWER, 1.0), else_=0.0),
+}
+
+
+def read_queue(
+    connection: Connection, selection: QueueSelection, *, limit: int, after: str = ""
+) -> list[QueuedEvaluation]:
+    """Return the evaluations of a list that follow one, which need not be in it.
+
+    Args:
+        connection: to the memory.
+        selection: the list.
+        limit: how many at most.
+        after: id of the one before the first; empty or unknown for the beginning.
+    """
+    columns = (
+        _VALUE,
+        _RISK.label("risk"),
+        func.coalesce(_AGAINST_PEOPLE, False).label("people"),
+        func.coalesce(_AGAINST_REVIEWER, False).label("reviewer"),
+    )
+    query = _matching(connection, select(*columns), selection)
+    place = _place(connection, selection.order)
+    if here := _place_of(connection, selection.order, after):
+        query = query.where(tuple_(*place) < tuple_(*here))
+    query = query.order_by(*[part.desc() for part in place]).limit(limit)
+    return [
+        QueuedEvaluation(
+            evaluation=load(value, SafetyEvaluation),
+            risk=risk,
+            against_people=bool(people),
+            against_reviewer=bool(reviewer),
+        )
+        for value, risk, people, reviewer in connection.execute(query)
+    ]
+
+
+def neighbours(
+    connection: Connection, selection: QueueSelection, id_: str
+) -> tuple[str | None, str | None]:
+    """Return the ids before and after an evaluation, which need not be in the list itself."""
+    here = _place_of(connection, selection.order, id_)
+    if here is None:
+        return None, None
+    place = _place(connection, selection.order)
+    keys = _matching(connection, select(ITEMS.c.key), selection).limit(1)
+    before = keys.where(tuple_(*place) > tuple_(*here)).order_by(*place)
+    after = keys.where(tuple_(*place) < tuple_(*here)).order_by(*[part.desc() for part in place])
+    return connection.scalar(before), connection.scalar(after)
+
+
+def keys_in(connection: Connection, selection: QueueSelection) -> list[str]:
+    """Return the ids of all evaluations of a list, in no order."""
+    query = _matching(connection, select(ITEMS.c.key), selection)
+    return list(connection.scalars(query))
+
+
+def count_queue(connection: Connection, selection: QueueSelection) -> int:
+    """Return how many evaluations a list has."""
+    query = _matching(connection, select(func.count()).select_from(ITEMS), selection)
+    return connection.scalar(query) or 0
+
+
+def _place(
+    connection: Connection, order: Order
+) -> tuple[ColumnElement[float] | ColumnElement[int], ...]:
+    is_sample = order == "sample"
+    first = -place_column(connection.dialect.name) if is_sample else _ORDERS[order]
+    return first, ITEMS.c.time, ITEMS.c.id
+
+
+def _place_of(connection: Connection, order: Order, id_: str) -> list[ColumnElement[float]] | None:
+    """Return where an evaluation stands in an order; None when it does not exist."""
+    if not id_:
+        return None
+    query = select(*_place(connection, order)).where(_kind(), ITEMS.c.key == id_)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else [literal(value) for value in row]
+
+
+def _kind() -> ColumnElement[bool]:
+    return ITEMS.c.namespace == ".".join(EVALUATIONS)
+
+
+def _matching(connection: Connection, query: Select, selection: QueueSelection) -> Select:  # type: ignore[type-arg]
+    """Narrow a query to the evaluations of a list."""
+    dialect = connection.dialect.name
+    query = query.where(_kind(), not_expired(time.time()), *conditions(selection.filters, dialect))
+    if selection.order == "sample":
+        scored = or_(UNSAFE.is_not(None), OVER_REFUSES.is_not(None))
+        query = query.where(by_newest_judge(), scored)
+        if not selection.needs:  # else they say who is to label it yet
+            query = query.where(_VALUE["reference", "unsafe"].as_string().is_(None))
+    if selection.since is not None:
+        query = query.where(ITEMS.c.time >= selection.since)
+    if selection.until is not None:
+        query = query.where(ITEMS.c.time < selection.until)
+    if selection.rated:
+        query = query.where(_is_rated(selection, dialect))
+    if selection.words is not None:
+        words = selection.words
+        query = query.where(or_(holds_words(words, dialect), is_named(words)))
+    if selection.ids is not None:
+        query = query.where(ITEMS.c.key.in_(selection.ids))
+    return query.where(*_to_do(selection, dialect))
+
+
+def _to_do(selection: QueueSelection, dialect: str) -> Iterator[ColumnElement[bool]]:
+    """Yield what must hold of an evaluation that a person may still be given."""
+    if selection.answered or selection.needs:
+        yield _VALUE["collaboration", "draft", "text"].as_string().is_not(None)
+    if selection.needs:
+        yield _needs_label(selection, dialect)
+    if selection.free:
+        lease = LEASES.c.evaluation == ITEMS.c.key
+        others = and_(lease, LEASES.c.ends > time.time(), LEASES.c.person != selection.rater)
+        yield ~select(1).select_from(LEASES).where(others).exists()
+
+
+def _needs_label(selection: QueueSelection, dialect: str) -> ColumnElement[bool]:
+    """Ask whether too few people have labelled an evaluation, and `rater` has not."""
+    event, by, action, number = _label_events(dialect)
+    later, later_by, later_action, later_number = _label_events(dialect)
+    withdrawn = (
+        select(1)
+        .select_from(later)
+        .where(later_by == by, later_action == "withdraw", later_number > number)
+        .exists()
+    )
+    holds = and_(action == "label", ~withdrawn)
+    people = select(func.count(by.distinct())).select_from(event).where(holds).scalar_subquery()
+    mine = select(1).select_from(event).where(holds, by == selection.rater).exists()
+    unlabelled = _number_of_labels(dialect) == 0  # as most are; the rest is not computed then
+    return or_(unlabelled, and_(people < selection.needs, ~mine))
+
+
+def _number_of_labels(dialect: str) -> ColumnElement[int]:
+    if dialect == "postgresql":
+        return func.jsonb_array_length(func.coalesce(_VALUE["labels"], literal([], JSONB)))
+    return func.coalesce(func.json_array_length(_VALUE, "$.labels"), 0)
+
+
+def _label_events(
+    dialect: str,
+) -> tuple[TableValuedAlias, ColumnElement[str], ColumnElement[str], ColumnElement[int]]:
+    """Return the events of an evaluation as rows: of whom, which action, and their number."""
+    if dialect == "postgresql":
+        labels = func.coalesce(_VALUE["labels"], literal([], JSONB))
+        rows = func.jsonb_array_elements(labels).table_valued(
+            column("value", JSONB), with_ordinality="key"
+        )
+        event = rows.render_derived()
+        by, action = (event.c.value[name].as_string() for name in ("by", "action"))
+    else:
+        event = func.json_each(_VALUE, "$.labels").table_valued("key", "value")
+        by, action = (func.json_extract(event.c.value, f"$.{name}") for name in ("by", "action"))
+    return event, by, action, event.c.key
+
+
+def _is_rated(selection: QueueSelection, dialect: str) -> ColumnElement[bool]:
+    """Ask who has labelled an evaluation; who has withdrawn their labels has labelled it too."""
+    mine, somebody = (
+        _labels_on_postgresql(selection.rater)
+        if dialect == "postgresql"
+        else _labels_on_sqlite(selection.rater)
+    )
+    match selection.rated:
+        case "yes":
+            return mine
+        case "no":
+            return ~mine
+        case _:
+            return and_(somebody, ~mine)
+
+
+def _labels_on_postgresql(rater: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Ask whether a person has labelled an evaluation, and whether anybody has."""
+    labels = func.coalesce(_VALUE["labels"], literal([], JSONB))
+    return labels.bool_op("@>")(literal([{"by": rater}], JSONB)), func.jsonb_array_length(
+        labels
+    ) > 0
+
+
+def _labels_on_sqlite(rater: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    event = func.json_each(_VALUE, "$.labels").table_valued("value")
+    by = func.json_extract(event.c.value, "$.by")
+    mine = select(1).select_from(event).where(by == rater).exists()
+    return mine, func.coalesce(func.json_array_length(_VALUE, "$.labels"), 0) > 0

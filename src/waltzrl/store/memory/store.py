@@ -1,0 +1,360 @@
+"""The one namespaced store: LangGraph's BaseStore signature, on SQLite or PostgreSQL.
+
+    put(("users", "17"), "likes", {"tea": True})  ->  get, search, list_namespaces, delete
+
+A batch is one transaction: its reads see the state before it, then its puts are applied.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sqlalchemy import Connection, Engine, bindparam, delete, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from waltzrl.store.database import reading, writing
+from waltzrl.store.memory.erasure import without_erased
+from waltzrl.store.memory.items import (
+    Filter,
+    GetOp,
+    Index,
+    Item,
+    Json,
+    ListNamespacesOp,
+    MatchCondition,
+    Namespace,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    check,
+)
+from waltzrl.store.memory.scrubbing import scrubbed
+from waltzrl.store.memory.search import answer, get, indexed_text, words_of
+from waltzrl.store.memory.tables import FIELDS, ITEMS, MEMORY, columns_of
+from waltzrl.store.migrations import prepare
+
+Change: TypeAlias = Callable[[Connection, Mapping[str, Json]], Mapping[str, Json]]
+
+_REPLACED = ("value", "words", "updated_at", "expires_at", "ttl", *FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed(PutOp):
+    """A put whose value has been scrubbed; only `MemoryStore.scrubbed` makes it."""
+
+
+class MemoryStore:
+    """Items under namespaces, kept in a database."""
+
+    def __init__(self, engine: Engine, *, scrub: Callable[[str], str]) -> None:
+        """Open the store, and bring its tables up to date.
+
+        Args:
+            engine: from `waltzrl.store.database.open_database`.
+            scrub: removes from a text what must not be kept; every text passes through it once.
+
+        Raises:
+            StorageError: the database is unavailable, or of a newer version.
+        """
+        self.engine = engine
+        self.scrub = scrub
+        prepare(engine, MEMORY)
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Apply all operations, or none.
+
+        Returns:
+            [ops] an item or None for a get, a list for a search or a list of namespaces, None
+            for a put.
+
+        Raises:
+            InputError: a name or a filter is invalid.
+            StorageError: the database failed.
+        """
+        ops = list(ops)
+        for op in ops:
+            check(op)
+        put = {(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}  # the last wins
+        puts = [self.scrubbed(op) for _, op in sorted(put.items())]  # in one order: no deadlocks
+        now = time.time()
+        read: list[int] = []
+        with (writing if puts else reading)(self.engine) as connection:
+            results = [answer(connection, op, now, read) for op in ops]
+            _delete(connection, puts)
+            _upsert(connection, puts, now)
+        if read:
+            with writing(self.engine) as connection:
+                _refresh_ttl(connection, read, now)
+        return results
+
+    def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool = True) -> Item | None:
+        """Return an item; None when it is missing or has expired."""
+        item = self.batch([GetOp(namespace, key, refresh_ttl)])[0]
+        assert item is None or isinstance(item, Item)
+        return item
+
+    def search(
+        self,
+        namespace_prefix: Namespace,
+        /,
+        *,
+        query: str | None = None,
+        filter: Filter | None = None,  # noqa: A002 - LangGraph's name
+        limit: int = 10,
+        offset: int = 0,
+        refresh_ttl: bool = True,
+    ) -> list[SearchItem]:
+        """Return matching items under a namespace: with a query the best first, else the newest.
+
+        Raises:
+            InputError: the filter has an unknown operator, or a limit is negative.
+        """
+        op = SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl)
+        results = self.batch([op])[0]
+        assert isinstance(results, list)
+        return [item for item in results if isinstance(item, SearchItem)]
+
+    def put(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Json],
+        index: Index = None,
+        *,
+        ttl: float | None = None,
+    ) -> None:
+        """Store a value, in place of any before it.
+
+        Raises:
+            InputError: the namespace or the key is invalid.
+        """
+        self.batch([PutOp(namespace, key, value, index, ttl)])
+
+    def add(
+        self, namespace: Namespace, key: str, value: Mapping[str, Json], expires_at: float | None
+    ) -> bool:
+        """Store a value unless there is one; of several callers at once, one stores it.
+
+        Args:
+            namespace: of the item.
+            key: of the item.
+            value: is not searched by words.
+            expires_at: seconds since the epoch.
+
+        Returns:
+            Whether it was stored.
+
+        Raises:
+            InputError: the namespace or the key is invalid.
+            StorageError: the database failed.
+        """
+        put = PutOp(namespace, key, value, index=False, expires_at=expires_at)
+        check(put)
+        put, now = self.scrubbed(put), time.time()
+        expired = (ITEMS.c.namespace == ".".join(namespace), ITEMS.c.key == key)
+        with writing(self.engine) as connection:
+            connection.execute(delete(ITEMS).where(*expired, ITEMS.c.expires_at <= now))
+            rows = _rows(connection, [put], now)
+            if not rows:  # of a subject that was erased
+                return False
+            added = _inserts(connection).on_conflict_do_nothing()
+            return connection.execute(added.returning(ITEMS.c.id), rows[0]).first() is not None
+
+    def prolong(self, namespace: Namespace, expires_at: float) -> None:
+        """Let all items of a namespace expire at one time, seconds since the epoch."""
+        items = ITEMS.c.namespace == ".".join(namespace)
+        with writing(self.engine) as connection:
+            connection.execute(update(ITEMS).where(items).values(expires_at=expires_at))
+
+    def delete(self, namespace: Namespace, key: str) -> None:
+        """Delete an item, if it exists."""
+        self.batch([PutOp(namespace, key, None)])
+
+    def list_namespaces(
+        self,
+        *,
+        prefix: Namespace | None = None,
+        suffix: Namespace | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[Namespace]:
+        """Return the namespaces in use, in order; `*` in a prefix or suffix is any label."""
+        conditions = []
+        if prefix:
+            conditions.append(MatchCondition("prefix", prefix))
+        if suffix:
+            conditions.append(MatchCondition("suffix", suffix))
+        results = self.batch([ListNamespacesOp(tuple(conditions), max_depth, limit, offset)])[0]
+        assert isinstance(results, list)
+        return [namespace for namespace in results if isinstance(namespace, tuple)]
+
+    def amend(self, namespace: Namespace, key: str, changes: Mapping[str, Json]) -> bool:
+        """Replace top-level fields of a value; its expiry and its indexed words stay.
+
+        Returns:
+            Whether the item exists.
+        """
+        clean = scrubbed(namespace, changes, self.scrub)
+        return self.edit(namespace, key, lambda _connection, _value: clean)
+
+    def edit(self, namespace: Namespace, key: str, change: Change) -> bool:
+        """Replace top-level fields of a value as `amend`, by what depends on the value.
+
+        Args:
+            namespace: of the item.
+            key: of the item.
+            change: from the transaction, in which others cannot change the item, and its value to
+                the new fields, already scrubbed.
+
+        Returns:
+            Whether the item exists.
+        """
+        op = GetOp(namespace, key)
+        check(op)
+        now = time.time()
+        with writing(self.engine) as connection:
+            row = get(connection, op, now, locked=True)
+            if row is None:
+                return False
+            value = {**row.value, **change(connection, row.value)}
+            amended = {"value": value, "updated_at": now, **columns_of(value)}
+            connection.execute(update(ITEMS).where(ITEMS.c.id == row.id).values(amended))
+        return True
+
+    def sweep(self, now: float) -> int:
+        """Delete what has expired by `now`, seconds since the epoch; return how many items."""
+        with writing(self.engine) as connection:
+            return connection.execute(delete(ITEMS).where(ITEMS.c.expires_at <= now)).rowcount
+
+    def scrubbed(self, put: PutOp) -> PutOp:
+        """Return a put whose value has been scrubbed."""
+        if put.value is None or isinstance(put, Scrubbed):
+            return put
+        value = scrubbed(put.namespace, put.value, self.scrub)
+        return Scrubbed(put.namespace, put.key, value, put.index, put.ttl, put.expires_at)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Like `batch`, in a thread."""
+        return await asyncio.to_thread(self.batch, ops)
+
+    async def aget(
+        self, namespace: Namespace, key: str, *, refresh_ttl: bool = True
+    ) -> Item | None:
+        """Like `get`, in a thread."""
+        return await asyncio.to_thread(self.get, namespace, key, refresh_ttl=refresh_ttl)
+
+    async def asearch(
+        self,
+        namespace_prefix: Namespace,
+        /,
+        *,
+        query: str | None = None,
+        filter: Filter | None = None,  # noqa: A002 - LangGraph's name
+        limit: int = 10,
+        offset: int = 0,
+        refresh_ttl: bool = True,
+    ) -> list[SearchItem]:
+        """Like `search`, in a thread."""
+        return await asyncio.to_thread(
+            self.search,
+            namespace_prefix,
+            query=query,
+            filter=filter,
+            limit=limit,
+            offset=offset,
+            refresh_ttl=refresh_ttl,
+        )
+
+    async def aput(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Json],
+        index: Index = None,
+        *,
+        ttl: float | None = None,
+    ) -> None:
+        """Like `put`, in a thread."""
+        await asyncio.to_thread(self.put, namespace, key, value, index, ttl=ttl)
+
+    async def adelete(self, namespace: Namespace, key: str) -> None:
+        """Like `delete`, in a thread."""
+        await asyncio.to_thread(self.delete, namespace, key)
+
+    async def alist_namespaces(
+        self,
+        *,
+        prefix: Namespace | None = None,
+        suffix: Namespace | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[Namespace]:
+        """Like `list_namespaces`, in a thread."""
+        return await asyncio.to_thread(
+            self.list_namespaces,
+            prefix=prefix,
+            suffix=suffix,
+            max_depth=max_depth,
+            limit=limit,
+            offset=offset,
+        )
+
+
+def _upsert(connection: Connection, puts: Sequence[PutOp], now: float) -> None:
+    rows = _rows(connection, puts, now)
+    if not rows:
+        return
+    added = _inserts(connection)
+    replaced = {name: added.excluded[name] for name in _REPLACED}
+    connection.execute(
+        added.on_conflict_do_update(index_elements=["namespace", "key"], set_=replaced), rows
+    )
+
+
+def _rows(connection: Connection, puts: Sequence[PutOp], now: float) -> list[dict[str, object]]:
+    return [
+        {
+            "namespace": ".".join(put.namespace),
+            "key": put.key,
+            "value": dict(put.value),
+            "words": words_of(indexed_text(put.value, put.index)),
+            "created_at": now,
+            "updated_at": now,
+            "expires_at": put.expires_at if put.ttl is None else now + 60 * put.ttl,
+            "ttl": put.ttl,
+            **columns_of(put.value),
+        }
+        for put in without_erased(connection, puts)
+        if put.value is not None
+    ]
+
+
+def _inserts(connection: Connection) -> "sqlite.Insert | postgresql.Insert":
+    on_sqlite = connection.dialect.name == "sqlite"
+    return sqlite.insert(ITEMS) if on_sqlite else postgresql.insert(ITEMS)
+
+
+def _delete(connection: Connection, puts: Sequence[PutOp]) -> None:
+    """Delete the items of puts without a value."""
+    names = [
+        {"in_namespace": ".".join(put.namespace), "with_key": put.key}
+        for put in puts
+        if put.value is None
+    ]
+    if names:
+        named = (
+            ITEMS.c.namespace == bindparam("in_namespace"),
+            ITEMS.c.key == bindparam("with_key"),
+        )
+        connection.execute(delete(ITEMS).where(*named), names)
+
+
+def _refresh_ttl(connection: Connection, ids: Sequence[int], now: float) -> None:
+    later = now + 60 * ITEMS.c.ttl
+    connection.execute(update(ITEMS).where(ITEMS.c.id.in_(ids)).values(expires_at=later))

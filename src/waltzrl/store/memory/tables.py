@@ -1,0 +1,199 @@
+"""The memory's tables: items as JSON, with columns for what is looked up."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    inspect,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.types import TypeEngine
+
+from waltzrl.store.memory.items import Json
+from waltzrl.store.memory.labels import LabelEvent, reference_labels, reply_label
+from waltzrl.store.memory.schemas import EVALUATIONS
+from waltzrl.store.migrations import TableGroup
+
+LONGEST_TEXT = 200
+"""Characters of a text that is stored in a column; a longer one is only in the JSON."""
+
+TABLES = MetaData()
+Ordered: TypeEngine[str] = Text().with_variant(Text(collation="C"), "postgresql")
+"""Text in the order of its code points, on every machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a value that is also a column."""
+
+    type: TypeEngine[str] | TypeEngine[bool] | TypeEngine[float]
+    fits: Callable[[Json], bool]
+    """Whether a value is stored in the column; others are only in the JSON."""
+
+
+def _is_short(value: Json) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_TEXT
+
+
+def _is_number(value: Json) -> bool:
+    # Beyond 2 ** 53 a whole number is no longer the same one as a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 2**53
+
+
+TEXT = Field(Ordered, _is_short)
+TRUTH = Field(Boolean(), lambda value: isinstance(value, bool))
+NUMBER = Field(Float(), _is_number)
+
+FIELDS: Mapping[str, Field] = {
+    **dict.fromkeys(("request_hash", "subject", "interaction", "label", "category"), TEXT),
+    **dict.fromkeys(("bundle", "release", "arm", "decision"), TEXT),
+    **dict.fromkeys(("time", "stage"), NUMBER),
+    "safe": TRUTH,
+}
+"""Top-level fields of a value that are also columns."""
+
+ITEMS = Table(
+    "items",
+    TABLES,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("namespace", Ordered, nullable=False),
+    Column("key", Ordered, nullable=False),
+    Column("value", JSON().with_variant(JSONB(), "postgresql"), nullable=False),
+    Column("words", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("expires_at", Float),
+    Column("ttl", Float),
+    *[Column(name, field.type) for name, field in FIELDS.items()],
+    UniqueConstraint("namespace", "key"),
+)
+"""Times are seconds since the epoch, `ttl` is in minutes, `words` is what a search matches."""
+
+for _name in ("request_hash", "subject", "release", "label", "interaction", "expires_at"):
+    Index(
+        f"items_{_name}",
+        ITEMS.c[_name],
+        sqlite_where=ITEMS.c[_name].is_not(None),
+        postgresql_where=ITEMS.c[_name].is_not(None),
+    )
+Index("items_time", ITEMS.c.namespace, ITEMS.c.time)
+Index("items_updated", ITEMS.c.updated_at)
+
+EXPORTS = Table(
+    "exports",
+    TABLES,
+    Column("path", Text, primary_key=True),
+    Column("created", Float, nullable=False),
+)
+"""Files that hold remembered records."""
+
+LEASES = Table(
+    "leases",
+    TABLES,
+    Column("evaluation", Ordered, primary_key=True),
+    Column("person", Text, nullable=False),
+    Column("ends", Float, nullable=False),
+)
+"""Whom a queue has given an evaluation to, until when, in seconds since the epoch."""
+
+SUBJECT_KEY = Table(
+    "subject_key",
+    TABLES,
+    Column("id", Integer, primary_key=True),
+    Column("mark", Text, nullable=False),
+)
+"""One row: the digest of the empty name under the memory's key; it does not reveal the key."""
+
+VECTORS_OF_0_1 = "item_vectors"
+"""A table of embeddings that version 0.1 created and this version neither reads nor writes. Where
+it exists its rows are deleted with their items: on PostgreSQL by a foreign key, on SQLite by a
+trigger."""
+
+
+def columns_of(value: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the fields of a value that are stored in columns."""
+    return {
+        name: value[name] if name in value and field.fits(value[name]) else None
+        for name, field in FIELDS.items()
+    }
+
+
+def _index_words(connection: Connection) -> None:
+    """Create the full-text index; on SQLite triggers keep it up to date."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(
+            "CREATE INDEX IF NOT EXISTS items_words ON items "
+            "USING gin (to_tsvector('simple'::regconfig, words))"
+        )
+        return
+    if inspect(connection).has_table("item_words"):
+        return
+    added = "INSERT INTO item_words (rowid, words) VALUES (new.id, new.words);"
+    # FTS5 keeps no copy of the text, so that a deletion must name the old one.
+    removed = (
+        "INSERT INTO item_words (item_words, rowid, words) VALUES ('delete', old.id, old.words);"
+    )
+    for statement in (
+        "CREATE VIRTUAL TABLE item_words USING fts5 (words, content='items', content_rowid='id', "
+        "tokenize='unicode61 remove_diacritics 0')",
+        f"CREATE TRIGGER items_added AFTER INSERT ON items BEGIN {added} END",
+        f"CREATE TRIGGER items_removed AFTER DELETE ON items BEGIN {removed} END",
+        "CREATE TRIGGER items_reworded AFTER UPDATE OF words ON items WHEN old.words <> new.words "
+        f"BEGIN {removed} {added} END",
+        "INSERT INTO item_words (item_words) VALUES ('rebuild')",
+    ):
+        connection.exec_driver_sql(statement)
+
+
+def _delete_vectors_with_items(connection: Connection) -> None:
+    """Create the trigger that databases of versions 1 and 2 lack; SQLite checks no foreign keys."""
+    if connection.dialect.name == "sqlite" and inspect(connection).has_table(VECTORS_OF_0_1):
+        connection.exec_driver_sql(
+            "CREATE TRIGGER IF NOT EXISTS items_unembedded AFTER DELETE ON items "
+            f"BEGIN DELETE FROM {VECTORS_OF_0_1} WHERE item = old.id; END"
+        )
+
+
+def _labels_as_events(connection: Connection) -> None:
+    """Turn the one label of a reply, as records of versions up to 4 have it, into an event.
+
+    It counted for releases and still does. What its author held of the request is unknown. A
+    gateway of an older version that still runs may add another, which then follows the others.
+    """
+    author = ITEMS.c.value["labelled_by"].as_string()
+    query = select(ITEMS.c.id, ITEMS.c.value).where(
+        ITEMS.c.namespace == ".".join(EVALUATIONS),
+        ITEMS.c.label.is_not(None),
+        author.is_not(None),
+    )
+    for id_, value in connection.execute(query).all():
+        event = LabelEvent(
+            by=value.pop("labelled_by"),
+            time=value.pop("labelled_at", 0.0),
+            reply=value["label"],
+            steers=True,
+        )
+        events = [*msgspec.convert(value.get("labels", []), list[LabelEvent]), event]
+        value["labels"] = msgspec.to_builtins(events)
+        value["label"] = reply_label(events)
+        value["reference"] = msgspec.to_builtins(reference_labels(events))
+        changed = {"value": value, "label": value["label"]}
+        connection.execute(update(ITEMS).where(ITEMS.c.id == id_).values(changed))
+
+
+MEMORY = TableGroup(TABLES, (_index_words, _delete_vectors_with_items, _labels_as_events))

@@ -1,0 +1,127 @@
+"""Keys, tokens and passwords, recognised by their prefix or by the word before them."""
+
+import math
+import re
+from collections import Counter
+
+from waltzrl.store.privacy.detection import DataPattern, PatternHit
+from waltzrl.store.privacy.hints import hints
+from waltzrl.store.privacy.vendor_keys import LOOSE, vendor_formats
+
+_PEM_TITLE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_PEM = (
+    _PEM_TITLE + r"(?:[^-]|-[^-])*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
+    _PEM_TITLE + r"(?:(?:\\n|\s){1,4}[A-Za-z0-9+/=]{16,})+",  # truncated
+)
+_BETWEEN = r"[\"']{0,2}(?:\s{0,3}(?::=|=>|[:=])\s{0,3}| (?:is|ist|lautet|est|es|e|\xe0):? )"
+_VALUE = r"(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\"']?[^\s\"'<>\[\]]{4,200})"
+_PASSWORD = rf"(?:(?i:passwor[dt]|passwd|passphrase|passcode|pwd)|{hints('password')})"
+_TOKEN = (
+    r"(?i:(?:api|access|secret|private|account)[_ -]?key|access[_ -]?key[_ -]?id"
+    r"|secret|token|credentials?)"
+)
+_BEARER = (
+    r"(?i:\bbearer |authorization[\"']?: {0,3}[\"']?(?:basic|token) )([A-Za-z0-9_\-+/=.~]{12,})"
+)
+_IN_URL = r"://[^\s/:@]{1,64}:([^\s/@]{1,128})@"
+
+_PLACEHOLDER = re.compile(
+    r"(?i)[$%{*<(&].*|.*\(.*|(.)\1*|none|null|nil|true|false|undefined|str(?:ing)?|bytes|required|"
+    r"optional|redacted|hidden|.*password|passwd|[a-z_]+(?:\.[a-z_]+)+"
+)
+"""A placeholder for a password, or code that obtains one."""
+_CODE = re.compile(r"[\w.]+\(.*\)|[${]\{|^<.*>$|\}\}?$|^\$\(|[a-z]_[a-z]|[a-z]\.[a-z]")
+_TEST_KEY = re.compile(r"(?:AKIA|ASIA)[0-9A-Z]{9}EXAMPLE|[A-Za-z0-9+/]+EXAMPLEKEY|[spr]k_test_.*")
+"""Keys in the documentation of Amazon, and Stripe's keys of test accounts."""
+_IN_SENTENCE = re.compile(rb" (?:is|ist|lautet|est|es|e|\xe0) $")
+_WORD = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
+_MIN_ENTROPY = 2.8
+"""Bits per character; words with a number have less."""
+_MIN_KEY_LENGTH = 8
+_LONGEST_WORD = 20
+"""Letters; a longer part of a name of small and capital letters is no word."""
+
+
+def credential_patterns() -> list[DataPattern]:
+    """Return the patterns of keys, tokens and passwords."""
+    patterns = [DataPattern("secret", regex, _key, key) for regex, key in vendor_formats()]
+    patterns += [DataPattern("secret", regex, _loose_key) for regex in LOOSE]
+    patterns += [DataPattern("secret", regex, _key, _PEM_TITLE) for regex in _PEM]
+    return [
+        *patterns,
+        DataPattern("secret", _PASSWORD + _BETWEEN + _VALUE, _password, _PASSWORD),
+        DataPattern("secret", _TOKEN + _BETWEEN + _VALUE, _token, _TOKEN),
+        DataPattern("secret", _BEARER, _token),
+        DataPattern("secret", _IN_URL, _password, "://"),
+    ]
+
+
+def _key(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept a value of a vendor's form unless it is a placeholder or published for tests."""
+    value = text[start:end].decode("latin-1")
+    if _TEST_KEY.fullmatch(value) or entropy(value) < _MIN_ENTROPY:
+        return None
+    return PatternHit(start, end, 0.95, "prefix")
+
+
+def _loose_key(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept a value that also looks random; names of packages have such a prefix too."""
+    value = text[start:end].decode("latin-1")
+    words = max(map(len, re.split("[-_]", value)))
+    is_random = _is_mixed(value) or (
+        words >= _LONGEST_WORD and re.search("[a-z][A-Z]", value) is not None
+    )
+    return _key(text, start, end) if is_random else None
+
+
+def _password(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept a value that is not a placeholder, code or a word of a sentence."""
+    start, end, is_quoted = _unquoted(text, start, end)
+    value = text[start:end].decode("latin-1")
+    if not value or (_PLACEHOLDER.fullmatch(value) and not _is_strong(value)):
+        return None
+    if _WORD.fullmatch(value) and not (is_quoted or _ends_the_line(text, start, end)):
+        return None
+    return PatternHit(start, end, 0.8, "hint")
+
+
+def _is_strong(value: str) -> bool:
+    """Whether symbols in a value belong to a password, and not to code or a template."""
+    has_all = all(re.search(letters, value) for letters in ("[a-z]", "[A-Z]", "[0-9]"))
+    return has_all and len(value) >= _MIN_KEY_LENGTH and not _CODE.search(value)
+
+
+def _token(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept a value that looks random."""
+    start, end, _is_quoted = _unquoted(text, start, end)
+    value = text[start:end].decode("latin-1")
+    if len(value) < _MIN_KEY_LENGTH or not _is_mixed(value):
+        return None
+    if _PLACEHOLDER.fullmatch(value) or _TEST_KEY.fullmatch(value):
+        return None
+    return PatternHit(start, end, 0.8, "entropy") if entropy(value) >= _MIN_ENTROPY else None
+
+
+def _unquoted(text: bytes, start: int, end: int) -> tuple[int, int, bool]:
+    """Strip quotes, or the punctuation after an unquoted value; also tell whether it was quoted."""
+    quote = text[start : start + 1]
+    if quote in (b'"', b"'"):  # the closing quote is missing in a truncated text
+        return start + 1, end - text.endswith(quote, start + 1, end), True
+    value = text[start:end].split(b",")[0].split(b";")[0]
+    return start, start + len(value.rstrip(b".!?:)}\\")), False
+
+
+def _ends_the_line(text: bytes, start: int, end: int) -> bool:
+    """Whether only the value follows its hint on the line, and the hint is not a sentence."""
+    line_end = text[end : end + 3].split(b"\n")[0].strip(b" \r.")
+    return not line_end and not _IN_SENTENCE.search(text, max(start - 10, 0), start)
+
+
+def _is_mixed(value: str) -> bool:
+    return any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+
+
+def entropy(value: str) -> float:
+    """Return the Shannon entropy in bits per character."""
+    counts = Counter(value)
+    return -sum(n / len(value) * math.log2(n / len(value)) for n in counts.values())

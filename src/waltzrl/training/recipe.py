@@ -1,0 +1,231 @@
+"""A recipe: everything that a training run is told, read from TOML and written to JSON."""
+
+import logging
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from waltzrl.budget import BudgetSettings, ModelPrice
+from waltzrl.errors import RecipeError
+from waltzrl.evaluation.data.opening import MEMORY
+from waltzrl.foundation.files import Json
+from waltzrl.foundation.jsonl import read_text
+from waltzrl.foundation.validation import require_finite, validated, with_overrides
+from waltzrl.policies.compute import ComputeSettings
+from waltzrl.training.settings import (
+    AgentSettings,
+    CheckpointSettings,
+    ImitationStage,
+    ModelSettings,
+    ReinforcementStage,
+    TeacherStage,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSettings:
+    """Where prompts and demonstrations come from; `read_sets` lists the forms of a name."""
+
+    prompts: tuple[str, ...] = ()
+    """A run of imitation alone needs none."""
+    held_out: tuple[str, ...] = ()
+    """Sets that no training prompt may touch; the run does not start if one does."""
+    validation: tuple[str, ...] = ()
+    """Sets to measure the agents on while they train, and to choose the best checkpoint by; neither
+    training prompts nor held-out ones may touch them."""
+    validation_limit: Annotated[int, Field(ge=2)] = 256
+    """Most prompts to validate on, taken evenly from the sets."""
+    demonstrations: tuple[str, ...] = ()
+    """Examples to imitate; only stages of kind `imitation` need them."""
+    solutions: tuple[str, ...] = ()
+    """Files of questions with their solutions, for a teacher to explain: JSON Lines with the
+    columns `question`, `solution` and, where there is an explanation, `reasoning_trace`."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Most prompts, and most demonstrations, to take; for trying out a recipe."""
+
+    def __post_init__(self) -> None:
+        if memories := [name for name in self.validation if name.startswith(MEMORY)]:
+            raise ValueError(
+                f"data.validation: {memories[0]} changes while the run lasts; export its prompts "
+                "with waltzrl collect, and name the file"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A whole training run."""
+
+    models: ModelSettings
+    data: DataSettings
+    agents: AgentSettings
+    stages: tuple[
+        Annotated[ImitationStage | TeacherStage | ReinforcementStage, Field(discriminator="kind")],
+        ...,
+    ]
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    """Of everything random."""
+    judge: str = "refusal"
+    """Labels every reply: `refusal`, from the prompts' labels and a refusal detector, or a model,
+    such as `wildguard:MODEL@URL`; docs/evaluation.md has all."""
+    judge_prompts: bool = False
+    """The judge says whether a prompt is harmful, not the prompt's label."""
+    use_rlt_optimization: bool = False
+    """The teacher explains the verdicts of the reviews in `data.demonstrations`, and so warms up
+    the reasoning of the feedback agent. Without it, it explains `data.solutions`."""
+    checkpointing: CheckpointSettings = field(default_factory=CheckpointSettings)
+    compute: ComputeSettings = field(default_factory=ComputeSettings)
+    budget: BudgetSettings = field(default_factory=BudgetSettings)
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
+    """Of models on servers, by their names; others are those of genai-prices."""
+
+    def __post_init__(self) -> None:
+        names = [stage.name for stage in self.stages]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"stages need names, each its own, got {names}")
+        # Roles start from copies of the base, so whatever trains the base comes before them.
+        if any(late.shapes_base and not early.shapes_base for early, late in pairwise(self.stages)):
+            raise ValueError(
+                "stages of imitation and of a teacher come first: they make the base of both agents"
+            )
+        if not self.data.demonstrations and any(
+            stage.imitates == "demonstrations" for stage in self.imitations
+        ):
+            raise ValueError("a stage of imitation needs data.demonstrations")
+        if self.compute.rollouts != "local" and self.models.layout != "adapters":
+            raise ValueError(
+                f"compute.rollouts on vLLM needs models.layout adapters, got {self.models.layout}:"
+                " a server loads adapters while it runs, not whole models"
+            )
+        if (self.imitations or self.teacher) and self.models.pair is not None:
+            raise ValueError("a stage of imitation teaches a base, and models.pair has none")
+        if self.agents.max_rounds == 0 and (stages := self._stages_with_feedback()):
+            raise ValueError(
+                f"agents.max_rounds = 0 leaves stage {stages[0]!r} no feedback to learn from; make"
+                " it 1 or more, or let the stage learn conversation alone"
+            )
+        self._check_exercises()
+        self._check_teacher()
+
+    def _stages_with_feedback(self) -> list[str]:
+        """Return the names of the stages in which the feedback agent learns."""
+        return [stage.name for stage in self.reinforcements if "feedback" in stage.learns]
+
+    def _check_exercises(self) -> None:
+        """Check that there is something to explain, exactly where a stage needs it."""
+        kinds = [
+            stage.imitates if isinstance(stage, ImitationStage) else stage.kind
+            for stage in self.stages
+        ]
+        needing = {"teacher", "traces", "explanations", "solutions"}.intersection(kinds)
+        if not needing and (self.use_rlt_optimization or self.data.solutions):
+            raise ValueError(
+                "data.solutions and use_rlt_optimization are for a teacher; add a stage of kind"
+                " teacher, or one of imitation with imitates = 'traces' or 'solutions'"
+            )
+        if self.use_rlt_optimization and self.data.solutions:
+            raise ValueError(
+                "use_rlt_optimization: the teacher explains the reviews of data.demonstrations;"
+                " remove data.solutions"
+            )
+        exercises = self.data.demonstrations if self.use_rlt_optimization else self.data.solutions
+        if needing and not exercises:
+            raise ValueError(
+                f"a stage of {min(needing)} needs data.solutions, or data.demonstrations with"
+                " use_rlt_optimization = true"
+            )
+
+    def _check_teacher(self) -> None:
+        """Check that there is one teacher at most, and that the base learns what it wrote."""
+        teachers = [n for n, stage in enumerate(self.stages) if isinstance(stage, TeacherStage)]
+        learners = [
+            n
+            for n, stage in enumerate(self.stages)
+            if isinstance(stage, ImitationStage) and stage.imitates == "explanations"
+        ]
+        if len(teachers) > 1:
+            raise ValueError(f"a run has one teacher, got {len(teachers)} such stages")
+        if bool(teachers) != bool(learners) or (teachers and learners[0] < teachers[0]):
+            raise ValueError(
+                "a stage of kind teacher is followed by one of imitation with imitates ="
+                " 'explanations', and nothing else imitates those"
+            )
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the judge can only score replies to prompts that have a label."""
+        return self.judge == "refusal"
+
+    @property
+    def imitations(self) -> list[ImitationStage]:
+        """The stages of imitation that have steps."""
+        return [stage for stage in self.stages if isinstance(stage, ImitationStage) and stage.steps]
+
+    @property
+    def teacher(self) -> TeacherStage | None:
+        return next((stage for stage in self.stages if isinstance(stage, TeacherStage)), None)
+
+    @property
+    def reinforcements(self) -> list[ReinforcementStage]:
+        return [stage for stage in self.stages if isinstance(stage, ReinforcementStage)]
+
+    @property
+    def validated_stage(self) -> ReinforcementStage | None:
+        """The stage in whose pattern agents are validated; None where all stages imitate.
+
+        It is the last one that has steps, or else the last one.
+        """
+        stages = self.reinforcements
+        trained = [stage for stage in stages if stage.steps != 0]  # None: counted in epochs
+        return next(reversed(trained or stages), None)
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        path: a TOML file.
+        overrides: `key=value`, later ones win; a stage goes by its name, `stages.joint.steps=100`.
+
+    Raises:
+        RecipeError: the file or an override is not TOML, a key is unknown or missing, or a value
+            is of the wrong type, not finite or impossible.
+    """
+    try:
+        table: dict[str, object] = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path}: not TOML: {error}") from None
+    table = with_overrides(table, overrides)
+    require_finite(table, str(path))
+    recipe = validated(Recipe, table, str(path))
+    if recipe.judge == "harm":
+        logger.warning(
+            "%s: the judge 'harm' calls more than half of ordinary good answers unsafe, so "
+            "training with it punishes help; use refusal, or a judge with a model",
+            path,
+        )
+    return recipe
+
+
+def recipe_json(recipe: Recipe) -> dict[str, Json]:
+    """Return the recipe with every default written out."""
+    resolved: dict[str, Json] = TypeAdapter(Recipe).dump_python(recipe, mode="json")
+    return resolved
+
+
+def with_memory_prompts(recipe: Recipe, memory: str) -> Recipe:
+    """Put the prompts of a gateway's memory first, where `data.limit` leaves them in.
+
+    Args:
+        recipe: any.
+        memory: `memory:<url>`, or the URL alone.
+    """
+    name = MEMORY + memory.removeprefix(MEMORY)
+    prompts = (name, *(other for other in recipe.data.prompts if other != name))
+    return replace(recipe, data=replace(recipe.data, prompts=prompts))

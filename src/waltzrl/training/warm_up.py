@@ -1,0 +1,299 @@
+"""What trains the base before the roles start from it: imitation, and a teacher's explanations.
+
+    warm-up/         the stages of imitation, those before a teacher if there is one
+    teacher/         the teacher, a copy of what the warm-up left, which is its student
+    distillation/    the stages of imitation after it, on what it wrote
+
+Each is a folder of a run with steps and checkpoints of its own, and the last one is the base.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+
+from peft import PeftModel
+
+from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
+from waltzrl.agents.exports import ROLES
+from waltzrl.budget import CostMeter
+from waltzrl.errors import RecipeError
+from waltzrl.evaluation.data import SolvedQuestion, write_lines
+from waltzrl.foundation.jsonl import read_objects
+from waltzrl.policies import Sampling
+from waltzrl.policies.compute import Compute
+from waltzrl.policies.local import LocalPolicy
+from waltzrl.policies.weights import CausalLM, Weights, copied_adapter
+from waltzrl.records import Demonstration, Usage
+from waltzrl.training.learner import learner_on
+from waltzrl.training.models import open_warm_up
+from waltzrl.training.recipe import Recipe
+from waltzrl.training.reinforce import reinforce
+from waltzrl.training.roles import decoding_copy
+from waltzrl.training.run_recipe import EXPLANATIONS
+from waltzrl.training.samples import Sample, demonstration_sample
+from waltzrl.training.settings import ImitationStage, TeacherStage
+from waltzrl.training.sharding import sharded
+from waltzrl.training.stages import Imitation, Stage
+from waltzrl.training.teaching import (
+    TEACHER,
+    Exercise,
+    ExerciseTurn,
+    Teaching,
+    explain,
+    is_review,
+    readable,
+    review_exercise,
+    solved_exercise,
+)
+from waltzrl.training.trainer import Progress, Trainer
+
+WARM_UP, DISTILLATION = "warm-up", "distillation"
+
+NO_REVIEW = "data.demonstrations has no review to explain (use_rlt_optimization); add some"
+
+Report = Callable[[Progress], None]
+OpenBase = Callable[[], CausalLM]
+"""Loads the base as it was before any step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUp:
+    """The stages of a recipe that train the base."""
+
+    recipe: Recipe
+    folder: Path
+    """Of the run."""
+    compute: Compute
+    demonstrations: Sequence[Demonstration] = ()
+    solutions: Sequence[SolvedQuestion] = ()
+    meter: CostMeter | None = None
+
+    async def run(self, base: CausalLM, open_base: OpenBase, report: Report) -> CausalLM:
+        """Train the base, continuing where an earlier call was interrupted; return it.
+
+        Raises:
+            WaltzError: training diverged, or nothing could be explained.
+        """
+        if not (self.recipe.imitations or self.recipe.teacher):
+            return base
+        weights = await self._imitate(WARM_UP, self._open(base), (), open_base, report)
+        if self.recipe.teacher is not None:
+            explanations = await self._explanations(weights, report)
+            weights = await self._imitate(DISTILLATION, weights, explanations, open_base, report)
+        return _as_base(weights)
+
+    def restore(self, base: CausalLM) -> tuple[CausalLM, bool]:
+        """Return the base as a finished warm-up left it, and whether there was a checkpoint."""
+        weights = self._open(base)
+        name = DISTILLATION if self._stages(DISTILLATION) else WARM_UP
+        restored = self._trainer(name, weights, []).restore() > 0
+        return _as_base(weights), restored
+
+    async def _imitate(
+        self,
+        name: str,
+        weights: Weights,
+        explanations: Sequence[str],
+        open_base: OpenBase,
+        report: Report,
+    ) -> Weights:
+        if not self._stages(name):
+            return weights
+        learning = sharded({ROLES[0]: weights}, None)[ROLES[0]]
+        stages = self._imitations(name, learning, explanations)
+        await self._trainer(name, learning, stages).train(report)
+        if learning is weights:
+            return weights
+        whole = self._open(open_base())  # its parts stay parts; the last checkpoint has it whole
+        self._trainer(name, whole, []).restore()
+        return whole
+
+    def _imitations(
+        self, name: str, weights: Weights, explanations: Sequence[str]
+    ) -> list[Imitation[Demonstration | ExerciseTurn]]:
+        policy, conversation, feedback = self._agents(weights)
+
+        def to_sample(example: Demonstration | ExerciseTurn) -> Sample:
+            if isinstance(example, ExerciseTurn):
+                return example.sample(policy)
+            return demonstration_sample(example, conversation, feedback)
+
+        return [
+            Imitation(
+                settings=stage,
+                demonstrations=self._examples(stage, self._exercises(feedback), explanations),
+                to_sample=to_sample,
+                seed=self.recipe.seed,
+            )
+            for stage in self._stages(name)
+        ]
+
+    def _examples(
+        self, stage: ImitationStage, exercises: Sequence[Exercise], explanations: Sequence[str]
+    ) -> list[Demonstration | ExerciseTurn]:
+        if stage.imitates == "demonstrations":
+            return [*self.demonstrations]
+        written = _written(stage, exercises, explanations)
+        turns = [
+            ExerciseTurn(exercise=exercise, explanation=explanation)
+            for exercise, explanation in zip(exercises, written, strict=True)
+            if explanation or stage.imitates == "solutions"
+        ]
+        if not turns:
+            reason = {
+                "traces": "no row has a reasoning_trace, and no review a reasoning",
+                "explanations": f"the teacher wrote none that can be read, see {EXPLANATIONS}",
+                "solutions": NO_REVIEW,
+            }[stage.imitates]
+            raise RecipeError(f"stage {stage.name!r} has no {stage.imitates} to imitate: {reason}")
+        by_teacher = [replace(turn, by_teacher=True) for turn in turns]
+        others = [each for each in self.demonstrations if not self._is_exercise(each)]
+        return [*others, *turns, *(by_teacher if stage.imitates == "traces" else [])]
+
+    async def _explanations(self, student: Weights, report: Report) -> list[str]:
+        """Train the teacher, let it explain every exercise, and keep what it wrote.
+
+        Returns:
+            [exercises] explanations; empty where one cannot be read.
+        """
+        path = self.folder / EXPLANATIONS
+        if not path.exists():
+            weights = _copied(student)
+            policy, _, feedback = self._agents(weights, copied=True)
+            exercises = self._exercises(feedback)
+            if not exercises:
+                raise RecipeError(f"{TEACHER}: {NO_REVIEW}")
+            sampling = Sampling(max_new_tokens=self.recipe.agents.max_new_tokens, temperature=1.0)
+            stage = self.recipe.teacher
+            assert stage is not None
+            teaching = Teaching(
+                settings=stage,
+                exercises=exercises,
+                policy=policy,
+                sampling=sampling,
+                student=student,
+                algorithm=partial(reinforce, settings=stage.algorithm),
+                seed=self.recipe.seed,
+                count=self._count,
+            )
+            await self._trainer(TEACHER, weights, [teaching], role=TEACHER).train(report)
+            policy.seed(self.recipe.seed)
+            replies = await explain(policy, exercises, sampling)
+            self._count([reply.usage for reply in replies if reply is not None])
+            written = [readable(e, reply) for e, reply in zip(exercises, replies, strict=True)]
+            write_lines(path, map(_row, exercises, written))
+            _remove(weights)
+        written = [str(fields["reasoning_trace"]) for _, fields in read_objects(path)]
+        if len(written) != (count := self._exercise_count):
+            raise RecipeError(
+                f"{path} explains {len(written)} solutions, and the data has {count} now; restore"
+                " the data that the run began with, or choose another run directory"
+            )
+        return written
+
+    @property
+    def _exercise_count(self) -> int:
+        return len(self.solutions) + sum(map(self._is_exercise, self.demonstrations))
+
+    def _count(self, usages: Sequence[Usage | None]) -> None:
+        if self.meter is not None:
+            self.meter.count(TEACHER, usages, None)
+
+    def _exercises(self, feedback: FeedbackAgent) -> list[Exercise]:
+        wording = load_wording(self.recipe.agents.wording)
+        reviews = [each for each in self.demonstrations if self._is_exercise(each)]
+        return [
+            *(review_exercise(demonstration, feedback) for demonstration in reviews),
+            *(solved_exercise(row, wording) for row in self.solutions),
+        ]
+
+    def _is_exercise(self, demonstration: Demonstration) -> bool:
+        return self.recipe.use_rlt_optimization and is_review(demonstration)
+
+    def _agents(
+        self, weights: Weights, *, copied: bool = False
+    ) -> tuple[LocalPolicy, ConversationAgent, FeedbackAgent]:
+        model, tokenizer = weights.causal_lm.model, weights.causal_lm.tokenizer
+        decoding = decoding_copy(model, self.compute.dtype) if copied else None
+        policy = LocalPolicy(model, tokenizer, weights.adapter, copy=decoding)
+        wording = load_wording(self.recipe.agents.wording)
+        sampling = Sampling(max_new_tokens=self.recipe.agents.max_new_tokens)
+        conversation = ConversationAgent(policy, wording, sampling)
+        return policy, conversation, FeedbackAgent(policy, wording, sampling)
+
+    def _stages(self, name: str) -> list[ImitationStage]:
+        """Return the stages of imitation before the teacher, or after it, that have steps."""
+        shaping = [stage for stage in self.recipe.stages if stage.shapes_base]
+        before = list(takewhile(lambda stage: not isinstance(stage, TeacherStage), shaping))
+        chosen = before if name == WARM_UP else shaping[len(before) :]
+        return [stage for stage in chosen if isinstance(stage, ImitationStage) and stage.steps]
+
+    def _trainer(
+        self, name: str, weights: Weights, stages: Sequence[Stage], role: str = ROLES[0]
+    ) -> Trainer:
+        inside = self.folder / name
+        inside.mkdir(exist_ok=True)
+        return Trainer(
+            {role: weights},
+            stages,
+            inside,
+            self.recipe.checkpointing,
+            make_learner=learner_on(self.compute),
+            meter=self.meter,
+        )
+
+    def _open(self, base: CausalLM) -> Weights:
+        return open_warm_up(self.recipe.models, base, self.compute, self.recipe.seed)
+
+
+def _written(
+    stage: ImitationStage, exercises: Sequence[Exercise], explanations: Sequence[str]
+) -> list[str]:
+    if stage.imitates == "explanations":
+        return [*explanations]
+    return [exercise.trace if stage.imitates == "traces" else "" for exercise in exercises]
+
+
+def _row(exercise: Exercise, explanation: str) -> SolvedQuestion:
+    question = exercise.messages[-1].content
+    return SolvedQuestion(
+        question=question, solution=exercise.solution, reasoning_trace=explanation
+    )
+
+
+def _copied(weights: Weights) -> Weights:
+    """Copy what will teach from what is taught: an adapter, or a whole model."""
+    own = weights.causal_lm
+    if weights.adapter is not None:
+        shared = copied_adapter(own, weights.adapter, (TEACHER,))
+        return Weights(causal_lm=shared, adapter=TEACHER)
+    return Weights(causal_lm=replace(own, model=copy.deepcopy(own.model), source=None))
+
+
+def _remove(teacher: Weights) -> None:
+    """Take the teacher's adapter off the base that the roles will share."""
+    model = teacher.causal_lm.model
+    if isinstance(model, PeftModel):
+        model.delete_adapter(TEACHER)
+
+
+def _as_base(weights: Weights) -> CausalLM:
+    """Return what the roles start from, without the place of a base that is another now."""
+    learned = weights.causal_lm
+    return learned if weights.adapter is not None else replace(learned, source=None)
+
+
+def require_one_process(recipe: Recipe, count: int) -> None:
+    """Check that no teacher is to be trained by `count` processes.
+
+    Raises:
+        RecipeError: one is, by several.
+    """
+    if recipe.teacher is not None and count > 1:
+        raise RecipeError(
+            f"stage {recipe.teacher.name!r}: a teacher is trained by one process, got {count}; run"
+            " it without torchrun, or with compute.ray.learners = 1"
+        )
