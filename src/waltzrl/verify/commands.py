@@ -230,7 +230,7 @@ class _Target:
         return _demo().open_demo_guard(DEMO, settings)
 
 
-class DemoPreset(Protocol):
+class VerifyPreset(Protocol):
     """What the package of the demo provides for `--demo`; the folder is that of `waltzrl demo`."""
 
     def demo_settings(self, folder: Path) -> "RecipeTable":
@@ -254,8 +254,8 @@ class DemoPreset(Protocol):
         ...
 
 
-def _demo() -> DemoPreset:
-    return cast("DemoPreset", load_plugin("waltzrl.presets", "demo"))
+def _demo() -> VerifyPreset:
+    return cast("VerifyPreset", load_plugin("waltzrl.presets", "demo"))
 
 
 def _only(**options: object) -> str:

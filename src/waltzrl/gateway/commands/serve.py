@@ -31,7 +31,7 @@ Sources: TypeAlias = "tuple[Path | None, Table, list[str], Mapping[str, str]]"
 log = logging.getLogger(__name__)
 
 
-class DemoPreset(Protocol):
+class ServePreset(Protocol):
     """What the package of the demo provides for `--demo`."""
 
     def serve_options(self) -> "tuple[Table, str]":
@@ -188,7 +188,7 @@ def _demo_options() -> "Table":
     if ENGLISH in installed_reviewers():
         print("SmolLM2-135M-Instruct answers, in English; ask it anything", file=sys.stderr)
         return english_settings()
-    settings, hint = cast("DemoPreset", load_plugin("waltzrl.presets", "demo")).serve_options()
+    settings, hint = cast("ServePreset", load_plugin("waltzrl.presets", "demo")).serve_options()
     print(hint, file=sys.stderr)
     return settings
 
