@@ -56,7 +56,7 @@ def test_a_line_of_text_has_time_level_request_place_message_and_fields():
     time, rest = line.split(" ", 1)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", time)
     assert rest == (
-        "WARNING shop-17 serving.upstream: the upstream failed"
+        "WARNING shop-17 gateway.upstream: the upstream failed"
         ' status=503 cause="timed out" milliseconds=12.3457 rules=a/b,c'
     )
 
@@ -80,7 +80,7 @@ def test_a_line_of_json_has_them_by_name():
 
 def test_a_line_of_no_request_says_so():
     (text,) = lines(TextLines(), failure)
-    assert " WARNING - serving.upstream: " in text
+    assert " WARNING - gateway.upstream: " in text
     assert "request_id" not in json.loads(lines(JsonLines(), failure)[0])
 
 

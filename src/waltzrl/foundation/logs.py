@@ -1,6 +1,6 @@
 """Logs: one line an event, with its time, level and request, as text or as JSON.
 
-    2026-11-30T12:00:00.123Z WARNING req-17 serving.upstream: the upstream failed status=503
+    2026-11-30T12:00:00.123Z WARNING req-17 gateway.upstream: the upstream failed status=503
 
 A line holds no content of a request: callers log fixed words and `fields`, and of an exception only
 its type and the places in the code, because its message may quote a prompt.
