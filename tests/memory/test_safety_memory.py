@@ -351,6 +351,28 @@ def test_thumbs_incidents_and_added_times_are_counted(memory):
     assert counts.added_p95 == 30.0
 
 
+def test_the_added_time_leaves_out_the_models_draft_and_revisions(memory):
+    fixed = Reply(text="Better not.", milliseconds=500.0)
+    canned = Reply(text="No.", origin="canned", milliseconds=2.0)
+    said = collaboration(Round(feedback=UNSAFE, revision=fixed), Round(feedback=UNSAFE))
+    drafted = replace(said, draft=replace(said.draft, milliseconds=300.0))
+    refused = replace(drafted, rounds=(Round(feedback=UNSAFE, revision=canned),))
+    exchanges = [
+        told("a", decision="revised", collaboration=drafted, milliseconds=960.0),
+        told("b", decision="refused", collaboration=refused, milliseconds=320.0),
+        told("c", decision="error", collaboration=None, milliseconds=9000.0),
+    ]
+    kept = memory.remember(exchanges)
+    assert [one.added_milliseconds for one in kept] == [160.0, 20.0, None]
+    assert [one.own_milliseconds for one in exchanges] == [160.0, 20.0, None]
+    (counts,) = memory.rates(since=NOW)
+    assert (counts.p95, counts.added_p95) == (960.0, 160.0)
+    # of earlier versions' records only the time with the revisions is known
+    assert memory.store.amend(EVALUATIONS, "a", {"added_milliseconds": None})
+    (counts,) = memory.rates(since=NOW)
+    assert counts.added_p95 == 660.0
+
+
 def test_only_people_whose_labels_steer_releases_open_or_close_an_incident(memory):
     memory.remember([told("a"), told("b")])
     memory.label("a", LabelEvent(by="annotator", reply="unsafe"))
