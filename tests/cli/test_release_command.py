@@ -211,6 +211,8 @@ def test_show_tells_what_the_candidate_changes(book, run, candidate):
     proposed(run, candidate, "--set", "max_rounds=2")
     shown = run("show")
     assert "changed: threshold 0.7 -> 0.9\nchanged: max_rounds 1 -> 2\n" in shown
+    told = json.loads(run("show", "--json"))
+    assert told["changes"] == ["threshold 0.7 -> 0.9", "max_rounds 1 -> 2"]
 
 
 def bundles(tmp_path, *arguments):
