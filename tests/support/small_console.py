@@ -3,10 +3,11 @@
 import asyncio
 import re
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from waltzrl.audit import LocalLog, LogSettings
+from waltzrl.audit import LocalLog, LogSettings, subject_digest
 from waltzrl.console import AuditLog, Console, ConsoleSource
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
@@ -177,10 +178,16 @@ def write_log(folder):
     """Write two decisions of the audit log, signed."""
     settings = LogSettings(on_failure="refuse")
     with LocalLog.open(folder / "log", key=folder / "audit.key", settings=settings) as log:
-        for name in ("wz1", "wz2"):
+        for name, subject in (("wz1", "ada"), ("wz2", "")):
             exchange = ServedExchange(
-                id=name, time=0.0, decision="draft", caller="search", collaboration=collaboration()
+                id=name,
+                time=0.0,
+                decision="draft",
+                caller="search",
+                subject=subject,
+                collaboration=collaboration(),
             )
             log.append(exchange, replace(collaboration().prompt, id=name))
         log.flush()
-        return AuditLog(folder=folder / "log", key=log.public_key)
+        digest = partial(subject_digest, folder / "audit.key")
+        return AuditLog(folder=folder / "log", key=log.public_key, digest=digest)

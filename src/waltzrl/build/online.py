@@ -15,7 +15,8 @@ from functools import cached_property, partial
 
 import msgspec
 
-from waltzrl.audit import Log
+from waltzrl.audit import Log, subject_digest
+from waltzrl.build.audit import log_key
 from waltzrl.build.background import in_background
 from waltzrl.build.bundles import Bundles
 from waltzrl.build.judges import open_judge
@@ -299,7 +300,8 @@ async def open_online_services(
 def _audit(recipe: GatewayRecipe, log: Log | None) -> AuditLog | None:
     if recipe.audit is None or log is None:
         return None
-    return AuditLog(folder=recipe.audit.folder, key=log.public_key)
+    digest = partial(subject_digest, log_key(recipe.audit))
+    return AuditLog(folder=recipe.audit.folder, key=log.public_key, digest=digest)
 
 
 def _read_status(

@@ -24,7 +24,7 @@ from waltzrl.console.bundles import show_bundle, show_bundles
 from waltzrl.console.collaborations import label_collaboration, show_collaboration
 from waltzrl.console.labels import label_many
 from waltzrl.console.overview import move_release, show_overview
-from waltzrl.console.people import find_person, show_people
+from waltzrl.console.people import find_entries, find_person, show_people
 from waltzrl.console.plans import show_picture, show_plan, show_plans
 from waltzrl.console.queue import (
     export_collaborations,
@@ -137,6 +137,7 @@ class Console:
             "/desk/pictures/{plan_id:path}": self._endpoint(get=show_picture),
             "/desk/people": self._endpoint(get=show_people, post=find_person),
             "/desk/audit": self._endpoint(get=show_audit, post=verify_audit),
+            "/desk/audit/person": self._endpoint(post=find_entries),
         }
         self._router = Router(
             [
