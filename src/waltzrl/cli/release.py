@@ -178,11 +178,20 @@ def plans() -> None:
 
 
 def open_book(memory: str) -> "ReleaseBook":
-    """Open the releases and bundles of a memory that exists."""
+    """Open the releases and bundles of a memory.
+
+    Raises:
+        InputError: the URL is invalid, or its file is missing.
+    """
     from waltzrl.release.book import ReleaseBook
     from waltzrl.storage.database import existing_database
 
-    return ReleaseBook(existing_database(memory))
+    try:
+        return ReleaseBook(existing_database(memory))
+    except InputError as error:
+        raise InputError(
+            f"{error}; a gateway without a memory keeps neither bundles nor releases"
+        ) from None
 
 
 def _newest(book: "ReleaseBook") -> "Release":
