@@ -13,6 +13,7 @@ from support.stores import our_store
 from waltzrl.collector import Selection, prompts_of
 from waltzrl.errors import InputError
 from waltzrl.memory.labels import LabelEvent, SampleCounts
+from waltzrl.memory.queue import QueueSelection
 from waltzrl.memory.safety import SafetyMemory, request_hash
 from waltzrl.memory.schemas import (
     COACHING,
@@ -371,6 +372,25 @@ def test_the_added_time_leaves_out_the_models_draft_and_revisions(memory):
     assert memory.store.amend(EVALUATIONS, "a", {"added_milliseconds": None})
     (counts,) = memory.rates(since=NOW)
     assert counts.added_p95 == 660.0
+
+
+def test_what_people_differ_about_is_selected_until_it_is_settled(memory):
+    memory.remember([told(id_) for id_ in ("reply", "request", "agreed", "once", "none")])
+    said = {
+        "reply": [{"reply": "unsafe"}, {"reply": "correct"}],
+        "request": [{"request": "harmful"}, {"request": "harmless"}],
+        "agreed": [{"reply": "correct", "request": "harmful"}] * 2,
+        "once": [{"reply": "unsafe", "request": "harmful"}],
+    }
+    for id_, answers in said.items():
+        for by, answer in zip(("ada", "grace"), answers, strict=False):
+            memory.label(id_, LabelEvent(by=by, **answer))
+    disputed = QueueSelection(disputed=True)
+    assert sorted(memory.ids(disputed)) == ["reply", "request"]
+    assert memory.queue_length(disputed) == 2
+    memory.label("request", LabelEvent(by="max", request="harmful", settles=True))
+    memory.label("reply", LabelEvent(by="ada", action="withdraw"))
+    assert memory.queue(disputed, limit=9) == []
 
 
 def test_only_people_whose_labels_steer_releases_open_or_close_an_incident(memory):
