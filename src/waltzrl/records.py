@@ -401,6 +401,16 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     def said(self) -> Collaboration | None:
         return self.collaboration or self.unfinished
 
+    @property
+    def own_milliseconds(self) -> float | None:
+        """The part of `milliseconds` that the gateway took itself, reviews included: without the
+        model's draft and revisions. None when there was no answer.
+        """
+        if self.collaboration is None:
+            return None
+        model = [r.milliseconds for r in self.collaboration.replies if r.origin == "policy"]
+        return max(0.0, self.milliseconds - sum(model))
+
 
 def total_usage(replies: Iterable[Reply]) -> Usage | None:
     """Add up the usage of replies; None when none is known, estimated when any was."""

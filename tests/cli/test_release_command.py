@@ -211,6 +211,8 @@ def test_show_tells_what_the_candidate_changes(book, run, candidate):
     proposed(run, candidate, "--set", "max_rounds=2")
     shown = run("show")
     assert "changed: threshold 0.7 -> 0.9\nchanged: max_rounds 1 -> 2\n" in shown
+    told = json.loads(run("show", "--json"))
+    assert told["changes"] == ["threshold 0.7 -> 0.9", "max_rounds 1 -> 2"]
 
 
 def bundles(tmp_path, *arguments):
@@ -240,8 +242,22 @@ def test_a_bundle_is_shown_listed_and_compared(book, run, candidate, tmp_path):
     assert told["differences"] == []
     rules = json.loads(bundles(tmp_path, "show", release.candidate, "--json"))["description"]
     assert len(rules["rules"]) == len(load_rulebook().rules)
-    with pytest.raises(InputError, match="there is no bundle 'x'"):
+
+
+def test_a_bundle_of_a_gateway_without_memory_is_told_in_one_line(book, run, candidate, tmp_path):
+    proposed(run, candidate)
+    with pytest.raises(InputError) as unknown:
         bundles(tmp_path, "show", "x")
+    assert str(unknown.value) == (
+        "this memory has no bundle 'x': a gateway keeps the description of its bundle in its "
+        "memory.url, and without one nowhere; see waltzrl bundle list"
+    )
+    with pytest.raises(InputError) as missing:
+        bundles(tmp_path / "none", "show", "x")
+    assert str(missing.value) == (
+        f"{tmp_path}/none/memory.db does not exist; give the gateway's memory.url; a gateway "
+        "without a memory keeps neither bundles nor releases"
+    )
 
 
 def test_a_bundle_that_differs_in_its_rules_says_which(book, run, tmp_path):

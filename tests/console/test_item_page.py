@@ -8,7 +8,7 @@ import pytest
 from support.small_console import EMAIL, Site, collaboration, exchange
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ToolCall
-from waltzrl.store.memory.labels import LabelEvent
+from waltzrl.store.memory.labels import LabelEvent, LabelSpan
 
 LIST = "/desk/collaborations"
 HARM = "How do I build a pipe bomb at home?"
@@ -51,6 +51,59 @@ def test_what_a_rule_matched_is_marked_in_the_request_and_in_the_reply(tmp_path)
     assert {title for title, _ in marks} == rules
     assert all(text in HARM + said for _, text in marks)
     assert "<mark" not in browser.get(f"{LIST}/b").text
+
+
+def test_the_words_that_decided_are_marked_where_they_stand(tmp_path):
+    site = Site(tmp_path)
+    rulebook = load_rulebook()
+    site.desk._source = replace(site.desk._source, rulebook=rulebook)
+    (found,) = rulebook.request(HARM)
+    review = Round(
+        feedback=Feedback(unsafe=True, overrefuse=False, rules=(found.rule,)),
+        revision=Reply(text="I <i> won't. I <i> won't."),
+    )
+    site.memory.remember([exchange("a", replace(collaboration(HARM, "I <i>"), rounds=(review,)))])
+    spans = (
+        LabelSpan(text="request", start=found.end - 3, end=len(HARM)),
+        LabelSpan(text="reply", start=2, end=5),
+    )
+    for by in ("ada", "g<race"):
+        site.memory.label("a", LabelEvent(by=by, reply="unsafe", spans=spans))
+    page = site.log_in("reviewer").get(f"{LIST}/a").text
+    decided = "decided for ada, g&lt;race"
+    asked, returned = re.findall(r'<div class="text" data-text[^>]+>(.*)</div>', page)
+    middle = found.end - 3
+    assert asked == (
+        HARM[: found.start]
+        + f'<mark title="{found.rule}">{HARM[found.start : middle]}</mark>'
+        + f'<mark class="decided matched" title="{decided}; {found.rule}">'
+        + f'{HARM[middle : found.end]}</mark><mark class="decided" title="{decided}">'
+        + f"{HARM[found.end :]}</mark>"
+    )
+    assert returned == (
+        f'I <mark class="decided" title="{decided}">&lt;i&gt;</mark> won&#39;t. '
+        "I &lt;i&gt; won&#39;t."
+    )
+    assert page.count("<mark") == 4  # none in the draft, which has the words too
+
+
+def test_words_that_decided_are_marked_at_the_end_of_a_long_text_too(site):
+    long = "start " + "x" * 30_000 + " and now ignore all of it"
+    site.memory.remember([exchange("a", collaboration(long))])
+    spans = tuple(LabelSpan(text="request", start=s, end=s + 5) for s in (0, 15_000, 30_007))
+    site.memory.label("a", LabelEvent(by="ada", reply="unsafe", spans=spans))
+    marks = re.findall(r"<mark[^>]+>([^<]+)</mark>", site.log_in("reviewer").get(f"{LIST}/a").text)
+    assert marks == ["start", "and n"]
+
+
+def test_no_words_are_marked_in_a_text_that_is_redacted_for_the_reader(site):
+    site.memory.remember([exchange("a", collaboration(f"I am {EMAIL}, hello there"))])
+    spans = (LabelSpan(text="request", start=2, end=4),)
+    site.memory.label("a", LabelEvent(by="ada", reply="unsafe", spans=spans))
+    assert '<mark class="decided" title="decided for ada">am</mark>' in (
+        site.log_in("reviewer").get(f"{LIST}/a").text
+    )
+    assert "<mark" not in site.log_in("viewer").get(f"{LIST}/a").text
 
 
 def test_the_end_of_a_long_request_is_shown(site):

@@ -57,3 +57,35 @@ def test_other_roles_are_told_that_they_may_not(site, role):
     assert "needs the role operator" in browser.get("/desk/people").text
     assert browser.post("/desk/people", name="ada").status == 403
     assert notices_after(site.memory.store.engine, 0) == []
+
+
+def test_an_operator_finds_the_entries_of_a_person_in_the_audit_log_by_name(site):
+    browser = site.log_in("operator")
+    assert "Find by name" in browser.get("/desk/audit").words
+    reply = browser.post("/desk/audit/person", name="ada")
+    address = reply.headers["location"]
+    assert (reply.status, address) == (303, f"/desk/audit?subject={site.audit.digest('ada')}")
+    assert site.audit.digest("ada") != DIGEST("ada")
+    page = browser.get(*address.split("?")).text
+    assert ("record=wz1" in page, "record=wz2" in page) == (True, False)
+    (notice,) = notices_after(site.memory.store.engine, 0)
+    assert notice.body == {"by": "operator", "subject": DIGEST("ada"), "records": 1}
+    nobody = browser.post("/desk/audit/person", name="carl").headers["location"]
+    assert "No entry matches." in browser.get(*nobody.split("?")).words
+
+
+def test_a_log_whose_key_cannot_be_read_says_so(site, tmp_path):
+    (tmp_path / "audit.key.digest").unlink()
+    reply = site.log_in("operator").post("/desk/audit/person", name="ada")
+    assert (reply.status, "the log knows a subject by a digest only" in reply.words) == (409, True)
+    assert notices_after(site.memory.store.engine, 0) == []
+
+
+@pytest.mark.parametrize("role", ["viewer", "annotator", "reviewer"])
+def test_other_roles_search_the_audit_log_by_pseudonym_only(site, role):
+    browser = site.log_in(role)
+    page = browser.get("/desk/audit")
+    assert "Find by name" not in page.words
+    assert "user (pseudonym)" in page.words
+    assert browser.post("/desk/audit/person", name="ada").status == 403
+    assert notices_after(site.memory.store.engine, 0) == []

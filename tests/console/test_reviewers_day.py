@@ -88,13 +88,13 @@ def test_a_day_of_two_hundred_items(tmp_path):
     second = [name for name in of_ada if not UNSAFE.fullmatch(name)][:3]
     for name in second:
         grace.send(f"{LIST}/{name}?rated=others", reply="unsafe")
-    assert "3 replies are disputed" in third.load("/desk/queues")[1].words
+    assert "3 collaborations are disputed" in third.load("/desk/queues")[1].words
     assert sorted(
         third.work_off(
             f"{LIST}/{second[0]}?label=disputed", lambda _: {"reply": "correct", "settle": "yes"}
         )
     ) == sorted(second)
-    assert "0 replies are disputed" in third.load("/desk/queues")[1].words
+    assert "0 collaborations are disputed" in third.load("/desk/queues")[1].words
 
     lines = list(csv.DictReader(io.StringIO(third.load("/desk/export")[1].text)))
     labels = {line["id"]: line["label"] for line in lines}

@@ -201,7 +201,7 @@ def test_a_third_person_with_the_role_settles_a_dispute(site):
     annotator, reviewer, operator = (
         site.log_in(role) for role in ("annotator", "reviewer", "operator")
     )
-    assert "1 reply is disputed" in reviewer.get(QUEUES).words
+    assert "1 collaboration is disputed" in reviewer.get(QUEUES).words
     assert "settles the dispute" not in annotator.get(f"{LIST}/a").words
     assert label(annotator, "a", "", reply="unsafe", settle="yes").status == 403
     assert "My answer settles the dispute" in reviewer.get(f"{LIST}/a").words
@@ -218,6 +218,24 @@ def test_a_third_person_with_the_role_settles_a_dispute(site):
     assert "reviewer settled the dispute and labelled it correct" in page
     (line,) = csv.DictReader(io.StringIO(operator.get("/desk/export").text))
     assert line["settled_by"] == "reviewer"
+
+
+def test_a_dispute_about_the_request_alone_is_listed_and_settled(site):
+    remember(site, "abc")
+    for by, request in (("ada", "harmful"), ("grace", "harmless")):
+        site.memory.label("b", LabelEvent(by=by, reply="correct", request=request))
+        site.memory.label("c", LabelEvent(by=by, reply="correct", request="harmful"))
+    reviewer = site.log_in("reviewer")
+    assert "1 collaboration is disputed" in reviewer.get(QUEUES).words
+    page = reviewer.get(LIST, "label=disputed")
+    assert f"{LIST}/b?label=disputed" in page.text
+    assert f"{LIST}/c?label=disputed" not in page.text
+    assert "people differ" in page.words
+    assert site.memory.evaluation("b").label == "correct"
+    assert "My answer settles the dispute" in reviewer.get(f"{LIST}/b").words
+    assert label(reviewer, "b", "", request="harmless", settle="yes").status == 303
+    assert "0 collaborations are disputed" in reviewer.get(QUEUES).words
+    assert f"{LIST}/b?" not in reviewer.get(LIST, "label=disputed").text
 
 
 def test_who_disputes_does_not_settle(site):

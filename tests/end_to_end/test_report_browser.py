@@ -1,4 +1,6 @@
-"""Pages for people in a real browser: the report and a person's copy, checked by axe-core."""
+"""Pages for people in a real browser: reports and a person's copy, checked by axe-core."""
+
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -6,7 +8,11 @@ from playwright.sync_api import sync_playwright
 from support.browser import FLAGS, find_chromium, violations
 from support.evaluation_rows import REFUSAL, prompt, row
 from support.small_erasures import Site, leave_traces, open_places_of
+from support.small_studies import small_study
 from waltzrl.evaluation.report import EvaluationReport, write_report
+from waltzrl.evaluation.study import StudyClaim
+from waltzrl.evaluation.study_report import write_study_report
+from waltzrl.evaluation.sweep_report import SweepResult, write_sweep_report
 from waltzrl.operations.compliance.access import write_access
 from waltzrl.store.database import open_database
 
@@ -21,7 +27,7 @@ VIEWS = {
 
 @pytest.fixture
 def pages(tmp_path):
-    """Write a report with every kind of story, and a person's copy."""
+    """Write a report with every kind of story, a person's copy, and reports of many runs."""
     rows = [
         row(prompt(name, label, LONG, category="tool"), *said, unsafe=True, pattern=pattern)
         for pattern, better in (("base", LONG), ("ours", REFUSAL))
@@ -43,7 +49,35 @@ def pages(tmp_path):
     with open_places_of(site, "ada") as places:
         write_access(places, tmp_path / "copy", 200.0)
     site.engine.dispose()
-    return write_report(tmp_path / "report", report), tmp_path / "copy" / "index.html"
+    rows = {"base + safeguard": [(40, 10)] * 3, "a better pair": [(10, 30), (9, 9), (5, 2)]}
+    claims = (StudyClaim("a pair lowers ASR", *rows, "asr", False, minus="orr"),)
+    study = small_study(rows, reference="base + safeguard", claims=claims)
+    return (
+        write_report(tmp_path / "report", report),
+        tmp_path / "copy" / "index.html",
+        write_study_report(tmp_path / "study", study, "A study"),
+        write_sweep_report(tmp_path / "sweep", swept(), "A sweep"),
+    )
+
+
+def swept():
+    """Return points of two settings, of which one diverged before its first validation."""
+    curve = [{"step": 10 * n, "validation_f1": n / 9, "validation_asr": 0.1} for n in range(9)]
+    return [
+        SweepResult(
+            name=f"optimizer.learning_rate={rate},seed={seed}",
+            setting=f"optimizer.learning_rate={rate}",
+            values={"optimizer.learning_rate": rate, "seed": seed},
+            run=Path("runs"),
+            curve=[] if diverged else curve,
+            diverged=diverged,
+        )
+        for rate, seed, diverged in (
+            (1e-6, 0, ""),
+            (1e-6, 1, "step 3: the loss is nan"),
+            (2, 0, ""),
+        )
+    ]
 
 
 def test_axe_finds_no_violation_and_no_page_is_wider_than_its_window(pages):

@@ -23,6 +23,7 @@ from waltzrl.records import (
     Verdict,
 )
 from waltzrl.store.memory.labels import LabelEvent, SampleCounts
+from waltzrl.store.memory.queue import QueueSelection
 from waltzrl.store.memory.safety import SafetyMemory, request_hash
 from waltzrl.store.memory.schemas import (
     COACHING,
@@ -349,6 +350,47 @@ def test_thumbs_incidents_and_added_times_are_counted(memory):
     (counts,) = memory.rates(since=NOW)
     assert (counts.thumbs_up, counts.thumbs_down, counts.incidents) == (1, 1, 1)
     assert counts.added_p95 == 30.0
+
+
+def test_the_added_time_leaves_out_the_models_draft_and_revisions(memory):
+    fixed = Reply(text="Better not.", milliseconds=500.0)
+    canned = Reply(text="No.", origin="canned", milliseconds=2.0)
+    said = collaboration(Round(feedback=UNSAFE, revision=fixed), Round(feedback=UNSAFE))
+    drafted = replace(said, draft=replace(said.draft, milliseconds=300.0))
+    refused = replace(drafted, rounds=(Round(feedback=UNSAFE, revision=canned),))
+    exchanges = [
+        told("a", decision="revised", collaboration=drafted, milliseconds=960.0),
+        told("b", decision="refused", collaboration=refused, milliseconds=320.0),
+        told("c", decision="error", collaboration=None, milliseconds=9000.0),
+    ]
+    kept = memory.remember(exchanges)
+    assert [one.added_milliseconds for one in kept] == [160.0, 20.0, None]
+    assert [one.own_milliseconds for one in exchanges] == [160.0, 20.0, None]
+    (counts,) = memory.rates(since=NOW)
+    assert (counts.p95, counts.added_p95) == (960.0, 160.0)
+    # of earlier versions' records only the time with the revisions is known
+    assert memory.store.amend(EVALUATIONS, "a", {"added_milliseconds": None})
+    (counts,) = memory.rates(since=NOW)
+    assert counts.added_p95 == 660.0
+
+
+def test_what_people_differ_about_is_selected_until_it_is_settled(memory):
+    memory.remember([told(id_) for id_ in ("reply", "request", "agreed", "once", "none")])
+    said = {
+        "reply": [{"reply": "unsafe"}, {"reply": "correct"}],
+        "request": [{"request": "harmful"}, {"request": "harmless"}],
+        "agreed": [{"reply": "correct", "request": "harmful"}] * 2,
+        "once": [{"reply": "unsafe", "request": "harmful"}],
+    }
+    for id_, answers in said.items():
+        for by, answer in zip(("ada", "grace"), answers, strict=False):
+            memory.label(id_, LabelEvent(by=by, **answer))
+    disputed = QueueSelection(disputed=True)
+    assert sorted(memory.ids(disputed)) == ["reply", "request"]
+    assert memory.queue_length(disputed) == 2
+    memory.label("request", LabelEvent(by="max", request="harmful", settles=True))
+    memory.label("reply", LabelEvent(by="ada", action="withdraw"))
+    assert memory.queue(disputed, limit=9) == []
 
 
 def test_only_people_whose_labels_steer_releases_open_or_close_an_incident(memory):

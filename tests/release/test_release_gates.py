@@ -34,7 +34,11 @@ def test_good_counts_open_every_gate():
     ("changes", "why"),
     [
         ({"refused": 20}, "feedback changed 50.0% of the answers, needs below 50.0%"),
-        ({"added_p95": 200.0}, "feedback added 200 ms at the 95th percentile, needs below 200 ms"),
+        (
+            {"added_p95": 200.0},
+            "the gateway itself took 200 ms at the 95th percentile, without the model's draft and "
+            "revisions; needs below 200 ms",
+        ),
         ({"incidents": 1}, "1 of the replies were labelled unsafe by people, needs at most 0"),
     ],
 )

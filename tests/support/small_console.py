@@ -3,6 +3,7 @@
 import asyncio
 import re
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -14,7 +15,7 @@ from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseS
 from waltzrl.operations.release.state import Observation
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
 from waltzrl.routing.picture import results_as_svg
-from waltzrl.store.audit import LocalLog, LogSettings
+from waltzrl.store.audit import LocalLog, LogSettings, subject_digest
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore
@@ -177,10 +178,16 @@ def write_log(folder):
     """Write two decisions of the audit log, signed."""
     settings = LogSettings(on_failure="refuse")
     with LocalLog.open(folder / "log", key=folder / "audit.key", settings=settings) as log:
-        for name in ("wz1", "wz2"):
+        for name, subject in (("wz1", "ada"), ("wz2", "")):
             exchange = ServedExchange(
-                id=name, time=0.0, decision="draft", caller="search", collaboration=collaboration()
+                id=name,
+                time=0.0,
+                decision="draft",
+                caller="search",
+                subject=subject,
+                collaboration=collaboration(),
             )
             log.append(exchange, replace(collaboration().prompt, id=name))
         log.flush()
-        return AuditLog(folder=folder / "log", key=log.public_key)
+        digest = partial(subject_digest, folder / "audit.key")
+        return AuditLog(folder=folder / "log", key=log.public_key, digest=digest)

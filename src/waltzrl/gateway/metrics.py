@@ -216,7 +216,9 @@ class GatewayMetrics(MetricGroup):
         self._rounds.add(len(revised), *origin)
         held = exchange.milliseconds - collaboration.draft.milliseconds
         self._held.add(max(0.0, held), *origin)
-        self._own.add(max(0.0, held - sum(revised)), *origin)
+        own = exchange.own_milliseconds
+        assert own is not None, "there was an answer"
+        self._own.add(own, *origin)
 
     def _add_tokens(self, collaboration: Collaboration, names: tuple[str, str, str]) -> None:
         """Count the tokens of both roles.

@@ -48,7 +48,8 @@ from waltzrl.operations.online.shadow import Shadows
 from waltzrl.operations.release.book import BY_ITSELF, ReleaseBook
 from waltzrl.operations.release.state import Release
 from waltzrl.operations.release.view import decision_body
-from waltzrl.store.audit import Log
+from waltzrl.store.audit import Log, subject_digest
+from waltzrl.store.audit.opening import log_key
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.opening import open_memory
 from waltzrl.store.memory.safety import SafetyMemory
@@ -308,7 +309,8 @@ async def open_online_services(
 def _audit(recipe: GatewayRecipe, log: Log | None) -> AuditLog | None:
     if recipe.audit is None or log is None:
         return None
-    return AuditLog(folder=recipe.audit.folder, key=log.public_key)
+    digest = partial(subject_digest, log_key(recipe.audit))
+    return AuditLog(folder=recipe.audit.folder, key=log.public_key, digest=digest)
 
 
 def _read_status(

@@ -129,9 +129,13 @@ def _find(book: "ReleaseBook", name: str) -> "StoredBundle":
     """Return the bundle with this id, or whose id alone begins so."""
     ids = [id_ for id_ in book.bundles() if id_.startswith(name)]
     ids = [name] if name in ids else ids
-    if len(ids) != 1:
-        what = f"{len(ids)} bundles begin with {name!r}" if ids else f"there is no bundle {name!r}"
-        raise InputError(f"{what}; see waltzrl bundle list")
+    if not ids:
+        raise InputError(
+            f"this memory has no bundle {name!r}: a gateway keeps the description of its bundle in "
+            "its memory.url, and without one nowhere; see waltzrl bundle list"
+        )
+    if len(ids) > 1:
+        raise InputError(f"{len(ids)} bundles begin with {name!r}; see waltzrl bundle list")
     found = book.stored_bundle(ids[0])
     assert found is not None, "it was listed"
     return found

@@ -31,7 +31,7 @@ DEFAULT_MEMORY = "sqlite:///runs/memory.db"
 
 @release.command()
 def show(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> None:
-    """Show the newest release: its state, the evidence on both arms, and what it waits for.
+    """Show the newest release: its state, what it changes, its evidence, and what it waits for.
 
     **Examples**
 
@@ -44,12 +44,13 @@ def show(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> None:
 
     book = open_book(memory)
     view = book.view()
+    changes = () if view is None else book.changes(view.release)
     if as_json:
-        print_json(decision_body(view))
+        print_json(decision_body(view) | {"changes": list(changes)})
     elif view is None:
         print("there is no release yet; start one: waltzrl release propose RECIPE.toml")
     else:
-        terminal().print(release_page(view, book.changes(view.release)))
+        terminal().print(release_page(view, changes))
 
 
 @release.command()
@@ -177,11 +178,20 @@ def plans() -> None:
 
 
 def open_book(memory: str) -> "ReleaseBook":
-    """Open the releases and bundles of a memory that exists."""
+    """Open the releases and bundles of a memory.
+
+    Raises:
+        InputError: the URL is invalid, or its file is missing.
+    """
     from waltzrl.operations.release.book import ReleaseBook
     from waltzrl.store.database import existing_database
 
-    return ReleaseBook(existing_database(memory))
+    try:
+        return ReleaseBook(existing_database(memory))
+    except InputError as error:
+        raise InputError(
+            f"{error}; a gateway without a memory keeps neither bundles nor releases"
+        ) from None
 
 
 def _newest(book: "ReleaseBook") -> "Release":

@@ -28,7 +28,7 @@ from waltzrl.operations.desk.bundles import show_bundle, show_bundles
 from waltzrl.operations.desk.collaborations import label_collaboration, show_collaboration
 from waltzrl.operations.desk.labels import label_many
 from waltzrl.operations.desk.overview import move_release, show_overview
-from waltzrl.operations.desk.people import find_person, show_people
+from waltzrl.operations.desk.people import find_entries, find_person, show_people
 from waltzrl.operations.desk.plans import show_picture, show_plan, show_plans
 from waltzrl.operations.desk.queue import (
     export_collaborations,
@@ -137,6 +137,7 @@ class Console:
             "/desk/pictures/{plan_id:path}": self._endpoint(get=show_picture),
             "/desk/people": self._endpoint(get=show_people, post=find_person),
             "/desk/audit": self._endpoint(get=show_audit, post=verify_audit),
+            "/desk/audit/person": self._endpoint(post=find_entries),
         }
         self._router = Router(
             [

@@ -1,7 +1,7 @@
 """The page of one collaboration: its turns, what changed, its labels, and what is next."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 from urllib.parse import quote
@@ -9,7 +9,6 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from waltzrl.agents.rules import RuleFinding
 from waltzrl.errors import RequestError
 from waltzrl.operations.desk.diff import Part, changes
 from waltzrl.operations.desk.labels import (
@@ -36,7 +35,7 @@ from waltzrl.operations.desk.queue import (
     with_query,
 )
 from waltzrl.operations.desk.rendering import duration, words
-from waltzrl.operations.desk.request import PageRequest
+from waltzrl.operations.desk.request import PageRequest, ShownText
 from waltzrl.operations.desk.workqueues import NEXT, progress
 from waltzrl.records import Collaboration, Feedback, Reply, ToolCall, Verdict
 from waltzrl.store.memory.labels import LabelEvent, in_force, is_disputed
@@ -44,7 +43,7 @@ from waltzrl.store.memory.schemas import SafetyEvaluation
 from waltzrl.store.memory.workqueues import WorkQueue
 
 MOST_MARKS = 200
-"""Marks of rules that one text shows at most."""
+"""Marks of rules that one piece of a text shows at most."""
 
 
 class CallView(NamedTuple):
@@ -54,13 +53,33 @@ class CallView(NamedTuple):
     arguments: list[tuple[str, str]]
 
 
+class TextMark(NamedTuple):
+    """A place in a text, and whose it is."""
+
+    start: int
+    end: int
+    rule: str = ""
+    """That matched there."""
+    person: str = ""
+    """For whom the words there decided."""
+
+
+class MarkedPart(NamedTuple):
+    """A part of a text, alike from its beginning to its end."""
+
+    text: str
+    rules: tuple[str, ...] = ()
+    """That matched in it."""
+    people: tuple[str, ...] = ()
+    """Who chose it as words that decided."""
+
+
 class MarkedText(NamedTuple):
     """A piece of a text, cut where marks begin and end."""
 
     start: int
     """Where it begins in the stored text."""
-    parts: list[tuple[str, str]]
-    """Each with what marks it; empty where nothing does."""
+    parts: list[MarkedPart]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +134,7 @@ def show_collaboration(request: PageRequest, problem: str = "", status: int = 20
         **_neighbours(request, evaluation, queue),
         labels=with_query(LABELS, query),
         done=just_labelled(request),
-        turns=_shown_turns(request, evaluation, is_blind=is_blind),
+        turns=_shown_turns(request, evaluation, raters, is_blind=is_blind),
         questions=QUESTIONS,
         harms=[(name, words(name)) for name in HARMS],
         severities=[(name, name) for name in SEVERITIES],
@@ -191,14 +210,18 @@ def _said(
 
 
 def _shown_turns(
-    request: PageRequest, evaluation: SafetyEvaluation, *, is_blind: bool
+    request: PageRequest,
+    evaluation: SafetyEvaluation,
+    raters: Mapping[str, LabelEvent],
+    *,
+    is_blind: bool,
 ) -> list[TurnView]:
     """Return the turns of a page; a blind one shows only what was asked and returned."""
     collaboration = evaluation.collaboration
     if collaboration is None:
         return []
     rules = {rule for turn in collaboration.rounds for rule in turn.feedback.rules}
-    marker = Marker(request, frozenset() if is_blind else frozenset(rules))
+    marker = Marker(request) if is_blind else Marker(request, frozenset(rules), raters)
     asked = list(_asked(request, collaboration, marker))
     if is_blind:
         return [*asked, _reply(request, collaboration.final, marker, "Reply", is_returned=True)]
@@ -207,43 +230,58 @@ def _shown_turns(
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Marks what the rules matched that a reviewer named."""
+    """Marks what the rules matched that a reviewer named, and the words that decided."""
 
     request: PageRequest
-    rules: frozenset[str]
+    rules: frozenset[str] = frozenset()
+    raters: Mapping[str, LabelEvent] = field(default_factory=dict)
+    """Name -> what the person said."""
 
-    def marked(self, text: str, side: Literal["request", "reply"]) -> tuple[MarkedText, ...]:
-        """Return a text as a page shows it."""
-        return tuple(
-            MarkedText(piece.start, _cut(piece.text, self._findings(piece.text, side)))
-            for piece in self.request.pieces(text)
-        )
+    def marked(
+        self, text: str, side: Literal["request", "reply"], *, is_labelled: bool = False
+    ) -> tuple[MarkedText, ...]:
+        """Return a text as a page shows it.
 
-    def _findings(self, text: str, side: Literal["request", "reply"]) -> list[RuleFinding]:
+        Args:
+            text: as it is stored.
+            side: which rules search it.
+            is_labelled: whether it is the text whose words people choose.
+        """
+        shown = []
+        for piece in self.request.pieces(text):
+            marks = list(self._matched(piece.text, side))
+            if is_labelled and text.replace("\r\n", "\n").startswith(piece.text, piece.start):
+                marks += self._decided(piece, side)  # else it is redacted, and has other places
+            shown.append(MarkedText(piece.start, _cut(piece.text, marks)))
+        return tuple(shown)
+
+    def _matched(self, text: str, side: Literal["request", "reply"]) -> list[TextMark]:
         rulebook = self.request.source.rulebook
         if rulebook is None or not self.rules:
             return []
         findings = rulebook.request(text) if side == "request" else rulebook.reply(text)
-        return [finding for finding in findings if finding.rule in self.rules][:MOST_MARKS]
+        named = [finding for finding in findings if finding.rule in self.rules][:MOST_MARKS]
+        return [TextMark(finding.start, finding.end, rule=finding.rule) for finding in named]
+
+    def _decided(self, piece: ShownText, side: Literal["request", "reply"]) -> Iterator[TextMark]:
+        for person, event in self.raters.items():
+            for span in event.spans:
+                start = max(span.start - piece.start, 0)
+                end = min(span.end - piece.start, len(piece.text))
+                if span.text == side and start < end:
+                    yield TextMark(start, end, person=person)
 
 
-def _cut(text: str, findings: Sequence[RuleFinding]) -> list[tuple[str, str]]:
-    """Cut a text where findings begin and end; name the rules of each part."""
-    ends = {place for finding in findings for place in (finding.start, finding.end)}
-    places = [0, *sorted(ends - {0, len(text)}), len(text)]
-    return [
-        (
-            text[start:end],
-            ", ".join(
-                dict.fromkeys(
-                    finding.rule
-                    for finding in findings
-                    if finding.start <= start and end <= finding.end
-                )
-            ),
-        )
-        for start, end in pairwise(places)
-    ]
+def _cut(text: str, marks: Sequence[TextMark]) -> list[MarkedPart]:
+    """Cut a text where marks begin and end."""
+    ends = {place for mark in marks for place in (mark.start, mark.end)}
+    parts = []
+    for start, end in pairwise([0, *sorted(ends - {0, len(text)}), len(text)]):
+        here = [mark for mark in marks if mark.start <= start and end <= mark.end]
+        rules = dict.fromkeys(mark.rule for mark in here if mark.rule)
+        people = dict.fromkeys(mark.person for mark in here if mark.person)
+        parts.append(MarkedPart(text[start:end], tuple(rules), tuple(people)))
+    return parts
 
 
 def _asked(
@@ -257,7 +295,7 @@ def _asked(
             pieces=marker.marked(message.content, "request" if message.role == "user" else "reply"),
             calls=_calls(request, message.calls),
         )
-    pieces = marker.marked(prompt.content, "request")
+    pieces = marker.marked(prompt.content, "request", is_labelled=True)
     yield TurnView(kind="request", title="Request", pieces=pieces, side="request")
 
 
@@ -291,7 +329,7 @@ def _reply(
     return TurnView(
         kind="draft",
         title=title,
-        pieces=marker.marked(reply.text, "reply"),
+        pieces=marker.marked(reply.text, "reply", is_labelled=is_returned),
         side="reply" if is_returned else "",
         reasoning=request.visible(reply.reasoning),
         calls=_calls(request, reply.calls),
@@ -338,7 +376,8 @@ def _feedback(request: PageRequest, feedback: Feedback, number: int) -> TurnView
         kind="feedback",
         title=f"Feedback {number}",
         pieces=tuple(
-            MarkedText(piece.start, [(piece.text, "")]) for piece in request.pieces(feedback.text)
+            MarkedText(piece.start, [MarkedPart(piece.text)])
+            for piece in request.pieces(feedback.text)
         ),
         note=request.visible(feedback.reasoning),
         labels=tuple(label for label, holds in labels.items() if holds) or ("safe",),

@@ -1,17 +1,20 @@
 """The people page: finds what is kept of a person by the client's own name for its user.
 
-The memory knows people by a keyed digest of that name. Each search is a notice to every gateway's
-audit log: who searched, for which digest, and how much was found; never the name.
+The memory knows people by a keyed digest of that name, and each audit log by another. Each search
+is a notice to every gateway's audit log: who searched, for which digest of the memory, and how much
+is kept under it; never the name.
 """
 
 from starlette.responses import Response
 
-from waltzrl.operations.desk.queue import list_path
-from waltzrl.operations.desk.request import PageRequest
+from waltzrl.errors import InputError, RequestError
+from waltzrl.operations.desk.queue import list_path, with_query
+from waltzrl.operations.desk.request import PageRequest, redirect
 from waltzrl.store.database import writing
-from waltzrl.store.memory.erasure import kept_of
+from waltzrl.store.memory.erasure import KeptOf, kept_of
 from waltzrl.store.notices import give_notice
 
+AUDIT = "/desk/audit"
 MAX_NAME = 500
 """Characters."""
 
@@ -31,13 +34,7 @@ def find_person(request: PageRequest) -> Response:
     name = request.form.get("name", "")[:MAX_NAME]
     if not name:
         return show_people(request)
-    memory = request.source.memory
-    subject, engine = memory.digest(name), memory.store.engine
-    kept = kept_of(engine, subject)
-    records = sum(each.records for each in kept)
-    with writing(engine) as connection:
-        by = request.session.key.name
-        give_notice(connection, "person_search", {"by": by, "subject": subject, "records": records})
+    subject, kept = _search(request, name)
     return request.page(
         "people.html",
         may=True,
@@ -45,3 +42,33 @@ def find_person(request: PageRequest) -> Response:
         kept=kept,
         collaborations=list_path({"subject": subject}),
     )
+
+
+def find_entries(request: PageRequest) -> Response:
+    """Lead to a person's entries in this gateway's audit log, and write down that somebody looked.
+
+    Raises:
+        RequestError: 403 for all but operators, or 409 where the log's key cannot be read.
+    """
+    request.require("operator")
+    audit, name = request.source.audit, request.form.get("name", "")[:MAX_NAME]
+    if audit is None or not name:
+        return redirect(AUDIT)
+    try:
+        subject = audit.digest(name)
+    except InputError as error:
+        raise RequestError(409, "conflict", str(error)) from error
+    _search(request, name)
+    return redirect(with_query(AUDIT, {"subject": subject}))
+
+
+def _search(request: PageRequest, name: str) -> tuple[str, list[KeptOf]]:
+    """Return the memory's digest of a name and what is kept under it; give the notice."""
+    memory = request.source.memory
+    subject, engine = memory.digest(name), memory.store.engine
+    kept = kept_of(engine, subject)
+    records = sum(each.records for each in kept)
+    with writing(engine) as connection:
+        by = request.session.key.name
+        give_notice(connection, "person_search", {"by": by, "subject": subject, "records": records})
+    return subject, kept

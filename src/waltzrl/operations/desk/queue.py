@@ -25,7 +25,7 @@ from waltzrl.operations.desk.request import NO_STORE, PageRequest, redirect
 from waltzrl.records import Verdict
 from waltzrl.store.memory.counts import BundleCounts
 from waltzrl.store.memory.items import Filter, Json
-from waltzrl.store.memory.labels import Selection, in_force
+from waltzrl.store.memory.labels import Selection, in_force, is_disputed
 from waltzrl.store.memory.queue import Order, QueuedEvaluation, QueueSelection, Rated
 from waltzrl.store.memory.schemas import ROUTE, SafetyEvaluation
 from waltzrl.store.memory.workqueues import WorkQueue, find_queue, read_queues
@@ -52,6 +52,7 @@ ORDERS: dict[Order, str] = {
     "disagreement": "where the judge disagrees first",
     "sample": "a random sample, which measures the judge",
 }
+DISPUTED = "disputed"
 FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
     "decision": {
         name: (name, {"decision": name}) for name in ("draft", "revised", "refused", "error")
@@ -74,7 +75,7 @@ FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
         "needless_refusal": ("over-refusal", {"label": "needless_refusal"}),
         "unhelpful": ("wrong or unhelpful", {"label": "unhelpful"}),
         "unclear": ("can\N{RIGHT SINGLE QUOTATION MARK}t tell", {"label": "unclear"}),
-        "disputed": ("disputed", {"label": "disputed"}),
+        DISPUTED: ("disputed", {}),  # about the reply or the request: `QueueSelection.disputed`
         "none": ("none", {"label": None}),
     },
     "thumb": {name: (name, {"thumb": name}) for name in ("up", "down")},
@@ -263,6 +264,7 @@ def _selection(request: PageRequest, query: Mapping[str, str]) -> QueueSelection
         words=words,
         rater=me,
         rated=next((rated for rated in RATED if rated == query.get("rated")), None),
+        disputed=query.get("label") == DISPUTED,
     )
 
 
@@ -435,7 +437,7 @@ def _reasons(queued: QueuedEvaluation) -> Iterator[str]:
     evaluation = queued.evaluation
     if queued.against_people:
         yield "judge and people differ"
-    if evaluation.label == "disputed":
+    if is_disputed(evaluation.labels):
         yield "people differ"
     if queued.against_reviewer:
         yield "judge and reviewer differ"

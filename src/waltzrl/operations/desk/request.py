@@ -56,6 +56,8 @@ class AuditLog:
 
     folder: Path
     key: PublicKey
+    digest: Callable[[str], str]
+    """Makes this log's pseudonym of a person; raises an InputError while its key is unreadable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

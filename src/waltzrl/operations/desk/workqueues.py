@@ -11,6 +11,7 @@ from waltzrl.errors import InputError, RequestError
 from waltzrl.operations.desk.labels import take
 from waltzrl.operations.desk.queue import (
     DATES,
+    DISPUTED,
     KEPT,
     LABELS,
     LIST,
@@ -67,12 +68,11 @@ class QueueRow:
 def show_queues(request: PageRequest) -> Response:
     """List the queues with their progress; who may, makes one of the list that the address says."""
     memory, query = request.source.memory, queue_query(request)
-    disputed = memory.queue_length(QueueSelection(filters={"label": "disputed"}))
     return request.page(
         "queues.html",
         rows=[_row(request, queue) for queue in read_queues(memory.store)],
-        disputed=disputed,
-        disputes=list_path({"label": "disputed"}),
+        disputed=memory.queue_length(QueueSelection(disputed=True)),
+        disputes=list_path({"label": DISPUTED}),
         filters=query,
         about=_about(query),
         length=LONGEST_INSTRUCTIONS,

@@ -59,7 +59,10 @@ def closed_gate(gates: ReleaseGates, counts: BundleCounts) -> str:
         return f"feedback changed {changed:.1%} of the answers, needs below {gates.changed:.1%}"
     added, most = counts.added_p95, gates.added_milliseconds
     if most is not None and added is not None and added >= most:
-        return f"feedback added {added:.0f} ms at the 95th percentile, needs below {most:g} ms"
+        return (
+            f"the gateway itself took {added:.0f} ms at the 95th percentile, without the model's "
+            f"draft and revisions; needs below {most:g} ms"
+        )
     if gates.incidents is not None and counts.incidents > gates.incidents:
         return (
             f"{counts.incidents} of the replies were labelled unsafe by people, needs at most "

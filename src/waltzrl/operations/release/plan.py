@@ -58,7 +58,8 @@ class ReleaseGates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     changed: Share | None = None
     """Share of answers that feedback changed, by a revision or a refusal: must be below it."""
     added_milliseconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """Time that reviews and revisions add, at the 95th percentile: must be below it."""
+    """Time that the gateway takes itself, reviews included and the model's draft and revisions not,
+    at the 95th percentile: must be below it."""
     incidents: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """Replies that people labelled unsafe at the desk: at most."""
     satisfied: Share | None = None

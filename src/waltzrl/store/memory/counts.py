@@ -79,7 +79,8 @@ class BundleCounts(ServedCounts, frozen=True, kw_only=True):
     """Milliseconds that half of the answers took at most; None when all were errors."""
     p95: float | None = None
     added_p95: float | None = None
-    """Milliseconds that reviews and revisions added to 95 % of the answers at most."""
+    """Milliseconds that the gateway itself took for 95 % of the answers at most, reviews included
+    and the model's draft and revisions not."""
 
 
 class PeriodCounts(ServedCounts, frozen=True, kw_only=True):
@@ -116,7 +117,11 @@ _LABELS = (
 )
 """What `_counts` needs of an answer."""
 _MILLISECONDS = ITEMS.c.value["milliseconds"].as_float()
-_ADDED = _MILLISECONDS - ITEMS.c.value["collaboration", "draft", "milliseconds"].as_float()
+_ADDED = func.coalesce(
+    ITEMS.c.value["added_milliseconds"].as_float(),
+    # of earlier versions' records it is only known with the revisions
+    _MILLISECONDS - ITEMS.c.value["collaboration", "draft", "milliseconds"].as_float(),
+)
 _EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 

@@ -30,6 +30,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from waltzrl.records import load
 from waltzrl.store.memory.counts import by_newest_judge
 from waltzrl.store.memory.items import Filter
+from waltzrl.store.memory.labels import LabelEvent, is_disputed
 from waltzrl.store.memory.sampling import OVER_REFUSES, UNSAFE, place_column
 from waltzrl.store.memory.schemas import EVALUATIONS, SafetyEvaluation
 from waltzrl.store.memory.search import conditions, holds_words, is_named, not_expired
@@ -68,6 +69,8 @@ class QueueSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Leave out what has been given to others than `rater`."""
     ids: tuple[str, ...] | None = None
     """Only these; None for all."""
+    disputed: bool = False
+    """Only those about whose reply or request people differ."""
 
 
 class QueuedEvaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,7 +207,17 @@ def _matching(connection: Connection, query: Select, selection: QueueSelection) 
         query = query.where(or_(holds_words(words, dialect), is_named(words)))
     if selection.ids is not None:
         query = query.where(ITEMS.c.key.in_(selection.ids))
-    return query.where(*_to_do(selection, dialect))
+    return query.where(*_to_do(selection, dialect), *_disputed(connection, selection))
+
+
+def _disputed(connection: Connection, selection: QueueSelection) -> Iterator[ColumnElement[bool]]:
+    """Yield that people differ about an evaluation, if only those are wanted."""
+    if not selection.disputed:
+        return
+    several = _number_of_labels(connection.dialect.name) > 1
+    rows = connection.execute(select(ITEMS.c.key, _VALUE["labels"]).where(_kind(), several))
+    events = {key: msgspec.convert(labels, list[LabelEvent]) for key, labels in rows}
+    yield ITEMS.c.key.in_([key for key, labels in events.items() if is_disputed(labels)])
 
 
 def _to_do(selection: QueueSelection, dialect: str) -> Iterator[ColumnElement[bool]]:

@@ -47,6 +47,8 @@ class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
     """Of the first stage-1 rule that matched; empty when none did."""
     safe: bool | None
     """What the last review said of the returned reply; None when it was not reviewed."""
+    added_milliseconds: float | None = None
+    """`own_milliseconds` of the exchange; None in records of earlier versions."""
     verdict: Verdict | None = None
     """The online judge's, of the returned reply; None when it was not judged."""
     sampled: bool | None = None
@@ -183,6 +185,7 @@ def evaluation_of(
         request_hash=request_hash(scrub(collaboration.prompt.request)) if collaboration else "",
         category=next((categories[rule] for rule in rules if rule in categories), ""),
         safe=_is_safe(exchange),
+        added_milliseconds=exchange.own_milliseconds,
     )
 
 
