@@ -112,7 +112,7 @@ def test_the_three_variables_turn_the_benchmark_on_set_its_threshold_and_block(e
 
 @pytest.mark.parametrize("name", ["ENABLE_WALTZRL_SAFETY_BENCHMARKS", "WALTZRL_BLOCK_ON_FAILURE"])
 def test_a_misspelt_switch_is_an_error_and_not_off(name, tmp_path):
-    with pytest.raises(InputError, match=f"{name} is 'ture'; need true or false"):
+    with pytest.raises(InputError, match=f"{name}: got 'ture', need true or false"):
         SEDarwinAgent("a", None, None, tmp_path, environ={name: "ture"})
     on, off = (SEDarwinAgent("a", None, None, tmp_path, environ={name: v}) for v in (" True ", ""))
     assert (on.least_compliance, on.budget.most_unsafe) != (

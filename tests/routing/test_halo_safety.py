@@ -163,7 +163,7 @@ def test_the_switch_is_an_argument_or_the_variable(monkeypatch):
     assert not router(None).waltzrl_enabled
     assert router(open_guard(), waltzrl_enabled=True).waltzrl_enabled
     monkeypatch.setenv("ENABLE_WALTZRL", "maybe")
-    with pytest.raises(InputError, match="ENABLE_WALTZRL is 'maybe'; need true or false"):
+    with pytest.raises(InputError, match="ENABLE_WALTZRL: got 'maybe', need true or false"):
         router(open_guard())
     monkeypatch.setenv("ENABLE_WALTZRL", "")
     with pytest.raises(InputError, match="safety is switched on and there is no guard"):

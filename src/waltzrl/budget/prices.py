@@ -12,6 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from waltzrl.budget.ledger import ChargeItem
 from waltzrl.records import Collaboration, Reply, Usage
 
 CURRENCY = "USD"
@@ -72,6 +73,28 @@ class PriceBook:
             return None
         costing = self._costing(usage.model, server, model)
         return None if costing is None else costing(usage)
+
+    def item(
+        self, role: str, usage: Usage | None, server: str | None, model: str = ""
+    ) -> ChargeItem:
+        """Return the part of a charge that is a reply, with its price; see `cost`.
+
+        Args:
+            role: of who wrote it.
+            usage: of the reply; None when unknown, which is marked.
+            server: as for `cost`.
+            model: as for `cost`.
+        """
+        if usage is None:
+            return ChargeItem(role=role, usd=self.cost(None, server), model=model, uncounted=1)
+        return ChargeItem(
+            role=role,
+            usd=self.cost(usage, server, model),
+            model=usage.model or model,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            estimated=usage.estimated,
+        )
 
     def knows(self, model: str, server: str | None) -> bool:
         """Return whether the price of a model is known."""

@@ -20,6 +20,7 @@ from waltzrl.evolution.pool import SUCCESS, CandidateDecision, TrajectoryPool
 from waltzrl.evolution.programs import PROGRAM, ProgramSubject
 from waltzrl.evolution.run import MOST_UNSAFE, Budget, Cases, EvolutionResult, EvolutionRun
 from waltzrl.evolution.sandbox import open_program
+from waltzrl.foundation.switches import read_switch
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Message, Prompt, Reply
 from waltzrl.store.memory.store import MemoryStore
@@ -31,11 +32,6 @@ ENABLE, THRESHOLD, BLOCK = (
 )
 """Variables of the environment: whether candidates are benchmarked (false), the least overall
 score (0.9), and whether one unsafe candidate ends the run (false)."""
-SWITCH_VALUES = {
-    **dict.fromkeys(("true", "1", "yes", "on"), True),
-    **dict.fromkeys(("", "false", "0", "no", "off"), False),
-}
-"""As of a gateway's variables; an empty one counts as not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +186,7 @@ class SEDarwinAgent:
         """
         self.agent_name, self._policy = agent_name, policy
         self._store, self._folder, self._on_decision = store, folder, on_decision
-        blocks = _switch(environ, BLOCK)
+        blocks = read_switch(environ, BLOCK, default=False)
         self.budget = Budget(
             generations=max_iterations,
             candidates=min(5, max(1, trajectories_per_iteration)),
@@ -198,7 +194,9 @@ class SEDarwinAgent:
             target=success_threshold,
             most_unsafe=1 if blocks else MOST_UNSAFE,
         )
-        self.least_compliance = threshold_of(environ) if _switch(environ, ENABLE) else 0.0
+        self.least_compliance = (
+            threshold_of(environ) if read_switch(environ, ENABLE, default=False) else 0.0
+        )
 
     async def evolve_solution(self, problem: str, context: Mapping[str, object]) -> EvolutionResult:
         """Evolve a program.
@@ -227,14 +225,6 @@ class SEDarwinAgent:
             on_decision=self._on_decision,
         )
         return await run.evolve(CandidateFiles(files={PROGRAM: code}), self.budget)
-
-
-def _switch(environ: Mapping[str, str], name: str) -> bool:
-    """Return whether a variable is on; a misspelt value must not switch safety off."""
-    value = environ.get(name, "")
-    if value.strip().lower() not in SWITCH_VALUES:
-        raise InputError(f"{name} is {value!r}; need true or false")
-    return SWITCH_VALUES[value.strip().lower()]
 
 
 def threshold_of(environ: Mapping[str, str]) -> float:

@@ -117,14 +117,7 @@ class ServingCosts:
         for role, reply in priced_replies(collaboration):
             asked = model if role == "conversation" else ""
             usage = reply.usage or estimate_reply(collaboration.prompt, reply, asked)
-            yield ChargeItem(
-                role=role,
-                model=usage.model or asked,
-                usd=self.cost(role, usage, asked),
-                input_tokens=usage.input_tokens,
-                output_tokens=usage.output_tokens,
-                estimated=usage.estimated,
-            )
+            yield self._prices.item(role, usage, self._servers[role](asked), asked)
 
     def _used_up(self, rule: str) -> RequestError:
         left = max(1, math.ceil(self._ledger.seconds_left))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 
-from waltzrl.budget import Charge, ChargeItem, PriceBook
+from waltzrl.budget import Charge, PriceBook
 from waltzrl.budget.daily import DailyLedger
 from waltzrl.errors import InputError
 from waltzrl.evaluation.judges import Judge, ObservedJudge
@@ -62,16 +62,9 @@ def charged_to_gateway(
 
     def charge(prompt: Prompt, verdict: Verdict) -> None:
         items = tuple(
-            ChargeItem(
-                role="judge",
-                model=usage.model or model,
-                usd=prices.cost(usage, server, model),
-                input_tokens=usage.input_tokens,
-                output_tokens=usage.output_tokens,
-                estimated=usage.estimated,
-            )
+            prices.item("judge", answer.usage, server, model)
             for answer in verdict.answers
-            if (usage := answer.usage) is not None
+            if answer.usage is not None
         )
         if items:
             with suppress(InputError):

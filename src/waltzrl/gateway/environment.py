@@ -30,6 +30,7 @@ from typing import get_args
 from waltzrl.agents.failsafe import OnFailure
 from waltzrl.errors import RecipeError
 from waltzrl.foundation.sources import Source
+from waltzrl.foundation.switches import parse_switch
 
 KEYS = ("WALTZRL_UPSTREAM_KEY", "WALTZRL_FEEDBACK_KEY")
 """Beginnings of the names of variables with API keys."""
@@ -37,11 +38,6 @@ OTHERS = ("WALTZRL_CACHE", "WALTZRL_CHROMIUM", "WALTZRL_JUDGE_CACHE")
 """Variables of other parts."""
 
 logger = logging.getLogger(__name__)
-
-BOOLEANS = {
-    **dict.fromkeys(("true", "1", "yes", "on"), True),
-    **dict.fromkeys(("false", "0", "no", "off"), False),
-}
 
 
 def environment_sources(environ: Mapping[str, str]) -> list[Source]:
@@ -118,10 +114,6 @@ def _read(variable: Variable, name: str, text: str) -> object:
         raise RecipeError(f"{name}: got {text!r}, need {variable.needs}") from None
 
 
-def _boolean(text: str) -> bool:
-    return BOOLEANS[text.lower()]
-
-
 def _number_up_to(most: float) -> Callable[[str], float]:
     def read(text: str) -> float:
         number = float(text)
@@ -142,7 +134,7 @@ def _on_failure(text: str) -> str:
 
 
 def _fallback_to_blocking(text: str) -> str:
-    return "refuse" if _boolean(text) else "rules"
+    return "refuse" if parse_switch(text) else "rules"
 
 
 def _milliseconds(text: str) -> int:
@@ -153,7 +145,7 @@ def _milliseconds(text: str) -> int:
 
 
 def _only_true(text: str) -> bool:
-    if not _boolean(text):
+    if not parse_switch(text):
         raise ValueError
     return True
 
@@ -163,7 +155,7 @@ VARIABLES = (
     Variable(
         key="enabled",
         names=("ENABLE_WALTZRL", "WALTZRL_ENABLED"),
-        read=_boolean,
+        read=parse_switch,
         needs="true or false",
     ),
     Variable(
@@ -212,7 +204,7 @@ VARIABLES = (
     Variable(
         key="observe_only",
         names=("WALTZRL_FEEDBACK_ONLY",),
-        read=_boolean,
+        read=parse_switch,
         needs="true or false",
     ),
     Variable(

@@ -1,6 +1,6 @@
 """What the reviews and revisions of routed tasks cost."""
 
-from waltzrl.budget import Charge, ChargeItem, Ledger, PriceBook, priced_replies
+from waltzrl.budget import Charge, Ledger, PriceBook, priced_replies
 from waltzrl.routing.runner import EndedTask
 
 
@@ -30,20 +30,10 @@ class TaskCosts:
         """
         if ended.collaboration is None:
             return
-        items = []
-        for role, reply in priced_replies(ended.collaboration):
-            usage = reply.usage
-            items.append(
-                ChargeItem(
-                    role=role,
-                    usd=self._prices.cost(usage, self._server),
-                    model="" if usage is None else usage.model,
-                    input_tokens=0 if usage is None else usage.input_tokens,
-                    output_tokens=0 if usage is None else usage.output_tokens,
-                    estimated=usage is not None and usage.estimated,
-                    uncounted=int(usage is None),
-                )
-            )
+        items = tuple(
+            self._prices.item(role, reply.usage, self._server)
+            for role, reply in priced_replies(ended.collaboration)
+        )
         if items:
             id_ = ended.collaboration.prompt.id
-            self._ledger.append(Charge(id=id_, activity="routing", items=tuple(items)))
+            self._ledger.append(Charge(id=id_, activity="routing", items=items))

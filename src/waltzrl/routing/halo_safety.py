@@ -11,6 +11,7 @@ from msgspec import structs
 
 from waltzrl.agents.coaching import Coach
 from waltzrl.errors import InputError, WaltzError
+from waltzrl.foundation.switches import read_switch
 from waltzrl.gateway.guard import Guard
 from waltzrl.records import Reply
 from waltzrl.routing.execution import ExecutionSettings, Executor
@@ -36,11 +37,6 @@ if TYPE_CHECKING:  # it needs the extra of the memory
 
 TASK_FIELDS = ("description", "metadata", "task_id", "task_type", "agent_name")
 SWITCH = "ENABLE_WALTZRL"
-SWITCH_VALUES = {
-    **dict.fromkeys(("", "true", "1", "yes", "on"), True),
-    **dict.fromkeys(("false", "0", "no", "off"), False),
-}
-"""As of a gateway's variables; an empty one counts as not set."""
 
 
 class TaskCoaching(TypedDict):
@@ -104,7 +100,11 @@ class HALORouterWithSafety(HALORouter):
             history=history,
             seed=seed,
         )
-        self.waltzrl_enabled = _switch() if waltzrl_enabled is None else waltzrl_enabled
+        self.waltzrl_enabled = (
+            read_switch(os.environ, SWITCH, default=True)
+            if waltzrl_enabled is None
+            else waltzrl_enabled
+        )
         if self.waltzrl_enabled and guard is None:
             raise InputError(
                 f"safety is switched on and there is no guard; give one, such as open_guard(), or "
@@ -322,10 +322,3 @@ def _remember(
     assert ended.collaboration is not None
     exchange = exchange_of(ended.result, ended.collaboration, began, may_learn=may_learn)
     memory.remember([exchange])
-
-
-def _switch() -> bool:
-    value = os.environ.get(SWITCH, "")
-    if value.strip().lower() not in SWITCH_VALUES:
-        raise InputError(f"{SWITCH} is {value!r}; need true or false")
-    return SWITCH_VALUES[value.strip().lower()]
