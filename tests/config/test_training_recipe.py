@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 
@@ -8,7 +7,6 @@ from waltzrl.errors import InputError, RecipeError
 from waltzrl.foundation.validation import validated
 from waltzrl.training.recipe import Recipe, load_recipe, recipe_json
 from waltzrl.training.rewards import REWARDS
-from waltzrl.training.settings import ReinforcementStage
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SPARSE = """
@@ -255,8 +253,16 @@ def test_a_missing_recipe_is_named(tmp_path):
         load_recipe(tmp_path / "nowhere.toml")
 
 
-def test_a_recipe_may_name_every_reward():
-    assert get_args(get_type_hints(ReinforcementStage)["reward"]) == tuple(REWARDS)
+@pytest.mark.parametrize("name", [*REWARDS, "my_rewards:gentle"])
+def test_a_recipe_may_name_every_reward_and_a_function_of_ones_own(path, name):
+    recipe = load_recipe(path, [f"stages.joint.reward={name}"])
+    assert recipe.reinforcements[0].reward == name
+
+
+def test_a_reward_that_there_is_not_is_told_with_those_that_there_are(path):
+    wanted = "got the reward 'papr'; need paper, signed, unconditioned, the name of one that an"
+    with pytest.raises(RecipeError, match=wanted):
+        load_recipe(path, ["stages.joint.reward=papr"])
 
 
 def test_a_size_by_which_version_0_1_planned_is_ignored_with_a_warning(path, caplog):

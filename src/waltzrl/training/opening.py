@@ -27,7 +27,7 @@ from waltzrl.training.data import (
 )
 from waltzrl.training.judging import RunJudge
 from waltzrl.training.recipe import DataSettings, Recipe
-from waltzrl.training.rewards import REWARDS, ClassFrequencies
+from waltzrl.training.rewards import ClassFrequencies, NamedReward, find_reward
 from waltzrl.training.run_recipe import BASE, read_run_recipe, write_recipe
 from waltzrl.training.settings import ReinforcementStage
 
@@ -79,6 +79,7 @@ async def train(
     report: Report,
     own_judge: Judge | None = None,
     samplers: OpenSamplers | None = None,
+    own_reward: NamedReward | None = None,
 ) -> Team:
     """Train what the recipe says in `folder`, continuing where an earlier call was interrupted.
 
@@ -89,11 +90,13 @@ async def train(
         own_judge: scores the replies in place of the recipe's judge. The run's recipe holds its
             name, so that a run is not continued with another one.
         samplers: roll out in place of what the recipe names.
+        own_reward: of the feedback agent, in place of what the stages name. The run's recipe holds
+            its name.
 
     Raises:
-        WaltzError: the data, the base or the folder is unfit, or training diverged.
+        WaltzError: the data, the base, a reward or the folder is unfit, or training diverged.
     """
-    team, _ = await _train(recipe, folder, report, own_judge, samplers)
+    team, _ = await _train(recipe, folder, report, own_judge, samplers, own_reward)
     return team
 
 
@@ -103,11 +106,17 @@ async def _train(
     report: Report,
     own_judge: Judge | None,
     samplers: OpenSamplers | None,
+    own_reward: NamedReward | None = None,
 ) -> tuple[Team, int]:
     """Train, and return the team and how many prompts there are; see `train`."""
     if own_judge is not None:
         recipe = replace(recipe, judge=own_judge.name)
+    if own_reward is not None:
+        recipe = _with_reward(recipe, own_reward)
     compute = resolve_compute(recipe.compute)
+    named = {
+        stage.reward: own_reward or find_reward(stage.reward) for stage in recipe.reinforcements
+    }
     opening = open_judge(recipe.judge, judges_prompts=recipe.judge_prompts, cached=True)
     async with nullcontext(own_judge) if own_judge else opening as judge:
         with (
@@ -143,13 +152,17 @@ async def _train(
             count = count_of(recipe, meter)
             own_samplers = partial(open_samplers, recipe)
             async with (samplers or own_samplers)(team, folder) as sampling:
-                stages = [
-                    replace(
-                        _reinforcement(recipe, stage, sampling, prompts, judge, frequencies),
-                        count=count,
-                    )
-                    for stage in recipe.reinforcements
-                ]
+                stages = []
+                for stage in recipe.reinforcements:
+                    reward = partial(named[stage.reward], coefficients=stage.coefficients)
+                    samples: Mapping[str, TakeSamples] = {
+                        "conversation": conversation_samples,
+                        "feedback": partial(
+                            feedback_samples, reward=reward, frequencies=frequencies
+                        ),
+                    }
+                    bound = _reinforcement(recipe, stage, sampling, prompts, judge, samples)
+                    stages.append(replace(bound, count=count))
                 trainer = Trainer(
                     team.weights,
                     stages,
@@ -209,6 +222,8 @@ def plan_training(recipe: Recipe) -> RunPlan:
     )
     compute = resolve_compute(recipe.compute)
     on_ray = recipe.compute.engine == "ray"
+    for stage in recipe.reinforcements:
+        find_reward(stage.reward)
     count = recipe.compute.ray.learners if on_ray else ranks.started()
     require_shares(recipe, count)
     return plan_run(recipe.models, recipe.agents, recipe.stages, compute, data, count)
@@ -322,20 +337,34 @@ def _texts(warm_up: WarmUp, prompts: Sequence[Prompt]) -> Iterator[str]:
             yield from (turn.feedback.text, turn.feedback.reasoning)
 
 
+def _with_reward(recipe: Recipe, reward: NamedReward) -> Recipe:
+    """Name a function of the caller's as the reward of every stage that has one."""
+    name = f"{reward.__module__}:{getattr(reward, '__qualname__', type(reward).__qualname__)}"
+    stages = (
+        replace(stage, reward=name) if isinstance(stage, ReinforcementStage) else stage
+        for stage in recipe.stages
+    )
+    return replace(recipe, stages=tuple(stages))
+
+
 def _reinforcement(
     recipe: Recipe,
     stage: ReinforcementStage,
     samplers: Samplers,
     prompts: Sequence[Prompt],
     judge: Judge,
-    frequencies: ClassFrequencies,
+    samples: Mapping[str, TakeSamples],
 ) -> Reinforcement:
-    """Bind the functions that a stage of the recipe names."""
-    reward = partial(REWARDS[stage.reward], coefficients=stage.coefficients)
-    samples: dict[str, TakeSamples] = {
-        "conversation": conversation_samples,
-        "feedback": partial(feedback_samples, reward=reward, frequencies=frequencies),
-    }
+    """Bind the functions that a stage of the recipe names.
+
+    Args:
+        recipe: of the run.
+        stage: one of its stages.
+        samplers: roll out.
+        prompts: to roll out.
+        judge: labels every reply.
+        samples: role -> what it learns from the rollouts of a step.
+    """
     return Reinforcement(
         settings=stage,
         team=samplers.team,

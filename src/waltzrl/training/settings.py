@@ -11,7 +11,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from waltzrl.agents.exports import ROLES
-from waltzrl.training.rewards import STAGE_1, Coefficients, ExplanationCoefficients
+from waltzrl.errors import InputError
+from waltzrl.training.rewards import STAGE_1, Coefficients, ExplanationCoefficients, find_reward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +235,15 @@ class TeacherStage:
         return self.steps
 
 
+def _require_reward(name: str, stage: str) -> None:
+    if ":" in name:  # a function, which is imported only when it is used
+        return
+    try:
+        find_reward(name)
+    except InputError as error:
+        raise ValueError(f"stage {stage!r}: {error}") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReinforcementStage:
     """Rollouts of the agents, and a step of every role that learns from them."""
@@ -256,9 +266,10 @@ class ReinforcementStage:
     agent, late in training, no longer recognises a bad draft."""
     pattern: Literal["collaborate", "draft-only"] = "collaborate"
     """`draft-only` trains the conversation agent alone: single-model RL."""
-    reward: Literal["paper", "signed", "unconditioned"] = "paper"
+    reward: str = "paper"
     """Of the feedback agent. The paper's designs: A is `paper`, B is `paper` with
-    coefficients.label 0, C is `unconditioned`; `signed` is ours."""
+    coefficients.label 0, C is `unconditioned`; `signed` is ours. Yours: `MODULE:FUNCTION`, or the
+    name of one that an installed package provides; it takes the rounds and the coefficients."""
     coefficients: Coefficients = STAGE_1
     algorithm: ReinforceSettings = field(default_factory=ReinforceSettings)
 
@@ -277,6 +288,7 @@ class ReinforcementStage:
             raise ValueError(
                 f"stage {self.name!r} needs prompts_per_step and group_size, 1 or more"
             )
+        _require_reward(self.reward, self.name)
         if not 0 <= self.replayed_share <= 1:
             raise ValueError(f"stage {self.name!r}: replayed_share must be from 0 to 1")
         if self.algorithm.centre_groups and self.group_size < 2:

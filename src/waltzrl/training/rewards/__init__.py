@@ -1,10 +1,19 @@
 """Rewards: verdicts or probabilities in, numbers out; arithmetic that calls no model."""
 
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from waltzrl.errors import InputError
+from waltzrl.foundation.plugins import find_plugin
 from waltzrl.training.rewards.balance import ClassFrequencies
 from waltzrl.training.rewards.paper import (
     STAGE_1,
     STAGE_2,
     Coefficients,
+    NamedReward,
     conversation_reward,
     feedback_reward,
     format_reward,
@@ -21,12 +30,49 @@ from waltzrl.training.rewards.teacher import (
     explanation_reward,
 )
 
-REWARDS = {
+REWARDS: Mapping[str, NamedReward] = {
     "paper": paper_rewards,
     "signed": signed_rewards,
     "unconditioned": unconditioned_rewards,
 }
 """Rewards of the feedback agent, by their names in recipes."""
+
+
+def find_reward(name: str) -> NamedReward:
+    """Return the reward that a recipe names.
+
+    Args:
+        name: of one of `REWARDS`, of one that an installed package provides (an entry point of the
+            group `waltzrl.rewards`), or `MODULE:FUNCTION`; modules in the current folder are found.
+
+    Raises:
+        InputError: there is none.
+
+    Example:
+        find_reward("my_rewards:gentle")    # gentle(rounds, coefficients) in my_rewards.py
+    """
+    if name in REWARDS:
+        return REWARDS[name]
+    module, colon, function = name.partition(":")
+    if not colon:
+        reward = find_plugin("waltzrl.rewards", name)
+    else:
+        sys.path.append(str(Path.cwd()))
+        try:
+            reward = getattr(import_module(module), function, None)
+        except ModuleNotFoundError as missing:
+            if missing.name != module:
+                raise
+            reward = None
+        finally:
+            sys.path.pop()
+    if not callable(reward):
+        raise InputError(
+            f"got the reward {name!r}; need {', '.join(REWARDS)}, the name of one that an "
+            "installed package provides, or MODULE:FUNCTION with a module that can be imported"
+        )
+    return cast("NamedReward", reward)
+
 
 __all__ = [
     "REWARDS",
@@ -37,10 +83,12 @@ __all__ = [
     "ExplanationCoefficients",
     "FeedbackReward",
     "JudgedRound",
+    "NamedReward",
     "ScoredExplanation",
     "conversation_reward",
     "explanation_reward",
     "feedback_reward",
+    "find_reward",
     "format_reward",
     "improvement",
     "judged_rounds",

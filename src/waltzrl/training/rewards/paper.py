@@ -17,6 +17,7 @@ Its three reward designs, compared with the conversation agent frozen:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from waltzrl.records import Feedback, Verdict
 from waltzrl.training.rewards.rounds import JudgedRound
@@ -40,6 +41,14 @@ class Coefficients:
 
 STAGE_1 = Coefficients()
 STAGE_2 = Coefficients(label=0.0)
+
+
+class NamedReward(Protocol):
+    """A reward of the feedback agent as a recipe names it."""
+
+    def __call__(self, rounds: Sequence[JudgedRound], coefficients: Coefficients) -> list[float]:
+        """Reward a whole batch of rounds: [N] in, [N] out; the coefficients are the recipe's."""
+        ...
 
 
 def conversation_reward(verdict: Verdict) -> float:

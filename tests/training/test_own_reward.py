@@ -1,0 +1,53 @@
+"""A reward of one's own: a function in a file, or one that is passed to `train`."""
+
+import asyncio
+import json
+
+import pytest
+
+from support.small_runs import save_recipe
+from waltzrl.errors import InputError
+from waltzrl.training.opening import plan_training, train
+from waltzrl.training.recipe import load_recipe
+from waltzrl.training.rewards import STAGE_1, find_reward
+
+GENTLE = """
+def gentle(rounds, coefficients):
+    return [coefficients.format * 2.0 for _ in rounds]
+"""
+
+
+@pytest.fixture
+def gentle(tmp_path, monkeypatch):
+    (tmp_path / "gentle_rewards.py").write_text(GENTLE)
+    monkeypatch.chdir(tmp_path)
+    return "gentle_rewards:gentle"
+
+
+def test_a_function_in_a_file_is_a_reward(gentle):
+    assert find_reward(gentle)([None, None], STAGE_1) == [0.2, 0.2]
+
+
+@pytest.mark.parametrize("name", ["nowhere:gentle", "gentle_rewards:nothing", "json:__doc__"])
+def test_a_function_that_there_is_not_stops_the_plan(gentle, tmp_path, name):
+    recipe = load_recipe(save_recipe(tmp_path), [f"stages.joint.reward={name}"])
+    with pytest.raises(InputError, match=f"got the reward '{name}'"):
+        plan_training(recipe)
+
+
+def test_a_function_that_is_passed_rewards_the_feedback_and_its_name_is_kept(tmp_path):
+    seen = []
+
+    def constant(rounds, coefficients):
+        seen.append(coefficients)
+        return [0.25] * len(rounds)
+
+    recipe = load_recipe(save_recipe(tmp_path), ["stages.joint.steps=1"])
+    metrics = []
+    run = tmp_path / "run"
+    asyncio.run(train(recipe, run, lambda step: metrics.append(step.metrics), own_reward=constant))
+    assert seen
+    assert set(seen) <= {stage.coefficients for stage in recipe.reinforcements}
+    assert metrics[-1]["reward/feedback_mean"] == pytest.approx(0.25)
+    kept = json.loads((run / "recipe.json").read_text())
+    assert kept["stages"][-1]["reward"].endswith("constant")
