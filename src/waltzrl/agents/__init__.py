@@ -1,31 +1,39 @@
 """The two roles: one agent drafts and revises, the other reviews."""
 
-from waltzrl.agents.conversation import ConversationAgent, GivenDraft
-from waltzrl.agents.feedback import FeedbackAgent
-from waltzrl.agents.hybrid import HybridReviewer
-from waltzrl.agents.refusals import RefusalTexts
-from waltzrl.agents.rules_reviewer import RulesReviewer
-from waltzrl.agents.wording import (
-    Wording,
-    load_wording,
-    pair_wording,
-    save_wording,
-    wording_name,
-)
-from waltzrl.collaboration import Drafter, Reviewer
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ConversationAgent",
-    "Drafter",
-    "FeedbackAgent",
-    "GivenDraft",
-    "HybridReviewer",
-    "RefusalTexts",
-    "Reviewer",
-    "RulesReviewer",
-    "Wording",
-    "load_wording",
-    "pair_wording",
-    "save_wording",
-    "wording_name",
-]
+from waltzrl.foundation.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from waltzrl.agents.conversation import ConversationAgent as ConversationAgent
+    from waltzrl.agents.conversation import GivenDraft as GivenDraft
+    from waltzrl.agents.feedback import FeedbackAgent as FeedbackAgent
+    from waltzrl.agents.hybrid import HybridReviewer as HybridReviewer
+    from waltzrl.agents.refusals import RefusalTexts as RefusalTexts
+    from waltzrl.agents.rules_reviewer import RulesReviewer as RulesReviewer
+    from waltzrl.agents.wording import Wording as Wording
+    from waltzrl.agents.wording import load_wording as load_wording
+    from waltzrl.agents.wording import pair_wording as pair_wording
+    from waltzrl.agents.wording import save_wording as save_wording
+    from waltzrl.agents.wording import wording_name as wording_name
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "conversation": (
+                "ConversationAgent",
+                "GivenDraft",
+            ),
+            "feedback": ("FeedbackAgent",),
+            "hybrid": ("HybridReviewer",),
+            "refusals": ("RefusalTexts",),
+            "rules_reviewer": ("RulesReviewer",),
+            "wording": (
+                "Wording",
+                "load_wording",
+                "pair_wording",
+                "save_wording",
+                "wording_name",
+            ),
+        },
+    )

@@ -1,17 +1,31 @@
 """The Model Context Protocol: a guard as a server, and a proxy before other servers."""
 
-from waltzrl.mcp.connection import parse_servers, read_servers
-from waltzrl.mcp.proxy import McpProxy, ProxySettings
-from waltzrl.mcp.screen import PACKS
-from waltzrl.mcp.server import mcp_server
-from waltzrl.mcp.transport import serve
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "PACKS",
-    "McpProxy",
-    "ProxySettings",
-    "mcp_server",
-    "parse_servers",
-    "read_servers",
-    "serve",
-]
+from waltzrl.foundation.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from waltzrl.mcp.connection import parse_servers as parse_servers
+    from waltzrl.mcp.connection import read_servers as read_servers
+    from waltzrl.mcp.proxy import McpProxy as McpProxy
+    from waltzrl.mcp.proxy import ProxySettings as ProxySettings
+    from waltzrl.mcp.screen import PACKS as PACKS
+    from waltzrl.mcp.server import mcp_server as mcp_server
+    from waltzrl.mcp.transport import serve as serve
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "connection": (
+                "parse_servers",
+                "read_servers",
+            ),
+            "proxy": (
+                "McpProxy",
+                "ProxySettings",
+            ),
+            "screen": ("PACKS",),
+            "server": ("mcp_server",),
+            "transport": ("serve",),
+        },
+    )

@@ -1,52 +1,77 @@
 """Tasks in a graph to agents, with the reasons."""
 
-from waltzrl.routing.halo import HALORouter, TaskDAG, TeamValidationResult
-from waltzrl.routing.picture import plan_as_mermaid, plan_as_svg
-from waltzrl.routing.plan import (
-    Alternative,
-    Explanation,
-    RoutingPlan,
-    plan_from_json,
-    read_plan,
-)
-from waltzrl.routing.registry import (
-    SAFETY_CRITICAL,
-    AgentCapability,
-    AgentRegistry,
-    RoutingRule,
-    load_registry,
-)
-from waltzrl.routing.router import Router
-from waltzrl.routing.success import History, SuccessRate, success_rate
-from waltzrl.routing.tasks import Task, TaskGraph, read_tasks, tasks_from_json
-from waltzrl.routing.tokens import AgentTokens, AuthRegistry
-from waltzrl.store.memory.plans import TaskState
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "SAFETY_CRITICAL",
-    "AgentCapability",
-    "AgentRegistry",
-    "AgentTokens",
-    "Alternative",
-    "AuthRegistry",
-    "Explanation",
-    "HALORouter",
-    "History",
-    "Router",
-    "RoutingPlan",
-    "RoutingRule",
-    "SuccessRate",
-    "Task",
-    "TaskDAG",
-    "TaskGraph",
-    "TaskState",
-    "TeamValidationResult",
-    "load_registry",
-    "plan_as_mermaid",
-    "plan_as_svg",
-    "plan_from_json",
-    "read_plan",
-    "read_tasks",
-    "success_rate",
-    "tasks_from_json",
-]
+from waltzrl.foundation.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from waltzrl.routing.halo import HALORouter as HALORouter
+    from waltzrl.routing.halo import TaskDAG as TaskDAG
+    from waltzrl.routing.halo import TeamValidationResult as TeamValidationResult
+    from waltzrl.routing.picture import plan_as_mermaid as plan_as_mermaid
+    from waltzrl.routing.picture import plan_as_svg as plan_as_svg
+    from waltzrl.routing.plan import Alternative as Alternative
+    from waltzrl.routing.plan import Explanation as Explanation
+    from waltzrl.routing.plan import RoutingPlan as RoutingPlan
+    from waltzrl.routing.plan import plan_from_json as plan_from_json
+    from waltzrl.routing.plan import read_plan as read_plan
+    from waltzrl.routing.registry import SAFETY_CRITICAL as SAFETY_CRITICAL
+    from waltzrl.routing.registry import AgentCapability as AgentCapability
+    from waltzrl.routing.registry import AgentRegistry as AgentRegistry
+    from waltzrl.routing.registry import RoutingRule as RoutingRule
+    from waltzrl.routing.registry import load_registry as load_registry
+    from waltzrl.routing.router import Router as Router
+    from waltzrl.routing.success import History as History
+    from waltzrl.routing.success import SuccessRate as SuccessRate
+    from waltzrl.routing.success import success_rate as success_rate
+    from waltzrl.routing.tasks import Task as Task
+    from waltzrl.routing.tasks import TaskGraph as TaskGraph
+    from waltzrl.routing.tasks import read_tasks as read_tasks
+    from waltzrl.routing.tasks import tasks_from_json as tasks_from_json
+    from waltzrl.routing.tokens import AgentTokens as AgentTokens
+    from waltzrl.routing.tokens import AuthRegistry as AuthRegistry
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "halo": (
+                "HALORouter",
+                "TaskDAG",
+                "TeamValidationResult",
+            ),
+            "picture": (
+                "plan_as_mermaid",
+                "plan_as_svg",
+            ),
+            "plan": (
+                "Alternative",
+                "Explanation",
+                "RoutingPlan",
+                "plan_from_json",
+                "read_plan",
+            ),
+            "registry": (
+                "SAFETY_CRITICAL",
+                "AgentCapability",
+                "AgentRegistry",
+                "RoutingRule",
+                "load_registry",
+            ),
+            "router": ("Router",),
+            "success": (
+                "History",
+                "SuccessRate",
+                "success_rate",
+            ),
+            "tasks": (
+                "Task",
+                "TaskGraph",
+                "read_tasks",
+                "tasks_from_json",
+            ),
+            "tokens": (
+                "AgentTokens",
+                "AuthRegistry",
+            ),
+        },
+    )

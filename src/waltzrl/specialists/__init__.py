@@ -1,58 +1,48 @@
 """Specialists: agents for requests of one kind, as many adapters on one base.
 
-The data sets need no PyTorch; every other name is imported on first use and needs the extra
-`train`.
+Names are imported when they are first used. The data sets need no PyTorch; every other name needs
+the extra `train`.
 
     from waltzrl.specialists import finetune, prepare_dataset
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from waltzrl.errors import MissingExtraError
-from waltzrl.specialists.datasets import (
-    Specialist,
-    SpecialistDataset,
-    prepare_dataset,
-    specialists,
-    write_nanochat,
-)
+from waltzrl.foundation.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from waltzrl.specialists.agents import integrate_with_agent, open_specialists
-    from waltzrl.specialists.evaluation import evaluate
-    from waltzrl.specialists.finetuning import FinetuningSettings, estimate_cost, finetune
-
-__all__ = [
-    "FinetuningSettings",
-    "Specialist",
-    "SpecialistDataset",
-    "estimate_cost",
-    "evaluate",
-    "finetune",
-    "integrate_with_agent",
-    "open_specialists",
-    "prepare_dataset",
-    "specialists",
-    "write_nanochat",
-]
-
-_MODULES = {
-    "FinetuningSettings": "finetuning",
-    "estimate_cost": "finetuning",
-    "evaluate": "evaluation",
-    "finetune": "finetuning",
-    "integrate_with_agent": "agents",
-    "open_specialists": "agents",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a name that needs PyTorch when it is first used (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(f"{__name__}.{_MODULES[name]}")
-    except ModuleNotFoundError as missing:
-        raise MissingExtraError(f"{__name__}.{name}", "PyTorch", "train") from missing
-    return getattr(module, name)
+    from waltzrl.specialists.agents import integrate_with_agent as integrate_with_agent
+    from waltzrl.specialists.agents import open_specialists as open_specialists
+    from waltzrl.specialists.datasets import Specialist as Specialist
+    from waltzrl.specialists.datasets import SpecialistDataset as SpecialistDataset
+    from waltzrl.specialists.datasets import prepare_dataset as prepare_dataset
+    from waltzrl.specialists.datasets import specialists as specialists
+    from waltzrl.specialists.datasets import write_nanochat as write_nanochat
+    from waltzrl.specialists.evaluation import evaluate as evaluate
+    from waltzrl.specialists.finetuning import FinetuningSettings as FinetuningSettings
+    from waltzrl.specialists.finetuning import estimate_cost as estimate_cost
+    from waltzrl.specialists.finetuning import finetune as finetune
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "datasets": (
+                "Specialist",
+                "SpecialistDataset",
+                "prepare_dataset",
+                "specialists",
+                "write_nanochat",
+            ),
+            "agents": (
+                "integrate_with_agent",
+                "open_specialists",
+            ),
+            "evaluation": ("evaluate",),
+            "finetuning": (
+                "FinetuningSettings",
+                "estimate_cost",
+                "finetune",
+            ),
+        },
+        needs=("PyTorch", "train"),
+    )

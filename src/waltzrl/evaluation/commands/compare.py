@@ -38,8 +38,8 @@ def compare(
 
     `waltzrl compare runs/trained runs/trained --pattern base,collaborate`
     """
-    from waltzrl.evaluation import compare as compare_rows
     from waltzrl.evaluation import comparison_table
+    from waltzrl.evaluation.compare import compare as compare_rows
     from waltzrl.evaluation.correction import read_measured_judge
 
     first, _, second = (pattern or "").partition(",")
