@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -52,7 +53,7 @@ from waltzrl.routing import AgentCapability, AgentRegistry, Router, Task, TaskGr
 from waltzrl.routing.execution import Executor
 from waltzrl.routing.picture import results_as_svg
 from waltzrl.routing.runner import Work
-from waltzrl.store.audit import LocalLog, LogSettings
+from waltzrl.store.audit import LocalLog, LogSettings, subject_digest
 from waltzrl.store.database import open_database, writing
 from waltzrl.store.memory.labels import LabelEvent, ReplyLabel
 from waltzrl.store.memory.safety import SafetyMemory
@@ -322,7 +323,8 @@ def audit_log(folder: Path) -> AuditLog:
             prompt = replace(collaboration.prompt, id=exchange.id)
             log.append(exchange, prompt)
         log.flush()
-        return AuditLog(folder=folder / "log", key=log.public_key)
+        digest = partial(subject_digest, folder / "audit.key")
+        return AuditLog(folder=folder / "log", key=log.public_key, digest=digest)
 
 
 def build(folder: Path) -> tuple[Console, str]:
