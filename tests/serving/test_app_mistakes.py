@@ -68,7 +68,7 @@ def mistaken_app(mode="buffer", upstream=None):
         Gateway(selector=SingleBundle(Assignment(bundle)), decisions=book),
         AccessControl(KeyRing(None), Limits()),
         streams=StreamSettings(mode, lambda mode, _prompt: WINDOWS[mode]()),
-        metrics=GatewayMetrics(lambda: None, {}),  # nobody scrapes
+        metrics=GatewayMetrics({}),
         readiness=Readiness(book.require, {}),
     )
 

@@ -185,7 +185,7 @@ def stage_1(upstream):
     return SingleBundle(Assignment(bundle))
 
 
-METRICS = GatewayMetrics(lambda: None, {rule.id: rule.category for rule in RULEBOOK.rules})
+METRICS = GatewayMetrics({rule.id: rule.category for rule in RULEBOOK.rules})
 BOOK = DecisionLog(None, [METRICS.served])
 WINDOWS = {
     "buffer": BufferedWindow,

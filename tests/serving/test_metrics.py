@@ -32,7 +32,15 @@ from waltzrl.foundation.catalogue import (
 from waltzrl.foundation.counters import Histogram, LabeledCounter, SlidingCounter
 from waltzrl.gateway.exchange import Assignment
 from waltzrl.gateway.gateway import SingleBundle
-from waltzrl.gateway.metrics import APIS, KINDS, MOST_KEYS, GatewayMetrics, GatewayStatus
+from waltzrl.gateway.metric_groups import BackendCounters
+from waltzrl.gateway.metrics import (
+    APIS,
+    KINDS,
+    MOST_KEYS,
+    GatewayMetrics,
+    GatewayStatus,
+    StatusGauges,
+)
 from waltzrl.gateway.settings import UpstreamConfig
 from waltzrl.operations.online.metrics import FlywheelMetrics
 from waltzrl.operations.online.recorder_client import RecorderClient
@@ -57,14 +65,16 @@ QUIET = GatewayStatus(
 CATEGORIES = {"harm/a": "weapons", "harm/b": "weapons", "harm/c": "privacy_violation"}
 
 
-def fresh(clock=None, price=None):
-    return GatewayMetrics(
-        lambda: QUIET,
+def fresh(clock=None, price=None, backend=None):
+    metrics = GatewayMetrics(
         CATEGORIES,
+        backend=backend,
         knows_model={"llama"}.__contains__,
         price=price,
         clock=clock or FakeClock(),
     )
+    metrics.add(StatusGauges(lambda: QUIET))
+    return metrics
 
 
 def families(metrics):
@@ -238,9 +248,10 @@ def test_usage_is_counted_by_key_and_the_names_are_bounded():
 
 
 def test_answers_of_the_upstream_are_counted_by_status():
-    metrics = fresh()
+    backend = BackendCounters()
+    metrics = fresh(backend=backend)
     for status in ("200", "503", "503", "unreachable"):
-        metrics.upstream_answered("upstream", status)
+        backend.upstream_answered("upstream", status)
     labels = {"upstream": "upstream", "status": "503"}
     assert value(metrics, "waltzrl_upstream_responses_total", **labels) == 2
 
@@ -360,9 +371,10 @@ def test_errors_are_counted_by_kind_and_failed_choices_as_requests_too():
 
 
 def test_what_must_never_go_unseen_is_counted_from_zero():
-    metrics = fresh()
+    backend = BackendCounters()
+    metrics = fresh(backend=backend)
     assert value(metrics, "waltzrl_review_failures_total", cause="timeout") == 0
-    metrics.review_failed("timeout")
+    backend.review_failed("timeout")
     assert value(metrics, "waltzrl_review_failures_total", cause="timeout") == 1
 
 
@@ -423,12 +435,13 @@ def test_every_metric_has_a_help_text_and_a_name_of_ours():
 @pytest.fixture
 def exported():
     """Everything that a gateway with a memory and a judge exports."""
-    metrics = fresh()
+    backend = BackendCounters()
+    metrics = fresh(backend=backend)
     metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised"))
     metrics.failed("chat", "overloaded")
     metrics.forwarded("embeddings")
     metrics.queued("chat", 0.0)
-    metrics.upstream_answered("upstream", "200")
+    backend.upstream_answered("upstream", "200")
     metrics.served(served((SAFE, None), mode="window", first_words_milliseconds=1.0))
     metrics.add(flywheel_metrics(metrics, has_judge=True))
     return families(metrics)

@@ -18,9 +18,8 @@ AFTER_THE_ANSWER = {
     "foundation/counters.py",
     "gateway/model_names.py",
     "gateway/bundles.py",
-    "gateway/opening.py",
 }
-"""They count and log what was decided; the last two know the models, and pass statuses on."""
+"""They count and log what was decided; the last one knows the models."""
 ONLY_WITH_A_SERVER = {"gateway/connection.py", "gateway/server.py"}
 
 

@@ -1,11 +1,12 @@
 """Groups of the gateway's metrics: what the reviews say of replies, and what the tokens are."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from waltzrl.agents.failsafe import ReviewFailure
 from waltzrl.agents.operational import operational_dir, reviewed_score
 from waltzrl.foundation.counters import Histogram, LabeledCounter
 from waltzrl.records import Prompt, Reply, Round, Usage, estimate_reply
@@ -23,6 +24,28 @@ class MetricGroup(Collector):
         for value in vars(self).values():
             if isinstance(value, LabeledCounter | Histogram):
                 yield value.family()
+
+
+class BackendCounters(MetricGroup):
+    """Counts what the models behind a gateway answer: upstreams, and a model that reviews."""
+
+    def __init__(self) -> None:
+        causes = [(cause,) for cause in get_args(ReviewFailure)]
+        self._failures = LabeledCounter("waltzrl_review_failures_total", causes)
+        self._responses = LabeledCounter("waltzrl_upstream_responses_total")
+
+    def upstream_answered(self, upstream: str, status: str) -> None:
+        """Count a request to an upstream.
+
+        Args:
+            upstream: its name.
+            status: the HTTP status, or why there is none.
+        """
+        self._responses.add(upstream, status)
+
+    def review_failed(self, cause: ReviewFailure) -> None:
+        """Count a failed review by a model."""
+        self._failures.add(cause)
 
 
 class ReviewScores(MetricGroup):

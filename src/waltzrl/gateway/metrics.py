@@ -15,7 +15,6 @@ from prometheus_client.registry import Collector
 
 from waltzrl import __version__
 from waltzrl.agents.breaker import BreakerState
-from waltzrl.agents.failsafe import ReviewFailure
 from waltzrl.foundation.counters import (
     Histogram,
     LabeledCounter,
@@ -27,7 +26,13 @@ from waltzrl.foundation.counters import (
 from waltzrl.foundation.families import Family, exposition, families_of, merged
 from waltzrl.gateway.exchange import ServedChoice
 from waltzrl.gateway.health import HealthStatus
-from waltzrl.gateway.metric_groups import MetricGroup, ReviewScores, TokenPrice, TokenUse
+from waltzrl.gateway.metric_groups import (
+    BackendCounters,
+    MetricGroup,
+    ReviewScores,
+    TokenPrice,
+    TokenUse,
+)
 from waltzrl.records import (
     Collaboration,
     Feedback,
@@ -109,9 +114,9 @@ class GatewayMetrics(MetricGroup):
 
     def __init__(
         self,
-        status: Callable[[], GatewayStatus],
         categories: Mapping[str, str],
         *,
+        backend: BackendCounters | None = None,
         knows_model: Callable[[str], bool] = lambda _: False,
         price: TokenPrice | None = None,
         others: OtherMetrics | None = None,
@@ -120,15 +125,14 @@ class GatewayMetrics(MetricGroup):
         """Set all metrics to zero.
 
         Args:
-            status: called at every scrape.
             categories: rule id -> category, of the stage-1 rules.
+            backend: counts what the models behind the gateway answer; None counts nothing there.
             knows_model: whether a name is that of a model, and no text of a client; the others
                 count as other.
             price: of tokens; None where costs are not recorded.
             others: returns the metrics of the gateway's other workers; None if there are none.
             clock: monotonic seconds.
         """
-        self._status = status
         self._others = others
         self._categories = categories
         self._knows_model = knows_model
@@ -142,10 +146,7 @@ class GatewayMetrics(MetricGroup):
         self._flagged = LabeledCounter("waltzrl_flagged_total", flagged)
         self._errors = LabeledCounter("waltzrl_errors_total")
         self._forwarded = LabeledCounter("waltzrl_forwarded_total")
-        causes = [(cause,) for cause in get_args(ReviewFailure)]
-        self._failures = LabeledCounter("waltzrl_review_failures_total", causes)
         self._key_requests = LabeledCounter("waltzrl_key_requests_total")
-        self._responses = LabeledCounter("waltzrl_upstream_responses_total")
         self._total = Histogram("waltzrl_total_time_ms")
         self._generation = Histogram("waltzrl_conversation_generation_time_ms")
         self._feedback = Histogram("waltzrl_feedback_time_ms")
@@ -158,7 +159,7 @@ class GatewayMetrics(MetricGroup):
         self._scores, self._token_use = ReviewScores(), TokenUse(price)
         self._recent = SlidingCounter(4, slice_seconds=SLICE_SECONDS, slices=SLICES, clock=clock)
         self._registry = CollectorRegistry()
-        for group in (self, self._scores, self._token_use):
+        for group in (self, backend or BackendCounters(), self._scores, self._token_use):
             self._registry.register(group)
         ProcessCollector(registry=self._registry)
 
@@ -263,19 +264,6 @@ class GatewayMetrics(MetricGroup):
         """Add the time that a request waited for a place."""
         self._queue.add(milliseconds, api)
 
-    def upstream_answered(self, upstream: str, status: str) -> None:
-        """Count a request to an upstream.
-
-        Args:
-            upstream: its name.
-            status: the HTTP status, or why there is none.
-        """
-        self._responses.add(upstream, status)
-
-    def review_failed(self, cause: ReviewFailure) -> None:
-        """Count a failed review by a model."""
-        self._failures.add(cause)
-
     def add(self, collector: Collector) -> None:
         """Export the metrics of another package, too."""
         self._registry.register(collector)
@@ -296,7 +284,6 @@ class GatewayMetrics(MetricGroup):
         """Yield every metric but those of the groups, for the registry."""
         yield from super().collect()
         yield from self._rates()
-        yield from _gauges(self._status())
 
     def _add_feedback(self, feedback: Feedback, *origin: str) -> None:
         if feedback.asks_for_revision:
@@ -324,6 +311,17 @@ def _final(rounds: Sequence[Round]) -> Called:
     """Return the label of the reply that was sent; the last revision may not be reviewed."""
     *earlier, last = rounds
     return _label(last.feedback.after(earlier)) if last.revision is None else "unreviewed"
+
+
+class StatusGauges(Collector):
+    """The gateway's state, read at every scrape."""
+
+    def __init__(self, status: Callable[[], GatewayStatus]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges, for the registry."""
+        return _gauges(self._status())
 
 
 def _gauges(status: GatewayStatus) -> Iterator[Metric]:

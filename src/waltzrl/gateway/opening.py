@@ -40,7 +40,8 @@ from waltzrl.gateway.gateway import (
 )
 from waltzrl.gateway.health import OK, Health, Readiness
 from waltzrl.gateway.keys import ANONYMOUS, Caller
-from waltzrl.gateway.metrics import GatewayMetrics, GatewayStatus, OtherMetrics
+from waltzrl.gateway.metric_groups import BackendCounters
+from waltzrl.gateway.metrics import GatewayMetrics, GatewayStatus, OtherMetrics, StatusGauges
 from waltzrl.gateway.model_names import ModelNames
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.gateway.shares import RateTable, WorkerLoad
@@ -145,12 +146,12 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
     folder = recipe.upstream.folder
     model_name = None if folder is None else short_name(folder)
     examples = None if recipe.memory is None else _live_examples(recipe.memory)
-    # The lambdas look up `metrics`, `selector` and `readiness`, assigned below, when called.
+    backend = BackendCounters()
     bundles = Bundles(
         recipe.limits,
         model_name,
-        lambda cause: metrics.review_failed(cause),
-        lambda name, status: metrics.upstream_answered(name, status),
+        backend.review_failed,
+        backend.upstream_answered,
         examples and examples.shown_to("feedback"),
     )
     rules = bundles.rules(recipe.bundle)
@@ -162,8 +163,8 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         costs = None if recipe.budget is None else stack.enter_context(opened_costs(recipe))
         access = AccessControl(keys, recipe.limits, shared.load, shared.rates, costs)
         metrics = GatewayMetrics(
-            lambda: _status(access, bundles, selector, log, readiness),
             categories,
+            backend=backend,
             knows_model=bundles.knows_model,
             price=None if costs is None else costs.cost,
             others=shared.other_metrics,
@@ -203,6 +204,8 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 **({} if costs is None else {"costs": costs.health}),
             },
         )
+        status = partial(_status, access, bundles, selector, log, readiness)
+        metrics.add(StatusGauges(status))
         if recipe.push_metrics:
             await stack.enter_async_context(in_background(_metrics_push(metrics).run()))
         yield App(
