@@ -156,8 +156,8 @@ class CoachDemo:
         """Teach the conversation agent to use examples and advice."""
         overrides = [
             f"seed={self.seed}",
-            f"data.prompts={[str(self._file('letters'))]}",
-            f"data.demonstrations={[str(self._file('demonstrations'))]}",
+            f"data.prompts={[str(self._data_file('letters'))]}",
+            f"data.demonstrations={[str(self._data_file('demonstrations'))]}",
             *self._settings.changes,
         ]
         with as_file(files(__package__) / "coach.toml") as path:

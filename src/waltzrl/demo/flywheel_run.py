@@ -84,7 +84,7 @@ class FlywheelRun:
         self._say(f"the gate passed: {self._book.history(release.id)[0].why}")
         ended = await self._follow(release)
         if ended.state != "full":
-            raise PolicyError(f"the release ended {ended.state}: {self._why()}")
+            raise PolicyError(f"the release ended {ended.state}: {self._read_reason()}")
         self.summary["release"] = self._render_end(ended)
         return ended
 
@@ -101,7 +101,7 @@ class FlywheelRun:
         release = await asyncio.to_thread(self._story.release_bad_bundle, self._book)
         ended = await self._follow(release)
         if ended.state != "rolled_back":
-            raise PolicyError(f"the bad bundle ended {ended.state}: {self._why()}")
+            raise PolicyError(f"the bad bundle ended {ended.state}: {self._read_reason()}")
         self.summary["drill"] = self._render_end(ended)
         self.summary["served"] = f"{self._users.asked} questions, {self._users.failed} failed"
         return ended
@@ -124,7 +124,7 @@ class FlywheelRun:
                 await self._users.ask(QUESTIONS)
                 asked += QUESTIONS
                 report(asked, None, await asyncio.to_thread(self._read_reason))
-        raise PolicyError(f"the release is not over after {asked} questions: {self._why()}")
+        raise PolicyError(f"the release is not over after {asked} questions: {self._read_reason()}")
 
     def _is_over(self, release: Release) -> bool:
         """Return whether the release has ended, and the gateway has noticed how."""

@@ -148,10 +148,10 @@ class TeacherSeedJob:
         unneeded = "stages.teacher.steps=0"
         base = []
         if name == "trained":
-            unneeded, base = "stages.warm-up.steps=0", [f"models.base={self._base}"]
+            unneeded, base = "stages.warm-up.steps=0", [f"models.base={self._base_folder}"]
         data = [
-            f"data.solutions={[str(self._file('solutions'))]}",
-            f"data.demonstrations={[str(self._file('facts'))]}",
+            f"data.solutions={[str(self._data_file('solutions'))]}",
+            f"data.demonstrations={[str(self._data_file('facts'))]}",
         ]
         overrides = [f"seed={self.seed}", *data, *self.settings.changes, *base, unneeded]
         recipe = _load_demo_recipe("teacher.toml", overrides)
@@ -167,7 +167,7 @@ class TeacherSeedJob:
         steps = max(1, round(self.settings.student_tokens / (mean * BATCH)))
         overrides = [
             f"seed={self.seed}",
-            f"models.base={self._base}",
+            f"models.base={self._base_folder}",
             f"data.demonstrations={[str(examples)]}",
             f"stages.student.steps={steps}",
             f"stages.student.batch_size={BATCH}",
