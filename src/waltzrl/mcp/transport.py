@@ -53,6 +53,7 @@ def _signals_end_stdin() -> Iterator[None]:
     """
     stdin, (reader, writer) = os.dup(0), socket.socketpair()
     with reader:
+        # The SDK opens descriptor 0, which is the socket from here on.
         os.dup2(reader.fileno(), 0)
 
     def copy() -> None:
