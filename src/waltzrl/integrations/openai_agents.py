@@ -79,9 +79,7 @@ def reply_guardrail(guard: Guard) -> agents.OutputGuardrail:
 
     async def check(context: agents.RunContextWrapper, _: object, output: object) -> object:
         prompt = read_prompt([_convert_item(item) for item in _list_items(context.turn_input)])
-        return _make_outcome(
-            await drafts.call_guard(guard, Guard.review, prompt, _dump_text(output))
-        )
+        return _make_outcome(await drafts.call_guard(guard, Guard.review, prompt, _as_text(output)))
 
     return agents.OutputGuardrail(check, name="waltzrl")
 
@@ -111,10 +109,10 @@ def _convert_item(item: Item) -> Item:
         function = {"name": item["name"], "arguments": item["arguments"]}
         call = {"id": item["call_id"], "type": "function", "function": function}
         return {"role": "assistant", "content": None, "tool_calls": [call]}
-    return {"role": "assistant", "content": _dump_text(item)}
+    return {"role": "assistant", "content": _as_text(item)}
 
 
-def _dump_text(value: object) -> str:
+def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
