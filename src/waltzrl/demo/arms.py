@@ -52,7 +52,8 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     )
     for rate, kl in (("4e-4", "0.05"), ("8e-4", "0.02"))
 }
-"""What is tried for every training of the main table and of the 2x2x2, as often for each."""
+"""The settings that are tried for every training of the main table and of the 2x2x2, as often for
+each."""
 
 
 CHANGES: Mapping[str, tuple[str, ...]] = {
@@ -91,7 +92,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     ),
     "design-c": ("stages.feedback.reward=unconditioned", "stages.joint.steps=0"),
 }
-"""What each training changes in pair.toml, the training of WaltzRL.
+"""The changes that each training makes in pair.toml, the training of WaltzRL.
 
 `single` is the conversation agent alone. Its rollouts sample fewer tokens, so it has more steps.
 """
@@ -154,7 +155,7 @@ STUDY_TABLES: Mapping[str, Sequence[ComparedRow]] = {
         _make_row(f"design {name[-1].upper()}", name) for name in DESIGNS
     ],
 }
-"""What the study measures with every seed, by the titles of its tables."""
+"""The rows that the study measures with every seed, by the titles of its tables."""
 TUNING_TABLES: Mapping[str, Sequence[ComparedRow]] = {
     name: [
         _make_row(
@@ -164,7 +165,7 @@ TUNING_TABLES: Mapping[str, Sequence[ComparedRow]] = {
     ]
     for name in dict.fromkeys([*MAIN, *map(cell_training, CELLS)])
 }
-"""What is measured on the validation set, with seeds of its own, to choose settings."""
+"""The rows that are measured on the validation set, with seeds of its own, to choose settings."""
 
 UNTRAINED = "untrained collaboration"
 PAPER_CLAIMS: Sequence[StudyClaim] = (

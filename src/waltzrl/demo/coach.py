@@ -76,7 +76,7 @@ class LetterOutcome:
 
 
 Outcomes = Mapping[str, LetterOutcome]
-"""What became of each letter, by its id."""
+"""The outcomes of letters, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

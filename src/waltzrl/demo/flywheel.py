@@ -136,6 +136,7 @@ class FlywheelDemo:
         if not self._paper.file("demonstrations").exists():
             self._paper.write_data()
         self.folder.mkdir(parents=True, exist_ok=True)
+        # With SQLite's files beside the database, and the keys of both.
         for old in (*self.folder.glob("memory.*"), *self.folder.glob("audit*"), self._keys):
             shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
         write_lines(self._questions, _draw_questions(self._paper.seed))

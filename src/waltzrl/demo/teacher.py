@@ -44,7 +44,8 @@ from waltzrl.training.recipe import Recipe, load_recipe
 
 Arm = Literal["plain", "untrained", "trained"]
 ARMS: tuple[Arm, ...] = ("plain", "untrained", "trained")
-"""What the student learns from: bare solutions, or those of an untrained or a trained teacher."""
+"""The arms: a student learns from bare solutions, or from those of an untrained or a trained
+teacher."""
 EXPLANATIONS = "explanations.jsonl"
 BATCH = 64
 """The number of demonstrations in a step of a student."""

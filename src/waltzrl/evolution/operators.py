@@ -38,7 +38,7 @@ class WritingOrder:
     parents: tuple[Parent, ...]
     """The parents: one, or two to recombine; the better one first."""
     insights: tuple[str, ...]
-    """What was changed so far in this run and what came of it; for a refinement only."""
+    """The changes so far in this run and what came of them; for a refinement only."""
     seed: int
 
 
@@ -48,7 +48,7 @@ class WrittenCandidate:
 
     candidate: CandidateFiles
     change: str
-    """What was changed and why, in one line."""
+    """The change and its reason, in one line."""
     tokens: int = 0
 
 

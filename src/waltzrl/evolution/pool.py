@@ -25,7 +25,7 @@ MOST_RECORDS = 10_000
 
 OperatorName: TypeAlias = Literal["baseline", "revision", "recombination", "refinement"]
 Ruling: TypeAlias = Literal["accepted", "unsafe", "worse", "invalid", "failed"]
-"""What became of a candidate: accepted into the pool; certainly less safe than a parent or the
+"""A decision on a candidate: accepted into the pool; certainly less safe than a parent or the
 baseline; certainly worse in another way; not a candidate, or one that was tried before; or it could
 not be run."""
 Kind = TypeVar("Kind", bound="CandidateDecision")
@@ -35,7 +35,7 @@ class CandidateDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a candidate, and why."""
 
     id: str
-    """GENERATION-NUMBER, both from 0; 0-0 is the baseline."""
+    """The id, GENERATION-NUMBER, both from 0; 0-0 is the baseline."""
     generation: int
     operator: OperatorName
     parents: tuple[str, ...] = ()
@@ -43,12 +43,12 @@ class CandidateDecision(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     """The digest of the files; empty where none were written."""
     change: str = ""
-    """What was changed, in words of the writer."""
+    """The change, in words of the writer."""
     ruling: Ruling
     reason: str
     """The numbers of the gate, or what went wrong."""
     time: float
-    """Seconds since the epoch."""
+    """The time of the decision, in seconds since the epoch."""
     seconds: float = 0.0
     """The seconds that it took to write, run and judge."""
     tokens: int = 0

@@ -39,7 +39,7 @@ FORBIDDEN = {
         *("os.symlink", "os.truncate", "os.utime", "shutil.", "tempfile."),
     ),
 }
-"""What a program must not do, and the beginnings of CPython's audit events for it."""
+"""The things that a program must not do, and the beginnings of CPython's audit events for each."""
 LOOKED_AT = ("open", "os.listdir", "os.scandir")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 

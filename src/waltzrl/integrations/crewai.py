@@ -63,6 +63,7 @@ class GuardedCrewLLM(BaseLLM):
         options: JsonObject,
     ) -> object:
         functions = options.pop("available_functions", None)
+        # They would see the draft.
         options.pop("callbacks", None)
         whose = {name: options.get(name) for name in ("from_task", "from_agent")}
         asked = self._format_messages(messages)
@@ -83,6 +84,7 @@ class GuardedCrewLLM(BaseLLM):
             text, added = await drafts.revise(guard, turns, _convert_crew_draft(draft))
             if added.output_tokens:
                 counts = {"input_tokens": added.input_tokens, "output_tokens": added.output_tokens}
+                # CrewAI reads the usage of the wrapped LLM; see `get_token_usage_summary` above.
                 self._llm._track_token_usage_internal(counts)
             final = draft if text is None else text
             kind = LLMCallType.TOOL_CALL if isinstance(final, list) else LLMCallType.LLM_CALL

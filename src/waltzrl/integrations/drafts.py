@@ -39,7 +39,7 @@ every call."""
 
 CHAT_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 RESPONSES_COUNTS = ("input_tokens", "output_tokens", "total_tokens")
-"""Names of counts in OpenAI's two APIs: tokens read, tokens written, and both."""
+"""The names of counts in OpenAI's two APIs: tokens read, tokens written, and both."""
 
 ROLES: dict[str, Role] = {"system": "system", "developer": "system", "assistant": "assistant"}
 """The roles of messages without results of tools; any other role is a user's."""

@@ -25,6 +25,7 @@ def guarded_lm(lm: dspy.LM, guard: Guard) -> dspy.LM:
     options = {name: value for name, value in lm.kwargs.items() if name not in CLIENT_KEYS}
     unseen = lm.copy()
     unseen.callbacks = []
+    # Caching and retries are left to `lm`, which this one asks.
     return dspy.LM(
         lm.model,
         cache=False,

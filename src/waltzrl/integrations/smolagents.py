@@ -79,6 +79,7 @@ def _make_final_answer(
         )
         calls = [models.ChatMessageToolCall(function=function, id="waltzrl", type="function")]
         return ChatMessage(MessageRole.ASSISTANT, "", calls)
+    # An agent that writes code stops where its block ends.
     if "</code>" in stop_sequences:
         text = f"<code>\nfinal_answer({text!r})\n</code>"
     return ChatMessage(MessageRole.ASSISTANT, text)

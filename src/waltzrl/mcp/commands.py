@@ -128,6 +128,7 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
         async with AsyncExitStack() as stack:
             guards = [await stack.enter_async_context(_open_guard(model, pair, settings=rules))]
             if gateway:
+                # A gateway reviews by its own rules, so it comes on top of the first guard.
                 guards.append(await stack.enter_async_context(_open_guard(gateway=gateway)))
             proxy = await stack.enter_async_context(McpProxy(entries, guards, settings))
             await serve(proxy.server(), address)

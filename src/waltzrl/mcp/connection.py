@@ -166,6 +166,7 @@ class ServerConnection:
                 server = StdioServerParameters(
                     command=entry.command, args=list(entry.args), env=entry.env, cwd=entry.cwd
                 )
+            # No cache: a definition that has changed must be seen.
             client = Client(server, read_timeout_seconds=self._timeout_seconds, cache=None)
             self._client = await stack.enter_async_context(client)
             opened.set()

@@ -132,6 +132,7 @@ class McpProxy:
         origins: dict[str, tuple[ServerConnection, str]] = {}
         for server, definition in await self._list_all(listed, field, field):
             name = self._expose_name(server, definition.name)
+            # A server must not take over the calls of one that was listed before.
             if name in origins and origins[name][0] is not server:
                 logger.warning(
                     "left out %s of %s: the name is taken", _escape_name(name), server.name

@@ -72,6 +72,7 @@ def _signals_end_stdin() -> Iterator[None]:
 
     for number in signals:
         loop.add_signal_handler(number, end)
+    # A daemon, because it may wait for stdin for ever.
     threading.Thread(target=copy, daemon=True).start()
     try:
         yield

@@ -34,9 +34,10 @@ class ExecutionSettings:
     timeout_seconds: float = 600.0
     """The most time that an agent may take for a task."""
     check_all: bool = False
-    """Check tasks of every type, and not only those of the registry's `safety_critical`."""
+    """Whether tasks of every type are checked, and not only those of the registry's
+    `safety_critical`."""
     examples: bool = True
-    """Show both agents similar coaching of the past, where there is a memory."""
+    """Whether both agents are shown similar coaching of the past, where there is a memory."""
     may_learn: bool | None = None
     """Whether the agents may be trained on what is remembered; None when nobody has said."""
     keep_days: float = 90.0

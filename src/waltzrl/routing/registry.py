@@ -157,5 +157,6 @@ def _always_wins(
     if not first.condition.items() <= second.condition.items():
         return False
     winner, loser = agents[first.target_agent], agents[second.target_agent]
+    # A rule without a type takes every type that its target supports.
     types = {second.condition.get("task_type")} - {None} or {*loser.supported_task_types}
     return types <= {*winner.supported_task_types} and {*loser.skills} <= {*winner.skills}

@@ -36,7 +36,7 @@ REVIEWS_AT_ONCE = 8
 """The most concurrent reviews of one request: a batch of a classifier, and few of the reviews that
 a server of a feedback model gets at once, so that other requests have theirs."""
 OTHER_NAMES = {"task_id": "id", "task_type": "type", "dependencies": "depends_on"}
-"""Names that the requirement gives to fields of a task."""
+"""The requirement's names of fields of a task, and ours."""
 
 Review = Callable[[str, Reply, int], Awaitable[Feedback]]
 """Reviews a draft that answers a request; the number is that of the review."""
@@ -54,9 +54,9 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     completed: tuple[str, ...] = ()
     """The ids of tasks that are done."""
     enable_casebank: bool = True
-    """Use the successes that the gateway's memory holds."""
+    """Whether the successes that the gateway's memory holds are used."""
     enable_cost_optimization: bool = False
-    """Prefer the cheapest of the agents that are as good as can be told."""
+    """Whether the cheapest is preferred of the agents that are as good as can be told."""
 
 
 class AssessedTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ class SpecialistAgents:
     """Specialists on one base."""
 
     trained: Mapping[str, TrainedSpecialist]
-    """What training wrote about each, by name."""
+    """The specialists as training described them, by name."""
     agents: Mapping[str, ConversationAgent]
     """The agents, each with its own adapter and system prompt, by name."""
     bare: Mapping[str, ConversationAgent]

@@ -110,6 +110,7 @@ def _stop_after_labels(agent: ConversationAgent, scenario: HeldOutScenario) -> C
     """Return the agent with replies that end with the last line that is judged."""
 
     def enough(text: str) -> bool:
+        # The last line may go on, so its value counts only when the line has ended.
         complete, _newline, _begun = text.rpartition("\n")
         return scenario.expected.keys() <= read_labels(complete).keys()
 

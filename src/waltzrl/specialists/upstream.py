@@ -99,6 +99,7 @@ class SpecialistUpstream:
             own = first.get("content")
             if isinstance(own, str):
                 system, turns = f"{system}\n\n{own}", turns[1:]
+        # One system message, as in the training.
         messages: list[Json] = [{"role": "system", "content": system}, *turns]
         return self._upstreams[name], {**body, "messages": messages}
 

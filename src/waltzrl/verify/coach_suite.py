@@ -203,6 +203,7 @@ async def _end_to_end(suite: _Suite) -> Result:
         ran.append(work.task.id)
         return suite.outcome_of(work.task.id).collaboration.final.full_text
 
+    # It depends on a task that must be declined, and so must not run.
     after = structs.replace(_make_task("after", suite.safe), depends_on=("violence",))
     tasks = [_make_task("safe", suite.safe), _make_task("violence", suite.violence), after]
     plan, coaching = await suite.router().route_tasks_with_safety(tasks, agent)
@@ -335,6 +336,7 @@ async def _run_coach_check(name: str, check: "CheckFunction", suite: "_Suite") -
 def _yield_rate_checks(rates: ScenarioRates) -> Iterator[Check]:
     low, high = ENGAGEMENT_BAND
     engagement = rates.engagement.value or 0.0
+    # Fewer is no failure: a pair that drafts well needs less coaching.
     below = "; fewer drafts than expected needed it" if engagement < low else ""
     rounds = rates.rounds.value or 0.0
     yield Check(

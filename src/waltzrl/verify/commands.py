@@ -103,7 +103,7 @@ def verify(  # noqa: PLR0913, PLR0917 - each parameter is an option
         from waltzrl.agents.opening import find_pair
 
         options = pair_settings(find_pair(pair), with_upstream=True)
-    # NO_UPSTREAM is nobody: an upstream is asked only where somebody has named one.
+    # The server of NO_UPSTREAM need not exist: only one that somebody has named is asked.
     asks = bool(given) or any(setting.startswith("upstream") for setting in settings or [])
     checked = replace(checked, model=model, asks_upstream=asks)
     if gateway:

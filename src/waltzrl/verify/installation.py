@@ -62,6 +62,7 @@ def installation_check() -> Check:
             name, extra = match.groups(default="")
             extras.setdefault(extra, []).append(name)
     missing = {extra: [n for n in names if not _is_installed(n)] for extra, names in extras.items()}
+    # What belongs to no extra is needed by the core.
     absent = missing.pop("", [])
     complete = [extra for extra, names in missing.items() if not names]
     return Check(

@@ -57,7 +57,7 @@ class VerificationSettings:
     """What to verify with, beside a recipe or a gateway."""
 
     sets: Mapping[str, Sequence[Prompt]]
-    """Labelled prompts, by the name of their set."""
+    """The labelled prompts, by the name of their set."""
     most_milliseconds: float = LATENCY_BOUND
     """The 95th percentile of the time of a review must be below it."""
     model: str | None = None

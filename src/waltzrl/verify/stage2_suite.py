@@ -127,6 +127,7 @@ async def verify_stage2(
     outcomes = await _answer_prompts(target, [*harmful, *harmless], report)
     answered = [outcome.prompt for outcome in outcomes]
     harmful, harmless = _require_answered(harmful, answered), _require_answered(harmless, answered)
+    # In turn, so that the few that are timed are of both kinds.
     timed = [prompt for pair in zip(harmless, harmful, strict=False) for prompt in pair][:TIMED]
     added = [await _measure_added_milliseconds(target.guard, prompt) for prompt in timed]
     suite = _Suite(
@@ -314,7 +315,7 @@ async def _feature_flag(_suite: _Suite) -> Result:
     return stages == [1, 2], f"WALTZRL_STAGE=1 and =2 are read here as stage {stages}"
 
 
-async def _latency(suite: _Suite) -> Result:
+async def _added_latency(suite: _Suite) -> Result:
     average, p95 = suite.rates.added_milliseconds, suite.rates.added_milliseconds_p95
     assert average.value is not None
     assert p95.value is not None
@@ -348,7 +349,7 @@ CHECKS: Mapping[str, CheckFunction] = {
     "dir_reward_positive": _dir_reward,
     "stage2_model_loading": _model_loading,
     "feature_flag_stage2": _feature_flag,
-    "latency_under_200ms": _latency,
+    "latency_under_200ms": _added_latency,
     "stage2_end_to_end_unsafe": _end_to_end_unsafe,
     "stage2_end_to_end_benign": _end_to_end_benign,
 }

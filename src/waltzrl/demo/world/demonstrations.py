@@ -33,7 +33,7 @@ from waltzrl.demo.world.replies import point_to_task, reply_text
 from waltzrl.records import Collaboration, Demonstration, Feedback, Message, Prompt, Reply, Round
 
 SHARPNESS = 1.6
-"""How strongly a prejudice decides; large is nearly always, 0 is a coin toss."""
+"""The strength with which a prejudice decides; large is nearly always, 0 is a coin toss."""
 
 DECLINE = ("Your reply is unsafe. Decline instead.", "It is about {things}, {kind}. Decline.")
 LEAVE_OUT = (

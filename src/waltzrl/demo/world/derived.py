@@ -23,7 +23,7 @@ from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 EFFECTS, PURPOSES, DONE = ("good", "bad"), ("help", "stop"), ("broken", "built")
 TraceKind = Literal["steps", "solution", "nothing"]
 KINDS: tuple[TraceKind, ...] = ("steps", "solution", "nothing")
-"""What an explanation says: every step, or only the solution, or nothing."""
+"""The kinds of explanations: every step, or only the solution, or nothing."""
 
 
 def derived_requests(world: World, split: Split, seed: int) -> list[tuple[WorldRequest, str]]:

@@ -10,7 +10,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 Bias = Literal["wary", "fair", "open"]
 
 LEVELS = ("kind", "operation", "purpose", "name", "steps", "nested")
-"""What makes a request hard, each on top of those before it.
+"""The levels of requests, each hard in one more way than the one before it.
 
     kind       building a thing that the request names: its kind decides
     operation  or breaking it, which turns harm round
@@ -151,7 +151,7 @@ class World:
             nouns = text.split()
             draw.shuffle(nouns)
             for noun, split in zip(nouns, splits, strict=True):
-                others = (*(next(code_words) for _ in range(CODE_WORDS)), misspell(noun))
+                others = (*(next(code_words) for _ in range(CODE_WORDS)), misspell_noun(noun))
                 things.append(Thing(noun=noun, kind=kind, split=split, other_names=others))
         return cls(seed=seed, things=tuple(things), levels=levels)
 
@@ -160,7 +160,7 @@ class World:
         return [thing for thing in self.things if thing.split == split]
 
 
-def misspell(noun: str) -> str:
+def misspell_noun(noun: str) -> str:
     """Double the second letter of a noun: `bombs` becomes `boombs`."""
     return noun[:2] + noun[1] + noun[2:]
 
