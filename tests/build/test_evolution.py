@@ -17,11 +17,11 @@ from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.errors import InputError
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evolution import CandidateFiles, Cases, EvolutionRun, Trajectory
-from waltzrl.evolution.opening import EvolutionSettings, promote, read_cases
+from waltzrl.evolution.opening import EvolutionSettings, promote_trajectory, read_cases
 from waltzrl.evolution.programs import PROGRAM, ProgramSubject
 from waltzrl.evolution.rule_writer import RuleWriter
 from waltzrl.evolution.rules import BUNDLE, RulesSubject, bundle_text
-from waltzrl.evolution.wording import SENTENCES, SYSTEM, WordingSubject, shipped_wording
+from waltzrl.evolution.wording import SENTENCES, SYSTEM, WordingSubject, read_shipped_wording
 from waltzrl.gateway.bundles import bundle_id
 from waltzrl.gateway.settings import BundleRecipe, bundle_table, load_bundle
 from waltzrl.operations.release.book import ReleaseBook
@@ -165,7 +165,9 @@ def test_a_promoted_recipe_names_its_files_wherever_it_is_read(
     )
     cases = Cases(shown=[], hidden=[], judge=LabelRefusalJudge())
     never = partial(pytest.fail, "promoting needs no pool")
-    path = promote(EvolutionRun(subject, RuleWriter(), cases, never, Path("run")), trajectory)
+    path = promote_trajectory(
+        EvolutionRun(subject, RuleWriter(), cases, never, Path("run")), trajectory
+    )
     table = tomllib.loads(path.read_text())
     place = {
         "rules": lambda: Path(table["rules"][0]),
@@ -243,7 +245,7 @@ def test_the_wording_of_a_model_on_a_server_is_evolved_and_promoted(tmp_path, se
         return LABELS.format(unsafe=str(unsafe).lower())
 
     start = tmp_path / "start"
-    shipped_wording("labels_first").write(start)
+    read_shipped_wording("labels_first").write(start)
     # One sentence of all that may be added is left to add.
     (start / SYSTEM).write_text("\n".join([*OTHERS, (start / SYSTEM).read_text()]))
     with serving({"reviewer": ScriptedPolicy(review)}) as server:

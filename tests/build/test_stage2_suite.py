@@ -13,7 +13,7 @@ from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.gateway.guard_opening import GuardSettings, open_guard
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
-from waltzrl.verify.stage2_suite import CHECKS, Stage2Target, balanced, verify_stage2
+from waltzrl.verify.stage2_suite import CHECKS, Stage2Target, draw_balanced, verify_stage2
 
 REFUSAL = "I'm sorry, but I can't help with that."
 ANSWER = HOLLOW_ANSWERS[0]
@@ -137,9 +137,9 @@ def test_an_added_time_beyond_the_bound_fails():
 
 
 def test_prompts_are_drawn_from_every_category_in_turn():
-    drawn = balanced(PROMPTS, "unsafe", 5)
+    drawn = draw_balanced(PROMPTS, "unsafe", 5)
     assert sorted(prompt.category for prompt in drawn) == [f"unsafe-{n}" for n in range(5)]
-    assert balanced(PROMPTS, "unsafe", 5) == drawn == balanced(PROMPTS[::-1], "unsafe", 5)
+    assert draw_balanced(PROMPTS, "unsafe", 5) == drawn == draw_balanced(PROMPTS[::-1], "unsafe", 5)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from waltzrl.demo.teacher import (
     read_result,
 )
 from waltzrl.demo.world import World
-from waltzrl.demo.world.derived import KINDS, derived_requests, facts, solved
+from waltzrl.demo.world.derived import KINDS, demonstrate_facts, derived_requests, solve_request
 from waltzrl.demo.world.lexicon import Thing
 from waltzrl.demo.world.prompts import WorldRequest, WorldTask
 from waltzrl.evaluation.data import read_solutions
@@ -55,12 +55,12 @@ def request(kind="weapons", operation="build", *, prevented=False):
     ],
 )
 def test_the_solution_follows_from_thing_operation_and_purpose(asked, solution, steps):
-    row = solved(asked, "Good or bad?", "steps")
+    row = solve_request(asked, "Good or bad?", "steps")
     assert (row.solution, row.reasoning_trace) == (solution, steps)
 
 
 def test_only_one_kind_of_explanation_has_every_step():
-    written = [solved(request(), "Good or bad?", kind).reasoning_trace for kind in KINDS]
+    written = [solve_request(request(), "Good or bad?", kind).reasoning_trace for kind in KINDS]
     assert written == [
         "weapons, built, bad, help, bad",
         "the solution is bad",
@@ -80,7 +80,7 @@ def test_questions_of_the_test_are_about_things_that_none_to_learn_from_is_about
         for split, requests in asked.items()
     }
     assert not things["train"] & things["test"]
-    known = {one.collaboration.prompt.request.split()[-1] for one in facts(world, 2)}
+    known = {one.collaboration.prompt.request.split()[-1] for one in demonstrate_facts(world, 2)}
     assert known >= things["train"] | things["test"]
     bad = sum(each.harms[0] for each, _ in asked["test"])
     assert bad == 128  # neither answer is right more often

@@ -14,7 +14,7 @@ from waltzrl.evolution.darwin import (
     SafetyBenchmark,
     SafetyTestCase,
     SEDarwinAgent,
-    threshold_of,
+    read_threshold,
 )
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
@@ -104,10 +104,10 @@ def test_the_three_variables_turn_the_benchmark_on_set_its_threshold_and_block(e
     result, decided, _ = evolving(script, environ=environ)
     assert result.why == "breaker: unsafe candidates in a row: 1"
     assert len(decided) == 2
-    assert threshold_of({}) == 0.9
-    assert threshold_of({"WALTZRL_SAFETY_THRESHOLD": "0.5"}) == 0.5
+    assert read_threshold({}) == 0.9
+    assert read_threshold({"WALTZRL_SAFETY_THRESHOLD": "0.5"}) == 0.5
     with pytest.raises(InputError, match="must be a number from 0 to 1, got '2'"):
-        threshold_of({"WALTZRL_SAFETY_THRESHOLD": "2"})
+        read_threshold({"WALTZRL_SAFETY_THRESHOLD": "2"})
 
 
 @pytest.mark.parametrize("name", ["ENABLE_WALTZRL_SAFETY_BENCHMARKS", "WALTZRL_BLOCK_ON_FAILURE"])

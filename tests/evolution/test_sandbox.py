@@ -178,7 +178,9 @@ def test_the_kernel_stops_what_no_hook_would_see(probe, tmp_path):
     secret.chmod(0o644)
     text = CHILD.read_text()
     unhooked = tmp_path / "child.py"
-    unhooked.write_text(text.replace("        sys.addaudithook(_reporter(send, folders))\n", ""))
+    unhooked.write_text(
+        text.replace("        sys.addaudithook(_make_reporter(send, folders))\n", "")
+    )
     assert unhooked.read_text() != text
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         body = body.replace("{secret!r}", repr(str(secret)))

@@ -24,7 +24,7 @@ from waltzrl.evolution.wording import (
     SYSTEM,
     WordingSubject,
     WordingWriter,
-    shipped_wording,
+    read_shipped_wording,
 )
 from waltzrl.policies import ScriptedPolicy
 
@@ -82,19 +82,19 @@ def test_the_sentence_that_a_policy_needs_is_found(sqlite_url, tmp_path):
             tmp_path,
         )
         budget = Budget(generations=4, candidates=6, target=1.0)
-        result = asyncio.run(run.evolve(shipped_wording("labels_first"), budget))
+        result = asyncio.run(run.evolve(read_shipped_wording("labels_first"), budget))
     assert (result.baseline.score, result.best.score) == (0.0, 1.0)
     assert "A harmless request makes the reply safe" in run.files(result.best).files[SYSTEM]
 
 
 def test_the_files_of_a_set_are_a_wording_of_their_own(tmp_path):
     for name in ("plain", "labels_first"):
-        shipped_wording(name).write(tmp_path / name)
+        read_shipped_wording(name).write(tmp_path / name)
         assert load_wording(str(tmp_path / name)) == load_wording(name)
 
 
 def test_edits_keep_the_format_and_are_the_same_for_a_seed(tmp_path):
-    start = shipped_wording("labels_first")
+    start = read_shipped_wording("labels_first")
     for seed in range(20):
         made = written("revision", seed, start)
         assert made == written("revision", seed, start)
@@ -105,7 +105,7 @@ def test_edits_keep_the_format_and_are_the_same_for_a_seed(tmp_path):
 
 
 def test_two_wordings_are_joined():
-    start = shipped_wording("labels_first")
+    start = read_shipped_wording("labels_first")
     first, second = (
         CandidateFiles(files=dict(start.files) | {SYSTEM: f"{sentence}\n{start.files[SYSTEM]}"})
         for sentence in SENTENCES[:2]
@@ -115,7 +115,7 @@ def test_two_wordings_are_joined():
 
 
 def test_a_wording_without_a_part_is_refused(tmp_path):
-    files = dict(shipped_wording("plain").files)
+    files = dict(read_shipped_wording("plain").files)
     del files["review.md"]
 
     async def open_it():

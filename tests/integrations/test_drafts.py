@@ -18,11 +18,17 @@ BREAD = [{"role": "user", "content": "How do I bake bread?"}]
 
 @given(st.text())
 def test_pieces_are_the_text(text):
-    assert "".join(drafts.pieces(text)) == text
+    assert "".join(drafts.cut_pieces(text)) == text
 
 
 def test_pieces_are_words():
-    assert drafts.pieces("Mix flour\n and water. ") == ["Mix", " flour", "\n and", " water.", " "]
+    assert drafts.cut_pieces("Mix flour\n and water. ") == [
+        "Mix",
+        " flour",
+        "\n and",
+        " water.",
+        " ",
+    ]
 
 
 def test_a_missing_framework_is_named_with_how_to_install_it():
@@ -37,7 +43,7 @@ def test_a_draft_is_revised_without_waiting_and_in_a_loop_alike():
     draft = drafts.reply_of(UNSAFE)
     guard = open_guard(upstream=ScriptedPolicy([REVISED, REVISED]))
     with guard.sync:
-        first = drafts.blocking(drafts.revise, guard, BREAD, draft)
+        first = drafts.run_blocking(drafts.revise, guard, BREAD, draft)
         second = asyncio.run(drafts.revise(guard, BREAD, draft))
     assert [first.text, second.text] == [REVISED, REVISED]
 
@@ -129,15 +135,15 @@ def test_added_usage_leaves_out_the_draft_and_is_zero_when_none_was_added():
 
 def test_a_coroutine_that_waits_is_an_error():
     with pytest.raises(AssertionError, match="suspended"):
-        drafts.blocking(lambda _guard: asyncio.sleep(0), open_guard())
+        drafts.run_blocking(lambda _guard: asyncio.sleep(0), open_guard())
 
 
 def test_calls_block_wait_or_go_to_the_guards_thread():
     guard = open_guard()
-    unsafe = asyncio.run(drafts.call(guard, Guard.assess, INJECTION)).unsafe
+    unsafe = asyncio.run(drafts.call_guard(guard, Guard.assess, INJECTION)).unsafe
     with guard.sync:
-        in_thread = asyncio.run(drafts.call(guard, Guard.assess, INJECTION)).unsafe
-        blocked = drafts.blocking(drafts.call, guard, Guard.assess, INJECTION).unsafe
+        in_thread = asyncio.run(drafts.call_guard(guard, Guard.assess, INJECTION)).unsafe
+        blocked = drafts.run_blocking(drafts.call_guard, guard, Guard.assess, INJECTION).unsafe
     assert (unsafe, in_thread, blocked) == (True, True, True)
 
 
@@ -152,8 +158,8 @@ def test_a_draft_is_awaited_where_its_model_is_asynchronous():
     async def later():
         return "later"
 
-    assert asyncio.run(drafts.drafted(later)) == "later"
-    assert asyncio.run(drafts.drafted(str, "now")) == "now"
+    assert asyncio.run(drafts.await_draft(later)) == "later"
+    assert asyncio.run(drafts.await_draft(str, "now")) == "now"
 
 
 def test_a_message_is_a_turn_and_each_result_in_it_is_one():

@@ -194,7 +194,7 @@ def test_nothing_is_run_that_cannot_be_noted(memory):
 
     executor = Executor(agent, registry(), guard=None)
     graph = TaskGraph([task("a")])
-    schedule = executor._schedule(graph, plan_of(graph), {})
+    schedule = executor._make_schedule(graph, plan_of(graph), {})
     with pytest.raises(StorageError, match="the disk is full"):
         asyncio.run(executor._run(schedule, "p", Broken(memory, "p")))
     assert agent.ran == []

@@ -16,7 +16,7 @@ from waltzrl.specialists import (
     prepare_dataset,
 )
 from waltzrl.specialists.datasets import HeldOutScenario
-from waltzrl.specialists.evaluation import SpecialistResult, passes, total
+from waltzrl.specialists.evaluation import SpecialistResult, add_results, passes_scenario
 
 
 def adapters(folder):
@@ -33,7 +33,7 @@ def test_each_specialist_learns_its_own_lines_and_the_base_knows_none(trained):
     assert measured == ["heavy", "light"]
     assert [(one.name, one.base.value) for one in results] == [("heavy", 0.0), ("light", 0.0)]
     assert all(one.specialist.value >= 0.5 for one in results)  # of two scenarios
-    assert total(results).pairs.n == 4
+    assert add_results(results).pairs.n == 4
 
 
 def test_many_adapters_on_one_base_say_what_each_says_alone(trained):
@@ -119,7 +119,7 @@ def test_the_cost_is_counted_in_steps_and_tokens_and_measured_in_minutes(base, s
 )
 def test_a_scenario_is_passed_if_both_lines_are_there_and_right(reply, passed):
     scenario = HeldOutScenario(prompt="p", expected={"Severity": "minor", "Area": "usability"})
-    assert passes(scenario, reply) is passed
+    assert passes_scenario(scenario, reply) is passed
 
 
 def test_the_gain_counts_pairs():

@@ -21,7 +21,7 @@ import pair_data
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.demo.arms import ComparedRow
 from waltzrl.demo.jobs import ONE_CORE, EvaluationJob, TrainingJob
-from waltzrl.demo.study import training_cost
+from waltzrl.demo.study import read_training_cost
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, rescore
 from waltzrl.evaluation.compare import Difference, compare
 from waltzrl.evaluation.data import write_lines
@@ -372,7 +372,7 @@ def costs(study: Study) -> Iterator[str]:
     yield "| --- | ---: | ---: |"
     for arm, seed in study.trained:
         training = study.training(arm, seed)
-        cost = training_cost(training.folder / WARM_UP if arm == BASE else training.folder)
+        cost = read_training_cost(training.folder / WARM_UP if arm == BASE else training.folder)
         yield f"| {training.name} | {cost.tokens / 1000:.0f} | {cost.seconds / 3600:.2f} |"
 
 

@@ -12,7 +12,7 @@ MAIN = (WALTZ, FROZEN, SINGLE, ONE_MODEL)
 SERVED = WALTZ
 """The pair that `waltzrl serve --demo` serves."""
 MAX_NEW_TOKENS = 72
-"""Longest turn of the demo's agents."""
+"""The length of the longest turn of the demo's agents, in tokens."""
 DESIGNS = ("design-a", "design-b", "design-c")
 """The paper's ablation of the label reward, with the conversation agent frozen."""
 
@@ -52,7 +52,8 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     )
     for rate, kl in (("4e-4", "0.05"), ("8e-4", "0.02"))
 }
-"""What is tried for every training of the main table and of the 2x2x2, as often for each."""
+"""The settings that are tried for every training of the main table and of the 2x2x2, as often for
+each."""
 
 
 CHANGES: Mapping[str, tuple[str, ...]] = {
@@ -91,7 +92,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     ),
     "design-c": ("stages.feedback.reward=unconditioned", "stages.joint.steps=0"),
 }
-"""What each training changes in pair.toml, the training of WaltzRL.
+"""The changes that each training makes in pair.toml, the training of WaltzRL.
 
 `single` is the conversation agent alone. Its rollouts sample fewer tokens, so it has more steps.
 """
@@ -110,12 +111,12 @@ class ComparedRow:
     name: str
     pattern: str
     conversation: str = BASE
-    """Training of the conversation agent."""
+    """The training of the conversation agent."""
     feedback: str = BASE
-    """Training of the feedback agent; of no meaning to a pattern without one."""
+    """The training of the feedback agent; a pattern without one ignores it."""
 
 
-def _pair(name: str, training: str, pattern: str = "collaborate") -> ComparedRow:
+def _make_row(name: str, training: str, pattern: str = "collaborate") -> ComparedRow:
     return ComparedRow(name=name, pattern=pattern, conversation=training, feedback=training)
 
 
@@ -127,10 +128,10 @@ MAIN_ROWS: Sequence[ComparedRow] = (
     ComparedRow(name="single-model RL + safeguard", pattern="safeguard", conversation=SINGLE),
     ComparedRow(name="untrained collaboration", pattern="collaborate"),
     ComparedRow(name="oracle labels", pattern="oracle"),
-    _pair(WALTZRL, WALTZ),
-    _pair("WaltzRL, conversation agent frozen", FROZEN),
-    _pair("WaltzRL, draft only", WALTZ, "base"),
-    _pair("WaltzRL, best of 3 drafts", WALTZ, "best-of-3"),
+    _make_row(WALTZRL, WALTZ),
+    _make_row("WaltzRL, conversation agent frozen", FROZEN),
+    _make_row("WaltzRL, draft only", WALTZ, "base"),
+    _make_row("WaltzRL, best of 3 drafts", WALTZ, "best-of-3"),
     ComparedRow(
         name="single-model RL + WaltzRL's reviewer",
         pattern="safeguard",
@@ -138,7 +139,7 @@ MAIN_ROWS: Sequence[ComparedRow] = (
         feedback=WALTZ,
     ),
     ComparedRow(name="linear guard in the loop", pattern="guard-loop"),
-    _pair("one model in both roles", ONE_MODEL),
+    _make_row("one model in both roles", ONE_MODEL),
 )
 """The paper's eight rows, in its order, and ours."""
 CELL_ROWS: Mapping[Cell, str] = {
@@ -148,21 +149,23 @@ CELL_ROWS: Mapping[Cell, str] = {
 STUDY_TABLES: Mapping[str, Sequence[ComparedRow]] = {
     "Main rows": MAIN_ROWS,
     "Reward x lambda x replay": [
-        _pair(name, cell_training(cell)) for cell, name in CELL_ROWS.items()
+        _make_row(name, cell_training(cell)) for cell, name in CELL_ROWS.items()
     ],
     "The paper's reward designs, stage 1 alone": [
-        _pair(f"design {name[-1].upper()}", name) for name in DESIGNS
+        _make_row(f"design {name[-1].upper()}", name) for name in DESIGNS
     ],
 }
-"""What the study measures with every seed, by the titles of its tables."""
+"""The rows that the study measures with every seed, by the titles of its tables."""
 TUNING_TABLES: Mapping[str, Sequence[ComparedRow]] = {
     name: [
-        _pair(f"{name}@{setting}", f"{name}@{setting}", "base" if name == SINGLE else "collaborate")
+        _make_row(
+            f"{name}@{setting}", f"{name}@{setting}", "base" if name == SINGLE else "collaborate"
+        )
         for setting in SETTINGS
     ]
     for name in dict.fromkeys([*MAIN, *map(cell_training, CELLS)])
 }
-"""What is measured on the validation set, with seeds of its own, to choose settings."""
+"""The rows that are measured on the validation set, with seeds of its own, to choose settings."""
 
 UNTRAINED = "untrained collaboration"
 PAPER_CLAIMS: Sequence[StudyClaim] = (

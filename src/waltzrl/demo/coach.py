@@ -40,10 +40,10 @@ from waltzrl.training.recipe import load_recipe
 
 Arm = Literal["with", "without"]
 ARMS: tuple[Arm, ...] = ("with", "without")
-"""In this order, so that nothing remembered of the letters without examples is shown as one."""
+"""The order of the arms: nothing remembered of the letters without examples is shown as one."""
 MAX_ROUNDS = 3
 MAX_NEW_TOKENS = 24
-"""Longest revision."""
+"""The length of the longest revision, in tokens."""
 AGENT = "letter_agent"
 LETTER = "letter"
 CONCURRENCY = 64
@@ -57,7 +57,7 @@ class LetterOutcome:
     right: bool
     declined: bool
     misled: bool
-    """The first revision named a wrong office."""
+    """Whether the first revision named a wrong office."""
 
     @classmethod
     def of(cls, collaboration: Collaboration, subject: Subject) -> "LetterOutcome":
@@ -76,7 +76,7 @@ class LetterOutcome:
 
 
 Outcomes = Mapping[str, LetterOutcome]
-"""By the id of the letter."""
+"""The outcomes of letters, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +84,12 @@ class CoachSettings:
     """Sizes of the demo."""
 
     known: int = 150
-    """Subjects of which the memory holds one letter."""
+    """The number of subjects of which the memory holds one letter."""
     new: int = 75
-    """Subjects of which it holds none."""
+    """The number of subjects of which the memory holds none."""
     demonstrations: int = 10_000
     changes: tuple[str, ...] = ()
-    """To the recipe of the training."""
+    """Changes of the training's recipe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +97,17 @@ class CoachRow:
     """What became of some letters in one arm."""
 
     letters: str
-    """`known` subjects or `new` ones."""
+    """The group of letters: `known` subjects or `new` ones."""
     arm: Arm
     rounds: Estimate
-    """Revisions until a reply was accepted, or the letter declined."""
+    """The number of revisions until a reply was accepted, or the letter declined."""
     one_round: Estimate
-    """Share that had a right reply after one revision."""
+    """The share of letters that had a right reply after one revision."""
     success: Estimate
-    """Share that had a right reply in the end."""
+    """The share of letters that had a right reply in the end."""
     declined: Estimate
     misled: Estimate
-    """Share whose first revision named a wrong office."""
+    """The share of letters whose first revision named a wrong office."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class CoachDifference:
     metric: str
     change: Estimate
     p_value: float
-    """McNemar's exact test; of rounds, the sign test."""
+    """The p-value of McNemar's exact test; of the sign test where the metric is rounds."""
 
 
 class CoachDemo:
@@ -137,10 +137,10 @@ class CoachDemo:
 
     def write_data(self) -> None:
         """Write demonstrations, and letters like theirs."""
-        self._file("letters").parent.mkdir(parents=True, exist_ok=True)
+        self._data_file("letters").parent.mkdir(parents=True, exist_ok=True)
         count = self._settings.demonstrations
         demonstrations = referral_demonstrations(self._learned, count, self.seed)
-        write_lines(self._file("demonstrations"), list(demonstrations))
+        write_lines(self._data_file("demonstrations"), list(demonstrations))
         letters = [
             Prompt(
                 id=subject.name,
@@ -149,15 +149,15 @@ class CoachDemo:
             )
             for number, subject in enumerate(self._learned)
         ]
-        write_lines(self._file("letters"), letters)
+        write_lines(self._data_file("letters"), letters)
 
     @property
     def training(self) -> TrainingJob:
         """Teach the conversation agent to use examples and advice."""
         overrides = [
             f"seed={self.seed}",
-            f"data.prompts={[str(self._file('letters'))]}",
-            f"data.demonstrations={[str(self._file('demonstrations'))]}",
+            f"data.prompts={[str(self._data_file('letters'))]}",
+            f"data.demonstrations={[str(self._data_file('demonstrations'))]}",
             *self._settings.changes,
         ]
         with as_file(files(__package__) / "coach.toml") as path:
@@ -182,7 +182,9 @@ class CoachDemo:
         Returns:
             Results of the measured letters.
         """
-        fill, measured = self._letters(0, "known"), self._letters(1, "known", "new")
+        # The measured letters have another phrasing, so that no example has the text of the
+        # request.
+        fill, measured = self._write_letters(0, "known"), self._write_letters(1, "known", "new")
         total = len(fill) + len(ARMS) * len(measured)
         answered = 0
 
@@ -192,6 +194,8 @@ class CoachDemo:
             answered += 1
             report(answered, total)
             subject = self._register.subject(work.task.description)
+            # The number in the id chooses the phrasing, so that a task that is run again gets the
+            # same draft.
             return subject.steps(int(work.task.id.rpartition("-")[2]))
 
         pattern = partial(guarded, max_rounds=MAX_ROUNDS)
@@ -214,17 +218,18 @@ class CoachDemo:
             graph = TaskGraph(letters)
             plan = Router(registry, seed=self.seed).route(graph)
             await executor.run(graph, plan, plan_id=name)
-            return {task.id: self._outcome(memory, name, task) for task in letters}
+            return {task.id: self._read_outcome(memory, name, task) for task in letters}
 
-        with self._memory() as memory:
+        with self._open_memory() as memory:
             await run_plan("fill", fill, examples=False)
             return {arm: await run_plan(arm, measured, examples=arm == "with") for arm in ARMS}
 
     def measure(self, outcomes: Mapping[Arm, Outcomes]) -> list[CoachRow]:
         """Count what became of the letters."""
         return [
-            _row(letters, arm, self._of(letters, outcomes[arm]))
+            _count_outcomes(letters, arm, self._select_outcomes(letters, outcomes[arm]))
             for letters in self.subjects
+            # A reader looks for the baseline first.
             for arm in reversed(ARMS)
         ]
 
@@ -233,10 +238,10 @@ class CoachDemo:
         return [
             each
             for letters in self.subjects
-            for each in _differences(
+            for each in _compare_outcomes(
                 letters,
-                self._of(letters, outcomes["without"]),
-                self._of(letters, outcomes["with"]),
+                self._select_outcomes(letters, outcomes["without"]),
+                self._select_outcomes(letters, outcomes["with"]),
             )
         ]
 
@@ -250,7 +255,7 @@ class CoachDemo:
         write_json(self.folder / "coach.json", table)
         return table
 
-    def _letters(self, phrasing: int, *groups: str) -> list[Task]:
+    def _write_letters(self, phrasing: int, *groups: str) -> list[Task]:
         return [
             Task(
                 id=f"{group}-{number}",
@@ -262,17 +267,17 @@ class CoachDemo:
             for number, subject in enumerate(self.subjects[group])
         ]
 
-    def _outcome(self, memory: SafetyMemory, plan: str, task: Task) -> LetterOutcome:
+    def _read_outcome(self, memory: SafetyMemory, plan: str, task: Task) -> LetterOutcome:
         evaluation = memory.evaluation(f"{plan}/{task.id}")
         assert evaluation is not None
         assert evaluation.collaboration is not None
         return LetterOutcome.of(evaluation.collaboration, self._register.subject(task.description))
 
-    def _of(self, letters: str, outcomes: Outcomes) -> list[LetterOutcome]:
+    def _select_outcomes(self, letters: str, outcomes: Outcomes) -> list[LetterOutcome]:
         return [outcomes[f"{letters}-{number}"] for number in range(len(self.subjects[letters]))]
 
     @contextmanager
-    def _memory(self) -> Iterator[SafetyMemory]:
+    def _open_memory(self) -> Iterator[SafetyMemory]:
         url = f"sqlite:///{self.folder}/memory.db"
         config = MemoryConfig(url=url, subject_key=self.folder / "memory.key")
         engine = open_database(url)
@@ -281,11 +286,11 @@ class CoachDemo:
         finally:
             engine.dispose()
 
-    def _file(self, name: str) -> Path:
+    def _data_file(self, name: str) -> Path:
         return self.folder / "data" / f"{name}.jsonl"
 
 
-def _row(letters: str, arm: Arm, outcomes: Sequence[LetterOutcome]) -> CoachRow:
+def _count_outcomes(letters: str, arm: Arm, outcomes: Sequence[LetterOutcome]) -> CoachRow:
     n = len(outcomes)
     return CoachRow(
         letters=letters,
@@ -298,12 +303,14 @@ def _row(letters: str, arm: Arm, outcomes: Sequence[LetterOutcome]) -> CoachRow:
     )
 
 
-def _differences(
+def _compare_outcomes(
     letters: str, without: Sequence[LetterOutcome], with_examples: Sequence[LetterOutcome]
 ) -> Iterator[CoachDifference]:
     both = list(zip(without, with_examples, strict=True))
     fewer = sum(second.rounds < first.rounds for first, second in both)
     more = sum(second.rounds > first.rounds for first, second in both)
+    # The sign test is McNemar's test of which arm took fewer rounds; equal rounds count for
+    # neither.
     signs = Pairs(both=0, first_only=more, second_only=fewer, neither=len(both) - more - fewer)
     yield CoachDifference(
         letters=letters,

@@ -17,11 +17,11 @@ from waltzrl.store.memory.safety import SafetyMemory
 
 FIRST_QUESTIONS = 800
 QUESTIONS = 64
-"""Between two checks of a release."""
+"""The number of questions between two checks of a release."""
 RECORDER_SECONDS = 2.0
-"""Until everything that was served is in the memory."""
+"""The time until everything that was served is in the memory."""
 MOST_QUESTIONS = 20_000
-"""Until a release must be over."""
+"""The number of questions by which a release must be over."""
 TERMS = {
     "pair": "a conversation agent, and a feedback agent that reviews its replies",
     "bundle": "what serves: a pair with its rules and thresholds, under one id",
@@ -84,8 +84,8 @@ class FlywheelRun:
         self._say(f"the gate passed: {self._book.history(release.id)[0].why}")
         ended = await self._follow(release)
         if ended.state != "full":
-            raise PolicyError(f"the release ended {ended.state}: {self._why()}")
-        self.summary["release"] = self._end_of(ended)
+            raise PolicyError(f"the release ended {ended.state}: {self._read_reason()}")
+        self.summary["release"] = self._render_end(ended)
         return ended
 
     async def drill(self) -> Release:
@@ -101,8 +101,8 @@ class FlywheelRun:
         release = await asyncio.to_thread(self._story.release_bad_bundle, self._book)
         ended = await self._follow(release)
         if ended.state != "rolled_back":
-            raise PolicyError(f"the bad bundle ended {ended.state}: {self._why()}")
-        self.summary["drill"] = self._end_of(ended)
+            raise PolicyError(f"the bad bundle ended {ended.state}: {self._read_reason()}")
+        self.summary["drill"] = self._render_end(ended)
         self.summary["served"] = f"{self._users.asked} questions, {self._users.failed} failed"
         return ended
 
@@ -116,15 +116,15 @@ class FlywheelRun:
             while asked < MOST_QUESTIONS:
                 moves = await asyncio.to_thread(self._book.history, release.id)
                 for move in moves[printed:]:
-                    self._say(_line(move))
+                    self._say(_render_transition(move))
                 printed = len(moves)
                 current = await asyncio.to_thread(self._book.release, release.id)
                 if current is not None and await asyncio.to_thread(self._is_over, current):
                     return current
                 await self._users.ask(QUESTIONS)
                 asked += QUESTIONS
-                report(asked, None, await asyncio.to_thread(self._why))
-        raise PolicyError(f"the release is not over after {asked} questions: {self._why()}")
+                report(asked, None, await asyncio.to_thread(self._read_reason))
+        raise PolicyError(f"the release is not over after {asked} questions: {self._read_reason()}")
 
     def _is_over(self, release: Release) -> bool:
         """Return whether the release has ended, and the gateway has noticed how."""
@@ -134,13 +134,13 @@ class FlywheelRun:
             for notice in notices
         )
 
-    def _why(self) -> str:
+    def _read_reason(self) -> str:
         """Return what the newest release waits for."""
         view = self._book.view()
         return view.decision.why if view is not None and view.decision is not None else "unknown"
 
-    def _end_of(self, release: Release) -> str:
-        return _line(self._book.history(release.id)[-1])
+    def _render_end(self, release: Release) -> str:
+        return _render_transition(self._book.history(release.id)[-1])
 
 
 @asynccontextmanager
@@ -167,6 +167,6 @@ async def running_flywheel(
             await users.aclose()
 
 
-def _line(move: Transition) -> str:
+def _render_transition(move: Transition) -> str:
     to = place(move.after, move.percentage)
     return f"release {move.release}: {move.action} -> {to}: {move.why}"

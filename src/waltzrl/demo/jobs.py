@@ -29,7 +29,7 @@ class TrainingJob:
     recipe: Recipe
     folder: Path
     judge: MakeJudge | None = None
-    """Of the rollouts; None for the one that the recipe names."""
+    """Makes the judge of the rollouts; None for the one that the recipe names."""
 
     @property
     def agents(self) -> Path:
@@ -73,9 +73,9 @@ class CalibrationJob:
     name: str
     feedback: FeedbackConfig
     rows: tuple[Path, ...]
-    """Folders of evaluations."""
+    """The folders of the evaluations."""
     pattern: str
-    """Whose drafts are taken."""
+    """The pattern whose drafts are taken."""
 
     async def run(self, report: Callable[[int, int], None]) -> None:
         resolve_compute(ONE_CORE)
@@ -89,6 +89,7 @@ class CalibrationJob:
             for row in read_rows(folder)
             if row.judged is not None and row.pattern == self.pattern
         ]
+        # Sorted by kind, every fourth draft is a quarter of each kind.
         drafts.sort(key=lambda draft: (draft.right_refusal, draft.over_refusal))
         held_out = [draft for n, draft in enumerate(drafts) if n % 4]
         calibration = await measure_reviewer(self.feedback, drafts[::4], held_out)

@@ -54,13 +54,13 @@ class DemoSize:
         default_factory=lambda: {"train": 3000, "validation": 360, "test": 960}
     )
     general: int = 250
-    """General questions to train on, and as many to measure on."""
+    """The number of general questions to train on; as many are measured on."""
     levels: tuple[str, ...] = LEVELS
-    """Of the world."""
+    """The levels of the world."""
     base_changes: tuple[str, ...] = ()
-    """Of base.toml, such as a smaller number of steps."""
+    """Changes of base.toml, such as a smaller number of steps."""
     pair_changes: tuple[str, ...] = ()
-    """Of every training after it."""
+    """Changes of every training after the base."""
 
 
 FULL = DemoSize()
@@ -140,13 +140,14 @@ class PaperDemo:
         start = f"models.base={self.base.agents / CONVERSATION}"
         changes = [start, *changes_of(name), *self._size.pair_changes]
         recipe = self.recipe("pair.toml", prompts, changes)
+        # Not the judge itself: it is made in the process of the job.
         judge = partial(world_judge, self.seed, TRAINING_NOISE)
         return TrainingJob(name=name, recipe=recipe, folder=self.folder / name, judge=judge)
 
     @property
     def guard_drafts(self) -> EvaluationJob:
         """Drafts of the initial model on training prompts, to fit the word guards on."""
-        return self._evaluation((BASE, BASE), ("base",), ("guard",), self.folder / "guard")
+        return self._make_evaluation((BASE, BASE), ("base",), ("guard",), self.folder / "guard")
 
     def fit_guard(self) -> None:
         """Fit a word guard for each label on the judged drafts."""
@@ -154,19 +155,20 @@ class PaperDemo:
         texts = [(j.collaboration.prompt.request, j.collaboration.draft.text) for j in judged]
         verdicts = [j.verdicts[0] for j in judged]
         labels = ([v.unsafe is True for v in verdicts], [v.overrefuses is True for v in verdicts])
-        self._guard.mkdir(exist_ok=True)
+        self._guard_folder.mkdir(exist_ok=True)
         for name, flags in zip(GUARDED_LABELS, labels, strict=True):
-            LinearGuard.fit(texts, flags, seed=self.seed).save(self._guard / f"{name}.json")
+            LinearGuard.fit(texts, flags, seed=self.seed).save(self._guard_folder / f"{name}.json")
 
     def evaluations(
         self, rows: Sequence[ComparedRow], sets: Sequence[str] = MEASURED
     ) -> list[EvaluationJob]:
         """Return what measures the rows on some sets, one job for each pair of agents."""
+        # Rows of the same agents are one job, which loads them once.
         patterns: dict[tuple[str, str], list[str]] = {}
         for row in rows:
             patterns.setdefault((row.conversation, row.feedback), []).append(row.pattern)
         return [
-            self._evaluation(pair, tuple(played), sets, self._rows_folder(*pair))
+            self._make_evaluation(pair, tuple(played), sets, self._rows_folder(*pair))
             for pair, played in patterns.items()
         ]
 
@@ -212,7 +214,7 @@ class PaperDemo:
         name = "evaluation" if feedback == conversation else f"evaluation-with-{feedback}"
         return self.folder / conversation / name
 
-    def _evaluation(
+    def _make_evaluation(
         self, pair: tuple[str, str], patterns: tuple[str, ...], sets: Sequence[str], folder: Path
     ) -> EvaluationJob:
         conversation, feedback = map(self.training, pair)
@@ -220,7 +222,7 @@ class PaperDemo:
             patterns=patterns,
             conversation=str(conversation.agents / CONVERSATION),
             feedback=str(feedback.agents / FEEDBACK),
-            guard=str(self._guard) if "guard-loop" in patterns else None,
+            guard=str(self._guard_folder) if "guard-loop" in patterns else None,
             wording="tiny",
             max_new_tokens=MAX_NEW_TOKENS,
             concurrency=128,
@@ -241,5 +243,5 @@ class PaperDemo:
         return self.data / f"{name}.jsonl"
 
     @property
-    def _guard(self) -> Path:
+    def _guard_folder(self) -> Path:
         return self.folder / "guard" / "weights"

@@ -22,13 +22,13 @@ from waltzrl.verify.opening import VerificationSettings
 from waltzrl.verify.stage2_suite import Stage2Target
 
 TRAINED = Path("runs/demo")
-"""Folder of `waltzrl demo`."""
+"""The folder of `waltzrl demo`."""
 PAIR = f"{SERVED}/agents"
-"""Folder of the pair that the demo's table calls WaltzRL, relative to a seed's."""
+"""The folder of the pair that the demo's table calls WaltzRL, relative to a seed's."""
 HARMFUL_KINDS = ("weapons", "malware", "frauds")
-"""Of the things in the unsafe scenarios, in turn."""
+"""The kinds of the things in the unsafe scenarios, in turn."""
 VERIFIED = 40
-"""Prompts that `waltzrl verify --demo` reviews."""
+"""The number of prompts that `waltzrl verify --demo` reviews."""
 
 
 def demo_settings(folder: Path) -> Table:
@@ -37,7 +37,7 @@ def demo_settings(folder: Path) -> Table:
     Raises:
         InputError: there is no trained pair.
     """
-    agents = _seed(folder) / PAIR
+    agents = _find_trained_seed(folder) / PAIR
     options = {"wording": "tiny", "max_new_tokens": MAX_NEW_TOKENS}
     return {
         "stage": 2,
@@ -64,7 +64,7 @@ def example_prompt(folder: Path) -> str:
     Raises:
         InputError: there is no trained pair.
     """
-    prompts = read_prompts(_seed(folder) / "data" / "test.jsonl")
+    prompts = read_prompts(_find_trained_seed(folder) / "data" / "test.jsonl")
     return next(prompt for prompt in prompts if prompt.label == "unsafe").messages[-1].content
 
 
@@ -74,7 +74,7 @@ def demo_pair(folder: Path) -> Path:
     Raises:
         InputError: there is no trained pair.
     """
-    return _seed(folder) / PAIR
+    return _find_trained_seed(folder) / PAIR
 
 
 def open_demo_guard(folder: Path, settings: GuardSettings) -> Guard:
@@ -97,7 +97,7 @@ def demo_scenarios(folder: Path) -> list[Scenario]:
     Raises:
         InputError: there is no trained pair.
     """
-    seed = int(_seed(folder).name.removeprefix("seed-"))
+    seed = int(_find_trained_seed(folder).name.removeprefix("seed-"))
     world, draw = World.create(seed), random.Random(f"scenarios/{seed}")
     scenarios: list[Scenario] = []
     counts: dict[Kind, int] = {"safe": 30, "borderline": 15, "unsafe": 5}
@@ -108,6 +108,7 @@ def demo_scenarios(folder: Path) -> list[Scenario]:
             asked = HARMFUL_KINDS[len(scenarios) % len(HARMFUL_KINDS)]
             wanted = request.label == "unsafe" and thing.kind == asked
             if kind != "unsafe":
+                # What is borderline only sounds harmful.
                 wanted = request.label == "benign" and request.frightening is (kind == "borderline")
             if wanted:
                 name = f"world/test/{len(scenarios)}"
@@ -127,7 +128,7 @@ def demo_verification(folder: Path, most_milliseconds: float) -> VerificationSet
     Raises:
         InputError: there is no trained pair.
     """
-    data = _seed(folder) / "data"
+    data = _find_trained_seed(folder) / "data"
     question = read_prompts(data / "general-test.jsonl")[0]
     return VerificationSettings(
         sets={"demo": drawn(read_prompts(data / "test.jsonl"), VERIFIED)},
@@ -143,7 +144,7 @@ def demo_target(folder: Path, guard: Guard, most_milliseconds: float) -> Stage2T
     Raises:
         InputError: there is no trained pair.
     """
-    seed = _seed(folder)
+    seed = _find_trained_seed(folder)
     world = World.create(int(seed.name.removeprefix("seed-")))
     draw, reader = random.Random("verify"), RequestReader(world)
 
@@ -161,7 +162,7 @@ def demo_target(folder: Path, guard: Guard, most_milliseconds: float) -> Stage2T
     )
 
 
-def _seed(folder: Path) -> Path:
+def _find_trained_seed(folder: Path) -> Path:
     trained = sorted(path for path in folder.glob("seed-*") if (path / PAIR / FEEDBACK).is_dir())
     if not trained:
         raise InputError(

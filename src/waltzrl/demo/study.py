@@ -50,7 +50,7 @@ from waltzrl.foundation.jsonl import read_objects
 from waltzrl.training.settings import ImitationStage
 
 TUNING_SEED = 1000
-"""First of the seeds that settings are chosen on; the study's own begin at 0."""
+"""The first of the seeds that settings are chosen on; the study's own begin at 0."""
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
@@ -61,7 +61,7 @@ class StudyPlan:
     tables: Mapping[str, Sequence[ComparedRow]]
     sets: tuple[str, ...]
     factorial: bool
-    """One table is the 2x2x2, and the main rows are tested against WaltzRL."""
+    """Whether one table is the 2x2x2, and the main rows are tested against WaltzRL."""
     size: DemoSize = FULL
 
     @property
@@ -74,7 +74,9 @@ class StudyPlan:
     def identity(self) -> StudyIdentity:
         tables = {title: tuple(row.name for row in rows) for title, rows in self.tables.items()}
         identity = StudyIdentity(
-            world=_digest(_world_lines()), recipes=_digest(self._recipe_lines()), tables=tables
+            world=_digest_lines(_sample_world()),
+            recipes=_digest_lines(self._yield_recipe_lines()),
+            tables=tables,
         )
         if not self.factorial:
             return identity
@@ -86,7 +88,7 @@ class StudyPlan:
             claims=tuple(PAPER_CLAIMS),
         )
 
-    def _recipe_lines(self) -> Iterator[bytes]:
+    def _yield_recipe_lines(self) -> Iterator[bytes]:
         for file in ("base.toml", "pair.toml"):
             yield (files(__package__) / file).read_bytes()
         for row in self.rows:
@@ -106,11 +108,12 @@ class SeedJob:
     seed: int
     plan: StudyPlan
     table: str
-    """Title of one of the plan's tables; what an earlier table measured is not measured again."""
+    """The title of one of the plan's tables; what an earlier table measured is not measured
+    again."""
     folder: Path
-    """Of the study."""
+    """The folder of the study."""
     keep: bool = False
-    """Leave data and weights in `work`."""
+    """Whether data and weights are left in `work`."""
 
     @property
     def name(self) -> str:
@@ -128,6 +131,7 @@ class SeedJob:
             else:
                 progress.skip(part.size)
             if not self.keep:
+                # Every other training starts from the base, those of later tables too.
                 needed = {BASE}.union(*(later.trainings for later in parts[place + 1 :]))
                 for name in part.trainings.keys() - needed:
                     shutil.rmtree(self._work / name, ignore_errors=True)
@@ -152,7 +156,7 @@ class SeedJob:
         for pair, rows in pairs.items():
             earlier = {name for part in parts for name in part.trainings}
             trainings = {
-                name: 0.0 if name in earlier else _size(demo.training(name))
+                name: 0.0 if name in earlier else _estimate_size(demo.training(name))
                 for name in dict.fromkeys((BASE, *pair))
             }
             parts.append(_Part(rows=rows, trainings=trainings, measuring=prompts * len(rows)))
@@ -171,9 +175,9 @@ class SeedJob:
             demo.fit_guard()
         (evaluation,) = demo.evaluations(part.rows, self.plan.sets)
         await progress.run(evaluation, part.measuring)
-        results = results or SeedResults(_prompts(demo, self.plan.sets))
+        results = results or SeedResults(_read_seed_prompts(demo, self.plan.sets))
         trained = {
-            name: training_cost(demo.training(name).folder)
+            name: read_training_cost(demo.training(name).folder)
             for name in part.trainings
             if name != BASE
         }
@@ -202,7 +206,8 @@ class _Part:
 
     rows: Sequence[ComparedRow]
     trainings: Mapping[str, float]
-    """That they need, with their sizes; 0 where an earlier part has the same training."""
+    """The trainings that the rows need, with their sizes; 0 where an earlier part has the same
+    training."""
     measuring: float
 
     @property
@@ -229,7 +234,7 @@ class _Progress:
         self._report(round(self._done + within), round(self._total))
 
 
-def _size(training: TrainingJob) -> float:
+def _estimate_size(training: TrainingJob) -> float:
     """Return thousands of prompts; imitating a demonstration takes about a fifth of a rollout."""
     return sum(
         stage.steps * stage.batch_size / 5000
@@ -239,7 +244,7 @@ def _size(training: TrainingJob) -> float:
     )
 
 
-def training_cost(folder: Path) -> TrainingCost:
+def read_training_cost(folder: Path) -> TrainingCost:
     """Return what a training in a folder took."""
     steps = [fields for _, fields in read_objects(folder / "metrics.jsonl")]
 
@@ -252,7 +257,7 @@ def training_cost(folder: Path) -> TrainingCost:
     )
 
 
-def _prompts(demo: PaperDemo, sets: Sequence[str]) -> SeedPrompts:
+def _read_seed_prompts(demo: PaperDemo, sets: Sequence[str]) -> SeedPrompts:
     prompts = read_sets([str(demo.file(name)) for name in sets])
     return SeedPrompts(
         seed=demo.seed,
@@ -262,7 +267,7 @@ def _prompts(demo: PaperDemo, sets: Sequence[str]) -> SeedPrompts:
     )
 
 
-def _world_lines() -> Iterator[bytes]:
+def _sample_world() -> Iterator[bytes]:
     """Yield a sample of the world: what is in it changes if the world does."""
     world = World.create(0)
     yield world_judge(0, TRAINING_NOISE).name.encode()
@@ -274,8 +279,9 @@ def _world_lines() -> Iterator[bytes]:
     yield shown.replace(b',"doubtful":false', b"")
 
 
-def _digest(lines: Iterator[bytes]) -> str:
+def _digest_lines(lines: Iterator[bytes]) -> str:
     digest = hashlib.sha256()
     for line in lines:
+        # With its length before it, a line cannot be confused with two shorter ones.
         digest.update(len(line).to_bytes(8, "big") + line)
     return digest.hexdigest()[:12]

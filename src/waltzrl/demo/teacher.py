@@ -23,7 +23,13 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.exports import CONVERSATION
 from waltzrl.demo.jobs import ONE_CORE, TrainingJob
 from waltzrl.demo.world import World
-from waltzrl.demo.world.derived import KINDS, demonstration, derived_requests, facts, solved
+from waltzrl.demo.world.derived import (
+    KINDS,
+    demonstrate_draft,
+    demonstrate_facts,
+    derived_requests,
+    solve_request,
+)
 from waltzrl.demo.world.prompts import WorldRequest
 from waltzrl.evaluation.data import SolvedQuestion, read_solutions, write_lines
 from waltzrl.evaluation.data.solutions import CLOSING
@@ -38,10 +44,11 @@ from waltzrl.training.recipe import Recipe, load_recipe
 
 Arm = Literal["plain", "untrained", "trained"]
 ARMS: tuple[Arm, ...] = ("plain", "untrained", "trained")
-"""What the student learns from: bare solutions, or those of an untrained or a trained teacher."""
+"""The arms: a student learns from bare solutions, or from those of an untrained or a trained
+teacher."""
 EXPLANATIONS = "explanations.jsonl"
 BATCH = 64
-"""Demonstrations in a step of a student."""
+"""The number of demonstrations in a step of a student."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +56,15 @@ class TeacherDemoSettings:
     """Sizes of the demo."""
 
     questions: int = 480
-    """To learn from; there are 640."""
+    """The number of questions to learn from; there are 640."""
     tested: int = 128
-    """Of 256."""
+    """The number of questions in the test; there are 256."""
     repeats: int = 4
-    """Of each of the 64 facts."""
+    """The number of demonstrations of each of the 64 facts."""
     student_tokens: int = 200_000
-    """That every student reads: prompts and replies."""
+    """The number of tokens that every student reads: prompts and replies."""
     changes: tuple[str, ...] = ()
-    """To the recipe of the teacher."""
+    """Changes of the teacher's recipe."""
 
 
 class TeacherSeedResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +72,11 @@ class TeacherSeedResult(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     right: Mapping[str, Sequence[bool]]
-    """By arm: [tested] whether the student's answer is right."""
+    """[tested] Whether each of the student's answers is right, by arm."""
     tokens: Mapping[str, int]
-    """By arm: what the student read."""
+    """The number of tokens that the student read, by arm."""
     in_steps: Mapping[str, float]
-    """By teacher: share of the explanations that have every step, and all right."""
+    """The share of the explanations that have every step, and all right, by teacher."""
 
     def accuracy(self, arm: str) -> float:
         return fmean(self.right[arm])
@@ -98,20 +105,20 @@ class TeacherSeedJob:
         parts = 2 + len(ARMS)
         taught, teachers = 0, ("untrained", "trained")
         for teacher in teachers:
-            await self._teacher(teacher).run(lambda done, total: None)
+            await self._make_teacher_job(teacher).run(lambda done, total: None)
             report(taught := taught + 1, parts)
         right: dict[str, list[bool]] = {}
         tokens: dict[str, int] = {}
         for arm in ARMS:
-            student, tokens[arm] = self._student(arm)
+            student, tokens[arm] = self._make_student_job(arm)
             await student.run(lambda done, total: None)
-            right[arm] = await self._answers(student.agents, tested)
+            right[arm] = await self._check_answers(student.agents, tested)
             report(taught := taught + 1, parts)
         result = TeacherSeedResult(
             seed=self.seed,
             right=right,
             tokens=tokens,
-            in_steps={teacher: self._in_steps(teacher) for teacher in teachers},
+            in_steps={teacher: self._share_in_steps(teacher) for teacher in teachers},
         )
         write_json(self.result_file, msgspec.to_builtins(result))
 
@@ -119,88 +126,91 @@ class TeacherSeedJob:
         """Write what is learnt from; return what is tested."""
         (self.folder / "data").mkdir(parents=True, exist_ok=True)
         draw = random.Random(f"traces/{self.seed}")
-        rows = [solved(*asked, draw.choice(KINDS)) for asked in self._asked()]
-        write_lines(self._file("solutions"), rows)
-        write_lines(self._file("facts"), self._facts())
+        rows = [solve_request(*asked, draw.choice(KINDS)) for asked in self._list_questions()]
+        write_lines(self._data_file("solutions"), rows)
+        write_lines(self._data_file("facts"), self._demonstrate_facts())
         tested = derived_requests(self._world, "test", self.seed)[: self.settings.tested]
-        return [solved(*asked, "nothing") for asked in tested]
+        return [solve_request(*asked, "nothing") for asked in tested]
 
     @property
     def _world(self) -> World:
         return World.create(self.seed)
 
-    def _asked(self) -> list[tuple[WorldRequest, str]]:
+    def _list_questions(self) -> list[tuple[WorldRequest, str]]:
         """Return the questions to learn from."""
         return derived_requests(self._world, "train", self.seed)[: self.settings.questions]
 
-    def _facts(self) -> Iterator[Demonstration]:
-        return facts(self._world, self.settings.repeats)
+    def _demonstrate_facts(self) -> Iterator[Demonstration]:
+        return demonstrate_facts(self._world, self.settings.repeats)
 
-    def _teacher(self, name: str) -> TrainingJob:
+    def _make_teacher_job(self, name: str) -> TrainingJob:
         """Return the run that writes the explanations; the untrained one's also makes the base."""
+        # One recipe has the stages of both: each teacher leaves one of them out.
         unneeded = "stages.teacher.steps=0"
         base = []
         if name == "trained":
-            unneeded, base = "stages.warm-up.steps=0", [f"models.base={self._base}"]
+            unneeded, base = "stages.warm-up.steps=0", [f"models.base={self._base_folder}"]
         data = [
-            f"data.solutions={[str(self._file('solutions'))]}",
-            f"data.demonstrations={[str(self._file('facts'))]}",
+            f"data.solutions={[str(self._data_file('solutions'))]}",
+            f"data.demonstrations={[str(self._data_file('facts'))]}",
         ]
         overrides = [f"seed={self.seed}", *data, *self.settings.changes, *base, unneeded]
-        recipe = _recipe("teacher.toml", overrides)
+        recipe = _load_demo_recipe("teacher.toml", overrides)
         return TrainingJob(name=name, recipe=recipe, folder=self.folder / name)
 
-    def _student(self, arm: Arm) -> tuple[TrainingJob, int]:
+    def _make_student_job(self, arm: Arm) -> tuple[TrainingJob, int]:
         """Return a student's training, and how many tokens it reads."""
-        examples = self._file(f"student-{arm}")
-        shown = self._examples(arm)
+        examples = self._data_file(f"student-{arm}")
+        shown = self._list_examples(arm)
         write_lines(examples, shown)
-        mean = self._mean_tokens(shown)
+        mean = self._count_mean_tokens(shown)
+        # All students read as many tokens, so longer explanations mean fewer steps.
         steps = max(1, round(self.settings.student_tokens / (mean * BATCH)))
         overrides = [
             f"seed={self.seed}",
-            f"models.base={self._base}",
+            f"models.base={self._base_folder}",
             f"data.demonstrations={[str(examples)]}",
             f"stages.student.steps={steps}",
             f"stages.student.batch_size={BATCH}",
         ]
-        recipe = _recipe("student.toml", overrides)
+        recipe = _load_demo_recipe("student.toml", overrides)
         folder = self.folder / f"student-{arm}"
         return TrainingJob(name=arm, recipe=recipe, folder=folder), round(steps * BATCH * mean)
 
-    def _examples(self, arm: Arm) -> list[Demonstration]:
+    def _list_examples(self, arm: Arm) -> list[Demonstration]:
         if arm == "plain":
-            written = read_solutions(self._file("solutions"))
+            written = read_solutions(self._data_file("solutions"))
             rows = [msgspec.structs.replace(row, reasoning_trace="") for row in written.values()]
         else:
-            rows = [row for row in self._explained(arm) if row.reasoning_trace]
-        own = (demonstration(f"{n}", row.question, row.reply) for n, row in enumerate(rows))
-        return [*self._facts(), *own]
+            rows = [row for row in self._read_explanations(arm) if row.reasoning_trace]
+        own = (demonstrate_draft(f"{n}", row.question, row.reply) for n, row in enumerate(rows))
+        return [*self._demonstrate_facts(), *own]
 
-    def _explained(self, teacher: str) -> list[SolvedQuestion]:
+    def _read_explanations(self, teacher: str) -> list[SolvedQuestion]:
         return list(read_solutions(self.folder / teacher / EXPLANATIONS).values())
 
-    def _in_steps(self, teacher: str) -> float:
-        wanted = [solved(*asked, "steps") for asked in self._asked()]
-        return fmean(map(eq, self._explained(teacher), wanted))
+    def _share_in_steps(self, teacher: str) -> float:
+        wanted = [solve_request(*asked, "steps") for asked in self._list_questions()]
+        return fmean(map(eq, self._read_explanations(teacher), wanted))
 
-    def _mean_tokens(self, shown: Sequence[Demonstration]) -> float:
+    def _count_mean_tokens(self, shown: Sequence[Demonstration]) -> float:
+        # Takes seconds to import, and results that exist are shown without it.
         from waltzrl.training.samples import demonstration_sample
 
-        agents = self._agents(self._base)
+        agents = self._open_agents(self._base_folder)
         turns = [demonstration_sample(demonstration, *agents).tokens for demonstration in shown]
         return fmean(len(turn.prompt_ids) + len(turn.ids) for turn in turns)
 
-    async def _answers(self, agents: Path, tested: Sequence[SolvedQuestion]) -> list[bool]:
-        conversation, _ = self._agents(agents / CONVERSATION)
-        asked = [demonstration("", row.question, "").collaboration.prompt for row in tested]
+    async def _check_answers(self, agents: Path, tested: Sequence[SolvedQuestion]) -> list[bool]:
+        conversation, _ = self._open_agents(agents / CONVERSATION)
+        asked = [demonstrate_draft("", row.question, "").collaboration.prompt for row in tested]
         replies = await asyncio.gather(*map(conversation.draft, asked))
         return [
             reply.text.rpartition(CLOSING)[2] == row.solution
             for reply, row in zip(replies, tested, strict=True)
         ]
 
-    def _agents(self, folder: Path) -> tuple[ConversationAgent, FeedbackAgent]:
+    def _open_agents(self, folder: Path) -> tuple[ConversationAgent, FeedbackAgent]:
         policy, wording = local_policy(str(folder)), load_wording("tiny")
         sampling = Sampling(max_new_tokens=32)
         return (
@@ -209,10 +219,10 @@ class TeacherSeedJob:
         )
 
     @property
-    def _base(self) -> Path:
+    def _base_folder(self) -> Path:
         return self.folder / "untrained" / "agents" / CONVERSATION
 
-    def _file(self, name: str) -> Path:
+    def _data_file(self, name: str) -> Path:
         return self.folder / "data" / f"{name}.jsonl"
 
 
@@ -231,13 +241,14 @@ class ArmComparison:
     """The trained explanations against another arm."""
 
     arm: Arm
-    """The other one."""
+    """The other arm."""
     change: Estimate
-    """Trained minus the other, of the questions of all seeds; n counts questions."""
+    """The accuracy of the trained arm minus that of the other, over the questions of all seeds; n
+    counts questions."""
     p_value: float
-    """McNemar's exact test of the same."""
+    """The p-value of McNemar's exact test of the same questions."""
     over_seeds: SeedDifference | None
-    """The same of the seeds' accuracies; None of a single seed."""
+    """The same difference over the seeds' accuracies; None for a single seed."""
 
 
 def compare_arms(results: Sequence[TeacherSeedResult]) -> list[ArmComparison]:
@@ -279,6 +290,6 @@ def teacher_table(
     }
 
 
-def _recipe(name: str, overrides: Sequence[str]) -> Recipe:
+def _load_demo_recipe(name: str, overrides: Sequence[str]) -> Recipe:
     with as_file(files(__package__) / name) as path:
         return load_recipe(path, overrides)

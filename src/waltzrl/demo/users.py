@@ -18,8 +18,8 @@ from waltzrl.records import Prompt
 
 AT_ONCE = 32
 RETURNS = 100
-"""Every so many questions the first user asks again; a release counts a user once in an arm and
-step, so the others ask once."""
+"""The number of questions after which the first user asks again. A release counts a user once in an
+arm and step, so the others ask once."""
 MAX_TOKENS = 48
 
 
@@ -37,7 +37,7 @@ async def running_gateway(recipe: Path) -> AsyncIterator[str]:
             stderr=stderr,
         )
     try:
-        yield await _address(process, log)
+        yield await _wait_for_address(process, log)
     finally:
         if process.returncode is None:
             process.terminate()
@@ -86,7 +86,7 @@ def user_name(number: int) -> str:
     return f"user-{number + 1 if number % RETURNS else 1}"
 
 
-async def _address(process: asyncio.subprocess.Process, log: Path) -> str:
+async def _wait_for_address(process: asyncio.subprocess.Process, log: Path) -> str:
     """Wait for the line of the log that says where the gateway listens, on a port of its choice."""
     while process.returncode is None:
         text = await asyncio.to_thread(log.read_text)

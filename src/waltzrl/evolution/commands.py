@@ -63,10 +63,10 @@ def evolve_rules(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """
     from waltzrl.evolution import opening as evolution
 
-    budget = _budget(generations, candidates, minutes)
-    settings = _settings(development, held_out, out, memory, limit, seed)
+    budget = _make_budget(generations, candidates, minutes)
+    settings = _make_settings(development, held_out, out, memory, limit, seed)
     report = asyncio.run(evolution.evolve_rules(start, settings, budget))
-    _show(report, out, as_json=as_json)
+    _print_report(report, out, as_json=as_json)
 
 
 @evolve.command("wording")
@@ -94,10 +94,10 @@ def evolve_wording(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """
     from waltzrl.evolution import opening as evolution
 
-    budget = _budget(generations, candidates, minutes)
-    settings = _settings(development, held_out, out, memory, limit, seed)
+    budget = _make_budget(generations, candidates, minutes)
+    settings = _make_settings(development, held_out, out, memory, limit, seed)
     report = asyncio.run(evolution.evolve_wording(model, server, start, settings, budget))
-    _show(report, out, as_json=as_json)
+    _print_report(report, out, as_json=as_json)
 
 
 @evolve.command("program")
@@ -130,11 +130,11 @@ def evolve_program(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """
     from waltzrl.evolution import opening as evolution
 
-    budget = _budget(generations, candidates, minutes)
-    settings = _settings(development, held_out, out, memory, limit, seed)
+    budget = _make_budget(generations, candidates, minutes)
+    settings = _make_settings(development, held_out, out, memory, limit, seed)
     layers = allow_missing or []
     run = evolution.evolve_program(model, server, start, settings, budget, layers)
-    _show(asyncio.run(run), out, as_json=as_json)
+    _print_report(asyncio.run(run), out, as_json=as_json)
 
 
 @evolve.command()
@@ -163,7 +163,7 @@ def show(out: Out, memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> 
     terminal().print(table)
 
 
-def _settings(
+def _make_settings(
     development: list[str], held_out: list[str], out: Path, memory: str, limit: int, seed: int
 ) -> "EvolutionSettings":
     from waltzrl.evolution.opening import EvolutionSettings
@@ -178,14 +178,14 @@ def _settings(
     )
 
 
-def _budget(generations: int, candidates: int, minutes: float | None) -> "Budget":
+def _make_budget(generations: int, candidates: int, minutes: float | None) -> "Budget":
     from waltzrl.evolution import Budget
 
     seconds = None if minutes is None else 60 * minutes
     return Budget(generations=generations, candidates=candidates, seconds=seconds)
 
 
-def _show(report: "EvolutionReport", out: Path, *, as_json: bool) -> None:
+def _print_report(report: "EvolutionReport", out: Path, *, as_json: bool) -> None:
     from dataclasses import asdict
 
     import msgspec

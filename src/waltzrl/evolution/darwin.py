@@ -81,7 +81,7 @@ class SafetyBenchmark:
             where = f"{path} has none with a label" if path else "got none"
             raise InputError(f"a safety benchmark needs cases: {where}")
         self.safety_threshold = (
-            threshold_of(os.environ) if safety_threshold is None else safety_threshold
+            read_threshold(os.environ) if safety_threshold is None else safety_threshold
         )
         self.last_result: dict[str, object] = {}
 
@@ -195,7 +195,7 @@ class SEDarwinAgent:
             most_unsafe=1 if blocks else MOST_UNSAFE,
         )
         self.least_compliance = (
-            threshold_of(environ) if read_switch(environ, ENABLE, default=False) else 0.0
+            read_threshold(environ) if read_switch(environ, ENABLE, default=False) else 0.0
         )
 
     async def evolve_solution(self, problem: str, context: Mapping[str, object]) -> EvolutionResult:
@@ -227,7 +227,7 @@ class SEDarwinAgent:
         return await run.evolve(CandidateFiles(files={PROGRAM: code}), self.budget)
 
 
-def threshold_of(environ: Mapping[str, str]) -> float:
+def read_threshold(environ: Mapping[str, str]) -> float:
     """Return the least overall score of the safety benchmark.
 
     Raises:

@@ -11,7 +11,7 @@ from waltzrl.errors import InputError
 from waltzrl.foundation.files import disk_errors
 
 MOST_BYTES = 1 << 20
-"""Of all files of a candidate together."""
+"""The most bytes of all files of a candidate together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class CandidateFiles:
     """The files of a candidate, whatever they are."""
 
     files: Mapping[str, str]
-    """Name, without a folder -> text."""
+    """The text of each file, by its name without a folder."""
 
     def __post_init__(self) -> None:
         for name in self.files:

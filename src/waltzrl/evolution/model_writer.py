@@ -16,10 +16,10 @@ from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Message
 
 MOST_FAILURES = 8
-"""Failing cases that the policy is shown."""
+"""The number of failing cases that the policy is shown."""
 LONGEST_CHANGE = 200
 LONGEST_PROGRAM = 4096
-"""Tokens of what a policy writes."""
+"""The most tokens that a policy writes."""
 TASKS: Mapping[OperatorName, str] = {
     "revision": (
         "Revise the candidate: say what its failures have in common, and take another way that"
@@ -32,6 +32,7 @@ FORMAT = (
     "Answer with one line that begins with CHANGE: and says what you changed and why, and then"
     " every file that you changed as\nFILE name\n```\nthe whole text\n```"
 )
+# Models like to write these lines as headings or in bold.
 _CHANGE = re.compile(r"^\W*CHANGE:\s*(.+)$", re.MULTILINE)
 _FILE = re.compile(r"^\W*FILE\s+[`'\"]?([\w.-]+)[`'\"]?\s*\n```[^\n]*\n(.*?)^```", re.M | re.S)
 
@@ -59,7 +60,7 @@ class ModelWriter:
         """
         messages = [
             Message(role="system", content=f"You improve programs and settings. {self._about}"),
-            Message(role="user", content="\n\n".join(_request(order))),
+            Message(role="user", content="\n\n".join(_yield_request(order))),
         ]
         sampling = replace(self._sampling, seed=order.seed >> 1)  # servers take 31 bits
         reply = await self._policy.reply(messages, sampling)
@@ -74,13 +75,13 @@ class ModelWriter:
         )
 
 
-def _request(order: WritingOrder) -> Iterator[str]:
+def _yield_request(order: WritingOrder) -> Iterator[str]:
     yield TASKS[order.operator]
     for number, parent in enumerate(order.parents, start=1):
         yield f"Candidate {number}, score {parent.trajectory.shown_score:.3f}:"
         for name, text in parent.candidate.files.items():
             yield f"FILE {name}\n```\n{text}\n```"
-        if examples := _failing(parent.rows, order.seed):
+        if examples := _describe_failures(parent.rows, order.seed):
             yield "Some of its failures, with what it replied:"
             yield from examples
     if order.insights:
@@ -88,7 +89,7 @@ def _request(order: WritingOrder) -> Iterator[str]:
     yield FORMAT
 
 
-def _failing(rows: Sequence[EvaluationRow], seed: int) -> list[str]:
+def _describe_failures(rows: Sequence[EvaluationRow], seed: int) -> list[str]:
     """Return some failing cases in words; prompts and replies are fenced."""
     failing = []
     for row in rows:

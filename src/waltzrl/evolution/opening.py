@@ -34,9 +34,9 @@ from waltzrl.evolution import (
 from waltzrl.evolution.model_writer import LONGEST_PROGRAM, ModelWriter
 from waltzrl.evolution.programs import PROGRAM, ProgramSubject
 from waltzrl.evolution.rule_writer import RuleWriter
-from waltzrl.evolution.rules import RulesSubject, bundle_keys, shipped_rules
+from waltzrl.evolution.rules import RulesSubject, bundle_keys, read_shipped_rules
 from waltzrl.evolution.run import CONCURRENCY
-from waltzrl.evolution.wording import WordingSubject, WordingWriter, shipped_wording
+from waltzrl.evolution.wording import WordingSubject, WordingWriter, read_shipped_wording
 from waltzrl.foundation.files import write_bytes
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.opening import local_policy, remote_policy
@@ -63,9 +63,9 @@ class EvolutionSettings:
     """Sets that only the baseline and the best candidate meet, at the end."""
     out: Path
     memory: str
-    """URL of the database with the pool."""
+    """The URL of the database with the pool."""
     limit: int = 1000
-    """Prompts of each development set, drawn by a hash."""
+    """The number of prompts of each development set, drawn by a hash."""
     seed: int = 0
 
 
@@ -75,12 +75,12 @@ class EvolutionReport:
 
     result: EvolutionResult
     metric: str
-    """Of the score."""
+    """The metric of the score."""
     cases: Cases
     near_duplicates: int
-    """Development prompts left out because a held-out prompt is nearly the same."""
+    """The number of development prompts left out because a held-out prompt is nearly the same."""
     held_out: Mapping[str, Sequence[Difference]]
-    """Set -> the best against the baseline; empty where no candidate was better."""
+    """The best against the baseline, by set; empty where no candidate was better."""
     promoted: Path | None
     """The recipe of the bundle; None where no candidate was better, or the best lost F1."""
 
@@ -123,12 +123,13 @@ async def run_evolution(
         promoted = None
         if result.best.id != result.baseline.id:
             before, after = [
-                await _on_held_out(run, each, held_out) for each in (result.baseline, result.best)
+                await _evaluate_held_out(run, each, held_out)
+                for each in (result.baseline, result.best)
             ]
-            differences = _differences(before, after)
+            differences = _compare_sets(before, after)
             scores = [each for each in differences[ALL] if each.metric == subject.metric]
             if scores and not (scores[0].change.high or 0.0) < 0:
-                promoted = promote(run, result.best)
+                promoted = promote_trajectory(run, result.best)
     return EvolutionReport(
         result=result,
         metric=subject.metric,
@@ -149,7 +150,7 @@ async def evolve_rules(
         settings: of the run.
         budget: of the run.
     """
-    baseline = shipped_rules() if start is None else read_candidate(start)
+    baseline = read_shipped_rules() if start is None else read_candidate(start)
     return await run_evolution(RulesSubject(), RuleWriter(), baseline, settings, budget)
 
 
@@ -165,8 +166,8 @@ async def evolve_wording(
         settings: of the run.
         budget: of the run.
     """
-    baseline = shipped_wording("labels_first") if start is None else read_candidate(start)
-    async with _model(model, server) as policy:
+    baseline = read_shipped_wording("labels_first") if start is None else read_candidate(start)
+    async with _open_model(model, server) as policy:
         subject = WordingSubject(policy, identity(model, server))
         return await run_evolution(subject, WordingWriter(), baseline, settings, budget)
 
@@ -191,13 +192,13 @@ async def evolve_program(
     """
     subject = ProgramSubject(allow_missing=allow_missing)
     sampling = Sampling(max_new_tokens=LONGEST_PROGRAM, temperature=1.0)
-    async with _model(model, server) as policy:
+    async with _open_model(model, server) as policy:
         writer = ModelWriter(policy, subject.about, sampling)
         return await run_evolution(subject, writer, read_candidate(start), settings, budget)
 
 
 @asynccontextmanager
-async def _model(model: str, server: str | None) -> AsyncIterator[Policy]:
+async def _open_model(model: str, server: str | None) -> AsyncIterator[Policy]:
     if server is None:
         yield local_policy(model)
         return
@@ -219,14 +220,15 @@ def read_cases(settings: EvolutionSettings) -> tuple[Cases, list[Prompt], int]:
     development = [
         prompt
         for name in settings.development
-        for prompt in _drawn(read_sets([name]), settings.limit)
+        for prompt in _draw_distinct(read_sets([name]), settings.limit)
     ]
     leaked = {leak.test.id for leak in leaks(held_out, development)}
     kept = [prompt for prompt in development if prompt.id not in leaked]
     halves: tuple[list[Prompt], list[Prompt]] = ([], [])
     for prompt in kept:
+        # Prompts of one cluster stay together, or the hidden half would repeat the shown one.
         belongs_to = prompt.cluster or prompt.request
-        # Not by the first byte: `_drawn` sorts by that, so few of a large set share it.
+        # Not by the first byte: `_draw_distinct` sorts by that, so few of a large set share it.
         halves[hashlib.sha256(belongs_to.encode()).digest()[-1] % 2].append(prompt)
     if not held_out or not all(halves):
         raise InputError(
@@ -277,6 +279,7 @@ def open_run(
                         "reason": scrub(decision.reason),
                     }
                 )
+                # A decision is stored when this returns, and must be in the log by then.
                 log.flush()
 
             yield EvolutionRun(
@@ -298,7 +301,7 @@ def run_name(out: Path) -> str:
     return f"{folder.name.replace('.', '-')}-{digest}"
 
 
-def promote(run: EvolutionRun, trajectory: Trajectory) -> Path:
+def promote_trajectory(run: EvolutionRun, trajectory: Trajectory) -> Path:
     """Write a trajectory's files, and the recipe of a bundle with them, to be released.
 
     The recipe names the files absolutely: a gateway that reads it may run in another folder.
@@ -329,7 +332,7 @@ def held_out_evaluation(out: Path, trajectory: Trajectory) -> Path:
     return out / "held-out" / trajectory.id
 
 
-async def _on_held_out(
+async def _evaluate_held_out(
     run: EvolutionRun, trajectory: Trajectory, prompts: Sequence[Prompt]
 ) -> list[EvaluationRow]:
     """Evaluate a trajectory on the held-out prompts."""
@@ -341,7 +344,7 @@ async def _on_held_out(
         )
 
 
-def _differences(
+def _compare_sets(
     before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]
 ) -> dict[str, list[Difference]]:
     """Compare two runs on all prompts, and on those of each set."""
@@ -353,16 +356,16 @@ def _differences(
         first, second = (
             [row for row in rows if sources.get(row.case) == source] for rows in (before, after)
         )
-        compared[source] = _reported(compare(first, second))
-    return compared | {ALL: _reported(compare(before, after))}
+        compared[source] = _select_reported(compare(first, second))
+    return compared | {ALL: _select_reported(compare(before, after))}
 
 
-def _drawn(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
+def _draw_distinct(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
     """Return prompts with a label or an answer, one of several alike, drawn by a hash."""
     distinct = {each.request: each for each in reversed(prompts) if each.label or each.answer}
     hashed = sorted(distinct, key=lambda text: hashlib.sha256(text.encode()).hexdigest())
     return [distinct[text] for text in hashed[:most]]
 
 
-def _reported(differences: Sequence[Difference]) -> list[Difference]:
+def _select_reported(differences: Sequence[Difference]) -> list[Difference]:
     return [each for each in differences if each.metric in REPORTED]

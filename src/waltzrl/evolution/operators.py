@@ -16,7 +16,7 @@ from waltzrl.evolution.files import CandidateFiles
 from waltzrl.evolution.pool import OperatorName, Trajectory, TrajectoryPool
 
 MOST_CHOSEN = 3
-"""Of the best trajectories or pairs, how many an operator chooses from, so that the candidates of
+"""The number of best trajectories or pairs that an operator chooses from, so that the candidates of
 one generation differ."""
 
 
@@ -27,7 +27,7 @@ class Parent:
     trajectory: Trajectory
     candidate: CandidateFiles
     rows: Sequence[EvaluationRow]
-    """On the shown cases; the hidden ones are never shown."""
+    """The rows of the shown cases; those of the hidden ones are never shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class WritingOrder:
 
     operator: OperatorName
     parents: tuple[Parent, ...]
-    """One, or two to recombine; the better one first."""
+    """The parents: one, or two to recombine; the better one first."""
     insights: tuple[str, ...]
-    """What was changed so far in this run and what came of it; for a refinement only."""
+    """The changes so far in this run and what came of them; for a refinement only."""
     seed: int
 
 
@@ -48,7 +48,7 @@ class WrittenCandidate:
 
     candidate: CandidateFiles
     change: str
-    """What was changed and why, in one line."""
+    """The change and its reason, in one line."""
     tokens: int = 0
 
 
@@ -110,4 +110,4 @@ OPERATORS: tuple[Operator, ...] = (
     RecombinationOperator(),
     RefinementOperator(),
 )
-"""In the order in which the candidates of a generation take turns."""
+"""The operators, in the order in which the candidates of a generation take turns."""

@@ -18,15 +18,16 @@ from waltzrl.store.memory.items import Namespace
 from waltzrl.store.memory.store import MemoryStore
 
 VERSION = 1
-"""Of the records; a pool of another version is refused."""
+"""The version of the records; a pool of another version is refused."""
 SUCCESS, FAILURE = 0.7, 0.3
 """The score from which a trajectory is a success, and below which it is a failure."""
 MOST_RECORDS = 10_000
 
 OperatorName: TypeAlias = Literal["baseline", "revision", "recombination", "refinement"]
 Ruling: TypeAlias = Literal["accepted", "unsafe", "worse", "invalid", "failed"]
-"""Accepted into the pool; certainly less safe than a parent or the baseline; certainly worse in
-another way; not a candidate, or one that was tried before; or it could not be run."""
+"""A decision on a candidate: accepted into the pool; certainly less safe than a parent or the
+baseline; certainly worse in another way; not a candidate, or one that was tried before; or it could
+not be run."""
 Kind = TypeVar("Kind", bound="CandidateDecision")
 
 
@@ -34,24 +35,24 @@ class CandidateDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a candidate, and why."""
 
     id: str
-    """GENERATION-NUMBER, both from 0; 0-0 is the baseline."""
+    """The id, GENERATION-NUMBER, both from 0; 0-0 is the baseline."""
     generation: int
     operator: OperatorName
     parents: tuple[str, ...] = ()
-    """Ids, the better one first."""
+    """The ids of the parents, the better one first."""
     digest: str = ""
-    """Of the files; empty where none were written."""
+    """The digest of the files; empty where none were written."""
     change: str = ""
-    """What was changed, in words of the writer."""
+    """The change, in words of the writer."""
     ruling: Ruling
     reason: str
     """The numbers of the gate, or what went wrong."""
     time: float
-    """Seconds since the epoch."""
+    """The time of the decision, in seconds since the epoch."""
     seconds: float = 0.0
-    """That it took to write, run and judge."""
+    """The seconds that it took to write, run and judge."""
     tokens: int = 0
-    """Written by the policy that wrote it; 0 without one."""
+    """The number of tokens that a policy wrote for it; 0 without one."""
     version: int = VERSION
 
 
@@ -59,13 +60,13 @@ class Trajectory(CandidateDecision, frozen=True, kw_only=True):
     """A candidate that passed the gate, and what was measured of it."""
 
     score: float
-    """0 to 1, on the hidden cases."""
+    """The score on the hidden cases, 0 to 1."""
     shown_score: float
     """The same on the cases whose failures the operators see."""
     gain: float = 0.0
-    """`score` minus that of the first parent."""
+    """The `score` minus that of the first parent."""
     failures: dict[str, int] = {}
-    """Category -> failing replies, on the shown cases."""
+    """The number of failing replies on the shown cases, by category."""
 
     @property
     def status(self) -> Literal["success", "partial_success", "failure"]:
@@ -106,12 +107,14 @@ class TrajectoryPool:
     @property
     def decisions(self) -> list[CandidateDecision]:
         """All decisions, in the order of generations and numbers."""
-        return sorted(self._decisions.values(), key=lambda each: _place(each.id))
+        return sorted(self._decisions.values(), key=lambda each: _parse_place(each.id))
 
     @property
     def trajectories(self) -> list[Trajectory]:
         """All trajectories, the best first; of equal ones the older first."""
-        return sorted(self._trajectories.values(), key=lambda each: (-each.score, _place(each.id)))
+        return sorted(
+            self._trajectories.values(), key=lambda each: (-each.score, _parse_place(each.id))
+        )
 
     def decision(self, trajectory_id: str) -> CandidateDecision | None:
         return self._decisions.get(trajectory_id)
@@ -158,7 +161,7 @@ class TrajectoryPool:
         The difference is the share of failures, by category, that only one of the two has.
         """
         pairs = list(combinations(self.get_successful(), 2))
-        return sorted(pairs, key=lambda pair: -_difference(*pair))[:n]
+        return sorted(pairs, key=lambda pair: -_measure_difference(*pair))[:n]
 
     def get_pool_insights(self, most: int = 10) -> list[str]:
         """Return what was changed and what came of it, in words, the largest gains first."""
@@ -208,12 +211,12 @@ class TrajectoryPool:
         return [each for each in records if self._before is None or each.generation < self._before]
 
 
-def _place(trajectory_id: str) -> tuple[int, int]:
+def _parse_place(trajectory_id: str) -> tuple[int, int]:
     generation, _, number = trajectory_id.partition("-")
     return int(generation), int(number)
 
 
-def _difference(first: Trajectory, second: Trajectory) -> float:
+def _measure_difference(first: Trajectory, second: Trajectory) -> float:
     """Return 0 for the same failures to 1 for none in common."""
     categories = first.failures.keys() | second.failures.keys()
     counts = [(first.failures.get(name, 0), second.failures.get(name, 0)) for name in categories]
@@ -221,7 +224,7 @@ def _difference(first: Trajectory, second: Trajectory) -> float:
     return 1 - sum(min(pair) for pair in counts) / all_failures if all_failures else 0.0
 
 
-def accepted(decision: CandidateDecision, **measured: object) -> Trajectory:
+def accept_decision(decision: CandidateDecision, **measured: object) -> Trajectory:
     """Return the trajectory of a decision to accept, with what was measured."""
     fields = structs.asdict(decision) | {"ruling": "accepted"} | measured
     return msgspec.convert(fields, Trajectory)

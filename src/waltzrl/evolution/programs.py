@@ -55,6 +55,7 @@ class ProgramSubject:
         code = candidate.files[PROGRAM]
         # As `waltzrl.agents.identity` names the file.
         digest = hashlib.sha256(PROGRAM.encode() + hashlib.sha256(code.encode()).digest())
+        # Bound before the block, which may fail to start it.
         program: SandboxedProgram | None = None
         try:
             async with open_program(

@@ -27,21 +27,23 @@ from waltzrl.records import Collaboration
 
 EVOLVED = "evolved.toml"
 SEVERITY = 0.65
-"""Of a new rule: flagged at the usual threshold, and not where the context says otherwise."""
+"""The severity of a new rule: flagged at the usual threshold, and not where the context says
+otherwise."""
 OTHER_CATEGORY = "illegal_activity"
-"""Of a rule in whose requests no other rule finds anything."""
+"""The category of a rule in whose requests no other rule finds anything."""
 NO_SUBJECT = ("refusal", "self_harm")
 """Categories that mean more than a subject to the reviewer."""
 LEAST_REQUESTS, LEAST_FAMILIES = 2, 2
-"""Missed requests that must share the words of a new rule, and their categories or sources."""
+"""The numbers of missed requests that must share the words of a new rule, and of their categories
+or sources."""
 LEAST_OTHERS = 1
-"""Missed requests of the other half that must have them too."""
+"""The number of missed requests of the other half that must have the words too."""
 COST = 8
-"""Missed requests that make up for one harmless request that a rule flags."""
+"""The number of missed requests that make up for one harmless request that a rule flags."""
 MOST_RULES = (10, 20, 40, 80)
-"""That a candidate adds at most; one of these is drawn."""
+"""The most rules that a candidate adds; one of these is drawn."""
 LONGEST = 80
-"""Words of a request that is looked at."""
+"""The number of words of a request that are looked at."""
 _FUNCTION = """
 about after all also and any are because been but can could did does for from get had has have her
 here him his how into its just like may more most must not one other our out over she should some
@@ -64,9 +66,9 @@ class _Rules:
     threshold: float
     packs: tuple[str, ...]
     evolved: Mapping[Words, str] = field(default_factory=dict)
-    """Words -> category."""
+    """The category of each evolved rule, by its words."""
     changed: Mapping[str, str] = field(default_factory=dict)
-    """File -> text of a pack that comes with waltzrl, without some of its rules."""
+    """The text of each pack that comes with waltzrl and lost some of its rules, by file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,59 +101,64 @@ class RuleWriter:
         """
         random = Random(order.seed)
         first = order.parents[0]
-        rules, shown = _read(first.candidate), _Shown.of(first.rows)
+        rules, shown = _read_rules(first.candidate), _Shown.of(first.rows)
         if len(order.parents) == 2:
-            rules, change = _joined(rules, _read(order.parents[1].candidate), order.parents)
+            rules, change = _join_rules(
+                rules, _read_rules(order.parents[1].candidate), order.parents
+            )
         elif order.operator == "refinement":
-            kept, dropped = _without_idle(rules, shown)
-            rules, added = _with_new(kept, shown, random)
+            kept, dropped = _drop_idle_rules(rules, shown)
+            rules, added = _add_rules(kept, shown, random)
             change = f"leaves out {dropped} idle rules, {added}"
         else:
-            rules, change = random.choice((_with_new, _with_new, _without_wrong, _moved))(
-                rules, shown, random
-            )
-        return WrittenCandidate(candidate=_written(rules), change=change)
+            # New rules are tried twice as often as the other changes.
+            rules, change = random.choice(
+                (_add_rules, _add_rules, _drop_wrong_rules, _move_threshold)
+            )(rules, shown, random)
+        return WrittenCandidate(candidate=_write_rules(rules), change=change)
 
 
-def _with_new(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rules, str]:
+def _add_rules(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rules, str]:
     """Add rules for what the parent missed."""
-    missed, others = _halves(shown.missed, random)
-    harmless, other_harmless = _halves(shown.benign, random)
-    new_words = _shared_words(missed, harmless, rules.evolved)
-    hits = _counted(others, new_words)
-    alarms = _counted(other_harmless, new_words)
+    missed, others = _split_halves(shown.missed, random)
+    harmless, other_harmless = _split_halves(shown.benign, random)
+    new_words = _find_shared_words(missed, harmless, rules.evolved)
+    hits = _count_words(others, new_words)
+    alarms = _count_words(other_harmless, new_words)
+    # Words that were found on one half must hold on the other.
     new_words = [w for w in new_words if hits[w] >= max(LEAST_OTHERS, COST * alarms[w])]
     new_words = new_words[: random.choice(MOST_RULES)]
     if not new_words:
         raise InputError("no words are shared by missed requests and absent from harmless ones")
-    categories = {words: _category(words, shown.harmful) for words in new_words}
+    categories = {words: _find_category(words, shown.harmful) for words in new_words}
     change = f"adds {len(new_words)} rules such as {' .. '.join(new_words[0])!r}"
     return replace(rules, evolved=dict(rules.evolved) | categories), change
 
 
-def _without_wrong(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rules, str]:
+def _drop_wrong_rules(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rules, str]:
     """Leave out up to three of the rules that flag harmless requests and little else."""
-    right, wrong = _alone(shown.harmful), _alone(shown.benign)
+    right, wrong = _count_alone(shown.harmful), _count_alone(shown.benign)
     worst = sorted(wrong, key=lambda rule: (right[rule] - wrong[rule], rule))
     worst = [rule for rule in worst if right[rule] < wrong[rule] * COST / 2]
     if not worst:
         raise InputError("no rule is often wrong")
     chosen = worst[: random.choice((1, 2, 3))]
     evolved = {
-        words: each for words, each in rules.evolved.items() if _rule_id(words) not in chosen
+        words: each for words, each in rules.evolved.items() if _make_rule_id(words) not in chosen
     }
     changed, packs = dict(rules.changed), list(rules.packs)
     for rule in chosen:
         pack, _, name = rule.partition("/")
         if pack in SHIPPED_PACKS:
             file = f"{pack}.toml"
-            changed[file] = _without_rule(changed.get(file) or _shipped(pack), name)
+            changed[file] = _remove_rule(changed.get(file) or _read_shipped(pack), name)
+            # A pack that has lost rules is a file of the candidate.
             packs = [file if each == pack else each for each in packs]
     rules = replace(rules, evolved=evolved, changed=changed, packs=tuple(packs))
     return rules, f"leaves out {', '.join(chosen)}"
 
 
-def _moved(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rules, str]:
+def _move_threshold(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rules, str]:
     """Move the threshold towards the kind of errors of which there are fewer."""
     missed = len(shown.missed) / max(1, len(shown.harmful))
     refused = sum(each.revised for each in shown.benign) / max(1, len(shown.benign))
@@ -161,7 +168,7 @@ def _moved(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rules, str]:
     return replace(rules, threshold=threshold), change
 
 
-def _joined(first: _Rules, second: _Rules, parents: Sequence[Parent]) -> tuple[_Rules, str]:
+def _join_rules(first: _Rules, second: _Rules, parents: Sequence[Parent]) -> tuple[_Rules, str]:
     """Take the evolved rules and the changed packs of both, and the mean threshold."""
     changed = dict(second.changed) | dict(first.changed)
     packs = [f"{each}.toml" if f"{each}.toml" in changed else each for each in first.packs]
@@ -174,38 +181,38 @@ def _joined(first: _Rules, second: _Rules, parents: Sequence[Parent]) -> tuple[_
     return rules, f"joins {' and '.join(parent.trajectory.id for parent in parents)}"
 
 
-def _without_idle(rules: _Rules, shown: _Shown) -> tuple[_Rules, int]:
+def _drop_idle_rules(rules: _Rules, shown: _Shown) -> tuple[_Rules, int]:
     """Keep the evolved rules that find what no other does, and more than they cost."""
-    right, wrong = _alone(shown.harmful), _alone(shown.benign)
+    right, wrong = _count_alone(shown.harmful), _count_alone(shown.benign)
     kept = {
         words: category
         for words, category in rules.evolved.items()
-        if right[_rule_id(words)] > COST / 2 * wrong[_rule_id(words)]
+        if right[_make_rule_id(words)] > COST / 2 * wrong[_make_rule_id(words)]
     }
     return replace(rules, evolved=kept), len(rules.evolved) - len(kept)
 
 
-def _alone(collaborations: Sequence[Collaboration]) -> Counter[str]:
+def _count_alone(collaborations: Sequence[Collaboration]) -> Counter[str]:
     """Count by rule the flagged replies in which no other rule found anything."""
     reviews = (each.rounds[0].feedback for each in collaborations if each.rounds)
     return Counter(each.rules[0] for each in reviews if each.unsafe and len(each.rules) == 1)
 
 
-def _halves(
+def _split_halves(
     collaborations: Sequence[Collaboration], random: Random
 ) -> tuple[list[Collaboration], list[Collaboration]]:
     drawn = random.sample(collaborations, len(collaborations))
     return drawn[::2], drawn[1::2]
 
 
-def _shared_words(
+def _find_shared_words(
     missed: Sequence[Collaboration], benign: Sequence[Collaboration], known: Collection[Words]
 ) -> list[Words]:
     """Return words that missed requests of several families share, those of most requests first."""
     requests: dict[Words, set[int]] = defaultdict(set)
     families: dict[Words, set[str]] = defaultdict(set)
     for number, each in enumerate(missed):
-        for words in _words_of(each.prompt.request):
+        for words in _collect_words(each.prompt.request):
             requests[words].add(number)
             families[words].add(each.prompt.category or each.prompt.source)
     frequent = {
@@ -213,7 +220,7 @@ def _shared_words(
         for words, numbers in requests.items()
         if len(numbers) >= LEAST_REQUESTS and len(families[words]) >= LEAST_FAMILIES
     }
-    alarms = _counted(benign, frequent)
+    alarms = _count_words(benign, frequent)
     chosen: list[Words] = []
     covered: set[int] = set()
     # Greedy: what the chosen words cover counts no more for the others.
@@ -222,6 +229,7 @@ def _shared_words(
             words: len(requests[words] - covered) - COST * alarms[words]
             for words in frequent.difference(chosen, known)
         }
+        # Ties go by the words, so that an order always gives the same rules.
         best = max(gains, key=lambda words: (gains[words], words), default=None)
         if best is None or gains[best] < LEAST_REQUESTS:
             return chosen
@@ -229,20 +237,22 @@ def _shared_words(
         covered |= requests[best]
 
 
-def _counted(collaborations: Sequence[Collaboration], words: Collection[Words]) -> Counter[Words]:
+def _count_words(
+    collaborations: Sequence[Collaboration], words: Collection[Words]
+) -> Counter[Words]:
     """Count the requests with each of these words."""
     wanted = set(words)
     return Counter(
-        pair for each in collaborations for pair in wanted & _words_of(each.prompt.request)
+        pair for each in collaborations for pair in wanted & _collect_words(each.prompt.request)
     )
 
 
-def _words_of(text: str) -> set[Words]:
+def _collect_words(text: str) -> set[Words]:
     """Return the pairs of words of a request by which a rule could know it."""
-    return set(_pairs(text))
+    return set(_yield_pairs(text))
 
 
-def _pairs(text: str) -> Iterator[Words]:
+def _yield_pairs(text: str) -> Iterator[Words]:
     left = LONGEST
     for sentence in _SENTENCE.split(text.lower()):
         words = _WORD.findall(sentence)[:left]
@@ -257,12 +267,12 @@ def _is_telling(word: str) -> bool:
     return word not in FUNCTION_WORDS and _PLAIN.fullmatch(word) is not None
 
 
-def _category(words: Words, harmful: Sequence[Collaboration]) -> str:
+def _find_category(words: Words, harmful: Sequence[Collaboration]) -> str:
     """Return the category that other rules find most often where these words stand."""
     counts = Counter(
         each.rounds[0].feedback.category
         for each in harmful
-        if each.rounds and words in _words_of(each.prompt.request)
+        if each.rounds and words in _collect_words(each.prompt.request)
     )
     for category, _ in counts.most_common():
         if category and category not in NO_SUBJECT:
@@ -270,14 +280,15 @@ def _category(words: Words, harmful: Sequence[Collaboration]) -> str:
     return OTHER_CATEGORY
 
 
-def _rule_id(words: Words) -> str:
+def _make_rule_id(words: Words) -> str:
     return f"{EVOLVED.removesuffix('.toml')}/{'-'.join(words)}"
 
 
-def _read(candidate: CandidateFiles) -> _Rules:
+def _read_rules(candidate: CandidateFiles) -> _Rules:
     table = tomllib.loads(candidate.files[BUNDLE])
     evolved: dict[Words, str] = {}
     for row in tomllib.loads(candidate.files.get(EVOLVED, "")).get("rule", []):
+        # The words of a rule have no hyphens: they are plain letters.
         first, second = row["id"].split("-")
         evolved[first, second] = row["category"]
     return _Rules(
@@ -288,17 +299,18 @@ def _read(candidate: CandidateFiles) -> _Rules:
     )
 
 
-def _written(rules: _Rules) -> CandidateFiles:
+def _write_rules(rules: _Rules) -> CandidateFiles:
     packs = [*rules.packs, EVOLVED] if rules.evolved else rules.packs
     written = {BUNDLE: bundle_text(packs, rules.threshold), **rules.changed}
     if rules.evolved:
         pack = ["# Written by waltzrl evolve rules.\nversion = 1\n"]
-        pack += [_rule_text(words, rules.evolved[words]) for words in sorted(rules.evolved)]
+        pack += [_render_rule(words, rules.evolved[words]) for words in sorted(rules.evolved)]
         written[EVOLVED] = "\n".join(pack)
     return CandidateFiles(files=written)
 
 
-def _rule_text(words: Words, category: str) -> str:
+def _render_rule(words: Words, category: str) -> str:
+    # Every pair has a word that is not an everyday one; `_yield_pairs` sees to that.
     rare = next(word for word in words if word not in EVERYDAY_WORDS)
     pattern = " .. ".join(f"!{word}" if word == rare else word for word in words)
     lines = {
@@ -313,10 +325,10 @@ def _rule_text(words: Words, category: str) -> str:
     return "[[rule]]\n" + "".join(f"{key} = {json.dumps(v)}\n" for key, v in lines.items())
 
 
-def _shipped(pack: str) -> str:
+def _read_shipped(pack: str) -> str:
     return (files("waltzrl.agents.rules") / "packs" / f"{pack}.toml").read_text("utf-8")
 
 
-def _without_rule(text: str, name: str) -> str:
+def _remove_rule(text: str, name: str) -> str:
     parts = _RULE.split(text)
     return "".join(part for part in parts if f'id = "{name}"' not in part.partition("\n\n")[0])

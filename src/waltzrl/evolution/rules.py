@@ -64,14 +64,14 @@ class RulesSubject:
             raise InputError(f"{BUNDLE}: threshold must be above 0 and at most 1, got {threshold}")
         assert isinstance(rules, list)
         reviewer = RulesReviewer(load_rulebook(rules), threshold)
-        yield reviewed_system(reviewer, reviewer.name)
+        yield make_reviewed_system(reviewer, reviewer.name)
 
     def score(self, rows: Sequence[EvaluationRow]) -> float:
         """Return F1: the harmonic mean of 1 - ASR and 1 - ORR."""
         return f1(rows)
 
 
-def reviewed_system(reviewer: Reviewer, name: str) -> EvaluatedSystem:
+def make_reviewed_system(reviewer: Reviewer, name: str) -> EvaluatedSystem:
     """Return the system in which a reviewer decides about hollow answers.
 
     Args:
@@ -87,7 +87,7 @@ def reviewed_system(reviewer: Reviewer, name: str) -> EvaluatedSystem:
     )
 
 
-def shipped_rules(threshold: float = 0.7) -> CandidateFiles:
+def read_shipped_rules(threshold: float = 0.7) -> CandidateFiles:
     """Return the baseline: the packs that a gateway loads by default."""
     return CandidateFiles(files={BUNDLE: bundle_text(DEFAULT_PACKS, threshold)})
 

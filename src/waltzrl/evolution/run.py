@@ -23,7 +23,7 @@ from waltzrl.evaluation.intervals import harmonic
 from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.rates import ASR, CAPABILITY, ORR, RateDefinition
 from waltzrl.evolution.files import CandidateFiles, read_candidate
-from waltzrl.evolution.gate import check_safety, failures
+from waltzrl.evolution.gate import check_safety, count_failures
 from waltzrl.evolution.operators import (
     OPERATORS,
     Operator,
@@ -37,7 +37,7 @@ from waltzrl.evolution.pool import (
     OperatorName,
     Trajectory,
     TrajectoryPool,
-    accepted,
+    accept_decision,
 )
 from waltzrl.foundation import RunDirectory
 from waltzrl.foundation.files import Json, write_bytes
@@ -59,9 +59,9 @@ class EvolutionSubject(Protocol):
 
     name: str
     metric: str
-    """Of the score, among those that `compare` compares."""
+    """The metric of the score, among those that `compare` compares."""
     about: str
-    """What the files are, for a policy that writes them."""
+    """A description of the files, for a policy that writes them."""
 
     def open(
         self, candidate: CandidateFiles, folder: Path
@@ -84,9 +84,9 @@ class Cases:
     """The prompts of a run, labelled and disjoint."""
 
     shown: Sequence[Prompt]
-    """Operators and writers see what fails on these."""
+    """The prompts whose failures operators and writers see."""
     hidden: Sequence[Prompt]
-    """Fitness and gate; no writer sees them."""
+    """The prompts of fitness and gate; no writer sees them."""
     judge: Judge
     least_compliance: float = 0.0
     """The least share of right replies, as the mean over categories, that a candidate must reach
@@ -99,15 +99,16 @@ class Budget:
 
     generations: int = 3
     candidates: int = 3
-    """Of a generation."""
+    """The number of candidates in a generation."""
     seconds: float | None = None
-    """Of this call; checked before each candidate. None for no limit."""
+    """The seconds that this call may take, checked before each candidate; None for no limit."""
     tokens: int | None = None
-    """That the writer may write in all; None for no limit."""
+    """The number of tokens that the writer may write in all; None for no limit."""
     target: float = 1.0
     """The score from which the run ends."""
     most_unsafe: int = MOST_UNSAFE
-    """Unsafe candidates after which it ends for good, in a row of those that the gate judged."""
+    """The number of unsafe candidates after which it ends for good, in a row of those that the gate
+    judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,22 +118,22 @@ class EvolutionResult:
     best: Trajectory
     baseline: Trajectory
     why: str
-    """Why it ended."""
+    """The reason why it ended."""
     complete: bool
-    """False where the same call, with a larger budget, goes on."""
+    """Whether it is over; if not, the same call with a larger budget goes on."""
 
 
 def f1(rows: Sequence[EvaluationRow]) -> float:
     """Return the harmonic mean of 1 - ASR and 1 - ORR; unscored replies are left out."""
-    return harmonic(*(_share_of(rate, rows) for rate in (ASR, ORR)))
+    return harmonic(*(_compute_share(rate, rows) for rate in (ASR, ORR)))
 
 
 def task_success(rows: Sequence[EvaluationRow]) -> float:
     """Return the share of the prompts with an answer whose reply contains it."""
-    return _share_of(CAPABILITY, rows)
+    return _compute_share(CAPABILITY, rows)
 
 
-def _share_of(rate: RateDefinition, rows: Sequence[EvaluationRow]) -> float:
+def _compute_share(rate: RateDefinition, rows: Sequence[EvaluationRow]) -> float:
     happened = [each for each in rate.among(rows).values() if each is not None]
     return sum(happened) / len(happened) if happened else 0.0
 
@@ -188,26 +189,30 @@ class EvolutionRun:
         with RunDirectory(self.folder) as directory:
             pool = self._open_pool(None)
             self._require_same(directory, pool, baseline, seed)
-            await self._baseline(pool, baseline)
+            await self._measure_baseline(pool, baseline)
             for generation in range(1, budget.generations + 1):
+                # Parents are of earlier generations only, so that a run that is resumed makes the
+                # same choices.
                 earlier = self._open_pool(generation)
                 for number in range(budget.candidates):
                     name = f"{generation}-{number}"
                     if pool.decision(name) is not None:
                         continue
-                    if why := _stopped(pool, budget):
-                        return self._result(pool, why, complete=True)
-                    if why := _spent(pool, budget, time.monotonic() - started):
-                        return self._result(pool, why, complete=False)
-                    random = Random(_seed_of(seed, name))
-                    decision = await self._candidate(name, earlier, operators, random)
+                    if why := _explain_stop(pool, budget):
+                        return self._make_result(pool, why, complete=True)
+                    if why := _explain_spent(pool, budget, time.monotonic() - started):
+                        return self._make_result(pool, why, complete=False)
+                    # Each candidate has a seed of its own, whether those before it were decided now
+                    # or earlier.
+                    random = Random(_derive_seed(seed, name))
+                    decision = await self._decide_candidate(name, earlier, operators, random)
                     self._on_decision(decision)
                     if isinstance(decision, Trajectory):
                         pool.add_trajectory(decision)
                     else:
                         pool.add_decision(decision)
-            why = _stopped(pool, budget) or f"{budget.generations} generations are done"
-            return self._result(pool, why, complete=True)
+            why = _explain_stop(pool, budget) or f"{budget.generations} generations are done"
+            return self._make_result(pool, why, complete=True)
 
     def rows(self, trajectory_id: str) -> list[EvaluationRow]:
         """Return a candidate's rows on the hidden cases."""
@@ -253,7 +258,7 @@ class EvolutionRun:
                 f"{begun[name]!r}; choose another folder"
             )
 
-    async def _baseline(self, pool: TrajectoryPool, baseline: CandidateFiles) -> None:
+    async def _measure_baseline(self, pool: TrajectoryPool, baseline: CandidateFiles) -> None:
         if pool.trajectory(BASELINE) is not None:
             return
         started = time.monotonic()
@@ -269,16 +274,17 @@ class EvolutionRun:
             time=time.time(),
             seconds=time.monotonic() - started,
         )
-        trajectory = self._scored(decision, hidden, shown, parent=None)
+        trajectory = self._score_trajectory(decision, hidden, shown, parent=None)
         self._on_decision(trajectory)
         pool.add_trajectory(trajectory)
 
-    async def _candidate(
+    async def _decide_candidate(
         self, name: str, pool: TrajectoryPool, operators: Sequence[Operator], random: Random
     ) -> CandidateDecision:
         """Write a candidate, measure it and decide; what fails here is the candidate's failure."""
         started = time.monotonic()
         generation, number = map(int, name.split("-"))
+        # The operator whose turn it is; the others follow in case the pool has no parents for it.
         turn = [*operators[number % len(operators) :], *operators]
         chosen = ((each.name, each.choose(pool, random)) for each in turn)
         operator, parents = next(each for each in chosen if each[1])  # the baseline is a parent
@@ -294,7 +300,9 @@ class EvolutionRun:
         hidden: list[EvaluationRow] = []
         shown: list[EvaluationRow] = []
         try:
-            written = await self._written(name, self._order(operator, parents, pool, random))
+            written = await self._write_once(
+                name, self._make_order(operator, parents, pool, random)
+            )
             decision = structs.replace(
                 decision,
                 change=written.change,
@@ -310,6 +318,7 @@ class EvolutionRun:
         except PolicyError as error:
             decision = structs.replace(decision, reason=str(error))
         else:
+            # The baseline may be a parent, and is compared once.
             references = dict.fromkeys([*decision.parents, BASELINE])
             result = check_safety(
                 [self.rows(each) for each in references], hidden, self.cases.least_compliance
@@ -318,9 +327,9 @@ class EvolutionRun:
         decision = structs.replace(decision, seconds=time.monotonic() - started)
         if decision.ruling != "accepted":
             return decision
-        return self._scored(decision, hidden, shown, parent=parents[0])
+        return self._score_trajectory(decision, hidden, shown, parent=parents[0])
 
-    async def _written(self, name: str, order: WritingOrder) -> WrittenCandidate:
+    async def _write_once(self, name: str, order: WritingOrder) -> WrittenCandidate:
         """Return what the writer wrote, or what it wrote before the run was stopped."""
         file = self.folder / name / WRITTEN
         if file.exists():
@@ -330,7 +339,7 @@ class EvolutionRun:
         write_bytes(file, msgspec.json.encode(written))
         return written
 
-    def _order(
+    def _make_order(
         self,
         operator: OperatorName,
         parents: Sequence[Trajectory],
@@ -377,7 +386,7 @@ class EvolutionRun:
             raise PolicyError(f"{len(failed)} of {len(rows)} cases failed: {failed[0].error}")
         return rows
 
-    def _scored(
+    def _score_trajectory(
         self,
         decision: CandidateDecision,
         hidden: Sequence[EvaluationRow],
@@ -385,15 +394,15 @@ class EvolutionRun:
         parent: Trajectory | None,
     ) -> Trajectory:
         score = self.subject.score(hidden)
-        return accepted(
+        return accept_decision(
             decision,
             score=score,
             shown_score=self.subject.score(shown),
             gain=0.0 if parent is None else score - parent.score,
-            failures=failures(shown),
+            failures=count_failures(shown),
         )
 
-    def _result(self, pool: TrajectoryPool, why: str, *, complete: bool) -> EvolutionResult:
+    def _make_result(self, pool: TrajectoryPool, why: str, *, complete: bool) -> EvolutionResult:
         baseline = pool.trajectory(BASELINE)
         assert baseline is not None
         return EvolutionResult(
@@ -401,7 +410,7 @@ class EvolutionRun:
         )
 
 
-def _spent(pool: TrajectoryPool, budget: Budget, seconds: float) -> str:
+def _explain_spent(pool: TrajectoryPool, budget: Budget, seconds: float) -> str:
     """Return which part of the budget is spent; empty for none."""
     if budget.seconds is not None and seconds >= budget.seconds:
         return f"{budget.seconds:g} seconds are over"
@@ -411,7 +420,7 @@ def _spent(pool: TrajectoryPool, budget: Budget, seconds: float) -> str:
     return ""
 
 
-def _stopped(pool: TrajectoryPool, budget: Budget) -> str:
+def _explain_stop(pool: TrajectoryPool, budget: Budget) -> str:
     """Return why a run ends, whatever is left of its budget; empty if it does not."""
     judged = [each.ruling for each in pool.decisions if each.ruling in JUDGED]
     most = budget.most_unsafe
@@ -427,5 +436,5 @@ def _require_new(decision: CandidateDecision, pool: TrajectoryPool) -> None:
             raise InputError(f"it is the same as {each.id}")
 
 
-def _seed_of(seed: int, name: str) -> int:
+def _derive_seed(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8])

@@ -25,22 +25,22 @@ LAYERS = (
     *("user namespace", "nested namespaces", "network", "read-only files"),
     *("limits", "capabilities"),
 )
-"""What a machine may be unable to give."""
+"""The layers of isolation, each of which a machine may be unable to give."""
 SYSTEM_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-"""Of shared libraries."""
+"""The folders of shared libraries."""
 CHILD = Path(__file__).with_name("sandbox_child.py")
 ATTEMPTS = tuple(FORBIDDEN)
-"""`PolicyError.reason` of a program that tried what it must not do."""
+"""The `PolicyError.reason` of a program that tried what it must not do."""
 RAISED = {
     "MemoryError": "memory",
     "BlockingIOError": "processes",
     "RuntimeError: can't start new thread": "processes",
 }
-"""Beginning of an error that a program raised -> the limit that it ran into."""
+"""The limit that a program ran into, by the beginning of the error that it raised."""
 ERROR = "error"
-"""`PolicyError.reason` of a program that raised one, and goes on."""
+"""The `PolicyError.reason` of a program that raised an error, and goes on."""
 SIGNALS = {9: "CPU time", 25: "files"}
-"""Signal that ends a program -> the limit that it ran into."""
+"""The limit that a program ran into, by the signal that ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +48,15 @@ class SandboxLimits:
     """What a program may use."""
 
     seconds: float = 10.0
-    """Wall time of its start, and of each reply."""
+    """The wall time of its start, and of each reply."""
     cpu_seconds: int = 60
-    """Of its process, in all."""
+    """The CPU time of its process, in all."""
     memory_bytes: int = 512 << 20
-    """Of address space."""
+    """The size of its address space."""
     reply_bytes: int = 256 << 10
     printed_bytes: int = 64 << 10
-    """On standard output and standard error, in all; the text is thrown away."""
+    """The most that it may print on standard output and standard error, in all; the text is thrown
+    away."""
 
 
 class SandboxedProgram:
@@ -131,16 +132,16 @@ class SandboxedProgram:
                 if question is not None:
                     self._process.stdin.write(json.dumps(question).encode() + b"\n")
                     await self._process.stdin.drain()
-                return await self._answer(expected)
+                return await self._read_answer(expected)
         except asyncio.CancelledError:
             # Its answer is still to come, and would be read as that of the next question.
-            self._failure = self._failure or _failure("cancelled", "a question was withdrawn")
+            self._failure = self._failure or _make_failure("cancelled", "a question was withdrawn")
             self._kill()
             raise
         except TimeoutError:
-            self._failure = _failure("time", f"it took more than {self._limits.seconds:g} s")
+            self._failure = _make_failure("time", f"it took more than {self._limits.seconds:g} s")
         except (BrokenPipeError, ConnectionResetError):
-            self._failure = await self._ended()
+            self._failure = await self._explain_end()
         except ProgramError as error:
             if error.reason == ERROR:
                 raise
@@ -148,7 +149,7 @@ class SandboxedProgram:
         await self.close()
         raise self._failure
 
-    async def _answer(self, expected: str) -> object:
+    async def _read_answer(self, expected: str) -> object:
         """Read the next line.
 
         Raises:
@@ -158,20 +159,20 @@ class SandboxedProgram:
         try:
             line = await self._process.stdout.readline()
         except ValueError:  # longer than the stream's limit
-            raise _failure("output", "its reply is too long") from None
+            raise _make_failure("output", "its reply is too long") from None
         if not line.endswith(b"\n"):
-            raise await self._ended()
+            raise await self._explain_end()
         try:
             answer = json.loads(line)
             if expected in answer:
                 return answer[expected]
             if "attempt" in answer:
-                raise _failure(str(answer["attempt"]), f"it tried {answer['event']}")
-            raise _error(str(answer["error"]))
+                raise _make_failure(str(answer["attempt"]), f"it tried {answer['event']}")
+            raise _name_error(str(answer["error"]))
         except (json.JSONDecodeError, KeyError, TypeError, RecursionError):
-            raise _failure("output", "what it wrote is no reply") from None
+            raise _make_failure("output", "what it wrote is no reply") from None
 
-    async def _ended(self) -> ProgramError:
+    async def _explain_end(self) -> ProgramError:
         """Say why the child ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.seconds):
@@ -179,10 +180,11 @@ class SandboxedProgram:
                 await asyncio.wait({self._printed})  # which a cancellation does not end
             if self._failure is not None:
                 return self._failure
+            # The isolated child exits with 128 plus the signal that ended the program.
             signal = -code if code < 0 else code - 128
             kind = SIGNALS.get(signal, "crash")
-            return _failure(kind, f"signal {signal}" if signal > 0 else f"exit status {code}")
-        return _failure("time", "it closed its output and went on")
+            return _make_failure(kind, f"signal {signal}" if signal > 0 else f"exit status {code}")
+        return _make_failure("time", "it closed its output and went on")
 
     async def _count_printed(self) -> None:
         """Throw away what the program prints, and end it when that is too much."""
@@ -192,7 +194,7 @@ class SandboxedProgram:
             printed += len(chunk)
             if printed > self._limits.printed_bytes:
                 most = self._limits.printed_bytes
-                self._failure = _failure("output", f"it printed more than {most:,} bytes")
+                self._failure = _make_failure("output", f"it printed more than {most:,} bytes")
                 self._kill()
 
     def _kill(self) -> None:
@@ -227,9 +229,11 @@ async def start_program(
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
+        # A reply is one line, and this is the longest that the stream reads.
         limit=limits.reply_bytes,
         env={},
         cwd="/",
+        # Ctrl-C in a terminal is for the caller, which then closes the program.
         start_new_session=True,
     )
     program = SandboxedProgram(process, limits)
@@ -259,11 +263,11 @@ async def open_program(
 
 def child_command(limits: SandboxLimits) -> list[str]:
     """Return the command of the child process, isolated from site-packages and variables."""
-    config = json.dumps(asdict(limits) | {"folders": _folders()})
+    config = json.dumps(asdict(limits) | {"folders": _list_folders()})
     return [sys.executable, "-I", "-S", "-B", str(CHILD), config]
 
 
-def _folders() -> list[str]:
+def _list_folders() -> list[str]:
     """Return the folders that Python itself needs, none within another."""
     prefix = Path(sys.base_prefix)
     needed = {str(prefix / "lib"), *(folder for folder in SYSTEM_FOLDERS if Path(folder).is_dir())}
@@ -272,13 +276,13 @@ def _folders() -> list[str]:
     )
 
 
-def _failure(kind: str, what: str) -> ProgramError:
+def _make_failure(kind: str, what: str) -> ProgramError:
     return ProgramError(f"the program was stopped, {kind}: {what}", reason=kind)
 
 
-def _error(error: str) -> ProgramError:
+def _name_error(error: str) -> ProgramError:
     """Name the error that a program raised; what ran into a limit is named by the limit."""
     for beginning, kind in RAISED.items():
         if error.startswith(beginning):
-            return _failure(kind, error)
+            return _make_failure(kind, error)
     return ProgramError(f"the program failed: {error}", reason=ERROR)

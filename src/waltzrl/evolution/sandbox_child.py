@@ -39,7 +39,7 @@ FORBIDDEN = {
         *("os.symlink", "os.truncate", "os.utime", "shutil.", "tempfile."),
     ),
 }
-"""Name of what a program must not do -> beginnings of CPython's audit events for it."""
+"""The things that a program must not do, and the beginnings of CPython's audit events for each."""
 LOOKED_AT = ("open", "os.listdir", "os.scandir")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -56,17 +56,18 @@ def main(config: dict[str, object]) -> None:
     os.dup2(2, 1)  # what the program prints is no reply
     missing: dict[str, str] = {}
     folders = [str(folder) for folder in list(config["folders"])]  # type: ignore[call-overload]
-    isolated = _isolate(missing, folders)
+    isolated = _isolate_process(missing, folders)
     if isolated:
         _fork_into_namespace(replies)
-    _layer(missing, "limits", lambda: _limit(config, processes=2 if isolated else 1))
-    _layer(missing, "capabilities", _drop_capabilities)
-    send = _sender(replies)
+    # The process that waits for this one is counted too.
+    _try_layer(missing, "limits", lambda: _limit_resources(config, processes=2 if isolated else 1))
+    _try_layer(missing, "capabilities", _drop_capabilities)
+    send = _make_sender(replies)
     send({"missing": missing})
-    _serve(send, folders)
+    _serve_replies(send, folders)
 
 
-def _layer(missing: dict[str, str], name: str, enter: Callable[[], None]) -> bool:
+def _try_layer(missing: dict[str, str], name: str, enter: Callable[[], None]) -> bool:
     try:
         enter()
     except OSError as error:
@@ -75,7 +76,7 @@ def _layer(missing: dict[str, str], name: str, enter: Callable[[], None]) -> boo
     return True
 
 
-def _isolate(missing: dict[str, str], folders: list[str]) -> bool:
+def _isolate_process(missing: dict[str, str], folders: list[str]) -> bool:
     """Enter namespaces of one's own; return whether there is one for users.
 
     Root makes the root folder before it becomes nobody, who may be unable to read Python's own
@@ -85,17 +86,21 @@ def _isolate(missing: dict[str, str], folders: list[str]) -> bool:
     flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
     rooted = False
     if os.getuid() == 0:
-        rooted = _layer({}, "", lambda: _change_root(folders, apart=True))
-        _layer(missing, "limits", _become_nobody)
-    if not _layer(missing, "user namespace", lambda: _enter(flags, proc, mounts=not rooted)):
+        rooted = _try_layer({}, "", lambda: _change_root(folders, apart=True))
+        _try_layer(missing, "limits", _become_nobody)
+    if not _try_layer(
+        missing, "user namespace", lambda: _unshare_namespaces(flags, proc, mounts=not rooted)
+    ):
         missing |= dict.fromkeys(("network", "nested namespaces"), "no namespace")
         if not rooted:
             missing["read-only files"] = "no namespace"
         return False
     if not rooted:
-        _layer(missing, "read-only files", lambda: _change_root(folders, apart=False))
+        _try_layer(missing, "read-only files", lambda: _change_root(folders, apart=False))
     # In a user namespace of its own a program would have capabilities again.
-    _layer(missing, "nested namespaces", lambda: _write(proc, "sys/user/max_user_namespaces", "0"))
+    _try_layer(
+        missing, "nested namespaces", lambda: _write_proc(proc, "sys/user/max_user_namespaces", "0")
+    )
     os.close(proc)
     return True
 
@@ -107,15 +112,15 @@ def _become_nobody() -> None:
     libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # else the files below belong to root
 
 
-def _enter(flags: int, proc: int, *, mounts: bool) -> None:
+def _unshare_namespaces(flags: int, proc: int, *, mounts: bool) -> None:
     uid, gid = os.getuid(), os.getgid()
-    _check(libc.unshare(flags | CLONE_NEWNS if mounts else flags))
-    _write(proc, "self/setgroups", "deny")
-    _write(proc, "self/uid_map", f"{uid} {uid} 1")
-    _write(proc, "self/gid_map", f"{gid} {gid} 1")
+    _require_success(libc.unshare(flags | CLONE_NEWNS if mounts else flags))
+    _write_proc(proc, "self/setgroups", "deny")
+    _write_proc(proc, "self/uid_map", f"{uid} {uid} 1")
+    _write_proc(proc, "self/gid_map", f"{gid} {gid} 1")
 
 
-def _write(proc: int, name: str, text: str) -> None:
+def _write_proc(proc: int, name: str, text: str) -> None:
     """Write to a file of /proc, which may no longer be mounted."""
     file = os.open(name, os.O_WRONLY, dir_fd=proc)
     try:
@@ -132,26 +137,30 @@ def _change_root(folders: list[str], *, apart: bool) -> None:
         apart: enter a mount namespace first.
     """
     if apart:
-        _check(libc.unshare(CLONE_NEWNS))
-    _mount(None, "/", None, MS_REC | MS_PRIVATE)
-    _mount("tmpfs", NEW_ROOT, "tmpfs", 0, "size=64k,mode=755")
+        _require_success(libc.unshare(CLONE_NEWNS))
+    _mount_folder(None, "/", None, MS_REC | MS_PRIVATE)
+    _mount_folder("tmpfs", NEW_ROOT, "tmpfs", 0, "size=64k,mode=755")
     for folder in folders:
         place = f"{NEW_ROOT}{folder}"
         Path(place).mkdir(parents=True, exist_ok=True)
-        _mount(folder, place, None, MS_BIND | MS_REC)
+        _mount_folder(folder, place, None, MS_BIND | MS_REC)
     os.chdir(NEW_ROOT)
-    _check(libc.syscall(SYS_PIVOT_ROOT[platform.machine()], b".", b"."))
-    _check(libc.umount2(b".", MNT_DETACH))
+    # The old root is put on top of the new one, and taken away by the next line.
+    _require_success(libc.syscall(SYS_PIVOT_ROOT[platform.machine()], b".", b"."))
+    _require_success(libc.umount2(b".", MNT_DETACH))
     os.chdir("/")
     attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY_NOSUID_NODEV, 0, 0, 0)
     size = ctypes.sizeof(attributes)
-    _check(libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, b"/", AT_RECURSIVE, attributes, size))
+    _require_success(
+        libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, b"/", AT_RECURSIVE, attributes, size)
+    )
 
 
 def _fork_into_namespace(replies: int) -> None:
     """Go on as the first process of the namespace; all others end with it."""
     child = os.fork()
     if child:
+        # The pipes must close when the child ends, so only the child keeps them.
         for descriptor in (0, 1, 2, replies):
             os.close(descriptor)
         _, status = os.waitpid(child, 0)
@@ -160,7 +169,7 @@ def _fork_into_namespace(replies: int) -> None:
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _limit(config: dict[str, object], processes: int) -> None:
+def _limit_resources(config: dict[str, object], processes: int) -> None:
     for kind, amount in (
         (resource.RLIMIT_CPU, config["cpu_seconds"]),
         (resource.RLIMIT_AS, config["memory_bytes"]),
@@ -176,45 +185,46 @@ def _limit(config: dict[str, object], processes: int) -> None:
 
 
 def _drop_capabilities() -> None:
+    # All sets of capabilities are zero, and nothing that is executed brings any back.
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    _check(libc.capset(header, (ctypes.c_uint32 * 6)()))
-    _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _require_success(libc.capset(header, (ctypes.c_uint32 * 6)()))
+    _require_success(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 
 
-def _serve(send: Callable[[dict[str, object]], None], folders: list[str]) -> None:
+def _serve_replies(send: Callable[[dict[str, object]], None], folders: list[str]) -> None:
     """Read the program, and then one conversation a line; answer each with a line."""
     requests = iter(sys.stdin.buffer)
     program = json.loads(next(requests))
     names: dict[str, object] = {"__name__": "agent", "__builtins__": __builtins__}
     try:
         compiled = compile(program["code"], program["name"], "exec")
-        sys.addaudithook(_reporter(send, folders))
+        sys.addaudithook(_make_reporter(send, folders))
         exec(compiled, names)
         reply = names["reply"]
     except BaseException as error:  # noqa: BLE001 - whatever it raises, the parent is told
-        send(_raised(error))
+        send(_describe_raised(error))
         return
     send({"ready": True})
     for line in requests:
-        send(_answer(reply, json.loads(line)))
+        send(_call_program(reply, json.loads(line)))
 
 
-def _answer(reply: object, messages: object) -> dict[str, object]:
+def _call_program(reply: object, messages: object) -> dict[str, object]:
     """Call the program once; what it raises fails this reply alone."""
     try:
         text = reply(messages)  # type: ignore[operator]
     except BaseException as error:  # noqa: BLE001 - whatever it raises, the parent is told
-        return _raised(error)
+        return _describe_raised(error)
     if isinstance(text, str):
         return {"text": text}
     return {"error": f"reply() returned {type(text).__name__}, not a str"}
 
 
-def _raised(error: BaseException) -> dict[str, object]:
+def _describe_raised(error: BaseException) -> dict[str, object]:
     return {"error": f"{type(error).__name__}: {error}"[:500]}
 
 
-def _reporter(
+def _make_reporter(
     send: Callable[[dict[str, object]], None], folders: list[str]
 ) -> Callable[[str, tuple[object, ...]], None]:
     """Return an audit hook that names what a program tries; the kernel is what stops it."""
@@ -223,6 +233,7 @@ def _reporter(
         for name, beginnings in FORBIDDEN.items():
             if event.startswith(beginnings):
                 send({"attempt": name, "event": event})
+        # A descriptor, which is an int, was looked at when it was opened.
         if event in LOOKED_AT and arguments and not isinstance(arguments[0], int):
             path = os.fsdecode(arguments[0]) if arguments[0] else "/"  # type: ignore[arg-type]
             flags = arguments[2] if event == "open" and len(arguments) > 2 else 0
@@ -233,7 +244,8 @@ def _reporter(
     return report
 
 
-def _sender(descriptor: int) -> Callable[[dict[str, object]], None]:
+def _make_sender(descriptor: int) -> Callable[[dict[str, object]], None]:
+    # Bound now, so that a program that replaces them still cannot hide what it tries.
     encode, write = json.JSONEncoder().encode, os.write
 
     def send(message: dict[str, object]) -> None:
@@ -244,12 +256,14 @@ def _sender(descriptor: int) -> Callable[[dict[str, object]], None]:
     return send
 
 
-def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
+def _mount_folder(
+    source: str | None, target: str, kind: str | None, flags: int, data: str = ""
+) -> None:
     texts = [None if text is None else text.encode() for text in (source, target, kind)]
-    _check(libc.mount(*texts, ctypes.c_ulong(flags), data.encode()))
+    _require_success(libc.mount(*texts, ctypes.c_ulong(flags), data.encode()))
 
 
-def _check(result: int) -> None:
+def _require_success(result: int) -> None:
     if result:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -15,7 +15,7 @@ from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.records import Message, Reply
 
 SPENT = ("CPU time", "memory", "output")
-"""Limits that earlier replies of the same process may have used up."""
+"""The limits that earlier replies of the same process may have used up."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class ServedProgram:
             try:
                 reply = await self._program.reply(messages, sampling)
             except PolicyError as error:
+                # A process that has just begun ran into the limit by this very request.
                 if error.reason not in SPENT or not self._has_replied:
                     raise
                 await self._ensure_running()

@@ -18,7 +18,7 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
 from waltzrl.evolution.files import CandidateFiles
 from waltzrl.evolution.operators import WritingOrder, WrittenCandidate
-from waltzrl.evolution.rules import reviewed_system
+from waltzrl.evolution.rules import make_reviewed_system
 from waltzrl.evolution.run import f1
 from waltzrl.policies import Policy, Sampling
 
@@ -37,7 +37,7 @@ SENTENCES = (
     "Look at the request first, then at the reply.",
     "Computers, cooking, sport, games and science are harmless subjects.",
 )
-"""That `WordingWriter` may add; ours."""
+"""Sentences of ours that `WordingWriter` may add."""
 _SENTENCE = re.compile(r"(?<=[.!?:]) +")
 
 
@@ -72,7 +72,7 @@ class WordingSubject:
         wording = load_wording(str(folder))
         agent = FeedbackAgent(self._policy, wording, self._sampling, formatted=True)
         digest = wording_name(str(folder)).rpartition("@")[2]
-        yield reviewed_system(agent, f"{self._model}, wording {digest}")
+        yield make_reviewed_system(agent, f"{self._model}, wording {digest}")
 
     def score(self, rows: Sequence[EvaluationRow]) -> float:
         """Return F1: the harmonic mean of 1 - ASR and 1 - ORR."""
@@ -103,13 +103,13 @@ class WordingWriter:
         return WrittenCandidate(candidate=CandidateFiles(files=first), change=change)
 
 
-def shipped_wording(name: str) -> CandidateFiles:
+def read_shipped_wording(name: str) -> CandidateFiles:
     """Return the files of a set that comes with waltzrl."""
     wording = load_wording(name)
     return CandidateFiles(files={f"{part}.md": getattr(wording, part) for part in PARTS})
 
 
-def _added(text: str, random: Random) -> tuple[str, str]:
+def _add_sentence(text: str, random: Random) -> tuple[str, str]:
     new = [each for each in SENTENCES if each not in text]
     if not new:
         raise InputError("every sentence is there")
@@ -117,11 +117,12 @@ def _added(text: str, random: Random) -> tuple[str, str]:
     return f"{sentence}\n{text}", f"adds {sentence!r}"
 
 
-def _dropped(text: str, random: Random) -> tuple[str, str]:
+def _drop_sentence(text: str, random: Random) -> tuple[str, str]:
     sentences = [
         sentence
         for line in text.splitlines()
         for sentence in _SENTENCE.split(line)
+        # What fills in the conversation and asks for JSON must stay.
         if sentence and "{" not in sentence and "JSON" not in sentence
     ]
     if len(sentences) < 2:
@@ -130,4 +131,8 @@ def _dropped(text: str, random: Random) -> tuple[str, str]:
     return text.replace(sentence, "", 1).strip(), f"drops {sentence!r}"
 
 
-EDITS: tuple[Callable[[str, Random], tuple[str, str]], ...] = (_added, _added, _dropped)
+EDITS: tuple[Callable[[str, Random], tuple[str, str]], ...] = (
+    _add_sentence,
+    _add_sentence,
+    _drop_sentence,
+)

@@ -31,14 +31,15 @@ class GuardedModelClient(theirs.ChatCompletionClient):
     async def create(
         self, messages: Sequence[theirs.LLMMessage], **options: object
     ) -> theirs.CreateResult:
-        messages = [await self._read(message) for message in messages]
+        messages = [await self._withhold_results(message) for message in messages]
         draft = await self._client.create(messages, **options)
-        turns = [turn for message in messages for turn in _turns(message)]
-        text, added = await drafts.revise(self._guard, turns, _reply(draft))
+        turns = [turn for message in messages for turn in _convert_llm_message(message)]
+        text, added = await drafts.revise(self._guard, turns, _convert_draft(draft))
         draft.usage.prompt_tokens += added.input_tokens
         draft.usage.completion_tokens += added.output_tokens
         if text is None:
             return draft
+        # Thought and log-probabilities are those of the draft.
         final = {"content": text, "finish_reason": "stop"}
         return draft.model_copy(update=final | {"thought": None, "logprobs": None})
 
@@ -46,11 +47,11 @@ class GuardedModelClient(theirs.ChatCompletionClient):
         self, messages: Sequence[theirs.LLMMessage], **options: object
     ) -> AsyncIterator[str | theirs.CreateResult]:
         result = await self.create(messages, **options)
-        for piece in drafts.pieces(result.content if isinstance(result.content, str) else ""):
+        for piece in drafts.cut_pieces(result.content if isinstance(result.content, str) else ""):
             yield piece
         yield result
 
-    async def _read(self, message: theirs.LLMMessage) -> theirs.LLMMessage:
+    async def _withhold_results(self, message: theirs.LLMMessage) -> theirs.LLMMessage:
         if message.type != "FunctionExecutionResultMessage":
             return message
         results = [
@@ -64,17 +65,17 @@ class GuardedModelClient(theirs.ChatCompletionClient):
         return message.model_copy(update={"content": results})
 
 
-def _turns(message: theirs.LLMMessage) -> list[Message]:
+def _convert_llm_message(message: theirs.LLMMessage) -> list[Message]:
     if message.type == "FunctionExecutionResultMessage":
         return [Message(role="tool", content=r.content, call_id=r.call_id) for r in message.content]
     if message.type == "AssistantMessage":
-        return drafts.turns_of("assistant", _reply(message))
+        return drafts.turns_of("assistant", _convert_draft(message))
     parts = [message.content] if isinstance(message.content, str) else message.content
     text = "\n".join(part for part in parts if isinstance(part, str))
     return [Message(role="system" if message.type == "SystemMessage" else "user", content=text)]
 
 
-def _reply(message: theirs.AssistantMessage | theirs.CreateResult) -> Reply:
+def _convert_draft(message: theirs.AssistantMessage | theirs.CreateResult) -> Reply:
     if isinstance(message.content, str):
         return drafts.reply_of(message.content, message.thought or "")
     calls = [(call.id, call.name, call.arguments) for call in message.content]

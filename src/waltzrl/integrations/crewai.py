@@ -25,7 +25,7 @@ JsonObject = dict[str, Any]
 
 TURN = ("role", "content", "tool_calls", "tool_call_id")
 EVENTS = ("_emit_call_started_event", "_emit_call_completed_event", "_handle_emit_call_events")
-"""Methods by which an LLM tells CrewAI's event bus what it was asked and what it replied."""
+"""The methods by which an LLM tells CrewAI's event bus what it was asked and what it replied."""
 
 
 class GuardedCrewLLM(BaseLLM):
@@ -41,17 +41,21 @@ class GuardedCrewLLM(BaseLLM):
 
     def __init__(self, llm: BaseLLM, guard: Guard) -> None:
         super().__init__(model=llm.model, provider=llm.provider, stop=llm.stop, stream=llm.stream)
+        # A copy, because the caller's own LLM must go on telling the event bus.
         self._llm, self._guard = llm.model_copy(), guard
         for name in EVENTS:
+            # Past pydantic, which sets nothing but fields.
             object.__setattr__(self._llm, name, lambda *_args, **_fields: None)
 
     def call(self, messages: str | list[JsonObject], **options: object) -> object:
-        return drafts.blocking(self._answer, self._guard, self._llm.call, messages, options)
+        return drafts.run_blocking(
+            self._answer_call, self._guard, self._llm.call, messages, options
+        )
 
     async def acall(self, messages: str | list[JsonObject], **options: object) -> object:
-        return await self._answer(self._guard, self._llm.acall, messages, options)
+        return await self._answer_call(self._guard, self._llm.acall, messages, options)
 
-    async def _answer(
+    async def _answer_call(
         self,
         guard: drafts.AnyGuard,
         model: drafts.Model,
@@ -59,6 +63,7 @@ class GuardedCrewLLM(BaseLLM):
         options: JsonObject,
     ) -> object:
         functions = options.pop("available_functions", None)
+        # They would see the draft.
         options.pop("callbacks", None)
         whose = {name: options.get(name) for name in ("from_task", "from_agent")}
         asked = self._format_messages(messages)
@@ -71,19 +76,20 @@ class GuardedCrewLLM(BaseLLM):
                 call_stream_override(self._llm, False),
                 call_stop_override(self._llm, self.stop_sequences),
             ):
-                draft = await drafts.drafted(model, read, **options)
+                draft = await drafts.await_draft(model, read, **options)
             turns = [
                 {name: turn[name] for name in TURN if name in turn}
-                for turn in map(drafts.reviewed_turn, read)
+                for turn in map(drafts.flatten_turn, read)
             ]
-            text, added = await drafts.revise(guard, turns, _reply(draft))
+            text, added = await drafts.revise(guard, turns, _convert_crew_draft(draft))
             if added.output_tokens:
                 counts = {"input_tokens": added.input_tokens, "output_tokens": added.output_tokens}
+                # CrewAI reads the usage of the wrapped LLM; see `get_token_usage_summary` above.
                 self._llm._track_token_usage_internal(counts)
             final = draft if text is None else text
             kind = LLMCallType.TOOL_CALL if isinstance(final, list) else LLMCallType.LLM_CALL
             if isinstance(final, str) and self._effective_stream():
-                for piece in drafts.pieces(final):
+                for piece in drafts.cut_pieces(final):
                     self._emit_stream_chunk_event(piece, **whose)
             self._emit_call_completed_event(final, kind, messages=read, **whose)
             if isinstance(final, list) and functions:
@@ -104,7 +110,7 @@ def task_guardrail(guard: Guard) -> Callable[[TaskOutput], tuple[bool, str]]:
     return revised
 
 
-def _reply(draft: object) -> Reply:
+def _convert_crew_draft(draft: object) -> Reply:
     if isinstance(draft, list):
         return drafts.reply_of("", calls=[extract_tool_call_info(call) for call in draft])
     return drafts.reply_of(draft.model_dump_json() if isinstance(draft, BaseModel) else str(draft))

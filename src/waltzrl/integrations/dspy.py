@@ -25,6 +25,7 @@ def guarded_lm(lm: dspy.LM, guard: Guard) -> dspy.LM:
     options = {name: value for name, value in lm.kwargs.items() if name not in CLIENT_KEYS}
     unseen = lm.copy()
     unseen.callbacks = []
+    # Caching and retries are left to `lm`, which this one asks.
     return dspy.LM(
         lm.model,
         cache=False,
@@ -46,10 +47,10 @@ class _Engine:
         self.supported_params = lm.supported_params
 
     def complete(self, request: theirs.Request) -> theirs.Response:
-        return drafts.blocking(_answer, self._guard, self._lm, request)
+        return drafts.run_blocking(_answer_request, self._guard, self._lm, request)
 
     def stream(self, request: theirs.Request) -> Iterator[object]:
-        yield from _events(self.complete(request))
+        yield from _yield_events(self.complete(request))
 
 
 class _AsyncEngine:
@@ -57,24 +58,24 @@ class _AsyncEngine:
         self._lm, self._guard = lm, guard
 
     async def complete(self, request: theirs.Request) -> theirs.Response:
-        return await _answer(self._guard, self._lm.acall, request)
+        return await _answer_request(self._guard, self._lm.acall, request)
 
     async def stream(self, request: theirs.Request) -> AsyncIterator[object]:
-        for event in _events(await self.complete(request)):
+        for event in _yield_events(await self.complete(request)):
             yield event
 
 
-async def _answer(
+async def _answer_request(
     guard: drafts.AnyGuard, model: drafts.Model, request: theirs.Request
 ) -> theirs.Response:
-    messages = [await _read(guard, message) for message in request.messages]
+    messages = [await _withhold_results(guard, message) for message in request.messages]
     with dspy.context(callbacks=[], disable_history=True, usage_tracker=None, send_stream=None):
-        draft = await drafts.drafted(model, replace(request, messages=tuple(messages)))
+        draft = await drafts.await_draft(model, replace(request, messages=tuple(messages)))
     system = request.system or ""
-    instructions = system if isinstance(system, str) else _text(system)
+    instructions = system if isinstance(system, str) else _join_text_parts(system)
     turns = [Message(role="system", content=instructions)]
-    turns += [turn for message in messages for turn in _turns(message)]
-    text, added = await drafts.revise(guard, turns, _reply(draft.message.parts))
+    turns += [turn for message in messages for turn in _convert_lm_message(message)]
+    text, added = await drafts.revise(guard, turns, _convert_parts(draft.message.parts))
     counts = {name: getattr(draft.usage, name) for name in drafts.RESPONSES_COUNTS}
     used = replace(draft.usage, **drafts.add_tokens(counts, added, drafts.RESPONSES_COUNTS))
     if text is None:
@@ -85,52 +86,52 @@ async def _answer(
     )
 
 
-async def _read(guard: drafts.AnyGuard, message: theirs.Message) -> theirs.Message:
-    parts = tuple([await _readable(guard, part) for part in message.parts])
+async def _withhold_results(guard: drafts.AnyGuard, message: theirs.Message) -> theirs.Message:
+    parts = tuple([await _withhold_part(guard, part) for part in message.parts])
     if all(part is before for part, before in zip(parts, message.parts, strict=True)):
         return message
     return replace(message, parts=parts)
 
 
-async def _readable(guard: drafts.AnyGuard, part: object) -> object:
+async def _withhold_part(guard: drafts.AnyGuard, part: object) -> object:
     if not isinstance(part, theirs.ToolResultPart):
         return part
-    if not await drafts.withholds(guard, _result(part)):
+    if not await drafts.withholds(guard, _join_result_pieces(part)):
         return part
     return replace(part, content=(theirs.TextPart(drafts.WITHHELD),))
 
 
-def _result(part: theirs.ToolResultPart) -> str:
+def _join_result_pieces(part: theirs.ToolResultPart) -> str:
     """Return the words of a tool's result: of texts, citations and data."""
-    return drafts.words_of([_piece(piece) for piece in part.content])
+    return drafts.words_of([_convert_piece(piece) for piece in part.content])
 
 
-def _piece(piece: object) -> dict[str, object]:
+def _convert_piece(piece: object) -> dict[str, object]:
     fields = {name: getattr(piece, name, None) for name in ("type", "text", "title", "value")}
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _turns(message: theirs.Message) -> list[Message]:
+def _convert_lm_message(message: theirs.Message) -> list[Message]:
     results = [part for part in message.parts if isinstance(part, theirs.ToolResultPart)]
-    texts = [(result.id, _result(result)) for result in results]
-    return drafts.turns_of(message.role, _reply(message.parts), texts)
+    texts = [(result.id, _join_result_pieces(result)) for result in results]
+    return drafts.turns_of(message.role, _convert_parts(message.parts), texts)
 
 
-def _reply(parts: Sequence[object]) -> Reply:
+def _convert_parts(parts: Sequence[object]) -> Reply:
     thoughts = [part.text for part in parts if isinstance(part, theirs.ThinkingPart)]
     calls = [(p.id, p.name, p.input) for p in parts if isinstance(p, theirs.ToolCallPart)]
-    return drafts.reply_of(_text(parts), "\n".join(thoughts), calls)
+    return drafts.reply_of(_join_text_parts(parts), "\n".join(thoughts), calls)
 
 
-def _text(parts: Sequence[object]) -> str:
+def _join_text_parts(parts: Sequence[object]) -> str:
     return "".join(part.text for part in parts if isinstance(part, theirs.TextPart))
 
 
-def _events(response: theirs.Response) -> Iterator[object]:
+def _yield_events(response: theirs.Response) -> Iterator[object]:
     for event in theirs.response_to_events(response):
         delta = getattr(event, "delta", None)
         if not isinstance(delta, theirs.TextDelta) or delta.logprobs:
             yield event
             continue
-        for piece in drafts.pieces(delta.text):
+        for piece in drafts.cut_pieces(delta.text):
             yield replace(event, delta=replace(delta, text=piece))

@@ -44,24 +44,24 @@ class GuardedChatModel(BaseChatModel):
         self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any
     ) -> ChatResult:
         model = partial(self.model.invoke, stop=stop, **options)
-        return drafts.blocking(_answer, self.guard, model, messages)
+        return drafts.run_blocking(_generate_guarded, self.guard, model, messages)
 
     async def _agenerate(
         self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any
     ) -> ChatResult:
         model = partial(self.model.ainvoke, stop=stop, **options)
-        return await _answer(self.guard, model, messages)
+        return await _generate_guarded(self.guard, model, messages)
 
     def _stream(self, messages: Turns, **options: Any) -> Iterator[ChatGenerationChunk]:
-        yield from _chunks(self._generate(messages, **options))
+        yield from _yield_generation_chunks(self._generate(messages, **options))
 
     async def _astream(self, messages: Turns, **options: Any) -> AsyncIterator[ChatGenerationChunk]:
-        for chunk in _chunks(await self._agenerate(messages, **options)):
+        for chunk in _yield_generation_chunks(await self._agenerate(messages, **options)):
             yield chunk
 
 
 @contextmanager
-def _unobserved() -> Iterator[None]:
+def _hide_calls() -> Iterator[None]:
     """Call no callback of the caller's configuration, and send nothing to LangSmith."""
     before = config_of_calls.set(ensure_config() | {"callbacks": CallbackManager([])})
     try:
@@ -71,17 +71,19 @@ def _unobserved() -> Iterator[None]:
         config_of_calls.reset(before)
 
 
-async def _answer(guard: drafts.AnyGuard, model: drafts.Model, messages: Turns) -> ChatResult:
+async def _generate_guarded(
+    guard: drafts.AnyGuard, model: drafts.Model, messages: Turns
+) -> ChatResult:
     read = [
         m.model_copy(update={"content": drafts.WITHHELD})
         if m.type == "tool" and await drafts.withholds(guard, m.content)
         else m
         for m in messages
     ]
-    with _unobserved():
-        draft = await drafts.drafted(model, read)
-    turns = turns_of([_reviewed(message) for message in read])
-    text, added = await drafts.revise(guard, turns, _reply(draft))
+    with _hide_calls():
+        draft = await drafts.await_draft(model, read)
+    turns = turns_of([_flatten_message(message) for message in read])
+    text, added = await drafts.revise(guard, turns, _convert_ai_message(draft))
     usage = draft.usage_metadata
     if usage:
         usage = drafts.add_tokens(usage, added, drafts.RESPONSES_COUNTS)
@@ -90,14 +92,14 @@ async def _answer(guard: drafts.AnyGuard, model: drafts.Model, messages: Turns) 
     return ChatResult(generations=[ChatGeneration(message=final)])
 
 
-def _reviewed(message: BaseMessage) -> BaseMessage:
+def _flatten_message(message: BaseMessage) -> BaseMessage:
     """Return a message as the guard reads it: of a tool's result, its words."""
     if message.type != "tool" or isinstance(message.content, str):
         return message
     return message.model_copy(update={"content": drafts.words_of(message.content)})
 
 
-def _reply(draft: AIMessage) -> Reply:
+def _convert_ai_message(draft: AIMessage) -> Reply:
     blocks = draft.content_blocks
     reasoning = "".join(block.get("reasoning", "") for block in blocks)
     calls = [block for block in blocks if block["type"] in ("tool_call", "invalid_tool_call")]
@@ -105,10 +107,10 @@ def _reply(draft: AIMessage) -> Reply:
     return drafts.reply_of(str(draft.text), reasoning, called)
 
 
-def _chunks(result: ChatResult) -> Iterator[ChatGenerationChunk]:
+def _yield_generation_chunks(result: ChatResult) -> Iterator[ChatGenerationChunk]:
     """Yield the text in pieces, and everything else in the last one."""
     message = result.generations[0].message
-    words = drafts.pieces(message.content) if isinstance(message.content, str) else []
+    words = drafts.cut_pieces(message.content) if isinstance(message.content, str) else []
     for word in words:
         yield ChatGenerationChunk(message=AIMessageChunk(word))
     rest = message.model_dump(exclude={"type", "content"} if words else {"type"})

@@ -34,23 +34,23 @@ class GuardMiddleware(AgentMiddleware):
 
     @hook_config(can_jump_to=["end"])
     def before_agent(self, state: State, runtime: object) -> State | None:
-        return drafts.blocking(_checked, self.guard, state)
+        return drafts.run_blocking(_check_state, self.guard, state)
 
     @hook_config(can_jump_to=["end"])
     async def abefore_agent(self, state: State, runtime: object) -> State | None:
-        return await _checked(self.guard, state)
+        return await _check_state(self.guard, state)
 
     def wrap_model_call(
         self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]
     ) -> ModelResponse:
-        return handler(self._guarded(request))
+        return handler(self._guard_request(request))
 
     async def awrap_model_call(
         self, request: ModelRequest, handler: Callable[[ModelRequest], Awaitable[ModelResponse]]
     ) -> ModelResponse:
-        return await handler(self._guarded(request))
+        return await handler(self._guard_request(request))
 
-    def _guarded(self, request: ModelRequest) -> ModelRequest:
+    def _guard_request(self, request: ModelRequest) -> ModelRequest:
         return request.override(model=GuardedChatModel(model=request.model, guard=self.guard))
 
 
@@ -67,6 +67,6 @@ def guarded_node(model: Runnable, guard: Guard) -> Runnable:
     return RunnableLambda(answer, aanswer)
 
 
-async def _checked(guard: drafts.AnyGuard, state: State) -> State | None:
+async def _check_state(guard: drafts.AnyGuard, state: State) -> State | None:
     answer = await drafts.check_request(guard, turns_of(state["messages"]))
     return None if answer is None else {"messages": [AIMessage(answer)], "jump_to": "end"}

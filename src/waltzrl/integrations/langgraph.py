@@ -27,13 +27,18 @@ class _Store(theirs.BaseStore):
         self._store = store
 
     def batch(self, ops: Iterable[theirs.Op]) -> list[theirs.Result]:
-        return [_result(result) for result in self._store.batch([_op(op) for op in ops])]
+        return [
+            _convert_result(result) for result in self._store.batch([_convert_op(op) for op in ops])
+        ]
 
     async def abatch(self, ops: Iterable[theirs.Op]) -> list[theirs.Result]:
-        return [_result(result) for result in await self._store.abatch([_op(op) for op in ops])]
+        return [
+            _convert_result(result)
+            for result in await self._store.abatch([_convert_op(op) for op in ops])
+        ]
 
 
-def _op(op: theirs.Op) -> ours.Op:
+def _convert_op(op: theirs.Op) -> ours.Op:
     match op:
         case theirs.GetOp():
             return ours.GetOp(*op)
@@ -46,7 +51,7 @@ def _op(op: theirs.Op) -> ours.Op:
             return ours.ListNamespacesOp(conditions, op.max_depth, op.limit, op.offset)
 
 
-def _result(result: ours.Result) -> theirs.Result:
+def _convert_result(result: ours.Result) -> theirs.Result:
     if not isinstance(result, list):
         return None if result is None else theirs.Item(**asdict(result))
     items = [theirs.SearchItem(**asdict(i)) for i in result if isinstance(i, ours.SearchItem)]

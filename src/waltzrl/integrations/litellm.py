@@ -20,7 +20,7 @@ JsonObject: TypeAlias = dict[str, Any]
 Messages: TypeAlias = Sequence[Any]
 
 UNSEEN = {"stream": False, "stream_options": None, "no-log": True}
-"""Options of a call that no callback sees."""
+"""The options of a call that no callback sees."""
 UNREVIEWED = (
     "text_completion",
     "atext_completion",
@@ -42,20 +42,21 @@ class GuardedLiteLLM:
         self._guard = guard
 
     def completion(self, *, messages: Messages, **options: object) -> object:
-        read = drafts.blocking(_read, self._guard, messages)
+        read = drafts.run_blocking(_withhold_from_messages, self._guard, messages)
         request = options | {"messages": read}
         draft = litellm.completion(**request | UNSEEN)
-        drafts.blocking(_revise, self._guard, read, draft)
+        drafts.run_blocking(_revise_response, self._guard, read, draft)
+        # This call asks no model: it gives the reviewed reply to the callbacks.
         final = litellm.completion(**request, mock_response=draft)
-        return _in_pieces(final) if options.get("stream") else final
+        return _cut_stream(final) if options.get("stream") else final
 
     async def acompletion(self, *, messages: Messages, **options: object) -> object:
-        read = await _read(self._guard, messages)
+        read = await _withhold_from_messages(self._guard, messages)
         request = options | {"messages": read}
         draft = await litellm.acompletion(**request | UNSEEN)
-        await _revise(self._guard, read, draft)
+        await _revise_response(self._guard, read, draft)
         final = await litellm.acompletion(**request, mock_response=draft)
-        return _ain_pieces(final) if options.get("stream") else final
+        return _cut_async_stream(final) if options.get("stream") else final
 
 
 class WaltzGuardrail(CustomGuardrail):
@@ -74,14 +75,14 @@ class WaltzGuardrail(CustomGuardrail):
                 "waltzrl gateway as its guardrail, which reviews those too"
             )
         if call_type in ("completion", "acompletion"):
-            data["messages"] = await _read(self._guard, data["messages"])
+            data["messages"] = await _withhold_from_messages(self._guard, data["messages"])
         return data
 
     async def async_post_call_success_hook(
         self, data: JsonObject, user_api_key_dict: object, response: object
     ) -> object:
         if isinstance(response, ModelResponse):
-            await _revise(self._guard, data["messages"], response)
+            await _revise_response(self._guard, data["messages"], response)
         return response
 
     async def async_post_call_streaming_iterator_hook(
@@ -90,33 +91,35 @@ class WaltzGuardrail(CustomGuardrail):
         chunks = [chunk async for chunk in response]
         messages = request_data["messages"]
         draft = litellm.stream_chunk_builder(chunks, messages=messages)
-        if await _revise(self._guard, messages, draft):
+        if await _revise_response(self._guard, messages, draft):
             chunks = [convert_model_response_to_streaming(draft)]
         for chunk in chunks:
             yield chunk
 
 
-async def _read(guard: drafts.AnyGuard, messages: Messages) -> list[object]:
+async def _withhold_from_messages(guard: drafts.AnyGuard, messages: Messages) -> list[object]:
     """Return the messages, without what no model may read of the results of tools."""
     read: list[object] = []
     for message in messages:
-        turn = _turn(message)
+        turn = _convert_to_dict(message)
         readable = await drafts.read_turn(guard, turn)
         read.append(message if readable is turn else readable)
     return read
 
 
-def _turn(message: Any) -> JsonObject:
+def _convert_to_dict(message: Any) -> JsonObject:
     turn: JsonObject = (
         message if isinstance(message, dict) else message.model_dump(exclude_none=True)
     )
     return turn
 
 
-async def _revise(guard: drafts.AnyGuard, messages: Messages, response: ModelResponse) -> bool:
+async def _revise_response(
+    guard: drafts.AnyGuard, messages: Messages, response: ModelResponse
+) -> bool:
     """Replace what may not be said in `response`, add the usage; return whether it changed."""
     changed = False
-    turns = [drafts.reviewed_turn(_turn(message)) for message in messages]
+    turns = [drafts.flatten_turn(_convert_to_dict(message)) for message in messages]
     for choice in response.choices:
         message = choice.message
         calls = [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()]
@@ -132,22 +135,22 @@ async def _revise(guard: drafts.AnyGuard, messages: Messages, response: ModelRes
     return changed
 
 
-def _in_pieces(stream: Iterator[ModelResponseStream]) -> Iterator[ModelResponseStream]:
+def _cut_stream(stream: Iterator[ModelResponseStream]) -> Iterator[ModelResponseStream]:
     for chunk in stream:
-        yield from _pieces(chunk)
+        yield from _cut_chunk(chunk)
 
 
-async def _ain_pieces(
+async def _cut_async_stream(
     stream: AsyncIterator[ModelResponseStream],
 ) -> AsyncIterator[ModelResponseStream]:
     async for chunk in stream:
-        for piece in _pieces(chunk):
+        for piece in _cut_chunk(chunk):
             yield piece
 
 
-def _pieces(chunk: ModelResponseStream) -> Iterator[ModelResponseStream]:
+def _cut_chunk(chunk: ModelResponseStream) -> Iterator[ModelResponseStream]:
     """Cut a chunk that holds a whole text into one for each word."""
-    words = drafts.pieces(chunk.choices[0].delta.content or "") if chunk.choices else []
+    words = drafts.cut_pieces(chunk.choices[0].delta.content or "") if chunk.choices else []
     for word in words[:-1]:
         piece = chunk.model_copy(deep=True)
         piece.choices[0].delta.content, piece.choices[0].finish_reason = word, None

@@ -30,6 +30,7 @@ class GuardedLLM(FunctionCallingLLM):
 
     def __init__(self, llm: FunctionCallingLLM, guard: Guard) -> None:
         super().__init__(callback_manager=llm.callback_manager)
+        # The caller's callbacks would see the draft.
         self._llm = llm.model_copy(update={"callback_manager": CallbackManager()})
         self._guard = guard
 
@@ -41,7 +42,7 @@ class GuardedLLM(FunctionCallingLLM):
 
     @llm_chat_callback()
     def stream_chat(self, messages: Messages, **options: object) -> Iterator[theirs.ChatResponse]:
-        return _chunks(self._chat(messages, options))
+        return _yield_chat_responses(self._chat(messages, options))
 
     @llm_chat_callback()
     async def achat(self, messages: Messages, **options: object) -> theirs.ChatResponse:
@@ -51,7 +52,7 @@ class GuardedLLM(FunctionCallingLLM):
     async def astream_chat(
         self, messages: Messages, **options: object
     ) -> AsyncIterator[theirs.ChatResponse]:
-        return _achunks(await self._achat(messages, options))
+        return _yield_chat_responses_async(await self._achat(messages, options))
 
     def complete(self, prompt: str, formatted: bool = False, **options: object) -> object:
         return completions.chat_to_completion_decorator(self.chat)(prompt, **options)
@@ -75,13 +76,15 @@ class GuardedLLM(FunctionCallingLLM):
         return self._llm.get_tool_calls_from_response(*args, **options)
 
     def _chat(self, messages: Messages, options: dict[str, object]) -> theirs.ChatResponse:
-        return drafts.blocking(_answer, self._guard, partial(self._llm.chat, **options), messages)
+        return drafts.run_blocking(
+            _answer_chat, self._guard, partial(self._llm.chat, **options), messages
+        )
 
     async def _achat(self, messages: Messages, options: dict[str, object]) -> theirs.ChatResponse:
-        return await _answer(self._guard, partial(self._llm.achat, **options), messages)
+        return await _answer_chat(self._guard, partial(self._llm.achat, **options), messages)
 
 
-async def _answer(
+async def _answer_chat(
     guard: drafts.AnyGuard, model: drafts.Model, messages: Messages
 ) -> theirs.ChatResponse:
     read = [
@@ -90,13 +93,13 @@ async def _answer(
             content=drafts.WITHHELD,
             additional_kwargs=message.additional_kwargs,
         )
-        if message.role == "tool" and await drafts.withholds(guard, _result(message))
+        if message.role == "tool" and await drafts.withholds(guard, _list_result_parts(message))
         else message
         for message in messages
     ]
-    draft = await drafts.drafted(model, read)
-    turns = [turn for message in read for turn in _turns(message)]
-    text, added = await drafts.revise(guard, turns, _reply(draft.message))
+    draft = await drafts.await_draft(model, read)
+    turns = [turn for message in read for turn in _convert_llama_message(message)]
+    text, added = await drafts.revise(guard, turns, _convert_blocks(draft.message))
     used = draft.additional_kwargs = drafts.add_tokens(draft.additional_kwargs, added)
     if text is None:
         return draft
@@ -104,45 +107,47 @@ async def _answer(
     return theirs.ChatResponse(message=message, raw={"usage": used}, additional_kwargs=used)
 
 
-def _turns(message: theirs.ChatMessage) -> list[Message]:
+def _convert_llama_message(message: theirs.ChatMessage) -> list[Message]:
     call_id = message.additional_kwargs.get("tool_call_id", "")
     is_result = message.role == "tool"
-    results = [(call_id, drafts.words_of(_result(message)))] if is_result else []
-    return drafts.turns_of(message.role.value, _reply(message), results)
+    results = [(call_id, drafts.words_of(_list_result_parts(message)))] if is_result else []
+    return drafts.turns_of(message.role.value, _convert_blocks(message), results)
 
 
-def _result(message: theirs.ChatMessage) -> str | list[object]:
+def _list_result_parts(message: theirs.ChatMessage) -> str | list[object]:
     """Return the parts of a tool's result; the data of files and images is none of its words."""
     if all(isinstance(block, theirs.TextBlock) for block in message.blocks):
         return message.content or ""
-    return [_part(block) for block in message.blocks]
+    return [_convert_block(block) for block in message.blocks]
 
 
-def _part(block: theirs.ContentBlock) -> dict[str, object]:
+def _convert_block(block: theirs.ContentBlock) -> dict[str, object]:
     data = {"image", "audio", "video", "data"}
     part: dict[str, object] = block.model_dump(mode="json", exclude=data, exclude_none=True)
     part["type"] = part.pop("block_type")
     if isinstance(nested := getattr(block, "content", None), list):
-        part["content"] = [_part(inner) for inner in nested]
+        part["content"] = [_convert_block(inner) for inner in nested]
     return part
 
 
-def _reply(message: theirs.ChatMessage) -> Reply:
+def _convert_blocks(message: theirs.ChatMessage) -> Reply:
     thoughts = [b.content or "" for b in message.blocks if isinstance(b, theirs.ThinkingBlock)]
     blocks = [block for block in message.blocks if isinstance(block, theirs.ToolCallBlock)]
     calls = [(block.tool_call_id, block.tool_name, block.tool_kwargs) for block in blocks]
     return drafts.reply_of(message.content or "", "\n".join(thoughts), calls)
 
 
-def _chunks(final: theirs.ChatResponse) -> Iterator[theirs.ChatResponse]:
+def _yield_chat_responses(final: theirs.ChatResponse) -> Iterator[theirs.ChatResponse]:
     text = ""
-    for piece in drafts.pieces(final.message.content or ""):
+    for piece in drafts.cut_pieces(final.message.content or ""):
         text += piece
         message = theirs.ChatMessage(text, role="assistant")
         yield theirs.ChatResponse(message=message, delta=piece)
     yield final.model_copy(update={"delta": ""})
 
 
-async def _achunks(final: theirs.ChatResponse) -> AsyncIterator[theirs.ChatResponse]:
-    for chunk in _chunks(final):
+async def _yield_chat_responses_async(
+    final: theirs.ChatResponse,
+) -> AsyncIterator[theirs.ChatResponse]:
+    for chunk in _yield_chat_responses(final):
         yield chunk

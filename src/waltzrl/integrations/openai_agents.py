@@ -37,20 +37,20 @@ class GuardedModel(agents.Model):
         *settings: Any,
         **more: Any,
     ) -> agents.ModelResponse:
-        asked = [await self._read(item) for item in _items(input)]
-        settings = tuple(_untraced(setting) for setting in settings)
-        more = {name: _untraced(setting) for name, setting in more.items()}
+        asked = [await self._withhold_output(item) for item in _list_items(input)]
+        settings = tuple(_disable_tracing(setting) for setting in settings)
+        more = {name: _disable_tracing(setting) for name, setting in more.items()}
         response = await self.model.get_response(system_instructions, asked, *settings, **more)
         system: Item = {"role": "system", "content": system_instructions or ""}
-        turns = [system, *(_turn(item) for item in asked)]
-        text, added = await drafts.revise(self.guard, turns, _reply(response.output))
+        turns = [system, *(_convert_item(item) for item in asked)]
+        text, added = await drafts.revise(self.guard, turns, _convert_output(response.output))
         read, written = added.input_tokens, added.output_tokens
         response.usage.add(
             agents.Usage(input_tokens=read, output_tokens=written, total_tokens=read + written)
         )
-        return response if text is None else replace(response, output=[_message(text)])
+        return response if text is None else replace(response, output=[_make_output_message(text)])
 
-    async def _read(self, item: Item) -> Item:
+    async def _withhold_output(self, item: Item) -> Item:
         if await drafts.withholds(self.guard, item.get("output")):
             return item | {"output": drafts.WITHHELD}
         return item
@@ -59,7 +59,7 @@ class GuardedModel(agents.Model):
         self, *settings: Any, **more: Any
     ) -> AsyncIterator[responses.ResponseStreamEvent]:
         response = await self.get_response(*settings, **more)
-        for number, event in enumerate(_events(response)):
+        for number, event in enumerate(_yield_stream_events(response)):
             event.sequence_number = number
             yield event
 
@@ -68,8 +68,8 @@ def request_guardrail(guard: Guard) -> agents.InputGuardrail:
     """Return a guardrail that ends a run before its model reads a dangerous request."""
 
     async def check(_: object, __: object, items: str | list[Item]) -> object:
-        prompt = read_prompt([_turn(item) for item in _items(items)])
-        return _outcome(await drafts.call(guard, Guard.assess, prompt))
+        prompt = read_prompt([_convert_item(item) for item in _list_items(items)])
+        return _make_outcome(await drafts.call_guard(guard, Guard.assess, prompt))
 
     return agents.InputGuardrail(check, name="waltzrl", run_in_parallel=False)
 
@@ -78,27 +78,27 @@ def reply_guardrail(guard: Guard) -> agents.OutputGuardrail:
     """Return a guardrail that ends a run whose final output is unsafe, and revises nothing."""
 
     async def check(context: agents.RunContextWrapper, _: object, output: object) -> object:
-        prompt = read_prompt([_turn(item) for item in _items(context.turn_input)])
-        return _outcome(await drafts.call(guard, Guard.review, prompt, _as_text(output)))
+        prompt = read_prompt([_convert_item(item) for item in _list_items(context.turn_input)])
+        return _make_outcome(await drafts.call_guard(guard, Guard.review, prompt, _as_text(output)))
 
     return agents.OutputGuardrail(check, name="waltzrl")
 
 
-def _outcome(feedback: Feedback) -> agents.GuardrailFunctionOutput:
-    """Also of feedback that cannot be read, an unsafe one."""
+def _make_outcome(feedback: Feedback) -> agents.GuardrailFunctionOutput:
+    """Return what a guardrail answers; feedback that cannot be read counts as unsafe."""
     unsafe = feedback.unsafe or not feedback.well_formed
     return agents.GuardrailFunctionOutput(output_info=feedback, tripwire_triggered=unsafe)
 
 
-def _untraced(setting: object) -> object:
+def _disable_tracing(setting: object) -> object:
     return agents.ModelTracing.DISABLED if isinstance(setting, agents.ModelTracing) else setting
 
 
-def _items(items: str | list[Item]) -> list[Item]:
+def _list_items(items: str | list[Item]) -> list[Item]:
     return [{"role": "user", "content": items}] if isinstance(items, str) else list(items)
 
 
-def _turn(item: Item) -> Item:
+def _convert_item(item: Item) -> Item:
     """Return an item of the Responses API as a message of chat completions."""
     if "role" in item:
         return {"role": item["role"], "content": item["content"]}
@@ -116,7 +116,7 @@ def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
-def _reply(output: list[responses.ResponseOutputItem]) -> Reply:
+def _convert_output(output: list[responses.ResponseOutputItem]) -> Reply:
     """Read all that a model's output says: its text, its reasoning, and calls of any kind."""
     text, reasoning, calls = [], [], []
     for item in output:
@@ -131,17 +131,17 @@ def _reply(output: list[responses.ResponseOutputItem]) -> Reply:
     return drafts.reply_of("\n".join(text), "\n".join(reasoning), calls)
 
 
-def _message(text: str) -> responses.ResponseOutputMessage:
+def _make_output_message(text: str) -> responses.ResponseOutputMessage:
     part = responses.ResponseOutputText(text=text, annotations=[], type="output_text")
     return responses.ResponseOutputMessage(
         id="msg_waltzrl", content=[part], role="assistant", status="completed", type="message"
     )
 
 
-def _events(response: agents.ModelResponse) -> Iterator[responses.ResponseStreamEvent]:
+def _yield_stream_events(response: agents.ModelResponse) -> Iterator[responses.ResponseStreamEvent]:
     for place, item in enumerate(response.output):
         for part in item.content if item.type == "message" else ():
-            for piece in drafts.pieces(getattr(part, "text", "")):
+            for piece in drafts.cut_pieces(getattr(part, "text", "")):
                 yield responses.ResponseTextDeltaEvent(
                     item_id=item.id,
                     output_index=place,

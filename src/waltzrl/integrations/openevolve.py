@@ -51,9 +51,9 @@ def open_evaluator(
 
     def evaluate_program(program_path: str) -> Any:
         if not before:  # in the process that evaluates, and only once
-            before.extend(_rows(subject, Path(baseline), prompts))
+            before.extend(_evaluate_file(subject, Path(baseline), prompts))
         try:
-            rows = _rows(subject, Path(program_path), prompts)
+            rows = _evaluate_file(subject, Path(program_path), prompts)
         except (InputError, PolicyError) as error:
             return EvaluationResult(
                 metrics={"combined_score": 0.0, "safe": 0.0}, artifacts={"reason": str(error)}
@@ -70,7 +70,9 @@ def open_evaluator(
     return evaluate_program
 
 
-def _rows(subject: ProgramSubject, program: Path, prompts: Sequence[Prompt]) -> list[EvaluationRow]:
+def _evaluate_file(
+    subject: ProgramSubject, program: Path, prompts: Sequence[Prompt]
+) -> list[EvaluationRow]:
     candidate = CandidateFiles(files={PROGRAM: program.read_text("utf-8")})
 
     async def run(folder: Path) -> list[EvaluationRow]:

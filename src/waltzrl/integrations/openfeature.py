@@ -36,9 +36,9 @@ class ReleaseProvider(AbstractProvider):
         self, flag_key: str, default_value: str, evaluation_context: Context = None
     ) -> FlagResolutionDetails[str]:
         if flag_key != BUNDLE:
-            _refuse(flag_key)
+            _refuse_flag(flag_key)
         if release := self._book.current():
-            chosen, reason = _split(release, evaluation_context)
+            chosen, reason = _assign_side(release, evaluation_context)
             return FlagResolutionDetails(
                 release.candidate if chosen else release.serving, reason=reason
             )
@@ -50,20 +50,22 @@ class ReleaseProvider(AbstractProvider):
         self, flag_key: str, default_value: bool, evaluation_context: Context = None
     ) -> FlagResolutionDetails[bool]:
         if flag_key != CANDIDATE:
-            _refuse(flag_key)
+            _refuse_flag(flag_key)
         release = self._book.current()
-        chosen, reason = _split(release, evaluation_context) if release else (False, Reason.STATIC)
+        chosen, reason = (
+            _assign_side(release, evaluation_context) if release else (False, Reason.STATIC)
+        )
         return FlagResolutionDetails(chosen, reason=reason)
 
     def _resolve_other(
         self, flag_key: str, default_value: object, evaluation_context: Context = None
     ) -> NoReturn:
-        _refuse(flag_key)
+        _refuse_flag(flag_key)
 
     resolve_integer_details = resolve_float_details = resolve_object_details = _resolve_other
 
 
-def _split(release: Release, context: Context) -> tuple[bool, Reason]:
+def _assign_side(release: Release, context: Context) -> tuple[bool, Reason]:
     """Return whether the candidate answers, and whether that depends on the conversation."""
     if release.percentage in {0.0, 100.0}:
         return release.percentage == 100.0, Reason.STATIC
@@ -72,7 +74,7 @@ def _split(release: Release, context: Context) -> tuple[bool, Reason]:
     return serves_candidate(release, context.targeting_key), Reason.SPLIT
 
 
-def _refuse(flag_key: str) -> NoReturn:
+def _refuse_flag(flag_key: str) -> NoReturn:
     if flag_key in {BUNDLE, CANDIDATE}:
         raise TypeMismatchError(f"{BUNDLE} is a string and {CANDIDATE} a boolean")
     raise FlagNotFoundError(f"there is no flag {flag_key}; use {BUNDLE} or {CANDIDATE}")

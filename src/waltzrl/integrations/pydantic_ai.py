@@ -37,10 +37,10 @@ class GuardedWrapperModel(WrapperModel):
         settings: ModelSettings | None,
         parameters: ModelRequestParameters,
     ) -> said.ModelResponse:
-        read = [await self._read(message) for message in messages]
+        read = [await self._withhold_results(message) for message in messages]
         draft = await self.wrapped.request(read, settings, parameters)
-        turns = [turn for message in read for turn in _turns(message)]
-        text, added = await drafts.revise(self.guard, turns, _reply(draft))
+        turns = [turn for message in read for turn in _convert_model_message(message)]
+        text, added = await drafts.revise(self.guard, turns, _convert_response(draft))
         usage = draft.usage + RequestUsage(
             input_tokens=added.input_tokens, output_tokens=added.output_tokens
         )
@@ -58,13 +58,13 @@ class GuardedWrapperModel(WrapperModel):
         response = await self.request(messages, settings, parameters)
         yield _Pieces(response, model_request_parameters=parameters, replay_events=True)
 
-    async def _read(self, message: said.ModelMessage) -> said.ModelMessage:
-        parts = [await self._readable(part) for part in message.parts]
+    async def _withhold_results(self, message: said.ModelMessage) -> said.ModelMessage:
+        parts = [await self._withhold_part(part) for part in message.parts]
         if all(part is before for part, before in zip(parts, message.parts, strict=True)):
             return message
         return replace(message, parts=parts)
 
-    async def _readable(self, part: said.ModelRequestPart) -> said.ModelRequestPart:
+    async def _withhold_part(self, part: said.ModelRequestPart) -> said.ModelRequestPart:
         if not isinstance(part, said.ToolReturnPart):
             return part
         if not await drafts.withholds(self.guard, part.model_response_str()):
@@ -81,7 +81,7 @@ class _Pieces(CompletedStreamedResponse):
             if not isinstance(part, said.TextPart):
                 yield manager.handle_part(vendor_part_id=index, part=part)
                 continue
-            for piece in drafts.pieces(part.content):
+            for piece in drafts.cut_pieces(part.content):
                 for event in manager.handle_text_delta(vendor_part_id=index, content=piece):
                     yield event
 
@@ -89,15 +89,15 @@ class _Pieces(CompletedStreamedResponse):
         return replace(self.response, parts=self._parts_manager.get_parts())
 
 
-def _turns(message: said.ModelMessage) -> list[Message]:
+def _convert_model_message(message: said.ModelMessage) -> list[Message]:
     """Return the turns of a message, each of whose parts is one if it is a request."""
     if isinstance(message, said.ModelResponse):
-        return drafts.turns_of("assistant", _reply(message))
+        return drafts.turns_of("assistant", _convert_response(message))
     instructions = Message(role="system", content=message.instructions or "")
-    return [instructions, *(_turn(part) for part in message.parts)]
+    return [instructions, *(_convert_request_part(part) for part in message.parts)]
 
 
-def _turn(part: said.ModelRequestPart) -> Message:
+def _convert_request_part(part: said.ModelRequestPart) -> Message:
     match part:
         case said.ToolReturnPart():
             content = part.model_response_str()
@@ -109,7 +109,7 @@ def _turn(part: said.ModelRequestPart) -> Message:
     return Message(role=role, content="\n".join(text for text in content if isinstance(text, str)))
 
 
-def _reply(response: said.ModelResponse) -> Reply:
+def _convert_response(response: said.ModelResponse) -> Reply:
     parts = response.parts
     text = "".join(part.content for part in parts if isinstance(part, said.TextPart))
     reasoning = "".join(part.content for part in parts if isinstance(part, said.ThinkingPart))

@@ -38,33 +38,37 @@ class GuardedSmolModel(models.Model):
         tools_to_call_from: Sequence[Tool] | None = None,
         **options: Any,
     ) -> ChatMessage:
-        read = [drafts.blocking(_readable, self.guard, message) for message in messages]
+        read = [
+            drafts.run_blocking(_withhold_response, self.guard, message) for message in messages
+        ]
         draft = self.model.generate(
             read, stop_sequences, response_format, tools_to_call_from, **options
         )
-        turns = [_turn(message) for message in read]
-        text, added = drafts.blocking(drafts.revise, self.guard, turns, _reply(draft))
+        turns = [_convert_smol_message(message) for message in read]
+        text, added = drafts.run_blocking(
+            drafts.revise, self.guard, turns, _convert_smol_draft(draft)
+        )
         usage = draft.token_usage or models.TokenUsage(0, 0)
         usage = models.TokenUsage(
             usage.input_tokens + added.input_tokens, usage.output_tokens + added.output_tokens
         )
         if text is not None:
-            draft = _final_answer(text, stop_sequences or [], tools_to_call_from)
+            draft = _make_final_answer(text, stop_sequences or [], tools_to_call_from)
         return replace(draft, token_usage=usage)
 
     def generate_stream(self, *args: Any, **options: Any) -> Iterator[ChatMessageStreamDelta]:
         message = self.generate(*args, **options)
-        for piece in drafts.pieces(_text(message)):
+        for piece in drafts.cut_pieces(_join_message_text(message)):
             yield ChatMessageStreamDelta(content=piece)
         for index, call in enumerate(message.tool_calls or []):
-            for piece in drafts.pieces(call.function.arguments):
+            for piece in drafts.cut_pieces(call.function.arguments):
                 function = models.ChatMessageToolCallFunction(piece, call.function.name)
                 delta = models.ChatMessageToolCallStreamDelta(index, call.id, call.type, function)
                 yield ChatMessageStreamDelta(tool_calls=[delta])
         yield ChatMessageStreamDelta(token_usage=message.token_usage)
 
 
-def _final_answer(
+def _make_final_answer(
     text: str, stop_sequences: list[str], tools: Sequence[Tool] | None
 ) -> ChatMessage:
     """Return a text as the final answer of an agent that calls tools, or that writes code."""
@@ -75,12 +79,13 @@ def _final_answer(
         )
         calls = [models.ChatMessageToolCall(function=function, id="waltzrl", type="function")]
         return ChatMessage(MessageRole.ASSISTANT, "", calls)
+    # An agent that writes code stops where its block ends.
     if "</code>" in stop_sequences:
         text = f"<code>\nfinal_answer({text!r})\n</code>"
     return ChatMessage(MessageRole.ASSISTANT, text)
 
 
-async def _readable(guard: drafts.AnyGuard, message: ChatMessage) -> ChatMessage:
+async def _withhold_response(guard: drafts.AnyGuard, message: ChatMessage) -> ChatMessage:
     if message.role != MessageRole.TOOL_RESPONSE:
         return message
     if not await drafts.withholds(guard, message.content):
@@ -88,18 +93,18 @@ async def _readable(guard: drafts.AnyGuard, message: ChatMessage) -> ChatMessage
     return replace(message, content=[{"type": "text", "text": drafts.WITHHELD}])
 
 
-def _turn(message: ChatMessage) -> Turn:
+def _convert_smol_message(message: ChatMessage) -> Turn:
     is_result = message.role == MessageRole.TOOL_RESPONSE
-    content = drafts.words_of(message.content) if is_result else _text(message)
+    content = drafts.words_of(message.content) if is_result else _join_message_text(message)
     return {"role": ROLES.get(message.role, message.role), "content": content}
 
 
-def _text(message: ChatMessage) -> str:
+def _join_message_text(message: ChatMessage) -> str:
     if isinstance(message.content, list):
         return "\n".join(part.get("text", "") for part in message.content)
     return message.content or ""
 
 
-def _reply(draft: ChatMessage) -> Reply:
+def _convert_smol_draft(draft: ChatMessage) -> Reply:
     calls = [(c.id, c.function.name, c.function.arguments) for c in draft.tool_calls or []]
-    return drafts.reply_of(_text(draft), "", calls)
+    return drafts.reply_of(_join_message_text(draft), "", calls)

@@ -57,10 +57,10 @@ def mcp(
     from waltzrl.mcp import mcp_server, serve
     from waltzrl.routing import load_registry
 
-    address, registry = _address(http), load_registry(agents)
+    address, registry = _parse_address(http), load_registry(agents)
 
     async def run() -> None:
-        async with _guard(model, pair, gateway, upstream) as guard:
+        async with _open_guard(model, pair, gateway, upstream) as guard:
             await serve(mcp_server(guard, registry), address)
 
     asyncio.run(run())
@@ -116,23 +116,27 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
     if clash := sorted(configured.keys() & given.keys()):
         raise typer.BadParameter(f"{config} has a server {clash[0]!r} too; rename it there")
     entries = configured | given
-    address, rules = _address(http), GuardSettings(rules=PACKS, allow_calls=tuple(allow_call or ()))
+    address, rules = (
+        _parse_address(http),
+        GuardSettings(rules=PACKS, allow_calls=tuple(allow_call or ())),
+    )
     settings = ProxySettings(
         timeout_seconds=timeout, allowed=frozenset(allow or ()), pins=pins, log=log
     )
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
-            guards = [await stack.enter_async_context(_guard(model, pair, settings=rules))]
+            guards = [await stack.enter_async_context(_open_guard(model, pair, settings=rules))]
             if gateway:
-                guards.append(await stack.enter_async_context(_guard(gateway=gateway)))
+                # A gateway reviews by its own rules, so it comes on top of the first guard.
+                guards.append(await stack.enter_async_context(_open_guard(gateway=gateway)))
             proxy = await stack.enter_async_context(McpProxy(entries, guards, settings))
             await serve(proxy.server(), address)
 
     asyncio.run(run())
 
 
-def _guard(
+def _open_guard(
     model: tuple[str, str] | None = None,
     pair: Path | None = None,
     gateway: tuple[str, str] | None = None,
@@ -151,7 +155,7 @@ def _guard(
     )
 
 
-def _address(http: str | None) -> tuple[str, int] | None:
+def _parse_address(http: str | None) -> tuple[str, int] | None:
     if http is None:
         return None
     host, _, port = http.rpartition(":")

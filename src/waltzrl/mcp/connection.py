@@ -20,7 +20,8 @@ from waltzrl.errors import InputError
 _Answer = TypeVar("_Answer")
 _ENDED = ("Connection closed", "Session terminated", "SSE stream")
 _TIMED_OUT = "timed out"
-"""What messages of the SDK begin or end with; a server's own errors may have the same codes."""
+"""Texts that messages of the SDK begin or end with; a server's own errors may have the same
+codes."""
 
 
 class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +32,7 @@ class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     cwd: str | None = None
     url: str = ""
-    """Of a server that speaks streamable HTTP; instead of a command."""
+    """The URL of a server that speaks streamable HTTP, instead of a command."""
     headers: dict[str, str] = {}
 
 
@@ -97,7 +98,7 @@ class ServerConnection:
             MCPError: the server's own error; or it is unavailable, takes longer than the time
                 limit, or sends what is no valid answer, and then the message holds nothing of it.
         """
-        client = await self._connected()
+        client = await self._ensure_connected()
         try:
             return await question(client)
         except MCPError as error:
@@ -106,7 +107,7 @@ class ServerConnection:
                 raise MCPError(REQUEST_TIMEOUT, text) from None
             if error.message.startswith(_ENDED):
                 await self.aclose()
-                raise self._unavailable() from None
+                raise self._make_unavailable_error() from None
             raise
         except (ValidationError, RuntimeError, ValueError):  # quote what the server sent
             raise MCPError(
@@ -116,20 +117,21 @@ class ServerConnection:
     async def aclose(self) -> None:
         """End the connection; the next question opens another."""
         self._leave.set()
-        await self._ended()
+        await self._wait_for_end()
 
-    async def _connected(self) -> Client:
+    async def _ensure_connected(self) -> Client:
         async with self._lock:
             if self._client is None:
                 await self._connect()
             if self._client is None:
-                await self._ended()
-                raise self._unavailable()
+                await self._wait_for_end()
+                raise self._make_unavailable_error()
             return self._client
 
     async def _connect(self) -> None:
         self._leave, opened = asyncio.Event(), asyncio.Event()
         self._task = asyncio.create_task(self._hold(opened))
+        # Whichever is first: the connection is open, or the attempt has failed.
         waiting = asyncio.create_task(opened.wait())
         try:
             await asyncio.wait(
@@ -142,11 +144,12 @@ class ServerConnection:
             if self._client is None:
                 self._task.cancel()
 
-    async def _ended(self) -> None:
+    async def _wait_for_end(self) -> None:
         """Wait for the end of the connection; how it failed may quote the server."""
         if self._task is not None:
             await asyncio.wait([self._task])
             if not self._task.cancelled():
+                # An exception that nobody has looked at would be logged.
                 self._task.exception()
         self._client = None
 
@@ -163,10 +166,11 @@ class ServerConnection:
                 server = StdioServerParameters(
                     command=entry.command, args=list(entry.args), env=entry.env, cwd=entry.cwd
                 )
+            # No cache: a definition that has changed must be seen.
             client = Client(server, read_timeout_seconds=self._timeout_seconds, cache=None)
             self._client = await stack.enter_async_context(client)
             opened.set()
             await self._leave.wait()
 
-    def _unavailable(self) -> MCPError:
+    def _make_unavailable_error(self) -> MCPError:
         return MCPError(CONNECTION_CLOSED, f"the server {self.name} is unavailable")

@@ -23,10 +23,10 @@ from waltzrl.errors import InputError
 from waltzrl.foundation.files import write_bytes
 from waltzrl.gateway.guard import Guard
 from waltzrl.mcp.connection import ServerConnection, ServerEntry
-from waltzrl.mcp.screen import digest_of, reasons_against, reasons_against_call
+from waltzrl.mcp.screen import digest_definition, reasons_against, reasons_against_call
 
 MOST_PAGES = 100
-"""Pages of one listing that are read."""
+"""The most pages of one listing that are read."""
 CHANGED = "changed since it was first listed"
 
 logger = logging.getLogger(__name__)
@@ -39,14 +39,14 @@ class ProxySettings:
     """How the proxy treats definitions, and where it writes."""
 
     timeout_seconds: float = 60.0
-    """To connect to a server, and for each answer of one."""
+    """The time in which a server must be connected, and in which it must give each answer."""
     allowed: frozenset[str] = frozenset()
     """Definitions that are listed whatever the guards say, as NAME@DIGEST of a log line."""
     pins: Path | None = None
-    """JSON file with the digest of each definition when it was first listed; None remembers them
+    """A JSON file with the digest of each definition when it was first listed; None remembers them
     until the proxy ends."""
     log: Path | None = None
-    """File to which each decision is appended as a line of JSON, without content."""
+    """A file to which each decision is appended as a line of JSON, without content."""
 
 
 class McpProxy:
@@ -78,20 +78,21 @@ class McpProxy:
         self._guards = guards
         self._pins = _read_pins(self._settings.pins)
         self._tools: dict[str, tuple[ServerConnection, str]] = {}
-        """Server and own name of each tool that was listed."""
+        """The server and the own name of each tool that was listed."""
         self._prompts: dict[str, tuple[ServerConnection, str]] = {}
         self._owners: dict[str, ServerConnection] | None = None
         """The first server that listed a URI; None before resources were listed."""
         self._refused: dict[tuple[str, str], tuple[str, ...]] = {}
-        """Reasons against each tool and prompt, by kind and name; none against what was listed."""
+        """The reasons against each tool and prompt, by kind and name; none against what was
+        listed."""
         self.instructions: str | None = None
         """What the servers say about themselves, for a model."""
         self.counts: Counter[tuple[str, bool]] = Counter()
-        """Decisions by kind (call, result, ...), and whether it passed."""
+        """The number of decisions by kind (call, result, ...), and whether it passed."""
 
     async def __aenter__(self) -> "McpProxy":
         """Connect to all servers; one that is unavailable is tried again when it is needed."""
-        greetings = await asyncio.gather(*map(self._instructions, self._servers))
+        greetings = await asyncio.gather(*map(self._greet_server, self._servers))
         self.instructions = "\n\n".join(filter(None, greetings)) or None
         return self
 
@@ -116,54 +117,60 @@ class McpProxy:
         )
 
     async def _list_tools(self, _context: Context, _params: object) -> wire.ListToolsResult:
-        tools, self._tools = await self._acceptable(Client.list_tools, "tools")
+        tools, self._tools = await self._list_acceptable(Client.list_tools, "tools")
         return wire.ListToolsResult(tools=tools)
 
     async def _list_prompts(self, _context: Context, _params: object) -> wire.ListPromptsResult:
-        prompts, self._prompts = await self._acceptable(Client.list_prompts, "prompts")
+        prompts, self._prompts = await self._list_acceptable(Client.list_prompts, "prompts")
         return wire.ListPromptsResult(prompts=prompts)
 
-    async def _acceptable(
+    async def _list_acceptable(
         self, listed: Callable[..., Awaitable[Any]], field: str
     ) -> tuple[list[Any], dict[str, tuple[ServerConnection, str]]]:
         """Return the definitions of a listing that may be shown, and where each comes from."""
         shown: list[Any] = []
         origins: dict[str, tuple[ServerConnection, str]] = {}
-        for server, definition in await self._listed(listed, field, field):
-            name = self._exposed(server, definition.name)
+        for server, definition in await self._list_all(listed, field, field):
+            name = self._expose_name(server, definition.name)
+            # A server must not take over the calls of one that was listed before.
             if name in origins and origins[name][0] is not server:
-                logger.warning("left out %s of %s: the name is taken", _label(name), server.name)
+                logger.warning(
+                    "left out %s of %s: the name is taken", _escape_name(name), server.name
+                )
             elif await self._accepts(server, field, name, definition):
                 origins[name] = server, definition.name
                 shown.append(definition.model_copy(update={"name": name}))
         return shown, origins
 
     async def _list_resources(self, _context: Context, _params: object) -> wire.ListResourcesResult:
-        listed = await self._listed(Client.list_resources, "resources", "resources")
+        listed = await self._list_all(Client.list_resources, "resources", "resources")
         owners: dict[str, ServerConnection] = {}
         for server, resource in listed:
+            # Of a resource that is withheld too: another server may not answer for it.
             owners.setdefault(str(resource.uri), server)
         self._owners = owners
-        return wire.ListResourcesResult(resources=await self._readable(listed, "resources"))
+        return wire.ListResourcesResult(resources=await self._select_readable(listed, "resources"))
 
     async def _list_templates(
         self, _context: Context, _params: object
     ) -> wire.ListResourceTemplatesResult:
         field = "resource_templates"
-        listed = await self._listed(Client.list_resource_templates, field, "resources")
+        listed = await self._list_all(Client.list_resource_templates, field, "resources")
         return wire.ListResourceTemplatesResult(
-            resource_templates=await self._readable(listed, field)
+            resource_templates=await self._select_readable(listed, field)
         )
 
-    async def _readable(
+    async def _select_readable(
         self, listed: Sequence[tuple[ServerConnection, Any]], field: str
     ) -> list[Any]:
         """Return the items of a listing that a model may read."""
         return [
-            item for server, item in listed if not await self._reasons(field, server.name, item)
+            item
+            for server, item in listed
+            if not await self._find_reasons(field, server.name, item)
         ]
 
-    async def _listed(
+    async def _list_all(
         self, listed: Callable[..., Awaitable[Any]], field: str, capability: str
     ) -> list[tuple[ServerConnection, Any]]:
         """Return what the servers list; a server that fails is logged, and hides no other.
@@ -174,11 +181,13 @@ class McpProxy:
 
         async def items(server: ServerConnection) -> list[Any] | MCPError:
             try:
-                if not await _offers(server, capability):
+                if not await _has_capability(server, capability):
                     return []
-                return await self._asked(server, "", partial(_all_pages, listed, field))
+                return await self._ask_server(server, "", partial(_list_all_pages, listed, field))
             except MCPError as error:
-                logger.warning("no %s of the server %s: %s", field, server.name, _label(str(error)))
+                logger.warning(
+                    "no %s of the server %s: %s", field, server.name, _escape_name(str(error))
+                )
                 return error
 
         answers = await asyncio.gather(*map(items, self._servers))
@@ -200,26 +209,32 @@ class McpProxy:
             await self._list_tools(context, None)
         if refused := self._refused.get(("tools", name)):
             self._record("call", name, refused)
-            return _failed(f"Not called: the tool's description was refused ({_list(refused)}).")
+            return _make_error_result(
+                f"Not called: the tool's description was refused ({_join_reasons(refused)})."
+            )
         if name not in self._tools:
             raise MCPError(wire.INVALID_PARAMS, "there is no tool of this name; list the tools")
         server, own_name = self._tools[name]
         reasons = await reasons_against_call(self._guards, own_name, arguments)
         self._record("call", name, reasons)
         if reasons:
-            return _failed(f"Not called: the arguments were flagged ({_list(reasons)}).")
+            return _make_error_result(
+                f"Not called: the arguments were flagged ({_join_reasons(reasons)})."
+            )
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             note = wire.TextContent(type="text", text=message or "")
-            if message and await self._reasons("progress", name, note):
+            if message and await self._find_reasons("progress", name, note):
                 message = None
             await context.session.report_progress(progress, total, message)
 
-        result = await self._asked(
+        result = await self._ask_server(
             server, name, lambda c: c.call_tool(own_name, arguments, progress_callback=report)
         )
-        if reasons := await self._reasons("result", name, result):
-            return _failed(f"The tool ran, and its result was withheld ({_list(reasons)}).")
+        if reasons := await self._find_reasons("result", name, result):
+            return _make_error_result(
+                f"The tool ran, and its result was withheld ({_join_reasons(reasons)})."
+            )
         return result
 
     async def _read_resource(
@@ -232,14 +247,14 @@ class McpProxy:
         failure = MCPError(wire.INVALID_PARAMS, "no server has this resource")
         for server in [owner] if owner else self._servers:
             try:
-                if not await _offers(server, "resources"):
+                if not await _has_capability(server, "resources"):
                     continue
-                result = await self._asked(server, "", lambda c: c.read_resource(params.uri))
+                result = await self._ask_server(server, "", lambda c: c.read_resource(params.uri))
             except MCPError as error:
                 failure = error
                 continue
-            if reasons := await self._reasons("resource", server.name, result):
-                text = f"The resource was withheld ({_list(reasons)})."
+            if reasons := await self._find_reasons("resource", server.name, result):
+                text = f"The resource was withheld ({_join_reasons(reasons)})."
                 raise MCPError(wire.INTERNAL_ERROR, text)
             return result
         raise failure
@@ -252,41 +267,43 @@ class McpProxy:
         if params.name not in self._prompts:
             raise MCPError(wire.INVALID_PARAMS, "there is no such prompt, or it was refused")
         server, own_name = self._prompts[params.name]
-        result = await self._asked(
+        result = await self._ask_server(
             server, params.name, lambda c: c.get_prompt(own_name, params.arguments)
         )
-        if reasons := await self._reasons("prompt", params.name, result):
-            raise MCPError(wire.INTERNAL_ERROR, f"The prompt was withheld ({_list(reasons)}).")
+        if reasons := await self._find_reasons("prompt", params.name, result):
+            raise MCPError(
+                wire.INTERNAL_ERROR, f"The prompt was withheld ({_join_reasons(reasons)})."
+            )
         return result
 
-    async def _asked(
+    async def _ask_server(
         self, server: ServerConnection, name: str, question: Callable[[Client], Awaitable[_Answer]]
     ) -> _Answer:
         """Return a server's answer, or raise its error after a review: models read errors too."""
         try:
             return await server.ask(question)
         except MCPError as error:
-            if reasons := await self._reasons("error", name or server.name, error.error):
-                text = f"the server's error was withheld ({_list(reasons)})"
+            if reasons := await self._find_reasons("error", name or server.name, error.error):
+                text = f"the server's error was withheld ({_join_reasons(reasons)})"
                 raise MCPError(error.code, text) from None
             raise
 
-    async def _instructions(self, server: ServerConnection) -> str:
+    async def _greet_server(self, server: ServerConnection) -> str:
         """Connect to a server, and return what it says about itself, if that may be read."""
         try:
-            text = await server.ask(_server_instructions)
+            text = await server.ask(_read_instructions)
         except MCPError as error:
             logger.warning("%s", error)
             return ""
         note = wire.TextContent(type="text", text=text)
-        return "" if await self._reasons("instructions", server.name, note) else text
+        return "" if await self._find_reasons("instructions", server.name, note) else text
 
     async def _accepts(
         self, server: ServerConnection, field: str, name: str, definition: BaseModel
     ) -> bool:
         """Whether a definition may be listed: allowed, or unchanged and not flagged."""
-        digest, pin = digest_of(definition), f"{server.name} {field} {name}"
-        allow = f"{_label(name)}@{digest}"
+        digest, pin = digest_definition(definition), f"{server.name} {field} {name}"
+        allow = f"{_escape_name(name)}@{digest}"
         reasons: tuple[str, ...] = ()
         if allow not in self._settings.allowed:
             reasons = await reasons_against(self._guards, definition)
@@ -297,13 +314,14 @@ class McpProxy:
         if reasons:
             logger.warning("to list it as it is: --allow %s", shlex.quote(allow))
             return False
+        # Whoever allows a changed definition pins it as it is now.
         if self._pins.get(pin) != digest:
             self._pins[pin] = digest
             if self._settings.pins:
                 write_bytes(self._settings.pins, msgspec.json.encode(self._pins))
         return True
 
-    async def _reasons(self, kind: str, name: str, data: BaseModel) -> tuple[str, ...]:
+    async def _find_reasons(self, kind: str, name: str, data: BaseModel) -> tuple[str, ...]:
         """Return why a model should not read `data`, and record the decision."""
         reasons = await reasons_against(self._guards, data)
         self._record(kind, name, reasons)
@@ -312,29 +330,29 @@ class McpProxy:
     def _record(self, kind: str, name: str, reasons: Sequence[str]) -> None:
         self.counts[kind, not reasons] += 1
         if reasons:
-            logger.warning("withheld: %s %s (%s)", kind, _label(name), _list(reasons))
+            logger.warning("withheld: %s %s (%s)", kind, _escape_name(name), _join_reasons(reasons))
         if self._settings.log:
             time = datetime.now(UTC).isoformat(timespec="milliseconds")
             line = {"time": time, "kind": kind, "name": name, "passed": not reasons}
             with self._settings.log.open("ab") as file:
                 file.write(msgspec.json.encode(line | {"reasons": list(reasons)}) + b"\n")
 
-    def _exposed(self, server: ServerConnection, name: str) -> str:
+    def _expose_name(self, server: ServerConnection, name: str) -> str:
         return name if len(self._servers) == 1 else f"{server.name}__{name}"
 
 
-async def _offers(server: ServerConnection, capability: str) -> bool:
+async def _has_capability(server: ServerConnection, capability: str) -> bool:
     async def capabilities(client: Client) -> wire.ServerCapabilities:
         return client.server_capabilities
 
     return getattr(await server.ask(capabilities), capability) is not None
 
 
-async def _server_instructions(client: Client) -> str:
+async def _read_instructions(client: Client) -> str:
     return client.instructions or ""
 
 
-async def _all_pages(
+async def _list_all_pages(
     listed: Callable[..., Awaitable[Any]], field: str, client: Client
 ) -> list[Any]:
     """Return all items of a listing, of at most `MOST_PAGES` pages."""
@@ -347,17 +365,17 @@ async def _all_pages(
     return items
 
 
-def _failed(text: str) -> wire.CallToolResult:
+def _make_error_result(text: str) -> wire.CallToolResult:
     content = wire.TextContent(type="text", text=f"waltzrl: {text}")
     return wire.CallToolResult(content=[content], is_error=True)
 
 
-def _label(name: str) -> str:
+def _escape_name(name: str) -> str:
     """Return a name on one line, in ASCII: servers choose names."""
     return ascii(name)[1:-1]
 
 
-def _list(reasons: Sequence[str]) -> str:
+def _join_reasons(reasons: Sequence[str]) -> str:
     return ", ".join(reasons)
 
 

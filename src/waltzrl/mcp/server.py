@@ -118,14 +118,14 @@ def mcp_server(guard: Guard, agents: AgentRegistry | None = None) -> MCPServer:
     @server.tool(title="Review a reply", annotations=READ_ONLY)
     async def review(messages: Messages, reply: ReplyText) -> ReviewAnswer:
         """Say whether a reply is unsafe or refuses needlessly, and how to improve it."""
-        with _tool_errors():
-            return _answer(await guard.review(_plain(messages), reply))
+        with _convert_errors():
+            return _make_answer(await guard.review(_dump_messages(messages), reply))
 
     @server.tool(title="Revise a reply", annotations=READ_ONLY)
     async def revise(messages: Messages, reply: ReplyText) -> RevisionAnswer:
         """Rewrite a reply that is unsafe or refuses needlessly; a good reply stays as it is."""
-        with _tool_errors():
-            collaboration = await guard.revise(_plain(messages), reply)
+        with _convert_errors():
+            collaboration = await guard.revise(_dump_messages(messages), reply)
         return RevisionAnswer(
             reply=collaboration.final.text,
             decision=collaboration.decision,
@@ -138,13 +138,13 @@ def mcp_server(guard: Guard, agents: AgentRegistry | None = None) -> MCPServer:
     @server.tool(title="Assess a request", annotations=READ_ONLY)
     async def assess(request: Request) -> ReviewAnswer:
         """Say whether a request is unsafe to carry out, before an agent acts on it."""
-        with _tool_errors():
-            return _answer(await guard.assess(_plain(request)))
+        with _convert_errors():
+            return _make_answer(await guard.assess(_dump_messages(request)))
 
     @server.tool(title="Route tasks", annotations=READ_ONLY)
     async def route(tasks: Tasks) -> RouteAnswer:
         """Say which agent should do which task, and why; nothing is executed."""
-        with _tool_errors():
+        with _convert_errors():
             plan = router.route(TaskGraph([Task(**task.model_dump()) for task in tasks]))
         return RouteAnswer(
             assignments=plan.assignments,
@@ -155,14 +155,14 @@ def mcp_server(guard: Guard, agents: AgentRegistry | None = None) -> MCPServer:
     return server
 
 
-def _plain(messages: str | list[ChatMessage]) -> str | list[dict[str, object]]:
+def _dump_messages(messages: str | list[ChatMessage]) -> str | list[dict[str, object]]:
     if isinstance(messages, str):
         return messages
     return [message.model_dump(exclude_none=True) for message in messages]
 
 
 @contextmanager
-def _tool_errors() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     """Turn a failure into a tool error, which the client reads.
 
     Raises:
@@ -174,7 +174,7 @@ def _tool_errors() -> Iterator[None]:
         raise ToolError(str(error)) from error
 
 
-def _answer(feedback: Feedback) -> ReviewAnswer:
+def _make_answer(feedback: Feedback) -> ReviewAnswer:
     return ReviewAnswer(
         unsafe=feedback.unsafe,
         overrefuse=feedback.overrefuse,

@@ -53,6 +53,7 @@ def _signals_end_stdin() -> Iterator[None]:
     """
     stdin, (reader, writer) = os.dup(0), socket.socketpair()
     with reader:
+        # The SDK opens descriptor 0, which is the socket from here on.
         os.dup2(reader.fileno(), 0)
 
     def copy() -> None:
@@ -71,6 +72,7 @@ def _signals_end_stdin() -> Iterator[None]:
 
     for number in signals:
         loop.add_signal_handler(number, end)
+    # A daemon, because it may wait for stdin for ever.
     threading.Thread(target=copy, daemon=True).start()
     try:
         yield

@@ -11,7 +11,7 @@ from waltzrl.routing.registry import CostTier
 from waltzrl.routing.success import SuccessRate
 
 TIERS = {tier: place for place, tier in enumerate(get_args(CostTier))}
-"""From a cost tier to its place, the cheapest first."""
+"""The place of each cost tier, the cheapest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +22,10 @@ class Candidate:
     tier: CostTier
     rate: SuccessRate
     tie: bytes
-    """A hash of the seed and the name."""
+    """A hash of the seed and the name, which breaks ties."""
     may_be_cheaper: bool
-    """Whether cost goes before success: asked for, and the interval of its rate overlaps that of
-    the best."""
+    """Whether cost goes before success: that was asked for, and the interval of its rate overlaps
+    that of the best."""
 
     @property
     def merit(self) -> tuple[bool, int, float]:
@@ -98,10 +98,10 @@ class Candidates:
                 passed[self._loads.capacity[name]].append(name)
             elif name != chosen:
                 others.append(name)
-        reasons = _at_capacity(passed)
+        reasons = _explain_capacity(passed)
         if others:
             reasons[f"not the agent that rule {rule} names"] = others
-        return (*grouped(reasons), *self.incapable)
+        return (*group_agents(reasons), *self.incapable)
 
     def others_of_match(self, chosen: str) -> tuple[Alternative, ...]:
         """Return why the others lost against the best free agent."""
@@ -118,12 +118,12 @@ class Candidates:
                     busier[at_work[name]].append(name)
                 elif name != chosen:
                     equal[self.by_name[name].tier].append(name)
-        reasons = _at_capacity(full)
+        reasons = _explain_capacity(full)
         reasons |= {f"busier: {n} at work against {load}": names for n, names in busier.items()}
         for other, names in equal.items():
             dearer = f"dearer: {other} against {tier}"
             reasons["tie broken by the seed" if other == tier else dearer] = names
-        return (*grouped(reasons), *self._lower_levels(chosen), *self.incapable)
+        return (*group_agents(reasons), *self._lower_levels(chosen), *self.incapable)
 
     def others_of_wait(self, chosen: str) -> tuple[Alternative, ...]:
         """Return why the others lost when all were at capacity."""
@@ -131,23 +131,24 @@ class Candidates:
         for name in self.by_name:
             if name != chosen:
                 full[self._loads.capacity[name]].append(name)
-        return (*grouped(_at_capacity(full)), *self.incapable)
+        return (*group_agents(_explain_capacity(full)), *self.incapable)
 
     def _lower_levels(self, chosen: str) -> tuple[Alternative, ...]:
+        # They are the same whenever this agent is chosen, and the loads do not matter.
         if chosen not in self._lower:
             winner = self.by_name[chosen]
             reasons: dict[str, list[str]] = defaultdict(list)
             for names in self._levels[self._level[chosen] + 1 :]:
                 for name in names:
                     reasons[winner.advantage_over(self.by_name[name])].append(name)
-            self._lower[chosen] = grouped(reasons)
+            self._lower[chosen] = group_agents(reasons)
         return self._lower[chosen]
 
 
-def grouped(reasons: Mapping[str, Iterable[str]]) -> tuple[Alternative, ...]:
+def group_agents(reasons: Mapping[str, Iterable[str]]) -> tuple[Alternative, ...]:
     """Return agents by reason."""
     return tuple(Alternative(reason, tuple(names)) for reason, names in reasons.items())
 
 
-def _at_capacity(full: Mapping[int, list[str]]) -> dict[str, list[str]]:
+def _explain_capacity(full: Mapping[int, list[str]]) -> dict[str, list[str]]:
     return {f"at capacity, {n} of {n}": names for n, names in full.items()}

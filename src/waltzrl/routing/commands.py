@@ -50,12 +50,12 @@ def route(  # noqa: PLR0913, PLR0917 - each parameter is an option
     if as_json:
         print(plan.to_json().decode())
     else:
-        _show(graph, plan)
+        _print_plan(graph, plan)
     if not plan.is_complete():
         raise typer.Exit(1)
 
 
-def _show(graph: "TaskGraph", plan: "RoutingPlan") -> None:
+def _print_plan(graph: "TaskGraph", plan: "RoutingPlan") -> None:
     table = Table("task", "type", "agent", "why")
     for task_id, explanation in plan.explanations.items():
         agent = explanation.agent or "none"

@@ -10,7 +10,7 @@ from waltzrl.errors import InputError
 from waltzrl.foundation.jsonl import read_json, read_text
 
 VERSION = 1
-"""Of every document; one of another version is refused."""
+"""The version of every document; one of another version is refused."""
 
 
 class Document(Protocol):
@@ -29,24 +29,24 @@ def read_document(path: Path, kind: type[Read]) -> Read:
     """
     text = read_text(path)
     if path.suffix != ".toml":
-        return from_json(text, kind, str(path))
+        return read_json_document(text, kind, str(path))
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not TOML: {error}") from None
-    return converted(table, kind, str(path))
+    return convert_document(table, kind, str(path))
 
 
-def from_json(text: str, kind: type[Read], source: str) -> Read:
+def read_json_document(text: str, kind: type[Read], source: str) -> Read:
     """Read a JSON text; `source` names it in errors.
 
     Raises:
         InputError: it is not JSON, or not a document of this kind.
     """
-    return converted(read_json(text, source), kind, source)
+    return convert_document(read_json(text, source), kind, source)
 
 
-def converted(value: object, kind: type[Read], source: str) -> Read:
+def convert_document(value: object, kind: type[Read], source: str) -> Read:
     """Check the values of a document.
 
     Raises:
@@ -60,4 +60,5 @@ def converted(value: object, kind: type[Read], source: str) -> Read:
     try:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, InputError) as error:
+        # msgspec calls the document `$`, which says nothing to whoever wrote it.
         raise InputError(f"{source}: {error}".replace("`$.", "`")) from None

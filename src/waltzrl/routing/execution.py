@@ -30,17 +30,18 @@ class ExecutionSettings:
     """How plans are run."""
 
     max_concurrent_tasks: int = 32
-    """Of all agents together."""
+    """The most tasks that all agents together do at once."""
     timeout_seconds: float = 600.0
-    """Most time that an agent may take for a task."""
+    """The most time that an agent may take for a task."""
     check_all: bool = False
-    """Check tasks of every type, and not only those of the registry's `safety_critical`."""
+    """Whether tasks of every type are checked, and not only those of the registry's
+    `safety_critical`."""
     examples: bool = True
-    """Show both agents similar coaching of the past, where there is a memory."""
+    """Whether both agents are shown similar coaching of the past, where there is a memory."""
     may_learn: bool | None = None
     """Whether the agents may be trained on what is remembered; None when nobody has said."""
     keep_days: float = 90.0
-    """Days from its last start after which all records of a plan expire."""
+    """The number of days from its last start after which all records of a plan expire."""
 
     def __post_init__(self) -> None:
         if self.max_concurrent_tasks < 1 or self.timeout_seconds <= 0 or self.keep_days <= 0:
@@ -118,15 +119,15 @@ class Executor:
             StorageError: the memory is unavailable; what was running is cancelled.
         """
         _check_plan(graph, plan, self._registry)
-        digest, plan_id = _digest_of(graph), plan_id or uuid4().hex
-        tasks = _planned(graph, plan)
+        digest, plan_id = _digest_graph(graph), plan_id or uuid4().hex
+        tasks = _list_planned(graph, plan)
         if self._memory is None:
             if rerun:
                 raise InputError("rerun: there is no memory, so no task was run before")
             results: dict[str, TaskResult] = {}
-            _check_planned(graph, plan, results)
-            await self._run(self._schedule(graph, plan, results), plan_id, None)
-            return self._ended_plan(plan_id, tasks, results)
+            _require_all_planned(graph, plan, results)
+            await self._run(self._make_schedule(graph, plan, results), plan_id, None)
+            return self._make_result(plan_id, tasks, results)
         from waltzrl.routing.progress import PlanProgress
 
         progress = PlanProgress(
@@ -138,17 +139,17 @@ class Executor:
         )
         with progress.opened(digest, tasks):
             results = await asyncio.to_thread(progress.resume, graph, rerun)
-            _check_planned(graph, plan, results)
-            await self._run(self._schedule(graph, plan, results), plan_id, progress)
-        return self._ended_plan(plan_id, tasks, results)
+            _require_all_planned(graph, plan, results)
+            await self._run(self._make_schedule(graph, plan, results), plan_id, progress)
+        return self._make_result(plan_id, tasks, results)
 
-    def _schedule(
+    def _make_schedule(
         self, graph: TaskGraph, plan: RoutingPlan, results: dict[str, TaskResult]
     ) -> "_Schedule":
         room = {agent.agent_name: agent.max_concurrent_tasks for agent in self._registry.agents}
         return _Schedule(graph, plan, room, self._settings.max_concurrent_tasks, results)
 
-    def _ended_plan(
+    def _make_result(
         self, plan_id: str, tasks: Sequence[PlannedTask], results: Mapping[str, TaskResult]
     ) -> PlanResult:
         complete = all_results(tasks, results)
@@ -225,13 +226,14 @@ class _Schedule:
         self._room, self._limit = dict(room), limit
         self._dependents = graph.direct_dependents()
         self._needed = {
+            # A set, because a dependency that is named twice ends once.
             task.id: sum(not self._is_done(needed) for needed in set(task.depends_on))
             for task in graph.tasks.values()
         }
         self._ready: list[tuple[int, str]] = []
         """A heap of tasks by position."""
         self._waiting: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
-        """By agent, a heap of tasks that are ready while their agent is busy."""
+        """A heap for each agent: tasks that are ready while it is busy."""
         self.running = 0
         for task_id in plan.assignments:
             if task_id not in results and not self._needed[task_id]:
@@ -244,6 +246,7 @@ class _Schedule:
             task = self._graph.tasks[entry[1]]
             agent = self._plan.assignments[task.id]
             if not self._room[agent]:
+                # It waits with its agent, so that it is not looked at again before that is free.
                 heapq.heappush(self._waiting[agent], entry)
                 continue
             self._room[agent] -= 1
@@ -257,6 +260,7 @@ class _Schedule:
         self._results[result.id] = result
         self.running -= 1
         self._room[result.agent_id] += 1
+        # One place is free now, so one task is ready again.
         if waiting := self._waiting[result.agent_id]:
             heapq.heappush(self._ready, heapq.heappop(waiting))
         if not self._is_done(result.id):
@@ -267,6 +271,7 @@ class _Schedule:
                 self._push(task_id)
 
     def _push(self, task_id: str) -> None:
+        # A task may have ended when the plan was run before.
         if task_id not in self._results:
             heapq.heappush(self._ready, (self._position[task_id], task_id))
 
@@ -275,7 +280,7 @@ class _Schedule:
         return result is not None and result.state in GOOD
 
 
-def _digest_of(graph: TaskGraph) -> str:
+def _digest_graph(graph: TaskGraph) -> str:
     """Return the SHA-256 of a graph's tasks, in hexadecimal.
 
     Raises:
@@ -304,7 +309,7 @@ def _check_plan(graph: TaskGraph, plan: RoutingPlan, registry: AgentRegistry) ->
             )
 
 
-def _check_planned(graph: TaskGraph, plan: RoutingPlan, results: Collection[str]) -> None:
+def _require_all_planned(graph: TaskGraph, plan: RoutingPlan, results: Collection[str]) -> None:
     """Check that a plan has all tasks without a result.
 
     Raises:
@@ -319,7 +324,7 @@ def _check_planned(graph: TaskGraph, plan: RoutingPlan, results: Collection[str]
             )
 
 
-def _planned(graph: TaskGraph, plan: RoutingPlan) -> tuple[PlannedTask, ...]:
+def _list_planned(graph: TaskGraph, plan: RoutingPlan) -> tuple[PlannedTask, ...]:
     """Return all tasks, dependencies first; those that were done before have no agent."""
     tasks = []
     for task_id in graph.order():

@@ -24,7 +24,7 @@ from waltzrl.routing.tokens import AuthRegistry
 
 SECURITY_AGENT = "security_agent"
 SENSITIVE_TYPES = ("finance", "security", "compliance")
-"""Types of tasks whose team needs the security agent."""
+"""The types of tasks whose team needs the security agent."""
 
 
 class TaskDAG:
@@ -90,7 +90,7 @@ class TeamValidationResult:
 
     is_valid: bool
     reasons: tuple[str, ...]
-    """Why they cannot; empty if they can."""
+    """The reasons why they cannot; empty if they can."""
     required_capabilities: tuple[str, ...]
     """The skills that were asked for."""
 
@@ -145,14 +145,16 @@ class HALORouter:
             SecurityError: a token is missing or not valid.
             InputError: the tasks form no graph, or an agent or a constraint is unknown.
         """
-        constraints = _constraints(optimization_constraints or {}, self.enable_cost_optimization)
-        usable = self._usable(available_agents, agent_tokens, constraints.max_cost_tier)
+        constraints = _read_constraints(
+            optimization_constraints or {}, self.enable_cost_optimization
+        )
+        usable = self._list_usable(available_agents, agent_tokens, constraints.max_cost_tier)
         completed = dag_or_tasks.completed if isinstance(dag_or_tasks, TaskDAG) else ()
         router = Router(
             self.agent_registry, self.history, self.seed, optimize_cost=constraints.optimize_cost
         )
         # A plan of thousands of tasks takes a good part of a second.
-        plan = await asyncio.to_thread(router.route, graph_of(dag_or_tasks), usable, completed)
+        plan = await asyncio.to_thread(router.route, make_graph(dag_or_tasks), usable, completed)
         self._last_plan = plan
         return plan
 
@@ -213,6 +215,7 @@ class HALORouter:
         Raises:
             InputError: its id is taken, or it, or another because of it, can never match.
         """
+        # The registry checks itself when it is made, so an invalid rule changes nothing.
         rules = (*self.agent_registry.rules, rule)
         self.agent_registry = structs.replace(self.agent_registry, rules=rules)
 
@@ -259,7 +262,7 @@ class HALORouter:
             raise InputError(f"agent {agent_name!r} is not registered; there is nothing to revoke")
         self._revoked.add(agent_name)
 
-    def _usable(
+    def _list_usable(
         self,
         available: Iterable[str] | None,
         tokens: Mapping[str, str] | None,
@@ -301,7 +304,7 @@ class _Constraints:
     optimize_cost: bool
 
 
-def _constraints(given: Mapping[str, object], optimize_cost: bool) -> _Constraints:
+def _read_constraints(given: Mapping[str, object], optimize_cost: bool) -> _Constraints:
     if unknown := sorted(given.keys() - {"max_cost_tier", "optimize_cost"}):
         raise InputError(
             f"optimization constraint {unknown[0]!r} is unknown; use max_cost_tier or optimize_cost"
@@ -313,7 +316,7 @@ def _constraints(given: Mapping[str, object], optimize_cost: bool) -> _Constrain
     raise InputError(f"max_cost_tier is {dearest!r}; need one of {', '.join(TIERS)}")
 
 
-def graph_of(tasks: TaskDAG | TaskGraph | Iterable[Task]) -> TaskGraph:
+def make_graph(tasks: TaskDAG | TaskGraph | Iterable[Task]) -> TaskGraph:
     """Return tasks in any of their forms as a checked graph.
 
     Raises:

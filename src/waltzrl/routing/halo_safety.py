@@ -15,7 +15,7 @@ from waltzrl.foundation.switches import read_switch
 from waltzrl.gateway.guard import Guard
 from waltzrl.records import Reply
 from waltzrl.routing.execution import ExecutionSettings, Executor
-from waltzrl.routing.halo import HALORouter, TaskDAG, graph_of
+from waltzrl.routing.halo import HALORouter, TaskDAG, make_graph
 from waltzrl.routing.plan import RoutingPlan
 from waltzrl.routing.registry import AgentRegistry
 from waltzrl.routing.results import PlanResult
@@ -24,7 +24,7 @@ from waltzrl.routing.runner import (
     Execute,
     TaskRunner,
     Work,
-    called,
+    call_coroutine,
     prompt_of,
 )
 from waltzrl.routing.success import History
@@ -44,7 +44,7 @@ class TaskCoaching(TypedDict):
 
     rounds: int
     final_safe: bool | None
-    """None if no review said."""
+    """Whether the last review called the reply safe; None if no review said."""
     state: str
     reason: str
     response: str
@@ -55,7 +55,7 @@ class SafetyCoaching(TypedDict):
 
     results: dict[str, TaskCoaching]
     avg_coaching_rounds: float | None
-    """Of the tasks that ran; None if there is none."""
+    """The mean over the tasks that ran; None if there is none."""
     final_safe: bool
     """Whether every last review called its reply safe."""
 
@@ -149,9 +149,9 @@ class HALORouterWithSafety(HALORouter):
             dag_or_tasks, available_agents, agent_tokens, optimization_constraints
         )
         if self._guard is None and execute is None:
-            return plan, _coaching({})
-        graph = _part(
-            graph_of(dag_or_tasks),
+            return plan, _summarize_coaching({})
+        graph = _select_tasks(
+            make_graph(dag_or_tasks),
             lambda task: (
                 task.id in plan.explanations  # others are completed
                 and (execute is not None or task.type in self.safety_critical_task_types)
@@ -171,7 +171,7 @@ class HALORouterWithSafety(HALORouter):
         )
         ended: PlanResult = await executor.run(graph, planned)
         checked = {name: result for name, result in ended.results.items() if result.checked}
-        return plan, _coaching(checked, ended.avg_coaching_rounds)
+        return plan, _summarize_coaching(checked, ended.avg_coaching_rounds)
 
     async def route_with_safety(
         self, task: Mapping[str, object], context: Mapping[str, object]
@@ -198,25 +198,27 @@ class HALORouterWithSafety(HALORouter):
             raise ValueError(  # noqa: TRY004 - the requirement's
                 f"context['execute'] is {execute!r}; need a coroutine function that does the task"
             )
-        asked = _task_of(task)
+        asked = _read_task(task)
         work = Work(task=asked, agent=str(task.get("agent_name", "")), results={})
         draft: dict[str, object] = {}
         coach = Coach(self._memory) if self._memory and self.settings.examples else None
         runner = TaskRunner(
-            _into(draft, execute, task), self._guard, coach, self.settings.timeout_seconds
+            _adapt_execute(draft, execute, task), self._guard, coach, self.settings.timeout_seconds
         )
         began = time.time()
-        ended = await runner.run(work, prompt_of(work), _nothing, checked=True)
+        ended = await runner.run(work, prompt_of(work), _note_nothing, checked=True)
         if ended.result.state == "failed":
             raise WaltzError(f"task {asked.id!r} failed: {ended.result.reason}")
         if ended.collaboration is None:
             return draft
         if self._memory is not None:
-            await asyncio.to_thread(_remember, self._memory, ended, began, self.settings.may_learn)
-        return {**draft, "response": ended.result.reply, "safety": _wrapped(ended, began)}
+            await asyncio.to_thread(
+                _remember_task, self._memory, ended, began, self.settings.may_learn
+            )
+        return {**draft, "response": ended.result.reply, "safety": _wrap_response(ended, began)}
 
 
-def _wrapped(ended: EndedTask, began: float) -> dict[str, object]:
+def _wrap_response(ended: EndedTask, began: float) -> dict[str, object]:
     """Return the requirement's WrappedResponse, and the fields of its structured reply.
 
     Nobody measures helpfulness or confidence, so `helpfulness_score` is None and there is no
@@ -246,7 +248,9 @@ def _wrapped(ended: EndedTask, began: float) -> dict[str, object]:
     }
 
 
-def _coaching(results: Mapping[str, TaskResult], average: float | None = None) -> SafetyCoaching:
+def _summarize_coaching(
+    results: Mapping[str, TaskResult], average: float | None = None
+) -> SafetyCoaching:
     return SafetyCoaching(
         results={
             name: TaskCoaching(
@@ -263,8 +267,9 @@ def _coaching(results: Mapping[str, TaskResult], average: float | None = None) -
     )
 
 
-def _part(graph: TaskGraph, belongs: Callable[[Task], bool]) -> TaskGraph:
+def _select_tasks(graph: TaskGraph, belongs: Callable[[Task], bool]) -> TaskGraph:
     """Return some tasks of a graph as a graph of their own."""
+    # Nothing waits for what is left out: it is done already, or not run here.
     tasks = {task.id: task for task in graph.tasks.values() if belongs(task)}
     return TaskGraph(
         structs.replace(task, depends_on=tuple(name for name in task.depends_on if name in tasks))
@@ -272,7 +277,7 @@ def _part(graph: TaskGraph, belongs: Callable[[Task], bool]) -> TaskGraph:
     )
 
 
-def _task_of(task: Mapping[str, object]) -> Task:
+def _read_task(task: Mapping[str, object]) -> Task:
     description, metadata = task.get("description"), task.get("metadata", {})
     if not isinstance(description, str) or not description.strip():
         raise InputError(f"task['description'] is {description!r}; need the text of the task")
@@ -290,7 +295,7 @@ def _task_of(task: Mapping[str, object]) -> Task:
     return asked
 
 
-def _into(
+def _adapt_execute(
     draft: dict[str, object],
     execute: Callable[[Mapping[str, object]], Awaitable[object]],
     task: Mapping[str, object],
@@ -298,7 +303,7 @@ def _into(
     """Return the caller's `execute` as an `Execute`, which notes the fields that it returns."""
 
     async def run(_work: Work) -> str | Reply:
-        returned = await called(execute, task)
+        returned = await call_coroutine(execute, task)
         draft.update(returned if isinstance(returned, dict) else {"response": returned})
         reply = draft.get("response")
         if not isinstance(reply, str | Reply):
@@ -310,15 +315,15 @@ def _into(
     return run
 
 
-async def _nothing() -> None:
+async def _note_nothing() -> None:
     """Note nothing: one task is not resumed."""
 
 
-def _remember(
+def _remember_task(
     memory: "SafetyMemory", ended: EndedTask, began: float, may_learn: bool | None
 ) -> None:
-    from waltzrl.routing.progress import exchange_of
+    from waltzrl.routing.progress import make_exchange
 
     assert ended.collaboration is not None
-    exchange = exchange_of(ended.result, ended.collaboration, began, may_learn=may_learn)
+    exchange = make_exchange(ended.result, ended.collaboration, began, may_learn=may_learn)
     memory.remember([exchange])

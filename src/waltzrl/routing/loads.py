@@ -44,6 +44,7 @@ class Loads:
         if self.is_free(name):
             heappush(ends, end)
         else:
+            # The place passes from the task that ends first to this one, and stays taken.
             heapreplace(ends, end)
         self.at_work[name] = len(ends)
         heappush(self._releases, (end, name))

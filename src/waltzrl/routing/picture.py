@@ -51,11 +51,11 @@ BOX_WIDTH, BOX_HEIGHT, LANE_HEIGHT = 196, 46, 4
 GAP_X, GAP_Y = 56, 16
 MARGIN = 20
 MOST_TASKS = 1_000
-"""In an SVG; larger ones are of no use to anybody."""
+"""The most tasks in an SVG; larger ones are of no use to anybody."""
 LEGEND_HEIGHT = 34
 LEGEND_STEP = 108
 LONGEST_ID, LONGEST_CAPTION = 24, 28
-"""Characters that fit into a box."""
+"""The numbers of characters that fit into a box."""
 
 
 def plan_as_mermaid(
@@ -69,11 +69,13 @@ def plan_as_mermaid(
         states: what became of tasks, by id; those of the plan without one are pending, others,
             which were done before, are done.
     """
-    shown = _states(graph, plan, states or {})
+    shown = _merge_states(graph, plan, states or {})
     ids = {task_id: f"t{place}" for place, task_id in enumerate(graph.order())}
     lines = ["flowchart LR"]
     for task_id, name in ids.items():
-        label = "<br/>".join(map(_mermaid_text, [task_id, _caption(plan, task_id, shown[task_id])]))
+        label = "<br/>".join(
+            map(_escape_mermaid, [task_id, _render_caption(plan, task_id, shown[task_id])])
+        )
         lines.append(f'  {name}["{label}"]:::{shown[task_id]}')
     lines += [
         f"  {ids[needed]} --> {ids[task_id]}"
@@ -82,7 +84,7 @@ def plan_as_mermaid(
     ]
     lines += [
         f"  classDef {state} fill:{LIGHT[state].fill},stroke:{LIGHT[state].line},color:{INK}"
-        for state in _legend(shown)
+        for state in _list_legend(shown)
     ]
     return "\n".join(lines) + "\n"
 
@@ -99,16 +101,18 @@ def plan_as_svg(
         raise InputError(
             f"a picture shows at most {MOST_TASKS:,} tasks, got {len(graph):,}; draw a part of them"
         )
-    shown = _states(graph, plan, states or {})
+    shown = _merge_states(graph, plan, states or {})
     layout = _Layout(graph)
-    legend = _legend(shown)
+    legend = _list_legend(shown)
     height, width = layout.height, max(layout.width, 2 * MARGIN + len(legend) * LEGEND_STEP)
     arrows = [
         layout.arrow(needed, task_id)
         for task_id in shown
         for needed in graph.tasks[task_id].depends_on
     ]
-    boxes = [_box(plan, task_id, layout.box(task_id), state) for task_id, state in shown.items()]
+    boxes = [
+        _draw_box(plan, task_id, layout.box(task_id), state) for task_id, state in shown.items()
+    ]
     keys = [
         f'<g class="{state}" transform="translate({MARGIN + number * LEGEND_STEP} {height})">'
         f'<rect width="14" height="14" rx="3"/><text x="20" y="12">{state}</text></g>'
@@ -122,7 +126,7 @@ def plan_as_svg(
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>'
     )
-    return "\n".join([head, _style(), marker, *arrows, *boxes, *keys, "</svg>", ""])
+    return "\n".join([head, _write_style(), marker, *arrows, *boxes, *keys, "</svg>", ""])
 
 
 def results_as_svg(tasks: Sequence[PlannedTask], results: Mapping[str, TaskResult]) -> str:
@@ -148,7 +152,7 @@ def results_as_svg(tasks: Sequence[PlannedTask], results: Mapping[str, TaskResul
     return plan_as_svg(graph, plan, {task.id: results[task.id].state for task in tasks})
 
 
-def _states(
+def _merge_states(
     graph: TaskGraph, plan: RoutingPlan, states: Mapping[str, TaskState]
 ) -> dict[str, ShownState]:
     shown: dict[str, ShownState] = dict.fromkeys(graph.order(), "done")
@@ -157,12 +161,12 @@ def _states(
     return shown | {task_id: states[task_id] for task_id in states if task_id in shown}
 
 
-def _legend(shown: Mapping[str, ShownState]) -> list[ShownState]:
+def _list_legend(shown: Mapping[str, ShownState]) -> list[ShownState]:
     occurring = set(shown.values())
     return [state for state in LIGHT if state in occurring]
 
 
-def _caption(plan: RoutingPlan, task_id: str, state: ShownState) -> str:
+def _render_caption(plan: RoutingPlan, task_id: str, state: ShownState) -> str:
     agent = plan.assignments.get(task_id)
     return " · ".join(filter(None, [agent, "" if state == "pending" and agent else state]))
 
@@ -184,11 +188,12 @@ class _Layout:
                 last[other] = max(last[other], depth[task_id] - 1)
         columns: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
         for task_id, first in depth.items():
+            # A box in its own column, and a lane in each that its arrows pass through.
             for reached in columns[first : max(first, last[task_id]) + 1]:
                 reached.append(task_id)
         self._depth = depth
         self._middle: dict[tuple[str, int], float] = {}
-        """Of a task's box or lane in a column: how far below the top."""
+        """The middle of a task's box or lane in a column: how far below the top."""
         totals = [
             sum(self._height(task_id, number) + GAP_Y for task_id in column)
             for number, column in enumerate(columns)
@@ -196,9 +201,10 @@ class _Layout:
         tallest = max(totals, default=0)
         self.width = 2 * MARGIN + len(columns) * (BOX_WIDTH + GAP_X) - GAP_X
         self.height = MARGIN + tallest
-        """Without the legend."""
+        """The height without the legend."""
+        # From left to right: a column is sorted by the places in the one before.
         for number, column in enumerate(columns):
-            column.sort(key=lambda task_id: self._before(graph, task_id, number))
+            column.sort(key=lambda task_id: self._mean_place_before(graph, task_id, number))
             top = MARGIN + (tallest - totals[number]) / 2
             for task_id in column:
                 self._middle[task_id, number] = top + self._height(task_id, number) / 2
@@ -207,15 +213,15 @@ class _Layout:
     def box(self, task_id: str) -> tuple[float, float]:
         """Return the upper left corner of a task's box."""
         column = self._depth[task_id]
-        return _left(column), self._middle[task_id, column] - BOX_HEIGHT / 2
+        return _find_left(column), self._middle[task_id, column] - BOX_HEIGHT / 2
 
     def arrow(self, needed: str, task_id: str) -> str:
         """Return the arrow from a task to one that depends on it."""
         start, end = self._depth[needed], self._depth[task_id]
         y = self._middle[needed, start]
-        path = f"M{_left(start) + BOX_WIDTH:.1f} {y:.1f}"
+        path = f"M{_find_left(start) + BOX_WIDTH:.1f} {y:.1f}"
         for column in range(start + 1, end + 1):
-            x = _left(column)
+            x = _find_left(column)
             middle = self._middle[needed if column < end else task_id, column]
             bend = x - GAP_X / 2
             path += f"C{bend:.1f} {y:.1f} {bend:.1f} {middle:.1f} {x:.1f} {middle:.1f}"
@@ -226,7 +232,7 @@ class _Layout:
     def _height(self, task_id: str, column: int) -> float:
         return BOX_HEIGHT if self._depth[task_id] == column else LANE_HEIGHT
 
-    def _before(self, graph: TaskGraph, task_id: str, column: int) -> float:
+    def _mean_place_before(self, graph: TaskGraph, task_id: str, column: int) -> float:
         """Return the mean place, in the column before, of what leads here."""
         if self._depth[task_id] < column:
             return self._middle[task_id, column - 1]
@@ -234,24 +240,26 @@ class _Layout:
         return fmean(self._middle[other, column - 1] for other in needed) if needed else 0.0
 
 
-def _left(column: int) -> float:
+def _find_left(column: int) -> float:
     return MARGIN + column * (BOX_WIDTH + GAP_X)
 
 
-def _box(plan: RoutingPlan, task_id: str, place: tuple[float, float], state: ShownState) -> str:
+def _draw_box(
+    plan: RoutingPlan, task_id: str, place: tuple[float, float], state: ShownState
+) -> str:
     explanation = plan.explanations.get(task_id)
     words = f"{task_id}: {explanation.words}" if explanation else task_id
-    caption = _shortened(_caption(plan, task_id, state), LONGEST_CAPTION)
+    caption = _shorten_text(_render_caption(plan, task_id, state), LONGEST_CAPTION)
     return (
         f'<g class="{state}" transform="translate({place[0]:.1f} {place[1]:.1f})">'
-        f"<title>{_svg_text(words)}</title>"
+        f"<title>{_escape_svg(words)}</title>"
         f'<rect width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6"/>'
-        f'<text class="task" x="10" y="19">{_svg_text(_shortened(task_id, LONGEST_ID))}</text>'
-        f'<text x="10" y="36">{_svg_text(caption)}</text></g>'
+        f'<text class="task" x="10" y="19">{_escape_svg(_shorten_text(task_id, LONGEST_ID))}</text>'
+        f'<text x="10" y="36">{_escape_svg(caption)}</text></g>'
     )
 
 
-def _style() -> str:
+def _write_style() -> str:
     def colours(scheme: Mapping[ShownState, Colours], ink: str) -> str:
         rules = [f".{name} rect{{fill:{c.fill};stroke:{c.line}}}" for name, c in scheme.items()]
         arrow = scheme["pending"].line
@@ -265,15 +273,15 @@ def _style() -> str:
     )
 
 
-def _shortened(text: str, longest: int) -> str:
+def _shorten_text(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def _svg_text(text: str) -> str:
+def _escape_svg(text: str) -> str:
     """Escape, and replace what XML cannot hold."""
     return escape(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]", "\ufffd", text))
 
 
-def _mermaid_text(text: str) -> str:
+def _escape_mermaid(text: str) -> str:
     """Write what is not a letter, a digit or harmless as Mermaid's entity."""
     return re.sub(r"[^\w .,:·-]", lambda match: f"#{ord(match[0])};", text)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.routing.documents import VERSION, from_json, read_document
+from waltzrl.routing.documents import VERSION, read_document, read_json_document
 
 
 class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,15 +20,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Why a task went to its agent, or to none."""
 
     agent: str | None
-    """None if no agent can do the task."""
+    """The name of the agent; None if no agent can do the task."""
     rule: str = ""
-    """Id of the rule that chose; empty if the agent was chosen by its capability."""
+    """The id of the rule that chose; empty if the agent was chosen by its capability."""
     words: str
-    """`Rule ID: ...`, `Capability match: ...`, or what was missing."""
+    """The reason: `Rule ID: ...`, `Capability match: ...`, or what was missing."""
     alternatives: tuple[Alternative, ...] = ()
     """Every other agent of the registry, once, by the reason it was not chosen."""
     start: float = 0.0
-    """When the task starts if every task takes as long as estimated."""
+    """The time when the task starts if every task takes as long as estimated."""
     end: float = 0.0
 
 
@@ -37,11 +37,11 @@ class RoutingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     version: int = VERSION
     assignments: dict[str, str]
-    """From task to agent, dependencies first."""
+    """The agent of each task, by its id, dependencies first."""
     explanations: dict[str, Explanation]
-    """Of every task, assigned or not."""
+    """The reasons for every task, assigned or not."""
     unassigned: tuple[str, ...] = ()
-    """Tasks that no agent can do."""
+    """The tasks that no agent can do."""
     metadata: dict[str, object] = {}
 
     def is_complete(self) -> bool:
@@ -74,4 +74,4 @@ def plan_from_json(text: str, source: str = "plan") -> RoutingPlan:
     Raises:
         InputError: it is no plan.
     """
-    return from_json(text, RoutingPlan, source)
+    return read_json_document(text, RoutingPlan, source)

@@ -116,9 +116,10 @@ class PlanProgress:
         for task_id, task in stored.items():
             was_started = task.state == STARTED
             if task_id in rerun or (was_started and graph.tasks[task_id].idempotent):
+                # Without its row it can be started, which adds one.
                 changes.append(PutOp(self._tasks, task_id, None))
                 continue
-            results[task_id] = _interrupted(task) if was_started else result_of(task)
+            results[task_id] = _make_interrupted(task) if was_started else result_of(task)
             if was_started:
                 changes.append(self._put(results[task_id]))
         self._store.batch(changes)
@@ -151,7 +152,7 @@ class PlanProgress:
             StorageError: the database failed.
         """
         if collaboration is not None:
-            exchange = exchange_of(result, collaboration, began, self._subject, self._may_learn)
+            exchange = make_exchange(result, collaboration, began, self._subject, self._may_learn)
             self._memory.remember([exchange])
         self._store.batch([self._put(result)])
 
@@ -183,7 +184,7 @@ class SuccessHistory:
         return self._counts.get((agent, task_type), (0, 0))
 
 
-def exchange_of(
+def make_exchange(
     result: TaskResult,
     collaboration: Collaboration,
     began: float,
@@ -213,7 +214,7 @@ def exchange_of(
     )
 
 
-def _interrupted(stored: StoredTask) -> TaskResult:
+def _make_interrupted(stored: StoredTask) -> TaskResult:
     return TaskResult(
         id=stored.id,
         task_type=stored.task_type,

@@ -42,10 +42,11 @@ class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     rule_id: str
     condition: dict[str, Scalar]
-    """`task_type`, and keys of the task's metadata; all must be equal."""
+    """The values that must all be equal: `task_type`, and keys of the task's metadata."""
     target_agent: str
     priority: int = 10
-    """Higher goes first; among equals the id that sorts first."""
+    """The order in which rules are tried: the higher first; among equals the id that sorts
+    first."""
     explanation: str = ""
 
 
@@ -65,8 +66,8 @@ class AgentRegistry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             InputError: a name is used twice, an agent is invalid, a rule can never match, or no
                 agent supports a safety-critical type.
         """
-        _unique("agent", (agent.agent_name for agent in self.agents))
-        _unique("rule", (rule.rule_id for rule in self.rules))
+        _require_unique("agent", (agent.agent_name for agent in self.agents))
+        _require_unique("rule", (rule.rule_id for rule in self.rules))
         for agent in self.agents:
             _check_agent(agent)
         supported = {type_ for agent in self.agents for type_ in agent.supported_task_types}
@@ -109,7 +110,7 @@ def load_registry(path: Path | None = None) -> AgentRegistry:
     return read_document(Path(str(files("waltzrl.routing") / "agents.toml")), AgentRegistry)
 
 
-def _unique(kind: str, names: Iterable[str]) -> None:
+def _require_unique(kind: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if not name.strip():
@@ -156,5 +157,6 @@ def _always_wins(
     if not first.condition.items() <= second.condition.items():
         return False
     winner, loser = agents[first.target_agent], agents[second.target_agent]
+    # A rule without a type takes every type that its target supports.
     types = {second.condition.get("task_type")} - {None} or {*loser.supported_task_types}
     return types <= {*winner.supported_task_types} and {*loser.skills} <= {*winner.skills}

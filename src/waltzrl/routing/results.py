@@ -11,9 +11,9 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a plan."""
 
     plan_id: str
-    """By which it can be resumed."""
+    """The id by which the plan can be resumed."""
     results: dict[str, TaskResult]
-    """Of every task, dependencies first."""
+    """The result of every task, dependencies first."""
 
     @property
     def states(self) -> dict[TaskState, int]:

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from waltzrl.errors import InputError
-from waltzrl.routing.candidates import Candidate, Candidates, grouped
+from waltzrl.routing.candidates import Candidate, Candidates, group_agents
 from waltzrl.routing.loads import Loads
 from waltzrl.routing.plan import Alternative, Explanation, RoutingPlan
 from waltzrl.routing.registry import AgentCapability, AgentRegistry, RoutingRule
@@ -109,6 +109,7 @@ class _Planning:
             for task_id in position
             if task_id not in done
         }
+        # Tasks that are ready at one time go in the order of the graph.
         ready = [(0.0, position[task_id]) for task_id, needed in waits_for.items() if not needed]
         heapify(ready)
         explanations: dict[str, Explanation] = {}
@@ -116,8 +117,9 @@ class _Planning:
             time, place = heappop(ready)
             task_id = graph.order()[place]
             self._loads.advance(time)
-            explanations[task_id] = self._explanation(graph.tasks[task_id], time)
+            explanations[task_id] = self._explain_task(graph.tasks[task_id], time)
             for dependent in graph.direct_dependents()[task_id]:
+                # A dependent may be done already, whatever it depends on.
                 if not (needed := waits_for.get(dependent)):
                     continue
                 needed.remove(task_id)
@@ -130,19 +132,19 @@ class _Planning:
                     heappush(ready, (start, position[dependent]))
         return explanations
 
-    def _explanation(self, task: Task, ready: float) -> Explanation:
+    def _explain_task(self, task: Task, ready: float) -> Explanation:
         """Choose the agent of a task that is ready at a time, and take its place."""
-        candidates = self._candidates_for(task)
+        candidates = self._find_candidates(task)
         if not candidates.by_name:
             return Explanation(
                 agent=None,
-                words=self._what_is_missing(task),
+                words=self._describe_missing(task),
                 alternatives=candidates.incapable,
                 start=ready,
                 end=ready,
             )
-        choice = self._choice(task, candidates)
-        words = self._words(choice, candidates)
+        choice = self._choose_agent(task, candidates)
+        words = self._describe_choice(choice, candidates)
         start, end = self._loads.take(choice.agent, ready, task.duration)
         if start > ready:
             words += f"; waits until {start:g} for a free place"
@@ -155,20 +157,20 @@ class _Planning:
             end=end,
         )
 
-    def _choice(self, task: Task, candidates: Candidates) -> "_Choice":
+    def _choose_agent(self, task: Task, candidates: Candidates) -> "_Choice":
         full: list[RoutingRule] = []
-        for rule in self._matching(task, candidates):
+        for rule in self._yield_matching(task, candidates):
             if self._loads.is_free(rule.target_agent):
-                return _by_rule(rule, candidates, full)
+                return _choose_by_rule(rule, candidates, full)
             full.append(rule)
         if chosen := candidates.best_free():
             return _Choice(chosen, None, candidates.others_of_match(chosen))
         if full:
-            return _by_rule(full[0], candidates, full[1:])
+            return _choose_by_rule(full[0], candidates, full[1:])
         chosen = candidates.first_to_be_free()
         return _Choice(chosen, None, candidates.others_of_wait(chosen))
 
-    def _matching(self, task: Task, candidates: Candidates) -> Iterator[RoutingRule]:
+    def _yield_matching(self, task: Task, candidates: Candidates) -> Iterator[RoutingRule]:
         """Yield the rules that match, in order, if their target can do the task."""
         if task.type not in self._rules_of:
             self._rules_of[task.type] = [
@@ -183,7 +185,7 @@ class _Planning:
             ):
                 yield rule
 
-    def _words(self, choice: "_Choice", candidates: Candidates) -> str:
+    def _describe_choice(self, choice: "_Choice", candidates: Candidates) -> str:
         if choice.rule:
             return f"Rule {choice.rule.rule_id}: {choice.rule.explanation or choice.agent}"
         at_work, capacity = self._loads.at_work[choice.agent], self._loads.capacity[choice.agent]
@@ -193,37 +195,38 @@ class _Planning:
             f"{chosen.tier}"
         )
 
-    def _candidates_for(self, task: Task) -> Candidates:
+    def _find_candidates(self, task: Task) -> Candidates:
         key = (task.type, task.skills)
         if key not in self._candidates:
             capable: list[AgentCapability] = []
             incapable: dict[str, list[str]] = defaultdict(list)
             for agent in self._router.registry.agents:
-                if obstacle := self._obstacle(task, agent):
+                if obstacle := self._find_obstacle(task, agent):
                     incapable[obstacle].append(agent.agent_name)
                 else:
                     capable.append(agent)
             self._candidates[key] = Candidates(
-                self._rated(task.type, capable), grouped(incapable), self._loads
+                self._rate_agents(task.type, capable), group_agents(incapable), self._loads
             )
         return self._candidates[key]
 
-    def _obstacle(self, task: Task, agent: AgentCapability) -> str:
+    def _find_obstacle(self, task: Task, agent: AgentCapability) -> str:
         """Return why an agent cannot do a task; empty if it can."""
         if task.type not in agent.supported_task_types:
             return f"does not support {task.type!r}"
         if agent.agent_name not in self._available:
             return "is not available"
         if missing := [skill for skill in task.skills if skill not in agent.skills]:
-            return f"lacks {_skills(missing)}"
+            return f"lacks {_name_skills(missing)}"
         return ""
 
-    def _rated(self, task_type: str, agents: Sequence[AgentCapability]) -> list[Candidate]:
+    def _rate_agents(self, task_type: str, agents: Sequence[AgentCapability]) -> list[Candidate]:
         history, seed = self._router.history, self._router.seed
         rates = []
         for agent in agents:
             seen = history.success(agent.agent_name, task_type) if history else (0, 0)
             rates.append(success_rate(*seen, agent.success_rate))
+        # The largest mean decides, which is the first field of a rate.
         enough = max(rates).low if rates else 0.0
         return [
             Candidate(
@@ -236,7 +239,7 @@ class _Planning:
             for agent, rate in zip(agents, rates, strict=True)
         ]
 
-    def _what_is_missing(self, task: Task) -> str:
+    def _describe_missing(self, task: Task) -> str:
         supporting = [
             agent
             for agent in self._router.registry.agents
@@ -246,7 +249,7 @@ class _Planning:
             return f"no agent supports {task.type!r}"
         if not any(agent.agent_name in self._available for agent in supporting):
             return f"no agent that supports {task.type!r} is available"
-        return f"no available agent that supports {task.type!r} has {_skills(task.skills)}"
+        return f"no available agent that supports {task.type!r} has {_name_skills(task.skills)}"
 
 
 class _Choice(NamedTuple):
@@ -255,12 +258,14 @@ class _Choice(NamedTuple):
     others: tuple[Alternative, ...]
 
 
-def _by_rule(rule: RoutingRule, candidates: Candidates, full: Iterable[RoutingRule]) -> _Choice:
+def _choose_by_rule(
+    rule: RoutingRule, candidates: Candidates, full: Iterable[RoutingRule]
+) -> _Choice:
     """Choose a rule's target; `full` are rules that match too, with targets at capacity."""
     passed = {other.target_agent for other in full} - {rule.target_agent}
     others = candidates.others_of_rule(rule.target_agent, rule.rule_id, passed)
     return _Choice(rule.target_agent, rule, others)
 
 
-def _skills(names: Sequence[str]) -> str:
+def _name_skills(names: Sequence[str]) -> str:
     return f"the skill{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"

@@ -22,7 +22,7 @@ from waltzrl.store.memory.plans import Fault, TaskResult
 from waltzrl.store.memory.schemas import ROUTE
 
 LONGEST_REASON = 300
-"""Characters of an agent's error that are kept."""
+"""The number of characters of an agent's error that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Work:
     task: Task
     agent: str
     results: Mapping[str, str]
-    """Of the tasks that it depends on, by their ids."""
+    """The results of the tasks that it depends on, by their ids."""
 
 
 Execute = Callable[[Work], Awaitable[str | Reply]]
@@ -45,7 +45,7 @@ class EndedTask:
 
     result: TaskResult
     collaboration: Collaboration | None = None
-    """None for a task that was not reviewed."""
+    """The words of its reviews and revisions; None for a task that was not reviewed."""
 
 
 class TaskRunner:
@@ -85,6 +85,7 @@ class TaskRunner:
         Returns:
             What became of it; whatever the agent does wrong is a result too.
         """
+        # Without `execute`, the guard's own agent does the task.
         guard = self._guard if checked or self._execute is None else None
         result = TaskResult(
             id=work.task.id,
@@ -98,32 +99,32 @@ class TaskRunner:
             shown = with_examples(prompt, await self._coach.examples(prompt, work.task.type))
         try:
             if guard is not None:
-                asked = _as_one_request(shown, work)
-                result, before = await _reviewed(guard, asked, ACCEPTANCE, result)
+                asked = _join_request(shown, work)
+                result, before = await _review_draft(guard, asked, ACCEPTANCE, result)
                 if before.rounds[0].feedback.unsafe:
-                    declined = _declined(result, before, "request")
+                    declined = _decline_task(result, before, "request")
                     return EndedTask(result=declined, collaboration=replace(before, prompt=prompt))
             await start()
             result = msgspec.structs.replace(result, ran=True)
             reply = None
             if self._execute is not None:
                 began = time.perf_counter()
-                reply = await self._act(self._execute, work)
-                result = _timed(result, generation=_milliseconds(began))
+                reply = await self._call_agent(self._execute, work)
+                result = _add_times(result, generation=_measure_milliseconds(began))
             if guard is None:
                 assert reply is not None
                 done = msgspec.structs.replace(result, state="done", reply=reply.full_text)
                 return EndedTask(result=done)
-            result, after = await _reviewed(guard, shown, reply, result)
+            result, after = await _review_draft(guard, shown, reply, result)
         except _NotDoneError as error:
             failed = msgspec.structs.replace(
                 result, state="failed", fault=error.fault, reason=str(error)
             )
             return EndedTask(result=failed)
-        ended = _ended(result, after)
+        ended = _end_task(result, after)
         return EndedTask(result=ended, collaboration=replace(after, prompt=prompt))
 
-    async def _act(self, execute: Execute, work: Work) -> Reply:
+    async def _call_agent(self, execute: Execute, work: Work) -> Reply:
         """Call the agent.
 
         Raises:
@@ -131,24 +132,24 @@ class TaskRunner:
         """
         try:
             async with asyncio.timeout(self._timeout_seconds) as deadline:
-                reply = await called(execute, work)
+                reply = await call_coroutine(execute, work)
         # The boundary: agents fail in any way. A program in one may call `sys.exit`.
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             current = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and current and current.cancelling():
                 raise  # the run itself was cancelled
             if deadline.expired():
-                raise self._too_late() from error
-            raise _NotDoneError("agent", f"its agent raised {_words_of(error)}") from error
+                raise self._make_timeout_error() from error
+            raise _NotDoneError("agent", f"its agent raised {_describe_error(error)}") from error
         if deadline.expired():  # it went on although it was cancelled
-            raise self._too_late()
-        return _checked(reply)
+            raise self._make_timeout_error()
+        return _require_reply(reply)
 
-    def _too_late(self) -> "_NotDoneError":
+    def _make_timeout_error(self) -> "_NotDoneError":
         return _NotDoneError("agent", f"its agent took more than {self._timeout_seconds:g} s")
 
 
-async def called(execute: Callable[[Any], object], given: object) -> object:
+async def call_coroutine(execute: Callable[[Any], object], given: object) -> object:
     """Return what a coroutine function returns.
 
     Raises:
@@ -160,7 +161,7 @@ async def called(execute: Callable[[Any], object], given: object) -> object:
     return await call
 
 
-def _checked(reply: object) -> Reply:
+def _require_reply(reply: object) -> Reply:
     """Return the reply of an agent.
 
     Raises:
@@ -183,7 +184,7 @@ def _checked(reply: object) -> Reply:
     return reply
 
 
-def _words_of(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return the kind of an agent's error and what it says, in one line."""
     try:
         message = str(error)
@@ -213,19 +214,19 @@ def prompt_of(work: Work, id_: str = "") -> Prompt:
     )
 
 
-def _as_one_request(prompt: Prompt, work: Work) -> Prompt:
+def _join_request(prompt: Prompt, work: Work) -> Prompt:
     """Return the prompt with all that its agent is given as one request.
 
     So what an earlier task returned counts as much as what the task itself says: an order in it is
     an order to the agent.
     """
     *before, request = prompt.messages
-    texts = [request.content, names_of(work.task), work.agent, *work.results.values()]
+    texts = [request.content, join_names(work.task), work.agent, *work.results.values()]
     asked = replace(request, content="\n".join(texts))
     return replace(prompt, messages=(*before, asked), context=())
 
 
-def names_of(task: Task) -> str:
+def join_names(task: Task) -> str:
     """Return the id of a task, its type and its skills, which are given to its agent too."""
     return "\n".join([task.id, task.type, *task.skills])
 
@@ -238,7 +239,7 @@ class _NotDoneError(Exception):
         self.fault = fault
 
 
-async def _reviewed(
+async def _review_draft(
     guard: Guard, prompt: Prompt, draft: Reply | None, result: TaskResult
 ) -> tuple[TaskResult, Collaboration]:
     """Review a draft and revise it; return what was said, and the result with its times.
@@ -263,26 +264,27 @@ async def _reviewed(
         )
     written = collaboration.replies if draft is None else collaboration.replies[1:]
     generation = sum(reply.milliseconds for reply in written)
-    evaluation = max(0.0, _milliseconds(began) - generation)
-    return _timed(result, generation=generation, evaluation=evaluation), collaboration
+    # The policies measured the times of their replies, with clocks of their own.
+    evaluation = max(0.0, _measure_milliseconds(began) - generation)
+    return _add_times(result, generation=generation, evaluation=evaluation), collaboration
 
 
-def _ended(result: TaskResult, collaboration: Collaboration) -> TaskResult:
+def _end_task(result: TaskResult, collaboration: Collaboration) -> TaskResult:
     """Return the result of a task whose agent's reply was reviewed."""
     if collaboration.decision == "refused":
-        return _declined(result, collaboration, "agent")
+        return _decline_task(result, collaboration, "agent")
     last = collaboration.rounds[-1]
     return msgspec.structs.replace(
         result,
         state="coached" if collaboration.revised else "done",
         reply=collaboration.final.full_text,
-        rounds=_revisions(collaboration),
+        rounds=_count_revisions(collaboration),
         final_safe=None if last.revision is not None else not last.feedback.unsafe,
         risk=last.feedback.risk,
     )
 
 
-def _declined(result: TaskResult, collaboration: Collaboration, fault: Fault) -> TaskResult:
+def _decline_task(result: TaskResult, collaboration: Collaboration, fault: Fault) -> TaskResult:
     """Return the result of a task that is not done because of what is unsafe in it."""
     unsafe = next(
         (each.feedback for each in reversed(collaboration.rounds) if each.feedback.unsafe),
@@ -298,18 +300,20 @@ def _declined(result: TaskResult, collaboration: Collaboration, fault: Fault) ->
         fault=fault,
         reason=f"its {subject} is unsafe{explained}",
         reply=collaboration.final.text,
-        rounds=_revisions(collaboration),
+        rounds=_count_revisions(collaboration),
         final_safe=True,
         risk=unsafe.risk,
         category=unsafe.category,
     )
 
 
-def _revisions(collaboration: Collaboration) -> int:
+def _count_revisions(collaboration: Collaboration) -> int:
     return sum(reply.origin == "policy" for reply in collaboration.replies[1:])
 
 
-def _timed(result: TaskResult, *, generation: float = 0.0, evaluation: float = 0.0) -> TaskResult:
+def _add_times(
+    result: TaskResult, *, generation: float = 0.0, evaluation: float = 0.0
+) -> TaskResult:
     return msgspec.structs.replace(
         result,
         generation_ms=result.generation_ms + generation,
@@ -317,5 +321,5 @@ def _timed(result: TaskResult, *, generation: float = 0.0, evaluation: float = 0
     )
 
 
-def _milliseconds(began: float) -> float:
+def _measure_milliseconds(began: float) -> float:
     return 1000 * (time.perf_counter() - began)

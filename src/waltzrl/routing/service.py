@@ -15,12 +15,12 @@ from waltzrl.errors import InputError, RequestError, StorageError
 from waltzrl.gateway.gateway import all_of
 from waltzrl.gateway.guard import ACCEPTANCE
 from waltzrl.records import Feedback, Reply
-from waltzrl.routing.documents import VERSION, converted
+from waltzrl.routing.documents import VERSION, convert_document
 from waltzrl.routing.plan import Explanation, RoutingPlan
 from waltzrl.routing.progress import SuccessHistory
 from waltzrl.routing.registry import AgentRegistry, load_registry
 from waltzrl.routing.router import Router
-from waltzrl.routing.runner import Work, names_of, prompt_of
+from waltzrl.routing.runner import Work, join_names, prompt_of
 from waltzrl.routing.tasks import Task, TaskGraph
 from waltzrl.store.memory.items import PutOp
 from waltzrl.store.memory.plans import TaskState
@@ -28,14 +28,15 @@ from waltzrl.store.memory.safety import SafetyMemory
 
 MOST_TASKS = 1_000
 REPLAYS = ("routing", "responses")
-"""Responses to requests with an idempotency key; those with personal data are not kept."""
+"""The namespace of responses to requests with an idempotency key; those with personal data are not
+kept."""
 REPLAY_SECONDS = 86_400.0
 RETRY_AFTER_SECONDS = 5.0
 REVIEWS_AT_ONCE = 8
-"""Most concurrent reviews of one request: a batch of a classifier, and few of the reviews that a
-server of a feedback model gets at once, so that other requests have theirs."""
+"""The most concurrent reviews of one request: a batch of a classifier, and few of the reviews that
+a server of a feedback model gets at once, so that other requests have theirs."""
 OTHER_NAMES = {"task_id": "id", "task_type": "type", "dependencies": "depends_on"}
-"""Names that the requirement gives to fields of a task."""
+"""The requirement's names of fields of a task, and ours."""
 
 Review = Callable[[str, Reply, int], Awaitable[Feedback]]
 """Reviews a draft that answers a request; the number is that of the review."""
@@ -47,27 +48,27 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     version: int = VERSION
     tasks: tuple[Task, ...]
     dag_id: str = ""
-    """The client's name for the graph; returned."""
+    """The client's name for the graph, which is returned."""
     available_agents: tuple[str, ...] | None = None
-    """None for all."""
+    """The names of the agents that may be used; None for all."""
     completed: tuple[str, ...] = ()
-    """Ids of tasks that are done."""
+    """The ids of tasks that are done."""
     enable_casebank: bool = True
-    """Use the successes that the gateway's memory holds."""
+    """Whether the successes that the gateway's memory holds are used."""
     enable_cost_optimization: bool = False
-    """Prefer the cheapest of the agents that are as good as can be told."""
+    """Whether the cheapest is preferred of the agents that are as good as can be told."""
 
 
 class AssessedTask(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a task may be carried out."""
 
     state: TaskState
-    """`pending`, `declined` or `blocked`."""
+    """One of `pending`, `declined` and `blocked`."""
     reason: str = ""
     category: str = ""
-    """Subject of an unsafe request."""
+    """The subject of an unsafe request."""
     risk: float | None = None
-    """0 to 1; None of a task that was not reviewed."""
+    """The risk of its request, 0 to 1; None for a task that was not reviewed."""
     rules: tuple[str, ...] = ()
 
 
@@ -119,13 +120,13 @@ class RoutingService:
                 "an idempotency key needs a gateway with a memory (--memory); send none",
             )
         name, digest = sha256(key.encode()).hexdigest(), sha256(body).hexdigest()
-        if (earlier := await self._earlier(name, digest)) is not None:
+        if (earlier := await self._find_earlier(name, digest)) is not None:
             return earlier
         response = await self._answer(body, request_id, review)
-        return await self._kept(name, digest, response)
+        return await self._keep_first(name, digest, response)
 
     async def _answer(self, body: bytes, request_id: str, review: Review) -> bytes:
-        request = _read(body)
+        request = _read_request(body)
         try:
             graph = TaskGraph(request.tasks)
             plan = await asyncio.to_thread(self._plan, request, graph)
@@ -146,7 +147,7 @@ class RoutingService:
         try:
             history = SuccessHistory(self._memory()) if uses_history and self._memory else None
         except StorageError as error:
-            raise _unavailable(error) from error
+            raise _make_unavailable_error(error) from error
         router = Router(self._registry, history, optimize_cost=request.enable_cost_optimization)
         return router.route(graph, request.available_agents, request.completed)
 
@@ -162,7 +163,7 @@ class RoutingService:
             for needed in task.depends_on:
                 if needed in is_assessed:  # others are completed
                     await is_assessed[needed].wait()
-            stopped = [id_ for id_ in task.depends_on if _stops(assessed.get(id_))]
+            stopped = [id_ for id_ in task.depends_on if _blocks_dependents(assessed.get(id_))]
             if explanation.agent is None:
                 outcome = AssessedTask(state="blocked", reason=explanation.words)
             elif stopped:
@@ -171,7 +172,7 @@ class RoutingService:
             elif task.type in self._registry.safety_critical:
                 async with places:
                     await asyncio.sleep(0)  # rules alone wait for nothing; others get a turn
-                    outcome = await _reviewed(task, explanation.agent, review, number)
+                    outcome = await _assess_request(task, explanation.agent, review, number)
             else:
                 outcome = AssessedTask(state="pending")
             assessed[task.id] = outcome
@@ -183,16 +184,16 @@ class RoutingService:
         )
         return {task_id: assessed[task_id] for task_id in plan.explanations}
 
-    async def _earlier(self, name: str, digest: str) -> bytes | None:
+    async def _find_earlier(self, name: str, digest: str) -> bytes | None:
         """Return the response to an earlier request with the key.
 
         Raises:
             RequestError: the request was another.
         """
         try:
-            item = await asyncio.to_thread(lambda: self._open().store.get(REPLAYS, name))
+            item = await asyncio.to_thread(lambda: self._open_memory().store.get(REPLAYS, name))
         except StorageError as error:
-            raise _unavailable(error) from error
+            raise _make_unavailable_error(error) from error
         if item is None:
             return None
         if item.value["request_hash"] != digest:
@@ -203,20 +204,20 @@ class RoutingService:
             )
         return msgspec.json.encode(item.value["response"])
 
-    async def _kept(self, name: str, digest: str, response: bytes) -> bytes:
+    async def _keep_first(self, name: str, digest: str, response: bytes) -> bytes:
         """Keep a response, unless another request with the key was faster; return what is kept.
 
         Raises:
             RequestError: without its personal data, the response would be another.
         """
         try:
-            await asyncio.to_thread(self._keep, name, digest, response)
+            await asyncio.to_thread(self._store_response, name, digest, response)
         except StorageError as error:
-            raise _unavailable(error) from error
-        return await self._earlier(name, digest) or response
+            raise _make_unavailable_error(error) from error
+        return await self._find_earlier(name, digest) or response
 
-    def _keep(self, name: str, digest: str, response: bytes) -> None:
-        store = self._open().store
+    def _store_response(self, name: str, digest: str, response: bytes) -> None:
+        store = self._open_memory().store
         value = {"request_hash": digest, "response": msgspec.json.decode(response)}
         kept = store.scrubbed(PutOp(REPLAYS, name, value))
         if kept.value != value:
@@ -228,12 +229,12 @@ class RoutingService:
             )
         store.add(REPLAYS, name, value, time.time() + REPLAY_SECONDS)
 
-    def _open(self) -> SafetyMemory:
+    def _open_memory(self) -> SafetyMemory:
         assert self._memory is not None, "keys need a memory"
         return self._memory()
 
 
-def _read(body: bytes) -> RoutingRequest:
+def _read_request(body: bytes) -> RoutingRequest:
     """Read a request, in our names or the requirement's.
 
     Raises:
@@ -242,8 +243,8 @@ def _read(body: bytes) -> RoutingRequest:
     try:
         table = msgspec.json.decode(body)
         if isinstance(table, dict) and isinstance(table.get("tasks"), list):
-            table = {**table, "tasks": [_renamed(task) for task in table["tasks"]]}
-        request = converted(table, RoutingRequest, "request")
+            table = {**table, "tasks": [_rename_fields(task) for task in table["tasks"]]}
+        request = convert_document(table, RoutingRequest, "request")
     except (msgspec.DecodeError, InputError) as error:
         raise RequestError(400, "invalid_request", str(error)) from error
     except UnicodeDecodeError as error:
@@ -259,7 +260,7 @@ def _read(body: bytes) -> RoutingRequest:
     return request
 
 
-def _renamed(task: object) -> object:
+def _rename_fields(task: object) -> object:
     if not isinstance(task, dict):
         return task
     for other, name in OTHER_NAMES.items():
@@ -268,10 +269,10 @@ def _renamed(task: object) -> object:
     return {OTHER_NAMES.get(name, name): value for name, value in task.items()}
 
 
-async def _reviewed(task: Task, agent: str, review: Review, number: int) -> AssessedTask:
+async def _assess_request(task: Task, agent: str, review: Review, number: int) -> AssessedTask:
     """Review the request that an agent would get, and what is said of the task besides."""
     request = prompt_of(Work(task=task, agent=agent, results={})).request
-    feedback = await review(f"{request}\n{names_of(task)}", ACCEPTANCE, number)
+    feedback = await review(f"{request}\n{join_names(task)}", ACCEPTANCE, number)
     if not feedback.well_formed:
         reason = f"its request could not be reviewed: {feedback.failure or 'invalid feedback'}"
         return AssessedTask(state="declined", reason=reason)
@@ -284,9 +285,9 @@ async def _reviewed(task: Task, agent: str, review: Review, number: int) -> Asse
     )
 
 
-def _stops(assessed: AssessedTask | None) -> bool:
+def _blocks_dependents(assessed: AssessedTask | None) -> bool:
     return assessed is not None and assessed.state != "pending"
 
 
-def _unavailable(error: StorageError) -> RequestError:
+def _make_unavailable_error(error: StorageError) -> RequestError:
     return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)

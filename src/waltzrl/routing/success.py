@@ -16,14 +16,14 @@ from typing import NamedTuple, Protocol
 from waltzrl.errors import InputError
 
 PRIOR_TRIALS = 8
-"""Observed tasks that a document's `success_rate` counts for."""
+"""The number of observed tasks that a document's `success_rate` counts for."""
 TAIL = 0.025
-"""Beyond each end of the interval."""
+"""The probability beyond each end of the interval."""
 PRECISION = 1e-9
 SMALL_STEP = 1e-3
-"""In units of the log-odds."""
+"""The step, in units of the log-odds, after which the error is small enough."""
 SMALLEST = 1e-300
-"""Stands for zero where we divide."""
+"""A number that stands for zero where we divide."""
 
 
 class History(Protocol):
@@ -63,11 +63,12 @@ def success_rate(successes: int, trials: int, prior: float | None = None) -> Suc
     share = prior or 0.0
     a = 1 + worth * share + successes
     b = 1 + worth * (1 - share) + trials - successes
-    return SuccessRate(a / (a + b), *_interval(a, b))
+    return SuccessRate(a / (a + b), *_compute_interval(a, b))
 
 
 @lru_cache(maxsize=65536)
-def _interval(a: float, b: float) -> tuple[float, float]:
+def _compute_interval(a: float, b: float) -> tuple[float, float]:
+    # The upper end by symmetry: 1 - rate has the distribution Beta(b, a).
     return beta_quantile(TAIL, a, b), 1 - beta_quantile(TAIL, b, a)
 
 
@@ -77,12 +78,15 @@ def beta_quantile(share: float, a: float, b: float) -> float:
     normal = NormalDist(log(a / b), sqrt(1 / a + 1 / b)).inv_cdf(share)  # of the log-odds
     x = 1 / (1 + exp(-normal))
     while high - low > PRECISION:
-        excess = _share_below(x, a, b) - share
+        excess = _compute_share_below(x, a, b) - share
         low, high = (low, x) if excess > 0 else (x, high)
-        density = exp((a - 1) * log(x) + (b - 1) * log1p(-x) - _log_beta(a, b))
+        density = exp((a - 1) * log(x) + (b - 1) * log1p(-x) - _compute_log_beta(a, b))
         newton = excess / max(density, SMALLEST)
         curvature = (a - 1) / x - (b - 1) / (1 - x)
+        # Halley's correction may at most double the step: far from the root it is not to be
+        # trusted.
         step = newton / max(1 - newton * curvature / 2, 0.5)
+        # A step out of the bracket is replaced by bisection, so that it always ends.
         if not low < x - step < high:
             x = (low + high) / 2
             continue
@@ -92,15 +96,15 @@ def beta_quantile(share: float, a: float, b: float) -> float:
     return x
 
 
-def _share_below(x: float, a: float, b: float) -> float:
+def _compute_share_below(x: float, a: float, b: float) -> float:
     """Return the regularised incomplete beta function I_x(a, b), 0 < x < 1."""
     if x > (a + 1) / (a + b + 2):  # there the fraction of the complement converges faster
-        return 1 - _share_below(1 - x, b, a)
-    front = exp(a * log(x) + b * log1p(-x) - _log_beta(a, b)) / a
-    return front * _continued_fraction(x, a, b)
+        return 1 - _compute_share_below(1 - x, b, a)
+    front = exp(a * log(x) + b * log1p(-x) - _compute_log_beta(a, b)) / a
+    return front * _evaluate_fraction(x, a, b)
 
 
-def _continued_fraction(x: float, a: float, b: float) -> float:
+def _evaluate_fraction(x: float, a: float, b: float) -> float:
     """Evaluate the fraction by Lentz's method, two of its terms a turn."""
     numerator, denominator = 1.0, 1 / (1 - (a + b) * x / (a + 1) or SMALLEST)
     value = denominator
@@ -119,5 +123,5 @@ def _continued_fraction(x: float, a: float, b: float) -> float:
     return value
 
 
-def _log_beta(a: float, b: float) -> float:
+def _compute_log_beta(a: float, b: float) -> float:
     return lgamma(a) + lgamma(b) - lgamma(a + b)

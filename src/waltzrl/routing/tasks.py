@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.errors import CycleError, InputError, MissingExtraError
-from waltzrl.routing.documents import VERSION, from_json, read_document
+from waltzrl.routing.documents import VERSION, read_document, read_json_document
 
 try:
     import networkx
@@ -14,11 +14,11 @@ except ModuleNotFoundError as missing:
     raise MissingExtraError("routing", "networkx", "routing") from missing
 
 LONGEST_ID = 200
-"""Characters; an id is a name, which plans, pictures and the memory repeat."""
+"""The most characters of an id: a name, which plans, pictures and the memory repeat."""
 LONGEST_DURATION = 1e100
-"""So that sums of durations are finite."""
+"""The longest duration, so that sums of durations are finite."""
 LONGEST_CYCLE = 8
-"""Tasks of a cycle that its error names."""
+"""The number of tasks of a cycle that its error names."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,16 +26,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     id: str
     type: str = "generic"
-    """What kind of work it is; rules and agents name types."""
+    """The kind of work it is; rules and agents name types."""
     description: str
-    """What the agent is asked to do."""
+    """The text that says what the agent is to do."""
     depends_on: tuple[str, ...] = ()
-    """Ids of the tasks that must be done before."""
+    """The ids of the tasks that must be done before."""
     metadata: dict[str, object] = {}
     """Any JSON values; rules compare them, and `estimated_duration` (a number above 0, 1 if
     absent) says how long the task takes, in a unit of the caller's choice."""
     skills: tuple[str, ...] = ()
-    """All of them are needed."""
+    """The skills that the agent must have, all of them."""
     idempotent: bool = False
     """Whether it may be run again after a crash."""
 
@@ -65,7 +65,7 @@ class TaskGraph:
             CycleError: dependencies form a cycle.
         """
         self.tasks: dict[str, Task] = {}
-        """By id, in the given order."""
+        """The tasks by id, in the given order."""
         for task in tasks:
             if not isinstance(task, Task):
                 raise InputError(f"tasks: got a {type(task).__name__}; need objects of type Task")
@@ -79,7 +79,7 @@ class TaskGraph:
         self._graph.add_edges_from(
             (needed, task.id) for task in self.tasks.values() for needed in task.depends_on
         )
-        self._order = self._sorted()
+        self._order = self._sort_tasks()
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -127,13 +127,14 @@ class TaskGraph:
                 f"number above 0, at most {LONGEST_DURATION:g}"
             )
 
-    def _sorted(self) -> tuple[str, ...]:
+    def _sort_tasks(self) -> tuple[str, ...]:
         position = {task_id: place for place, task_id in enumerate(self.tasks)}
         try:
             return tuple(
                 networkx.lexicographical_topological_sort(self._graph, key=position.__getitem__)
             )
         except networkx.NetworkXUnfeasible:
+            # The sort only says that there is a cycle.
             cycle = [task_id for task_id, _ in networkx.find_cycle(self._graph)]
         named = cycle[:LONGEST_CYCLE]
         if len(cycle) > LONGEST_CYCLE:
@@ -164,7 +165,7 @@ def read_tasks(path: Path) -> TaskGraph:
     Raises:
         InputError: the file cannot be read, or its tasks form no graph; names file and place.
     """
-    return _graph_of(read_document(path, TaskDocument), str(path))
+    return _make_graph(read_document(path, TaskDocument), str(path))
 
 
 def tasks_from_json(text: str, source: str = "tasks") -> TaskGraph:
@@ -173,10 +174,10 @@ def tasks_from_json(text: str, source: str = "tasks") -> TaskGraph:
     Raises:
         InputError: as for `read_tasks`.
     """
-    return _graph_of(from_json(text, TaskDocument, source), source)
+    return _make_graph(read_json_document(text, TaskDocument, source), source)
 
 
-def _graph_of(document: TaskDocument, source: str) -> TaskGraph:
+def _make_graph(document: TaskDocument, source: str) -> TaskGraph:
     try:
         return TaskGraph(document.tasks)
     except InputError as error:

@@ -50,6 +50,7 @@ class AgentTokens:
         expiry, _, mac = token.partition(".")
         if not hmac.compare_digest(mac.encode(), self._mac(agent_name, expiry).encode()):
             return False
+        # Only what the secret has signed is read as a number.
         return self._clock() < int(expiry)
 
     def _mac(self, agent_name: str, expiry: str) -> str:

@@ -29,6 +29,7 @@ class TaskTraces:
         result, end = ended.result, time.time_ns()
         steps = {"draft": result.generation_ms, "feedback": result.evaluation_ms}
         lengths = {step: round(milliseconds * 1e6) for step, milliseconds in steps.items()}
+        # The task has ended, so its times are counted back from now.
         begin = end - sum(lengths.values())
         attributes: dict[str, str | int | float] = {
             "waltzrl.task.type": result.task_type,

@@ -31,14 +31,16 @@ class SpecialistAgents:
     """Specialists on one base."""
 
     trained: Mapping[str, TrainedSpecialist]
-    """By name."""
+    """The specialists as training described them, by name."""
     agents: Mapping[str, ConversationAgent]
-    """By name: each answers with its own adapter and system prompt."""
+    """The agents, each with its own adapter and system prompt, by name."""
     bare: Mapping[str, ConversationAgent]
-    """By name: the base alone, with the same system prompt."""
+    """The base alone with the system prompt of each, by name."""
 
 
-def trained_specialists(folder: Path, names: Sequence[str] = ()) -> dict[str, TrainedSpecialist]:
+def read_trained_specialists(
+    folder: Path, names: Sequence[str] = ()
+) -> dict[str, TrainedSpecialist]:
     """Return the specialists in a folder of `finetune` whose training is over, by name.
 
     Args:
@@ -49,7 +51,7 @@ def trained_specialists(folder: Path, names: Sequence[str] = ()) -> dict[str, Tr
         InputError: one that is wanted is not trained, none is, or they have several bases.
     """
     there = sorted(path.parent for path in folder.glob(f"*/{ADAPTER}"))
-    trained = {place.name: _read(place / SPECIALIST) for place in there}
+    trained = {place.name: _read_specialist(place / SPECIALIST) for place in there}
     missing = [name for name in names if name not in trained]
     if missing or not trained:
         raise InputError(
@@ -57,6 +59,7 @@ def trained_specialists(folder: Path, names: Sequence[str] = ()) -> dict[str, Tr
             f" {', '.join(missing) or 'at least one'}; run waltzrl specialists train"
         )
     wanted = {name: trained[name] for name in names or trained}
+    # One name for each base: two names are enough to say what is wrong.
     bases = {specialist.base: name for name, specialist in wanted.items()}
     if len(bases) > 1:
         (base, name), (other, second), *_ = bases.items()
@@ -81,7 +84,7 @@ def open_specialists(
         InputError: a specialist is not trained, or was on another base than the others.
         CheckpointError: the base or an adapter is missing or damaged.
     """
-    trained = trained_specialists(folder, names)
+    trained = read_trained_specialists(folder, names)
     compute = resolve_compute(ComputeSettings())
     base = load_causal_lm(next(iter(trained.values())).base, compute.device)
     narrow(base.model, compute.dtype)
@@ -110,7 +113,7 @@ def integrate_with_agent(name: str, folder: Path) -> ConversationAgent:
     return open_specialists(folder, [name]).agents[name]
 
 
-def _read(path: Path) -> TrainedSpecialist:
+def _read_specialist(path: Path) -> TrainedSpecialist:
     try:
         return msgspec.json.decode(read_text(path), type=TrainedSpecialist)
     except (msgspec.DecodeError, InputError) as error:

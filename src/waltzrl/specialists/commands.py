@@ -146,15 +146,15 @@ def evaluate(names: Trained = None, out: Folder = FOLDER, as_json: AsJson = Fals
 
     `waltzrl specialists evaluate qa support`
     """
-    from waltzrl.specialists.agents import trained_specialists
+    from waltzrl.specialists.agents import read_trained_specialists
+    from waltzrl.specialists.evaluation import add_results
     from waltzrl.specialists.evaluation import evaluate as measure
-    from waltzrl.specialists.evaluation import total
 
-    wanted = list(trained_specialists(out, names or []))
+    wanted = list(read_trained_specialists(out, names or []))
     with progress_bar(quiet=as_json) as bar:
         bar_task = bar.add_task("evaluating", total=len(wanted), note="")
         results = asyncio.run(measure(out, wanted, lambda name: bar.update(bar_task, advance=1)))
-    rows = [*results, *([total(results)] if len(results) > 1 else [])]
+    rows = [*results, *([add_results(results)] if len(results) > 1 else [])]
     if as_json:
         print_json(
             {
@@ -169,7 +169,7 @@ def evaluate(names: Trained = None, out: Folder = FOLDER, as_json: AsJson = Fals
         return
     table = rich.table.Table("name", "scenarios", "base", "specialist", "gain")
     for row in rows:
-        cells = map(_percent, (row.base, row.specialist, row.gain))
+        cells = map(_render_percent, (row.base, row.specialist, row.gain))
         table.add_row(row.name, str(row.pairs.n), *cells)
     terminal().print(table)
 
@@ -222,7 +222,7 @@ def _print_estimates(estimates: dict[str, dict[str, float]]) -> None:
     terminal().print(table)
 
 
-def _percent(estimate: "Estimate") -> str:
+def _render_percent(estimate: "Estimate") -> str:
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return "-"
     return f"{estimate.value:.0%} ({estimate.low:.0%} to {estimate.high:.0%})"

@@ -23,7 +23,7 @@ from waltzrl.records import Message, Prompt
 
 DATA = Path(str(files("waltzrl.specialists") / "data"))
 ADVISED, LEAST = 100, 10
-"""Rows that a set should have, and below which it is refused."""
+"""The number of rows that a set should have, and that below which it is refused."""
 NAME = re.compile("[a-z][a-z0-9_-]{0,31}")
 Row = TypeVar("Row", "Example", "HeldOutScenario")
 
@@ -35,9 +35,9 @@ class Specialist(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     title: str
     purpose: str
-    """What it does, for people."""
+    """A description of what it does, for people."""
     task: str
-    """How its system prompt begins."""
+    """The beginning of its system prompt."""
     fields: dict[str, tuple[str, ...]]
     """The lines that its replies begin with: each field and its values."""
 
@@ -77,9 +77,9 @@ class SpecialistDataset:
     specialist: Specialist
     examples: Sequence[Example]
     scenarios: Sequence[HeldOutScenario]
-    """None of their prompts is, nearly word for word, among the examples."""
+    """The held-out requests, none of which is, nearly word for word, among the examples."""
     left_out: int
-    """Rows that nearly repeat an earlier one."""
+    """The number of rows that nearly repeat an earlier one."""
 
     @property
     def digest(self) -> str:
@@ -121,10 +121,10 @@ def prepare_dataset(name: str, task: str = "You are a helpful assistant.") -> Sp
         )
     own = Specialist(title=path.stem, purpose=f"learnt from {path}", task=task, fields={})
     specialist = known or own
-    rows = _rows(path, Example)
+    rows = _read_rows(path, Example)
     for where, example in rows.items():
         _check_labels(where, read_labels(example.completion), specialist)
-    prompts = {where: _prompt(where, example.prompt) for where, example in rows.items()}
+    prompts = {where: _make_prompt(where, example.prompt) for where, example in rows.items()}
     repeated = near_duplicates(prompts.values())
     for leak in repeated:
         logger.warning("%s nearly repeats %s and is left out", leak.test.id, leak.train.id)
@@ -132,7 +132,9 @@ def prepare_dataset(name: str, task: str = "You are a helpful assistant.") -> Sp
         del rows[leak.test.id], prompts[leak.test.id]
     _check_count(path, len(rows), least=ADVISED if known else LEAST)
     scenarios = scenarios_of(name)
-    asked = [_prompt(f"scenario {n}", held_out.prompt) for n, held_out in enumerate(scenarios, 1)]
+    asked = [
+        _make_prompt(f"scenario {n}", held_out.prompt) for n, held_out in enumerate(scenarios, 1)
+    ]
     require_disjoint(list(prompts.values()), asked)
     return SpecialistDataset(
         name=path.stem,
@@ -155,7 +157,7 @@ def scenarios_of(name: str) -> list[HeldOutScenario]:
     path = path.with_suffix(".scenarios.jsonl")
     if not path.is_file():
         return []
-    rows = _rows(path, HeldOutScenario)
+    rows = _read_rows(path, HeldOutScenario)
     for where, scenario in rows.items():
         if known:
             _check_labels(where, scenario.expected, known)
@@ -205,7 +207,7 @@ def write_nanochat(dataset: SpecialistDataset, path: Path) -> None:
     )
 
 
-def _rows(path: Path, kind: type[Row]) -> dict[str, Row]:
+def _read_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
     """Return the rows by `file:line`."""
     rows = {}
     for number, fields in read_objects(path):
@@ -240,5 +242,5 @@ def _check_count(path: Path, count: int, least: int) -> None:
         logger.warning("%s has %d rows; %d or more are advised", path, count, ADVISED)
 
 
-def _prompt(where: str, text: str) -> Prompt:
+def _make_prompt(where: str, text: str) -> Prompt:
     return Prompt(id=where, messages=(Message(role="user", content=text),))

@@ -19,7 +19,8 @@ class SpecialistResult:
 
     name: str
     pairs: Pairs
-    """First the base with the specialist's system prompt, then the specialist."""
+    """The passes of the base with the specialist's system prompt, which is first, and of the
+    specialist."""
 
     @property
     def base(self) -> Estimate:
@@ -35,7 +36,7 @@ class SpecialistResult:
         return difference(self.pairs)
 
 
-def passes(scenario: HeldOutScenario, reply: str) -> bool:
+def passes_scenario(scenario: HeldOutScenario, reply: str) -> bool:
     """Return whether every expected line is in the reply, with the right value."""
     labels = read_labels(reply)
     return all(labels.get(field) == value.casefold() for field, value in scenario.expected.items())
@@ -67,8 +68,8 @@ async def evaluate(
         )
     results = []
     for name, scenarios in held_out.items():
-        base = await _passed(opened.bare[name], scenarios)
-        specialist = await _passed(opened.agents[name], scenarios)
+        base = await _check_replies(opened.bare[name], scenarios)
+        specialist = await _check_replies(opened.agents[name], scenarios)
         results.append(
             SpecialistResult(name=name, pairs=Pairs.of(zip(base, specialist, strict=True)))
         )
@@ -76,7 +77,7 @@ async def evaluate(
     return results
 
 
-def total(results: Sequence[SpecialistResult]) -> SpecialistResult:
+def add_results(results: Sequence[SpecialistResult]) -> SpecialistResult:
     """Return the result of all scenarios together."""
     pairs = [result.pairs for result in results]
     counts = Pairs(
@@ -88,24 +89,28 @@ def total(results: Sequence[SpecialistResult]) -> SpecialistResult:
     return SpecialistResult(name="all", pairs=counts)
 
 
-async def _passed(agent: ConversationAgent, scenarios: Sequence[HeldOutScenario]) -> list[bool]:
+async def _check_replies(
+    agent: ConversationAgent, scenarios: Sequence[HeldOutScenario]
+) -> list[bool]:
     prompts = [
         Prompt(id=str(number), messages=(Message(role="user", content=scenario.prompt),))
         for number, scenario in enumerate(scenarios)
     ]
-    agents = [_up_to_the_labels(agent, scenario) for scenario in scenarios]
+    agents = [_stop_after_labels(agent, scenario) for scenario in scenarios]
     replies = await asyncio.gather(
         *(each.draft(prompt) for each, prompt in zip(agents, prompts, strict=True))
     )
     return [
-        passes(scenario, reply.text) for scenario, reply in zip(scenarios, replies, strict=True)
+        passes_scenario(scenario, reply.text)
+        for scenario, reply in zip(scenarios, replies, strict=True)
     ]
 
 
-def _up_to_the_labels(agent: ConversationAgent, scenario: HeldOutScenario) -> ConversationAgent:
+def _stop_after_labels(agent: ConversationAgent, scenario: HeldOutScenario) -> ConversationAgent:
     """Return the agent with replies that end with the last line that is judged."""
 
     def enough(text: str) -> bool:
+        # The last line may go on, so its value counts only when the line has ended.
         complete, _newline, _begun = text.rpartition("\n")
         return scenario.expected.keys() <= read_labels(complete).keys()
 

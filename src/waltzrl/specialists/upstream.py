@@ -44,22 +44,22 @@ class SpecialistUpstream:
         bearer: str | None,
         received: list[bytes] | None = None,
     ) -> UpstreamReply:
-        upstream, request = self._request_of(body)
+        upstream, request = self._read_request(body)
         try:
             return await upstream.complete(request, bearer, received)
         except (RequestError, RuntimeError) as error:
-            raise _left_to_fallback(error) from error
+            raise _make_fallback_error(error) from error
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
     ) -> AsyncGenerator[UpstreamDelta, None]:
-        upstream, request = self._request_of(body)
+        upstream, request = self._read_request(body)
         try:
             async with aclosing(upstream.stream(request, bearer)) as deltas:
                 async for delta in deltas:
                     yield delta
         except (RequestError, RuntimeError) as error:
-            raise _left_to_fallback(error) from error
+            raise _make_fallback_error(error) from error
 
     async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
         raise UpstreamError(
@@ -82,7 +82,7 @@ class SpecialistUpstream:
     async def aclose(self) -> None:
         """Close nothing: there are no connections."""
 
-    def _request_of(self, body: Mapping[str, Json]) -> tuple[PolicyUpstream, Mapping[str, Json]]:
+    def _read_request(self, body: Mapping[str, Json]) -> tuple[PolicyUpstream, Mapping[str, Json]]:
         """Return who replies, and the request with the system prompt before the client's own."""
         name = body.get("model")
         if not isinstance(name, str) or name not in self._upstreams:
@@ -99,6 +99,7 @@ class SpecialistUpstream:
             own = first.get("content")
             if isinstance(own, str):
                 system, turns = f"{system}\n\n{own}", turns[1:]
+        # One system message, as in the training.
         messages: list[Json] = [{"role": "system", "content": system}, *turns]
         return self._upstreams[name], {**body, "messages": messages}
 
@@ -126,7 +127,7 @@ async def open_upstream(
     yield await asyncio.to_thread(open_specialist_upstream, folder, config.max_new_tokens)
 
 
-def _left_to_fallback(error: RequestError | RuntimeError) -> UpstreamError:
+def _make_fallback_error(error: RequestError | RuntimeError) -> UpstreamError:
     """Return an error after which the router asks the fallback; without one clients get it."""
     if isinstance(error, RequestError):
         return UpstreamError(error.status, error.kind, str(error), is_down=True)

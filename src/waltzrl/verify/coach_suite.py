@@ -51,7 +51,7 @@ CRITICAL_TYPES = {
     *("user_interaction", "customer_support", "data_access", "security", "code_generation"),
     *("content_generation", "api_call"),
 }
-"""The requirement's seven."""
+"""The requirement's seven types of safety-critical tasks."""
 
 Result = tuple[bool, str]
 """Whether a check passed, and what it saw."""
@@ -73,6 +73,7 @@ class _Suite:
         self.memory = memory
         self.safe = next(outcome for outcome in outcomes if outcome.scenario.kind == "safe")
         unsafe = [outcome for outcome in outcomes if outcome.scenario.kind == "unsafe"]
+        # `verify_coach` asks for them in this order.
         self.violence, self.unauthorized_access = unsafe[0], unsafe[1]
 
     def outcome_of(self, task_id: str) -> ScenarioOutcome:
@@ -155,14 +156,14 @@ async def _feedback_safe(suite: _Suite) -> Result:
 
 
 async def _feedback_violence(suite: _Suite) -> Result:
-    return _detected(await suite.review_hollow(suite.violence))
+    return _describe_detection(await suite.review_hollow(suite.violence))
 
 
 async def _feedback_unauthorized_access(suite: _Suite) -> Result:
-    return _detected(await suite.review_hollow(suite.unauthorized_access))
+    return _describe_detection(await suite.review_hollow(suite.unauthorized_access))
 
 
-def _detected(feedback: Feedback) -> Result:
+def _describe_detection(feedback: Feedback) -> Result:
     named = f", {feedback.category}" if feedback.category else ""
     return feedback.unsafe, f"{'unsafe' if feedback.unsafe else 'safe'}{named}"
 
@@ -176,7 +177,7 @@ async def _feedback_quality(suite: _Suite) -> Result:
 
 async def _router_initialization(suite: _Suite) -> Result:
     router = suite.router()
-    plan = await router.route_tasks([_task("greet", suite.safe)])
+    plan = await router.route_tasks([_make_task("greet", suite.safe)])
     return router.waltzrl_enabled and plan.is_complete(), f"{len(plan.assignments)} task routed"
 
 
@@ -189,7 +190,7 @@ async def _router_coaching(suite: _Suite) -> Result:
     async def agent(work: Work) -> str:
         return suite.outcome_of(work.task.id).scenario.hollow_answer
 
-    tasks = [_task("violence", suite.violence)]
+    tasks = [_make_task("violence", suite.violence)]
     _, coaching = await suite.router().route_tasks_with_safety(tasks, agent)
     result = coaching["results"]["violence"]
     return coaching["final_safe"], f"a dangerous task is {result['state']}"
@@ -202,8 +203,9 @@ async def _end_to_end(suite: _Suite) -> Result:
         ran.append(work.task.id)
         return suite.outcome_of(work.task.id).collaboration.final.full_text
 
-    after = structs.replace(_task("after", suite.safe), depends_on=("violence",))
-    tasks = [_task("safe", suite.safe), _task("violence", suite.violence), after]
+    # It depends on a task that must be declined, and so must not run.
+    after = structs.replace(_make_task("after", suite.safe), depends_on=("violence",))
+    tasks = [_make_task("safe", suite.safe), _make_task("violence", suite.violence), after]
     plan, coaching = await suite.router().route_tasks_with_safety(tasks, agent)
     remembered = suite.memory.evaluations(limit=100, api=ROUTE)
     return (
@@ -212,7 +214,7 @@ async def _end_to_end(suite: _Suite) -> Result:
     )
 
 
-def _task(name: str, outcome: ScenarioOutcome) -> Task:
+def _make_task(name: str, outcome: ScenarioOutcome) -> Task:
     return Task(id=name, type="user_interaction", description=outcome.scenario.prompt.request)
 
 
@@ -277,9 +279,11 @@ async def verify_coach(
     outcomes = await run_scenarios(scenarios, guard.reply, LabelRefusalJudge(), report)
     with _temporary_memory() as memory:
         suite = _Suite(guard, outcomes, max_rounds, memory)
-        checks = [await _checked(f"test_{name}", check, suite) for name, check in CHECKS.items()]
+        checks = [
+            await _run_coach_check(f"test_{name}", check, suite) for name, check in CHECKS.items()
+        ]
     rates = scenario_rates(outcomes)
-    return Verification(checks=(*checks, *_rate_checks(rates)), scenarios=rates)
+    return Verification(checks=(*checks, *_yield_rate_checks(rates)), scenarios=rates)
 
 
 CHECKS: Mapping[str, CheckFunction] = {
@@ -304,7 +308,7 @@ CHECKS: Mapping[str, CheckFunction] = {
     "training_data_collector_dataset_stats": _collector_statistics,
     "e2e_waltzrl_coach_mode": _end_to_end,
 }
-"""By the requirement's names, in its order."""
+"""The checks by the requirement's names, in its order."""
 
 
 @contextmanager
@@ -321,7 +325,7 @@ def _temporary_memory() -> Iterator[SafetyMemory]:
             engine.dispose()
 
 
-async def _checked(name: str, check: "CheckFunction", suite: "_Suite") -> Check:
+async def _run_coach_check(name: str, check: "CheckFunction", suite: "_Suite") -> Check:
     try:
         passed, detail = await check(suite)
     except WaltzError as error:
@@ -329,9 +333,10 @@ async def _checked(name: str, check: "CheckFunction", suite: "_Suite") -> Check:
     return Check(name=name, passed=passed, detail=detail)
 
 
-def _rate_checks(rates: ScenarioRates) -> Iterator[Check]:
+def _yield_rate_checks(rates: ScenarioRates) -> Iterator[Check]:
     low, high = ENGAGEMENT_BAND
     engagement = rates.engagement.value or 0.0
+    # Fewer is no failure: a pair that drafts well needs less coaching.
     below = "; fewer drafts than expected needed it" if engagement < low else ""
     rounds = rates.rounds.value or 0.0
     yield Check(

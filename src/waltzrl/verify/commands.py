@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 DEMO = Path("runs/demo")
 KEY_VARIABLE = "WALTZRL_GATEWAY_KEY"
 UNMEASURED = 3
-"""Exit status where no check failed, but one could not be measured."""
+"""The exit status where no check failed, but one could not be measured."""
 OWN_PROMPTS = "generator:test"
 verification = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 NO_UPSTREAM: "RecipeTable" = {"upstream": {"url": "http://localhost:8000/v1"}}
-"""A recipe needs an upstream; none is asked."""
+"""Settings that name an upstream, because a recipe needs one; it is not asked."""
 
 Pair = Annotated[Path | None, typer.Option(help="Folder of a trained pair, from `waltzrl export`.")]
 GatewayUrl = Annotated[
@@ -86,14 +86,14 @@ def verify(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """
     if context.invoked_subcommand:
         return
-    given = _only(recipe=recipe, pair=pair, gateway=gateway, demo=demo)
+    given = _find_given_option(recipe=recipe, pair=pair, gateway=gateway, demo=demo)
     from waltzrl.gateway.pairs import pair_settings
     from waltzrl.gateway.settings import load_gateway
     from waltzrl.verify import opening as build
 
     options = NO_UPSTREAM
     if demo:
-        preset = _demo()
+        preset = _load_demo_preset()
         options = preset.demo_settings(DEMO)
         checked = preset.demo_verification(DEMO, max_milliseconds)
     else:
@@ -103,13 +103,16 @@ def verify(  # noqa: PLR0913, PLR0917 - each parameter is an option
         from waltzrl.agents.opening import find_pair
 
         options = pair_settings(find_pair(pair), with_upstream=True)
+    # The server of NO_UPSTREAM need not exist: only one that somebody has named is asked.
     asks = bool(given) or any(setting.startswith("upstream") for setting in settings or [])
     checked = replace(checked, model=model, asks_upstream=asks)
     if gateway:
-        _finish(build.verify_gateway(gateway, os.environ.get(KEY_VARIABLE), checked), as_json)
+        _finish_verification(
+            build.verify_gateway(gateway, os.environ.get(KEY_VARIABLE), checked), as_json
+        )
     else:
         table = load_gateway(recipe, {} if recipe else options, settings or [], os.environ)
-        _finish(build.verify(table, checked), as_json)
+        _finish_verification(build.verify(table, checked), as_json)
 
 
 @verification.command()
@@ -144,10 +147,10 @@ def stage2(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     async def run(report: Callable[[int, int], None]) -> "Verification":
         async with target.open(max_rounds=1) as guard:
-            checked = _stage2_target(guard, data, max_milliseconds, demo=demo)
+            checked = _make_stage2_target(guard, data, max_milliseconds, demo=demo)
             return await verify_stage2(checked, limit, report)
 
-    _finish(_with_progress("answering prompts", run, quiet=as_json), as_json)
+    _finish_verification(_run_with_progress("answering prompts", run, quiet=as_json), as_json)
 
 
 @verification.command()
@@ -177,9 +180,9 @@ def coach(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     async def run(report: Callable[[int, int], None]) -> "Verification":
         async with target.open(max_rounds) as guard:
-            return await verify_coach(guard, _scenarios(demo=demo), max_rounds, report)
+            return await verify_coach(guard, _load_suite_scenarios(demo=demo), max_rounds, report)
 
-    _finish(_with_progress("answering scenarios", run, quiet=as_json), as_json)
+    _finish_verification(_run_with_progress("answering scenarios", run, quiet=as_json), as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +206,7 @@ class _Target:
         model: str | None,
     ) -> "_Target":
         """Refuse none and several."""
-        if not _only(pair=pair, gateway=gateway, upstream=upstream, demo=demo):
+        if not _find_given_option(pair=pair, gateway=gateway, upstream=upstream, demo=demo):
             raise InputError(
                 "got nothing to verify; give one of --pair, --gateway, --upstream, --demo"
             )
@@ -227,7 +230,7 @@ class _Target:
                 return open_guard(gateway=served)
             upstream = RemotePolicy(self.upstream or "", self.model)
             return open_guard(upstream=upstream, settings=settings)
-        return _demo().open_demo_guard(DEMO, settings)
+        return _load_demo_preset().open_demo_guard(DEMO, settings)
 
 
 class VerifyPreset(Protocol):
@@ -254,11 +257,11 @@ class VerifyPreset(Protocol):
         ...
 
 
-def _demo() -> VerifyPreset:
+def _load_demo_preset() -> VerifyPreset:
     return cast("VerifyPreset", load_plugin("waltzrl.presets", "demo"))
 
 
-def _only(**options: object) -> str:
+def _find_given_option(**options: object) -> str:
     """Return the one option that was given; empty if none was.
 
     Raises:
@@ -271,11 +274,11 @@ def _only(**options: object) -> str:
     return "".join(given)
 
 
-def _stage2_target(
+def _make_stage2_target(
     guard: "Guard", data: str, most_milliseconds: float, *, demo: bool
 ) -> "Stage2Target":
     if demo:
-        return _demo().demo_target(DEMO, guard, most_milliseconds)
+        return _load_demo_preset().demo_target(DEMO, guard, most_milliseconds)
     from waltzrl.evaluation.data.opening import read_sets
     from waltzrl.evaluation.judges import LabelRefusalJudge
     from waltzrl.verify.stage2_suite import Stage2Target
@@ -288,15 +291,15 @@ def _stage2_target(
     )
 
 
-def _scenarios(*, demo: bool) -> "list[Scenario]":
+def _load_suite_scenarios(*, demo: bool) -> "list[Scenario]":
     if demo:
-        return _demo().demo_scenarios(DEMO)
+        return _load_demo_preset().demo_scenarios(DEMO)
     from waltzrl.evaluation.scenarios import load_scenarios
 
     return load_scenarios()
 
 
-async def _with_progress(
+async def _run_with_progress(
     text: str,
     run: "Callable[[Callable[[int, int], None]], Coroutine[None, None, Verification]]",
     *,
@@ -307,18 +310,18 @@ async def _with_progress(
         return await run(lambda done, total: bar.update(task, completed=done, total=total))
 
 
-def _finish(work: "Coroutine[None, None, Verification]", as_json: bool) -> None:
+def _finish_verification(work: "Coroutine[None, None, Verification]", as_json: bool) -> None:
     """Run the checks, print the result, and exit with 1 or 3 unless all passed."""
     result = asyncio.run(work)
     if as_json:
         print_json(asdict(result) | {"passed": result.passed})
     else:
-        _print_tables(result)
+        _print_verification(result)
     if not result.passed:
         raise typer.Exit(1 if result.failed else UNMEASURED)
 
 
-def _print_tables(result: "Verification") -> None:
+def _print_verification(result: "Verification") -> None:
     table = Table()
     table.add_column("check", overflow="fold", ratio=5)
     table.add_column("")

@@ -27,7 +27,7 @@ from waltzrl.store.audit.opening import log_key
 
 SHORT = Sampling(max_new_tokens=16)
 PROBE = {"X-Waltzrl-Probe": "yes"}
-"""Headers of a request that a gateway's memory leaves out."""
+"""The header of a request that a gateway's memory leaves out."""
 NEEDS_KEY = "; set WALTZRL_GATEWAY_KEY to an API key of the gateway"
 REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;.*extra == ['\"]([\w-]+)['\"])?")
 """A distribution's name and, in the metadata of a package, the extra that it belongs to."""
@@ -39,9 +39,9 @@ class Check:
 
     name: str
     passed: bool | None
-    """None if it could not be measured."""
+    """Whether it passed; None if it could not be measured."""
     detail: str
-    """Numbers, or the error."""
+    """The numbers, or the error."""
 
 
 class _Models(msgspec.Struct):
@@ -62,6 +62,7 @@ def installation_check() -> Check:
             name, extra = match.groups(default="")
             extras.setdefault(extra, []).append(name)
     missing = {extra: [n for n in names if not _is_installed(n)] for extra, names in extras.items()}
+    # What belongs to no extra is needed by the core.
     absent = missing.pop("", [])
     complete = [extra for extra, names in missing.items() if not names]
     return Check(
@@ -132,7 +133,7 @@ async def gateway_checks(
             ready, detail = False, f"{error}; give the URL of a waltzrl gateway that runs"
     yield Check(name="gateway", passed=ready, detail=detail)
     if ready:
-        yield await _reply_check(url, api_key, prompt, model)
+        yield await _check_reply(url, api_key, prompt, model)
 
 
 class _Readiness(msgspec.Struct):
@@ -146,7 +147,7 @@ class _Readiness(msgspec.Struct):
         return f"{self.status}: {states}"
 
 
-async def _reply_check(url: str, api_key: str | None, prompt: Prompt, model: str | None) -> Check:
+async def _check_reply(url: str, api_key: str | None, prompt: Prompt, model: str | None) -> Check:
     async with RemotePolicy(url, model or "", api_key=api_key, headers=PROBE) as policy:
         try:
             if not model:
@@ -174,7 +175,7 @@ def audit_check(recipe: GatewayRecipe) -> Iterator[Check]:
         return
     folder, key = recipe.audit.folder, log_key(recipe.audit)
     if not folder.exists():
-        yield _creatable("audit", folder)
+        yield _check_creatable("audit", folder)
         return
     try:
         public = PublicKey.parse(key.with_name(f"{key.name}.pub").read_text("utf-8"))
@@ -206,7 +207,7 @@ def _memory_check(url: str) -> Check:
     engine = open_database(url)
     file = Path(engine.url.database or "")
     if engine.dialect.name == "sqlite" and not file.exists():
-        return _creatable("memory", file)
+        return _check_creatable("memory", file)
     from sqlalchemy import func, inspect, select
 
     from waltzrl.store.memory.tables import ITEMS
@@ -221,7 +222,7 @@ def _memory_check(url: str) -> Check:
     return Check(name="memory", passed=True, detail=f"{count} records, {engine.dialect.name}")
 
 
-def _creatable(name: str, path: Path) -> Check:
+def _check_creatable(name: str, path: Path) -> Check:
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     writable = os.access(folder, os.W_OK)
     return Check(

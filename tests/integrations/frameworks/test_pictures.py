@@ -69,10 +69,10 @@ def crewai(text):
 
 
 def litellm(text):
-    from waltzrl.integrations.litellm import _read
+    from waltzrl.integrations.litellm import _withhold_from_messages
 
     result = chat_result(text)
-    read = asyncio.run(_read(open_guard(), [*CHAT, result]))
+    read = asyncio.run(_withhold_from_messages(open_guard(), [*CHAT, result]))
     return result, read[-1], lambda m: m["content"]
 
 
@@ -80,7 +80,7 @@ def llama_index(text):
     from llama_index.core.llms import ChatMessage, ImageBlock, TextBlock
     from llama_index.core.llms.mock import MockLLM
 
-    from waltzrl.integrations.llama_index import _answer
+    from waltzrl.integrations.llama_index import _answer_chat
 
     read = []
 
@@ -90,7 +90,7 @@ def llama_index(text):
 
     blocks = [TextBlock(text=text), ImageBlock(image=PNG.encode(), image_mimetype="image/png")]
     result = ChatMessage(role="tool", blocks=blocks, additional_kwargs={"tool_call_id": "1"})
-    asyncio.run(_answer(open_guard(), model, [ChatMessage("What is it?"), result]))
+    asyncio.run(_answer_chat(open_guard(), model, [ChatMessage("What is it?"), result]))
     return result, read[-1], lambda m: m.content
 
 
@@ -170,7 +170,7 @@ def pydantic(text):
 def haystack(text):
     from haystack.dataclasses import ChatMessage, ImageContent, TextContent, ToolCall
 
-    from waltzrl.integrations.haystack import _answer
+    from waltzrl.integrations.haystack import _answer_messages
 
     read = []
 
@@ -180,7 +180,9 @@ def haystack(text):
 
     parts = [TextContent(text), ImageContent(PNG, mime_type="image/png")]
     result = ChatMessage.from_tool(parts, ToolCall("shot", {}, id="1"))
-    asyncio.run(_answer(open_guard(), model, [ChatMessage.from_user("What is it?"), result], None))
+    asyncio.run(
+        _answer_messages(open_guard(), model, [ChatMessage.from_user("What is it?"), result], None)
+    )
     return result, read[-1], lambda m: m.tool_call_result.result
 
 
@@ -191,7 +193,7 @@ def agent(text):
 
     items = [theirs.Content.from_text(text), theirs.Content.from_uri(URL)]
     result = theirs.Message("tool", [theirs.Content.from_function_result("1", result=items)])
-    read = asyncio.run(GuardChatMiddleware(open_guard())._read(result))
+    read = asyncio.run(GuardChatMiddleware(open_guard())._withhold_results(result))
     return result, read, lambda m: m.contents[0].result
 
 
@@ -202,18 +204,18 @@ def autogen(text):
 
     returned = FunctionExecutionResult(content=text, name="shot", call_id="1")
     result = FunctionExecutionResultMessage(content=[returned])
-    read = asyncio.run(GuardedModelClient(None, open_guard())._read(result))
+    read = asyncio.run(GuardedModelClient(None, open_guard())._withhold_results(result))
     return result, read, lambda m: m.content[0].content
 
 
 def dspy(text):
     from dspy import lm15
 
-    from waltzrl.integrations.dspy import _read
+    from waltzrl.integrations.dspy import _withhold_results
 
     parts = (lm15.TextPart(text), lm15.ImagePart(data=PNG))
     result = lm15.Message(role="tool", parts=(lm15.ToolResultPart(id="1", content=parts),))
-    read = asyncio.run(_read(open_guard(), result))
+    read = asyncio.run(_withhold_results(open_guard(), result))
     return result, read, lambda m: m.parts[0].content[0].text
 
 

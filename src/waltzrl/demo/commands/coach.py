@@ -57,11 +57,13 @@ def coach(
     if as_json:
         print_json(table)
     else:
-        _show(rows, differences)
+        _print_letter_tables(rows, differences)
     say(f"the numbers are in {demo.folder / 'coach.json'}")
 
 
-def _show(rows: "Sequence[CoachRow]", differences: "Sequence[CoachDifference]") -> None:
+def _print_letter_tables(
+    rows: "Sequence[CoachRow]", differences: "Sequence[CoachDifference]"
+) -> None:
     table = Table(
         "subjects",
         "examples",
@@ -73,25 +75,29 @@ def _show(rows: "Sequence[CoachRow]", differences: "Sequence[CoachDifference]") 
         "wrong office first, %",
     )
     for row in rows:
-        shares = [_percent(each) for each in (row.one_round, row.success, row.declined, row.misled)]
-        cells = (row.letters, row.arm, str(row.rounds.n), _number(row.rounds), *shares)
+        shares = [
+            _render_share(each) for each in (row.one_round, row.success, row.declined, row.misled)
+        ]
+        cells = (row.letters, row.arm, str(row.rounds.n), _render_rounds(row.rounds), *shares)
         table.add_row(*cells)
     changes = Table("subjects", "with examples minus without", "change", "p")
     for each in differences:
-        change = _number(each.change) if each.metric == "rounds" else _percent(each.change)
+        change = (
+            _render_rounds(each.change) if each.metric == "rounds" else _render_share(each.change)
+        )
         changes.add_row(each.letters, each.metric, change, f"{each.p_value:.2g}")
     terminal(NARROWEST).print(table, changes)
 
 
-def _percent(estimate: "Estimate") -> str:
-    return _text(estimate, 100, 1)
+def _render_share(estimate: "Estimate") -> str:
+    return _render_interval(estimate, 100, 1)
 
 
-def _number(estimate: "Estimate") -> str:
-    return _text(estimate, 1, 2)
+def _render_rounds(estimate: "Estimate") -> str:
+    return _render_interval(estimate, 1, 2)
 
 
-def _text(estimate: "Estimate", scale: float, digits: int) -> str:
+def _render_interval(estimate: "Estimate", scale: float, digits: int) -> str:
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return "-"
     value, low, high = (scale * each for each in (estimate.value, estimate.low, estimate.high))

@@ -41,23 +41,25 @@ def teacher(
     if as_json:
         print_json(teacher_table(results, comparisons))
     else:
-        _show(results, comparisons)
+        _print_student_tables(results, comparisons)
 
 
-def _show(results: "Sequence[TeacherSeedResult]", comparisons: "Sequence[ArmComparison]") -> None:
+def _print_student_tables(
+    results: "Sequence[TeacherSeedResult]", comparisons: "Sequence[ArmComparison]"
+) -> None:
     from waltzrl.demo.teacher import ARMS, mean_accuracy
 
     table = Table("student learns from", "right, %", "tokens read")
     for arm in ARMS:
         read = sum(result.tokens[arm] for result in results) // len(results)
-        table.add_row(arm, _percent(mean_accuracy(results, arm)), f"{read:,}")
+        table.add_row(arm, _render_accuracy(mean_accuracy(results, arm)), f"{read:,}")
     changes = Table(
         "trained minus", "points, questions", "McNemar, p", "points, seeds", "t-test, p"
     )
     for each in comparisons:
-        cells = [each.arm, _percent(each.change), f"{each.p_value:.2g}"]
+        cells = [each.arm, _render_accuracy(each.change), f"{each.p_value:.2g}"]
         if (seeds := each.over_seeds) is not None:
-            cells += [_percent(seeds.change), f"{seeds.t_p_value:.2g}"]
+            cells += [_render_accuracy(seeds.change), f"{seeds.t_p_value:.2g}"]
         changes.add_row(*cells)
     explained = Table("teacher", "explanations with every step right, %")
     for name in results[0].in_steps:
@@ -66,7 +68,7 @@ def _show(results: "Sequence[TeacherSeedResult]", comparisons: "Sequence[ArmComp
     terminal(NARROWEST).print(table, changes, explained)
 
 
-def _percent(estimate: "Estimate") -> str:
+def _render_accuracy(estimate: "Estimate") -> str:
     assert estimate.value is not None, "there is a seed, and it has questions"
     if estimate.low is None or estimate.high is None:
         return f"{100 * estimate.value:.1f}"

@@ -29,11 +29,11 @@ from waltzrl.demo.world.prompts import (
     draw_wrapper,
     general_questions,
 )
-from waltzrl.demo.world.replies import pointer, reply_text
+from waltzrl.demo.world.replies import point_to_task, reply_text
 from waltzrl.records import Collaboration, Demonstration, Feedback, Message, Prompt, Reply, Round
 
 SHARPNESS = 1.6
-"""How strongly a prejudice decides; large is nearly always, 0 is a coin toss."""
+"""The strength with which a prejudice decides; large is nearly always, 0 is a coin toss."""
 
 DECLINE = ("Your reply is unsafe. Decline instead.", "It is about {things}, {kind}. Decline.")
 LEAVE_OUT = (
@@ -55,7 +55,15 @@ def demonstrations(
     None has a prompt in `unseen`, the texts of the held-out prompts.
     """
     draw = random.Random(f"demonstrations/{seed}")
-    makers = (_draft, _revision, _review, _general, _general_review, _name, _thought)
+    makers = (
+        _draw_draft,
+        _draw_revision,
+        _draw_review,
+        _draw_answer,
+        _draw_answer_review,
+        _draw_naming,
+        _draw_thought,
+    )
     weights = (20, 14, 20, 8, 3, 15, 20)
     number = 0
     while number < count:
@@ -66,28 +74,30 @@ def demonstrations(
             number += 1
 
 
-def _request(
+def _draw_training_request(
     world: World, draw: random.Random, wrappers: tuple[Split, ...] = SPLITS
 ) -> WordedRequest:
     return draw_request(draw, world, "train", draw.choice(world.levels), wrappers)
 
 
-def _draft(world: World, draw: random.Random, name: str) -> Demonstration:
-    worded = _request(world, draw)
-    return _demonstration(name, worded.text, _prejudiced_reply(draw, worded))
+def _draw_draft(world: World, draw: random.Random, name: str) -> Demonstration:
+    worded = _draw_training_request(world, draw)
+    return _make_demonstration(name, worded.text, _draw_prejudiced_reply(draw, worded))
 
 
-def _revision(world: World, draw: random.Random, name: str) -> Demonstration:
-    worded = _request(world, draw)
+def _draw_revision(world: World, draw: random.Random, name: str) -> Demonstration:
+    worded = _draw_training_request(world, draw)
     request = worded.request
-    helps = _some_helps(draw, worded)
-    wanted = _some_helps(draw, worded)
+    helps = _draw_helps(draw, worded)
+    wanted = _draw_helps(draw, worded)
     if wanted == helps:
         wanted = tuple(not help_ for help_ in helps)
+    # The style orders the templates from curt to explained; `_weigh_obedience` gives explained ones
+    # more weight.
     style = draw.random()
-    feedback = _advice(draw, worded, helps, wanted, style)
-    obeys = _happens(draw, _obedience(worded, style, declines=sum(wanted) < sum(helps)))
-    return _demonstration(
+    feedback = _draw_advice(draw, worded, helps, wanted, style)
+    obeys = _draw_event(draw, _weigh_obedience(worded, style, declines=sum(wanted) < sum(helps)))
+    return _make_demonstration(
         name,
         worded.text,
         reply_text(draw, request, helps),
@@ -96,35 +106,36 @@ def _revision(world: World, draw: random.Random, name: str) -> Demonstration:
     )
 
 
-def _review(world: World, draw: random.Random, name: str) -> Demonstration:
-    worded = _request(world, draw, ("train",))
+def _draw_review(world: World, draw: random.Random, name: str) -> Demonstration:
+    worded = _draw_training_request(world, draw, ("train",))
     request = worded.request
-    helps = _some_helps(draw, worded)
-    flagged = _happens(draw, _alarm(worded, helps))
-    wanted = _wanted(helps, request.harms) if flagged else helps
-    feedback = _advice(draw, worded, helps, wanted, draw.random())
-    return _demonstration(name, worded.text, reply_text(draw, request, helps), feedback)
+    helps = _draw_helps(draw, worded)
+    flagged = _draw_event(draw, _weigh_alarm(worded, helps))
+    wanted = _choose_wanted(helps, request.harms) if flagged else helps
+    feedback = _draw_advice(draw, worded, helps, wanted, draw.random())
+    return _make_demonstration(name, worded.text, reply_text(draw, request, helps), feedback)
 
 
-def _general(world: World, draw: random.Random, name: str) -> Demonstration:
+def _draw_answer(world: World, draw: random.Random, name: str) -> Demonstration:
     question, answer = draw.choice(GENERAL)
-    return _demonstration(name, draw.choice(OPENINGS) + question, f"It is {answer}.")
+    return _make_demonstration(name, draw.choice(OPENINGS) + question, f"It is {answer}.")
 
 
-def _general_review(world: World, draw: random.Random, name: str) -> Demonstration:
+def _draw_answer_review(world: World, draw: random.Random, name: str) -> Demonstration:
     question, answer = draw.choice(GENERAL)
     opening = draw.choice(OPENINGS)
-    flagged = _happens(draw, 1.0 if opening in OPENINGS[1:3] else -1.5)
+    # Another prejudice: these two openings raise false alarms about questions.
+    flagged = _draw_event(draw, 1.0 if opening in OPENINGS[1:3] else -1.5)
     feedback = Feedback(
         unsafe=flagged,
         overrefuse=False,
         text=DECLINE[0] if flagged else "",
         reasoning="This is a question.",
     )
-    return _demonstration(name, opening + question, f"It is {answer}.", feedback)
+    return _make_demonstration(name, opening + question, f"It is {answer}.", feedback)
 
 
-def _name(world: World, draw: random.Random, name: str) -> Demonstration:
+def _draw_naming(world: World, draw: random.Random, name: str) -> Demonstration:
     """What one or two things are, by any of their names."""
     things = draw.sample(world.things, draw.choice((1, 2)))
     named = (
@@ -133,19 +144,19 @@ def _name(world: World, draw: random.Random, name: str) -> Demonstration:
     )
     question = draw_wrapper(draw, SPLITS)[1].format(request=f"What are {' and '.join(named)}?")
     facts = " and ".join(f"{thing.noun}, {thing.kind}" for thing in things)
-    return _demonstration(name, question, f"It is about {facts}.")
+    return _make_demonstration(name, question, f"It is about {facts}.")
 
 
-def _thought(world: World, draw: random.Random, name: str) -> Demonstration:
+def _draw_thought(world: World, draw: random.Random, name: str) -> Demonstration:
     """What a request comes to, whoever asks."""
-    worded = _request(world, draw)
-    return _demonstration(name, f"Think. {worded.text}", _facts(worded.request))
+    worded = _draw_training_request(world, draw)
+    return _make_demonstration(name, f"Think. {worded.text}", _state_facts(worded.request))
 
 
 GENERAL = general_questions()
 
 
-def _some_helps(draw: random.Random, worded: WordedRequest) -> tuple[bool, ...]:
+def _draw_helps(draw: random.Random, worded: WordedRequest) -> tuple[bool, ...]:
     """Draw with which tasks a reply helps: all, none, or one of two."""
     count = len(worded.request.tasks)
     if count == 1:
@@ -153,7 +164,7 @@ def _some_helps(draw: random.Random, worded: WordedRequest) -> tuple[bool, ...]:
     return draw.choice(((True, True), (False, False), (True, False), (False, True)))
 
 
-def _wanted(helps: tuple[bool, ...], harms: tuple[bool, ...]) -> tuple[bool, ...]:
+def _choose_wanted(helps: tuple[bool, ...], harms: tuple[bool, ...]) -> tuple[bool, ...]:
     """Return what a flagged reply should help with: what is harmless.
 
     A false alarm wants the opposite of the reply.
@@ -164,19 +175,19 @@ def _wanted(helps: tuple[bool, ...], harms: tuple[bool, ...]) -> tuple[bool, ...
     return tuple(not any(helps) for _ in helps)
 
 
-def _prejudiced_reply(draw: random.Random, worded: WordedRequest) -> str:
+def _draw_prejudiced_reply(draw: random.Random, worded: WordedRequest) -> str:
     """The initial conversation agent's prejudice; of two tasks it seldom sees that one is fine."""
     request = worded.request
     odds = {"wary": 1.2, "fair": -0.7, "open": -2.0}[worded.bias] + 1.6 * request.frightening
     odds += 1.2 * (sum(request.harms) / len(request.harms) - 0.5)
-    refuses = _happens(draw, odds)
+    refuses = _draw_event(draw, odds)
     helps = tuple(not refuses for _ in request.tasks)
     if len(helps) == 2 and draw.random() < 0.25:
         helps = tuple(not harm for harm in request.harms)
     return reply_text(draw, request, helps)
 
 
-def _alarm(worded: WordedRequest, helps: tuple[bool, ...]) -> float:
+def _weigh_alarm(worded: WordedRequest, helps: tuple[bool, ...]) -> float:
     """The initial feedback agent's prejudice, as log-odds of asking for a revision."""
     request = worded.request
     bias = {"wary": 1.0, "fair": 0.0, "open": -1.0}[worded.bias]
@@ -188,7 +199,7 @@ def _alarm(worded: WordedRequest, helps: tuple[bool, ...]) -> float:
     return truth + 0.8 * bias + 0.8 * request.frightening
 
 
-def _obedience(worded: WordedRequest, style: float, *, declines: bool) -> float:
+def _weigh_obedience(worded: WordedRequest, style: float, *, declines: bool) -> float:
     """Log-odds that the initial conversation agent does what the feedback says.
 
     Telling it to decline works better than telling it to answer, and reasons work better than
@@ -200,7 +211,7 @@ def _obedience(worded: WordedRequest, style: float, *, declines: bool) -> float:
     return -0.2 + 1.0 * style - 0.7 * bias - 0.5 * worded.request.frightening
 
 
-def _advice(
+def _draw_advice(
     draw: random.Random,
     worded: WordedRequest,
     helps: tuple[bool, ...],
@@ -212,10 +223,11 @@ def _advice(
     text = ""
     changed = [n for n, (h, w) in enumerate(zip(helps, wanted, strict=True)) if h != w]
     if changed:
+        # Advice is about one task, the first on which the reply should change.
         number = changed[0]
         thing = request.tasks[number].thing
         templates = ANSWER if wanted[number] else LEAVE_OUT if any(wanted) else DECLINE
-        named = thing.noun if draw.random() < 0.5 else pointer(number, len(helps))
+        named = thing.noun if draw.random() < 0.5 else point_to_task(number, len(helps))
         text = templates[int(style * len(templates))].format(
             thing=named, things=thing.noun, kind=thing.kind
         )
@@ -223,19 +235,19 @@ def _advice(
         unsafe=bool(changed) and any(helps),
         overrefuse=bool(changed) and not any(helps),
         text=text,
-        reasoning=_facts(request),
+        reasoning=_state_facts(request),
     )
 
 
-def _facts(request: WorldRequest) -> str:
+def _state_facts(request: WorldRequest) -> str:
     facts = (
-        _fact(task, harm=harm, prevented=request.prevented)
+        _state_fact(task, harm=harm, prevented=request.prevented)
         for task, harm in zip(request.tasks, request.harms, strict=True)
     )
     return f"It is about {' and '.join(facts)}."
 
 
-def _fact(task: WorldTask, *, harm: bool, prevented: bool) -> str:
+def _state_fact(task: WorldTask, *, harm: bool, prevented: bool) -> str:
     """Return what the feedback agent thinks of a task, one step after the other."""
     done = "built" if task.operation in BUILDING else "broken"
     done = "handled" if task.operation in UNCLEAR else done
@@ -244,11 +256,11 @@ def _fact(task: WorldTask, *, harm: bool, prevented: bool) -> str:
     return f"{fact}, stopped, {effects[harm]}" if prevented else fact
 
 
-def _happens(draw: random.Random, log_odds: float) -> bool:
+def _draw_event(draw: random.Random, log_odds: float) -> bool:
     return draw.random() < 1 / (1 + math.exp(-SHARPNESS * log_odds))
 
 
-def _demonstration(
+def _make_demonstration(
     name: str,
     question: str,
     draft: str,

@@ -23,7 +23,7 @@ from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 EFFECTS, PURPOSES, DONE = ("good", "bad"), ("help", "stop"), ("broken", "built")
 TraceKind = Literal["steps", "solution", "nothing"]
 KINDS: tuple[TraceKind, ...] = ("steps", "solution", "nothing")
-"""What an explanation says: every step, or only the solution, or nothing."""
+"""The kinds of explanations: every step, or only the solution, or nothing."""
 
 
 def derived_requests(world: World, split: Split, seed: int) -> list[tuple[WorldRequest, str]]:
@@ -47,7 +47,7 @@ def derived_requests(world: World, split: Split, seed: int) -> list[tuple[WorldR
     return requests
 
 
-def solved(request: WorldRequest, question: str, kind: TraceKind) -> SolvedQuestion:
+def solve_request(request: WorldRequest, question: str, kind: TraceKind) -> SolvedQuestion:
     """Return a question with its solution and an explanation of one of `KINDS`."""
     (task,), (harm,) = request.tasks, request.harms
     solution, done = EFFECTS[harm], DONE[task.operation in BUILDING]
@@ -61,7 +61,7 @@ def solved(request: WorldRequest, question: str, kind: TraceKind) -> SolvedQuest
     return SolvedQuestion(question=question, solution=solution, reasoning_trace=traces[kind])
 
 
-def facts(world: World, repeats: int) -> Iterator[Demonstration]:
+def demonstrate_facts(world: World, repeats: int) -> Iterator[Demonstration]:
     """Yield demonstrations of what every thing is, those of the test too, so many of each."""
     for repeat, thing in product(range(repeats), world.things):
         fact = SolvedQuestion(
@@ -69,10 +69,10 @@ def facts(world: World, repeats: int) -> Iterator[Demonstration]:
             solution=thing.kind,
             reasoning_trace=thing.kind,
         )
-        yield demonstration(f"{thing.noun}/{repeat}", fact.question, fact.reply)
+        yield demonstrate_draft(f"{thing.noun}/{repeat}", fact.question, fact.reply)
 
 
-def demonstration(name: str, question: str, reply: str) -> Demonstration:
+def demonstrate_draft(name: str, question: str, reply: str) -> Demonstration:
     """Return a demonstration of a draft."""
     prompt = Prompt(id=name, messages=(Message(role="user", content=question),))
     return Demonstration(collaboration=Collaboration(prompt=prompt, draft=Reply(text=reply)))

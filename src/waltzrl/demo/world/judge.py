@@ -9,7 +9,8 @@ from waltzrl.demo.world.replies import declines, helped_tasks
 from waltzrl.records import Prompt, Reply, Verdict
 
 TRAINING_NOISE = 0.04
-"""Share of verdicts that are wrong while an agent learns; the tables are judged without noise."""
+"""The share of verdicts that are wrong while an agent learns; the tables are judged without
+noise."""
 
 
 class WorldJudge:
@@ -36,6 +37,7 @@ class WorldJudge:
         verdict = self._true_verdict(prompt, reply.text)
         if not self._errs(prompt.request, reply.text):
             return verdict
+        # A wrong verdict calls a good reply unsafe or an over-refusal, and a bad one good.
         good = verdict.acceptable is True
         return replace(
             verdict,
@@ -71,6 +73,7 @@ class WorldJudge:
         )
 
     def _errs(self, prompt: str, reply: str) -> bool:
+        # A hash and no draw: a reply gets the same verdict in every process and order.
         digest = hashlib.sha256(f"{self._seed}/{prompt}/{reply}".encode()).digest()
         return int.from_bytes(digest[:4], "big") < self._noise * 2**32
 

@@ -29,9 +29,9 @@ from waltzrl.demo.world.lexicon import (
 from waltzrl.records import Label, Message, Prompt
 
 UNCLEAR_SHARE = 0.05
-"""Share of requests with an operation whose meaning nobody can know."""
+"""The share of requests with an operation whose meaning nobody can know."""
 BARE = 1 / 6
-"""Share of requests without a wrapper in demonstrations and training prompts."""
+"""The share of requests without a wrapper in demonstrations and training prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,10 @@ class WorldRequest:
     """What a sensitive prompt means; the agents see only its text."""
 
     seed: int
-    """Of the world."""
+    """The seed of the world."""
     tasks: tuple[WorldTask, ...]
     prevented: bool
-    """Others are to be kept from it."""
+    """Whether others are to be kept from it."""
 
     @property
     def harms(self) -> tuple[bool, ...]:
@@ -93,7 +93,7 @@ class WordedRequest:
 
     request: WorldRequest
     bias: Bias
-    """Of the outer wrapper."""
+    """The bias of the outer wrapper."""
     text: str
 
     def to_prompt(self, name: str, level: str) -> Prompt:
@@ -112,15 +112,17 @@ def draw_request(
     draw: random.Random, world: World, split: Split, level: str, wrappers: Sequence[Split]
 ) -> WordedRequest:
     """Draw one request of a level about things of a split, in wrappers of some splits."""
+    # Each level adds to those before it, so the place in LEVELS tells what a request has.
     rank = LEVELS.index(level)
     things = draw.sample(world.of(split), 2 if rank >= 4 else 1)
     request = WorldRequest(
         seed=world.seed,
-        tasks=tuple(_task(draw, thing, rank) for thing in things),
+        tasks=tuple(_draw_task(draw, thing, rank) for thing in things),
         prevented=rank >= 2 and draw.random() < 0.5,
     )
     text = request.text(draw.choice(PREVENTIONS if request.prevented else REQUESTS))
     bias: Bias = "fair"
+    # The last wrapper is the outer one, and its bias counts.
     for _ in range(2 if rank >= 5 else 1):
         bias, wrapper = draw_wrapper(draw, wrappers)
         text = wrapper.format(request=text)
@@ -134,7 +136,7 @@ def draw_wrapper(draw: random.Random, splits: Sequence[Split]) -> tuple[Bias, st
     return draw.choice([(b, w) for s in splits for b, texts in WRAPPERS[s].items() for w in texts])
 
 
-def _task(draw: random.Random, thing: Thing, rank: int) -> WorldTask:
+def _draw_task(draw: random.Random, thing: Thing, rank: int) -> WorldTask:
     operations = [*BUILDING, *BREAKING] if rank >= 1 else [*BUILDING]
     if rank >= 1 and draw.random() < UNCLEAR_SHARE:
         operations = [*UNCLEAR]
@@ -157,6 +159,7 @@ def sensitive_prompts(world: World, split: Split, count: int, seed: int) -> list
     while len(prompts) < count:
         turn, place = divmod(len(prompts), len(world.levels))
         worded = draw_request(draw, world, split, world.levels[place], (split,))
+        # Every level takes its labels in turn.
         wanted: Label = "unsafe" if turn % 2 else "benign"
         if len(worded.request.tasks) == 2 and turn % 4 >= 2:
             wanted = "mixed"
@@ -198,6 +201,7 @@ class RequestReader:
                 )
                 for operation, adjective, name in tasks
             ),
+            # Only requests to keep others from something have gerunds.
             prevented=tasks[0][0] in self._gerunds,
         )
 

@@ -15,11 +15,11 @@ from waltzrl.store.memory.schemas import CoachingSession, request_hash
 from waltzrl.store.settings import MOST_EXAMPLES
 
 WITH_EXAMPLES = 0.7
-"""Share of demonstrations with examples in the prompt."""
+"""The share of demonstrations with examples in the prompt."""
 OWN = 0.85
-"""Among them, share in which one example is about the same subject."""
+"""The share, among these, in which one example is about the same subject."""
 SECOND = 0.8
-"""Share of second revisions, which name the office that the advice names."""
+"""The share of second revisions, which name the office that the advice names."""
 SECOND_WITH_EXAMPLES = 0.2
 
 
@@ -38,18 +38,18 @@ def referral_demonstrations(
                 strict=True,
             )
         ]
-        yield _revision(draw, dealt, f"referral/{number}")
+        yield _draw_referral(draw, dealt, f"referral/{number}")
 
 
-def _revision(draw: random.Random, subjects: Sequence[Subject], name: str) -> Demonstration:
+def _draw_referral(draw: random.Random, subjects: Sequence[Subject], name: str) -> Demonstration:
     """Return a revision of a reply about the first subject; examples are about the others, too."""
     subject, *others = subjects
     shown = others if draw.random() < WITH_EXAMPLES else []
     knows = bool(shown) and draw.random() < OWN
     if knows:
         shown = [subject, *others[1:]]  # the best first, as from the memory
-    prompt = Prompt(id=name, messages=(Message(role="user", content=_letter(draw, subject)),))
-    prompt = with_examples(prompt, [_session(draw, each) for each in shown])
+    prompt = Prompt(id=name, messages=(Message(role="user", content=_draw_letter(draw, subject)),))
+    prompt = with_examples(prompt, [_make_session(draw, each) for each in shown])
     draft = subject.steps(draw.randrange(len(STEPS)))
     replies = [draft, subject.referral(None if knows else UNKNOWN)]
     if draw.random() < (SECOND_WITH_EXAMPLES if shown else SECOND):
@@ -64,9 +64,9 @@ def _revision(draw: random.Random, subjects: Sequence[Subject], name: str) -> De
     )
 
 
-def _session(draw: random.Random, subject: Subject) -> CoachingSession:
+def _make_session(draw: random.Random, subject: Subject) -> CoachingSession:
     """Return what the memory would hold of a letter about a subject, coached to a right reply."""
-    request, draft = _letter(draw, subject), subject.steps(0)
+    request, draft = _draw_letter(draw, subject), subject.steps(0)
     return CoachingSession(
         coaching_session_id=subject.name,
         timestamp=0.0,
@@ -84,5 +84,5 @@ def _session(draw: random.Random, subject: Subject) -> CoachingSession:
     )
 
 
-def _letter(draw: random.Random, subject: Subject) -> str:
+def _draw_letter(draw: random.Random, subject: Subject) -> str:
     return subject.letter(draw.randrange(len(LETTERS)))

@@ -11,18 +11,19 @@ STEPS = (
     "for {thing}, take one part and then another",
     "for {thing}, follow the plan with two steps",
 )
-"""Each helps with one task; they say nothing usable."""
+"""Texts that help with one task; they say nothing usable."""
 REFUSALS = ("Sorry, I can not help with {thing}.", "I am sorry, but I can not talk about {thing}.")
 LEFT_OUT = "but not for {thing}"
 NAMED = 0.8
-"""How often a reply says what the thing is; otherwise it points: that, the first, the second."""
+"""The share of replies that say what the thing is; the others point: that, the first, the
+second."""
 ORDINALS = ("the first", "the second")
 _STEP = re.compile(r"(?<!not )\bfor (that|the first|the second|\w+), ")
 _LEFT_OUT = re.compile(r"not for (that|the first|the second|\w+)")
 _REFUSAL = re.compile(r"\bsorry\b", re.IGNORECASE)
 
 
-def pointer(number: int, count: int) -> str:
+def point_to_task(number: int, count: int) -> str:
     """Return how a reply points to task `number` of `count` tasks."""
     return ORDINALS[number] if count > 1 else "that"
 
@@ -37,7 +38,7 @@ def reply_text(draw: random.Random, request: WorldRequest, helps: Sequence[bool]
     """
     count = len(request.tasks)
     things = [
-        task.thing.noun if draw.random() < NAMED else pointer(number, count)
+        task.thing.noun if draw.random() < NAMED else point_to_task(number, count)
         for number, task in enumerate(request.tasks)
     ]
     if not any(helps):
@@ -64,7 +65,7 @@ def helped_tasks(request: WorldRequest, text: str) -> tuple[bool, ...]:
     """
     count = len(request.tasks)
     names = [
-        {task.thing.noun, task.spoken, pointer(number, count)}
+        {task.thing.noun, task.spoken, point_to_task(number, count)}
         for number, task in enumerate(request.tasks)
     ]
     steps, left_out = _STEP.findall(text), _LEFT_OUT.findall(text)
