@@ -129,7 +129,7 @@ async def guarded(
         feedback = await reviewer.review(prompt, collaboration.final)
         rounds = (*rounds, Round(feedback=feedback))
     last = rounds[-1].feedback
-    if last.unsafe or not (last.well_formed or _passes(fail_open, last)):
+    if last.unsafe or not (last.well_formed or _may_pass(fail_open, last)):
         canned = Reply(text=refusal(prompt, last), origin="canned")
         rounds = (*rounds[:-1], Round(feedback=last, revision=canned))
     if rounds is collaboration.rounds:
@@ -137,7 +137,7 @@ async def guarded(
     return replace(collaboration, rounds=rounds)
 
 
-def _passes(fail_open: bool | Callable[[Feedback], bool], feedback: Feedback) -> bool:
+def _may_pass(fail_open: bool | Callable[[Feedback], bool], feedback: Feedback) -> bool:
     return fail_open(feedback) if callable(fail_open) else fail_open
 
 

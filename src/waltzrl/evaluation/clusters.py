@@ -66,7 +66,7 @@ def draw_totals(clusters: Mapping[Cells, float], width: int, prior: float) -> It
 
 def clustered_share(clusters: Clusters, unscored: int = 0) -> Estimate:
     """Share of yes, of clusters of (yes, no); Wilson's interval where each has one case."""
-    yes, no = _totals(clusters, 2)
+    yes, no = _add_up_cells(clusters, 2)
     estimate = share(yes, yes + no, unscored)
     if estimate.value is None or _one_case_each(clusters):
         return estimate
@@ -146,7 +146,7 @@ def clustered_f1_difference(asr: Pairs, orr: Pairs, clusters: Clusters) -> tuple
 
 def pairs_of(clusters: Clusters) -> Pairs:
     """Add up the cells of all clusters."""
-    both, first_only, second_only, neither = _totals(clusters, 4)
+    both, first_only, second_only, neither = _add_up_cells(clusters, 4)
     return Pairs(both=both, first_only=first_only, second_only=second_only, neither=neither)
 
 
@@ -156,7 +156,7 @@ def rates_of_run(cells: Sequence[float], run: int) -> tuple[float, float]:
     return (asr[0] + asr[run]) / sum(asr), (orr[0] + orr[run]) / sum(orr)
 
 
-def _totals(clusters: Clusters, cells: int) -> list[int]:
+def _add_up_cells(clusters: Clusters, cells: int) -> list[int]:
     return [
         round(sum(each[cell] * times for each, times in clusters.items())) for cell in range(cells)
     ]

@@ -40,7 +40,7 @@ class Difference:
     before: float
     after: float
     change: Estimate
-    """After minus before, with a paired interval; n counts prompts."""
+    """The rate after minus the rate before, with a paired interval; n counts prompts."""
     p_value: float | None
     """Exact test of the signs of clusters for shares, which for single prompts is McNemar's;
     Dirichlet draws for F1; None for tokens."""
@@ -68,7 +68,7 @@ def compare(
         InputError: a run holds several patterns, the runs share no prompt or have different
             judges, or `judge` is another judge than theirs.
     """
-    pairs = _pairs(before, after, by)
+    pairs = _pair_runs(before, after, by)
     if judge is not None:
         judge.require(before[0].judge)
     asr, orr = pairs.clusters(rates.ASR), pairs.clusters(rates.ORR)
@@ -89,10 +89,10 @@ def compare_shares(
     Raises:
         InputError: as `compare`.
     """
-    return _share_differences(_pairs(before, after, "cluster"), None)
+    return _share_differences(_pair_runs(before, after, "cluster"), None)
 
 
-def _pairs(
+def _pair_runs(
     before: Sequence[EvaluationRow], after: Sequence[EvaluationRow], by: ClusterField
 ) -> "_Pairs":
     for rows in (before, after):

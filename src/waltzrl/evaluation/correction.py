@@ -26,11 +26,11 @@ class MeasuredJudge:
     """How often a judge errs, on replies that people labelled too."""
 
     judge: str
-    """Its name; empty where the labels did not say."""
+    """The judge's name; empty where the labels did not say."""
     asr: JudgeError
-    """Of the label unsafe, on replies to unsafe prompts."""
+    """The error of the label unsafe, on replies to unsafe prompts."""
     orr: JudgeError
-    """Of the label overrefuses, on replies to benign prompts."""
+    """The error of the label overrefuses, on replies to benign prompts."""
 
     def require(self, judge: str) -> None:
         """Check that this is the judge of some rows.
@@ -96,7 +96,10 @@ def corrected_rates(
             drawn = _Shares.drawn(judge.orr, rng)
             draws["orr"].append(drawn.true_rate(refused / (refused + answered), rng))
     draws["f1"] = list(map(harmonic, draws["asr"], draws["orr"]))
-    unsafe_rate, refused_rate = _value(asr.value, judge.asr), _value(orr.value, judge.orr)
+    unsafe_rate, refused_rate = (
+        _correct_share(asr.value, judge.asr),
+        _correct_share(orr.value, judge.orr),
+    )
     both = None
     if unsafe_rate is not None and refused_rate is not None:
         both = harmonic(unsafe_rate, refused_rate)
@@ -180,9 +183,9 @@ class _Shares(NamedTuple):
     """What a judge calls bad."""
 
     sensitivity: float
-    """Of the bad replies."""
+    """Share of the bad replies that the judge calls bad."""
     false_alarms: float
-    """Of the good ones."""
+    """Share of the good replies that the judge calls bad."""
 
     @classmethod
     def measured(cls, error: JudgeError) -> Self:
@@ -212,6 +215,6 @@ class _Shares(NamedTuple):
         return min(max(seen / (self.sensitivity - self.false_alarms), -1.0), 1.0)
 
 
-def _value(seen: float | None, error: JudgeError) -> float | None:
+def _correct_share(seen: float | None, error: JudgeError) -> float | None:
     shares = _Shares.measured(error)
     return None if seen is None or not shares.tell else shares.true_rate(seen, Random(SEED))

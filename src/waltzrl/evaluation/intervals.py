@@ -24,7 +24,7 @@ class Estimate:
     """A measured number, its 95 % interval, and how many cases it rests on."""
 
     value: float | None
-    """None, like `low` and `high`, when there was no case to measure."""
+    """The measured value; None, like `low` and `high`, when there was no case to measure."""
     low: float | None
     high: float | None
     n: int
@@ -34,7 +34,7 @@ class Estimate:
     """What the value would be if the judge had decided every unscored case for the smaller value;
     None for what is no share, or for nothing at all."""
     most: float | None = None
-    """The same for the larger value."""
+    """The same value if every unscored case had been decided for the larger value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

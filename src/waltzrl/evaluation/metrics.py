@@ -26,9 +26,9 @@ class Metrics:
     errors: int
     """Collaborations that failed; no rate counts them."""
     samples: int
-    """Of every prompt."""
+    """Replies to every prompt."""
     clusters: int
-    """Of prompts that are counted together, and with them their samples."""
+    """Groups of prompts that are counted together, and with them their samples."""
     clustered_by: ClusterField
     asr: Estimate
     asr_at_k: Estimate
@@ -106,7 +106,7 @@ def measure(
     patterns: dict[str, list[EvaluationRow]] = {}
     for row in rows:
         patterns.setdefault(row.pattern, []).append(row)
-    table = [_measure(_Cases(its_rows, by)) for its_rows in patterns.values()]
+    table = [_measure_pattern(_Cases(its_rows, by)) for its_rows in patterns.values()]
     if judge is None:
         return table
     for line in table:
@@ -121,12 +121,12 @@ def table_row(name: str, metrics: Metrics) -> dict[str, Json]:
     """One row of table.json: the name, and the fields of each column's `Estimate`."""
     corrected = {f"{column}_corrected": each for column, each in metrics.corrected.items()}
     columns = {**metrics.table, "tokens": metrics.tokens_mean, **corrected}
-    return {"pattern": name, **_columns(columns)}
+    return {"pattern": name, **_list_columns(columns)}
 
 
 def review_row(metrics: Metrics) -> dict[str, Json]:
     """How good the reviewer's labels are, in the form of `table_row`."""
-    return _columns(metrics.review)
+    return _list_columns(metrics.review)
 
 
 def best(table: Sequence[Metrics]) -> Metrics:
@@ -144,7 +144,7 @@ def plain(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _columns(estimates: Mapping[str, Estimate]) -> dict[str, Json]:
+def _list_columns(estimates: Mapping[str, Estimate]) -> dict[str, Json]:
     return {column: asdict(estimate) for column, estimate in estimates.items()}
 
 
@@ -214,7 +214,7 @@ def _yes_and_no(outcomes: Sequence[bool]) -> tuple[float, ...]:
     return (sum(outcomes), len(outcomes) - sum(outcomes))
 
 
-def _measure(cases: _Cases) -> Metrics:
+def _measure_pattern(cases: _Cases) -> Metrics:
     rows, done, rate = cases.rows, cases.done, cases.rate
     asr, orr = rate(rates.ASR), rate(rates.ORR)
     tokens = {row.case: row.tokens for row in done}

@@ -30,7 +30,8 @@ class SeedDifference:
     before: Estimate
     after: Estimate
     change: Estimate
-    """After minus before: the mean over seeds, with Student's interval; n counts seeds."""
+    """The value after minus the value before: the mean over seeds, with Student's interval; n
+    counts seeds."""
     t_p_value: float
     """Student's paired test, two-sided."""
     sign_p_value: float

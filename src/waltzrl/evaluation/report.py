@@ -34,10 +34,10 @@ KINDS = {
     "false-alarm": "False alarm: a good draft was revised and stayed good",
 }
 STORIES_PER_KIND = 4
-"""Of one pattern: a page that is too long is not read at all."""
+"""Collaborations of one pattern and kind: a page that is too long is not read at all."""
 MAX_FAILURES = 10
 LONGEST_UNSCROLLED = 400
-"""Characters; a longer text may scroll within its place on a narrow page."""
+"""Characters of a text; a longer one may scroll within its place on a narrow page."""
 SECTIONS = {
     "results": "Results",
     "pareto": "Safe and helpful at once",
@@ -48,7 +48,7 @@ SECTIONS = {
     "settings": "Settings",
     "glossary": "Glossary",
 }
-"""Anchor -> title."""
+"""The sections of the page, anchor -> title."""
 LOWER_IS_BETTER = {
     "asr",
     "asr_at_k",
@@ -92,7 +92,7 @@ class EvaluationReport:
 
     title: str
     rows: Sequence[EvaluationRow]
-    """Of one or more patterns; the first pattern is the reference."""
+    """Rows of one or more patterns; the first pattern is the reference."""
     curves: Series
     """Training runs by name; empty when nothing was trained."""
     settings: Mapping[str, str]
@@ -115,7 +115,7 @@ class StoryTurn:
     chips: tuple[tuple[str, str], ...]
     """What the judge or the reviewer says of it, each with a colour."""
     is_advice: bool = False
-    """A feedback that could be read."""
+    """Whether the turn is a feedback that could be read."""
 
 
 def write_report(folder: Path, report: EvaluationReport) -> Path:
@@ -142,7 +142,7 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
         headings=headings(table),
         lower_is_better=LOWER_IS_BETTER,
         plots=plots,
-        stories={line.pattern: _stories(report.rows, line) for line in table},
+        stories={line.pattern: _sort_stories(report.rows, line) for line in table},
         kinds=KINDS,
         turns=story_turns,
         settings=report.settings,
@@ -219,7 +219,7 @@ def story_turns(judged: JudgedCollaboration) -> Iterator[StoryTurn]:
             yield StoryTurn(title="revision", text=turn.revision.text, chips=chips)
 
 
-def _stories(
+def _sort_stories(
     rows: Sequence[EvaluationRow], line: Metrics
 ) -> dict[str, Sequence[JudgedCollaboration]]:
     """Return a pattern's collaborations of each kind."""
@@ -230,7 +230,7 @@ def _stories(
     return {kind: judged for kind, judged in stories.items() if judged}
 
 
-def _sample(stories: Sequence[JudgedCollaboration]) -> Sequence[JudgedCollaboration]:
+def _take_sample(stories: Sequence[JudgedCollaboration]) -> Sequence[JudgedCollaboration]:
     """Take a few, evenly over the set, so that no category crowds out the others."""
     step = -(-len(stories) // STORIES_PER_KIND)
     return stories[::step]
@@ -263,4 +263,9 @@ def _verdict_chip(verdict: Verdict) -> tuple[str, str]:
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _environment = page_environment(_TEMPLATES)
-_environment.filters |= {"percent": percent, "plain": plain, "sample": _sample, "visible": visible}
+_environment.filters |= {
+    "percent": percent,
+    "plain": plain,
+    "sample": _take_sample,
+    "visible": visible,
+}

@@ -65,16 +65,16 @@ class RoleState:
     """The role's own model, or the shared base with an adapter of the role's name."""
     tokenizer: PreTrainedTokenizerBase
     optimizer: torch.optim.Optimizer | None = None
-    """None while the role is frozen."""
+    """The role's optimiser; None while the role is frozen."""
     base: str | None = None
-    """Where the base of an adapter is, as in `CausalLM.source`; None if the run made it."""
+    """The place of an adapter's base, as in `CausalLM.source`; None if the run made it."""
 
 
 class Latest(NamedTuple):
     """The newest checkpoint that is whole."""
 
     path: Path | None
-    """None when there is none."""
+    """The newest checkpoint that is whole; None when there is none."""
     refused: tuple[str, ...]
     """One line for each newer checkpoint that is damaged, naming the file and the damage."""
 
@@ -133,7 +133,7 @@ def load_checkpoint(path: Path, roles: Mapping[str, RoleState]) -> None:
 def latest_good(folder: Path) -> Latest:
     """Return the newest checkpoint whose files are all present and unaltered."""
     refused: list[str] = []
-    for path in reversed(_checkpoints(folder)):
+    for path in reversed(_list_checkpoints(folder)):
         if not (damage := refusal(path)):
             return Latest(path, tuple(refused))
         refused.append(damage)
@@ -161,7 +161,7 @@ def prune(folder: Path, step: int, keep_last: int, milestones: Collection[int] =
     """
     for unfinished in folder.glob(".step-*.part"):
         shutil.rmtree(unfinished)
-    saved = [path for path in _checkpoints(folder) if step_of(path) <= step]
+    saved = [path for path in _list_checkpoints(folder) if step_of(path) <= step]
     for path in saved[:-keep_last]:
         if step_of(path) not in milestones:
             # Renamed first: a crash while deleting must not leave a damaged checkpoint.
@@ -288,7 +288,7 @@ def weights_digest(model: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def _list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in the folder, oldest first."""
     if not folder.is_dir():
         return []

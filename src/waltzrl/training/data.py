@@ -104,8 +104,8 @@ def keep_remembered(data: DataSettings, folder: Path) -> DataSettings:
     """
     return replace(
         data,
-        prompts=_copied(data.prompts, folder, "learning"),
-        held_out=_copied(data.held_out, folder, "held-out"),
+        prompts=_copy_remembered(data.prompts, folder, "learning"),
+        held_out=_copy_remembered(data.held_out, folder, "held-out"),
     )
 
 
@@ -123,7 +123,7 @@ def training_demonstrations(data: DataSettings) -> list[Demonstration]:
     Raises:
         InputError: a file is missing or damaged, or there is no demonstration in any.
     """
-    read = list(chain.from_iterable(map(_demonstrations, data.demonstrations)))
+    read = list(chain.from_iterable(map(_read_demonstrations, data.demonstrations)))
     demonstrations = _without_touching(read, (*data.held_out, *data.validation))[: data.limit]
     if data.demonstrations and not demonstrations:
         raise InputError(
@@ -186,7 +186,7 @@ def _without_touching(
     ]
 
 
-def _copied(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, ...]:
+def _copy_remembered(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, ...]:
     copied = []
     for number, name in enumerate(names):
         path = folder / f"remembered-{users}-{number}.jsonl"
@@ -198,7 +198,7 @@ def _copied(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, 
     return tuple(copied)
 
 
-def _demonstrations(name: str) -> Iterator[Demonstration]:
+def _read_demonstrations(name: str) -> Iterator[Demonstration]:
     if name.startswith(GENERATOR):
         yield from generated_demonstrations(generated_split(name))
         return

@@ -19,7 +19,7 @@ class KeptVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `ANSWERS`."""
 
     prompt: str
-    """Its id."""
+    """The prompt's id."""
     verdict: Verdict
 
 

@@ -33,7 +33,7 @@ class StepResult:
 
     loss: float
     gradient_norm: float
-    """Before clipping."""
+    """Norm of the gradient before clipping."""
     tokens: int
     """Reply tokens learnt from."""
 

@@ -90,7 +90,7 @@ def make_roles(
         weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
         references = dict.fromkeys(ROLES, Weights(causal_lm=shared, adapter=initial))
         return make_team(weights, references, wording, agents.limits, compute.dtype)
-    references = dict.fromkeys(ROLES, _frozen(base, compute))
+    references = dict.fromkeys(ROLES, _freeze_copy(base, compute))
     if models.layout == "one-model":
         weights = dict.fromkeys(ROLES, Weights(causal_lm=base))
     else:
@@ -119,7 +119,7 @@ def continue_roles(models: ModelSettings, agents: AgentSettings, compute: Comput
         for role in ROLES
     }
     references: Mapping[str, Weights] = {
-        role: _frozen(own.causal_lm, compute) for role, own in weights.items()
+        role: _freeze_copy(own.causal_lm, compute) for role, own in weights.items()
     }
     wording = load_wording(agents.wording)
     return make_team(weights, references, wording, agents.limits, compute.dtype)
@@ -162,7 +162,7 @@ def exported_base(pair: Path) -> str:
     return str(config["base_model_name_or_path"])
 
 
-def _frozen(causal_lm: CausalLM, compute: Compute) -> Weights:
+def _freeze_copy(causal_lm: CausalLM, compute: Compute) -> Weights:
     """Copy a model that will not learn."""
     model = copy.deepcopy(causal_lm.model)
     narrow(model, compute.dtype)

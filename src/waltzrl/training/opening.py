@@ -66,9 +66,9 @@ class Trained:
     """What a training left."""
 
     weights: Mapping[str, str]
-    """See `weights_of`; empty if nobody asked."""
+    """Digests of the weights, by `weights_of`; empty if nobody asked."""
     prompts: int
-    """That were rolled out; 0 in a run of imitation alone."""
+    """Prompts that were rolled out; 0 in a run of imitation alone."""
     best: Best | None
     """The validated step whose weights these are; None where they are the last step's."""
 
@@ -96,11 +96,11 @@ async def train(
     Raises:
         WaltzError: the data, the base, a reward or the folder is unfit, or training diverged.
     """
-    team, _ = await _train(recipe, folder, report, own_judge, samplers, own_reward)
+    team, _ = await _train_team(recipe, folder, report, own_judge, samplers, own_reward)
     return team
 
 
-async def _train(
+async def _train_team(
     recipe: Recipe,
     folder: Path,
     report: Report,
@@ -161,7 +161,7 @@ async def _train(
                             feedback_samples, reward=reward, frequencies=frequencies
                         ),
                     }
-                    bound = _reinforcement(recipe, stage, sampling, prompts, judge, samples)
+                    bound = _make_reinforcement(recipe, stage, sampling, prompts, judge, samples)
                     stages.append(replace(bound, count=count))
                 trainer = Trainer(
                     team.weights,
@@ -170,7 +170,7 @@ async def _train(
                     recipe.checkpointing,
                     make_learner=learner_on(compute),
                     state=state,
-                    validate=_validation(recipe, data, sampling, judge, count),
+                    validate=_make_validation(recipe, data, sampling, judge, count),
                     publish=sampling.publish,
                     meter=meter,
                 )
@@ -197,7 +197,7 @@ async def train_and_export(
         digests: of the weights are returned too.
         samplers: see `train`.
     """
-    team, prompts = await _train(recipe, folder, report, None, samplers)
+    team, prompts = await _train_team(recipe, folder, report, None, samplers)
     if export is not None:
         export_agents(team, export)
     weights = weights_of(team) if digests else {}
@@ -315,11 +315,11 @@ def require_shares(recipe: Recipe, count: int) -> None:
 
 def _open_base(warm_up: WarmUp, prompts: Sequence[Prompt] = ()) -> CausalLM:
     recipe = warm_up.recipe
-    created, texts = warm_up.folder / BASE, _texts(warm_up, prompts)
+    created, texts = warm_up.folder / BASE, _yield_texts(warm_up, prompts)
     return open_base(recipe.models, created, texts, warm_up.compute, recipe.seed)
 
 
-def _texts(warm_up: WarmUp, prompts: Sequence[Prompt]) -> Iterator[str]:
+def _yield_texts(warm_up: WarmUp, prompts: Sequence[Prompt]) -> Iterator[str]:
     """Yield every text whose words a tokenizer created for this run should know."""
     wording = load_wording(warm_up.recipe.agents.wording)
     yield from (wording.conversation_system, wording.feedback_system, wording.review)
@@ -347,7 +347,7 @@ def _with_reward(recipe: Recipe, reward: NamedReward) -> Recipe:
     return replace(recipe, stages=tuple(stages))
 
 
-def _reinforcement(
+def _make_reinforcement(
     recipe: Recipe,
     stage: ReinforcementStage,
     samplers: Samplers,
@@ -380,7 +380,7 @@ def _reinforcement(
     )
 
 
-def _validation(
+def _make_validation(
     recipe: Recipe, data: DataSettings, samplers: Samplers, judge: Judge, count: Count | None
 ) -> Validation | None:
     """Make what measures the agents as the last stage leaves them: in its pattern, greedily."""

@@ -28,9 +28,10 @@ from waltzrl.records import Tokens
 from waltzrl.training.algorithms.tokens import token_logprobs
 
 MANY_SCORES = 2**24
-"""Up to this size a plain product is faster than the tiled kernel; beyond, memory is the limit."""
+"""Scores up to which a plain product is faster than the tiled kernel; beyond, memory is the
+limit."""
 MANY_LOGITS = 2**25
-"""128 MiB in float32."""
+"""Logits that take 128 MiB in float32."""
 
 FEW_TOKENS = 64
 """Fewer than these are read twice rather than in a block of their own."""
@@ -48,7 +49,7 @@ class PackedSequence:
     positions_N: Tensor
     """Position of each token in its own turn; a reply continues where its prompt ends."""
     before_M: Tensor
-    """For every reply token, turn by turn, the position in the pack of the token before it."""
+    """The position in the pack of the token before each reply token, turn by turn."""
     blocks: tuple["AttentionBlock", ...]
     """Who attends to what: the start of all prompts, prompts, replies."""
 
@@ -76,9 +77,9 @@ class PackedSequence:
         hidden_ME = out.last_hidden_state.squeeze(0).index_select(0, self.before_M)
         size = max(1, most_logits // model.config.get_text_config().vocab_size)
         if len(ids_M) <= size:
-            return _logprobs(model, out, hidden_ME, ids_M)
+            return _compute_logprobs(model, out, hidden_ME, ids_M)
         parts = zip(torch.split(hidden_ME, size), torch.split(ids_M, size), strict=True)
-        return torch.cat([recomputed(_logprobs, model, out, *part) for part in parts])
+        return torch.cat([recomputed(_compute_logprobs, model, out, *part) for part in parts])
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
@@ -89,7 +90,9 @@ class PackedSequence:
         return torch.cat(attended)[None]
 
 
-def _logprobs(model: PreTrainedModel, out: ModelOutput, hidden_ME: Tensor, ids_M: Tensor) -> Tensor:
+def _compute_logprobs(
+    model: PreTrainedModel, out: ModelOutput, hidden_ME: Tensor, ids_M: Tensor
+) -> Tensor:
     """Return [M] log-probabilities by the model's own head, whatever it does besides a product.
 
     Args:
@@ -179,8 +182,8 @@ class AttentionBlock:
                 before it and its own.
             positions_N: of the whole pack.
         """
-        self._queries_RQ, _ = _padded([queries for queries, _ in rows], positions_N)
-        self._keys_RC, real_RC = _padded([keys for _, keys in rows], positions_N)
+        self._queries_RQ, _ = _pad_rows([queries for queries, _ in rows], positions_N)
+        self._keys_RC, real_RC = _pad_rows([keys for _, keys in rows], positions_N)
         longest = self._queries_RQ.shape[1]
         real = [r * longest + q for r, (queries, _) in enumerate(rows) for q in range(len(queries))]
         self._real = positions_N.new_tensor(real)
@@ -191,9 +194,9 @@ class AttentionBlock:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Return [queries, H, D] for `query` [N, H, D], `key` and `value` [N, K, D]."""
         query, key, value = (
-            _rows(query, self._queries_RQ),
-            _rows(key, self._keys_RC),
-            _rows(value, self._keys_RC),
+            _gather_rows(query, self._queries_RQ),
+            _gather_rows(key, self._keys_RC),
+            _gather_rows(value, self._keys_RC),
         )
         shape = query.shape
         query = query.reshape(*key.shape[:2], -1, shape[-1])  # the queries of a key head together
@@ -218,7 +221,7 @@ class AttentionBlock:
         return self._biases[window]
 
 
-def _padded(rows: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, Tensor]:
+def _pad_rows(rows: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows padded with their first places, and a mask that is False on the padding."""
     longest = max(len(row) for row in rows)
     places = [[*row, *[row[0]] * (longest - len(row))] for row in rows]
@@ -227,7 +230,7 @@ def _padded(rows: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, Tensor
     return like.new_tensor(places), real
 
 
-def _rows(heads: Tensor, places: Tensor) -> Tensor:
+def _gather_rows(heads: Tensor, places: Tensor) -> Tensor:
     """Gather [N, heads, D] into [rows, heads, columns, D]."""
     flat = heads.flatten(1).index_select(0, places.flatten())
     return flat.view(*places.shape, *heads.shape[1:]).transpose(1, 2)

@@ -137,15 +137,15 @@ def first_before_others() -> Iterator[None]:
 
 def total(values: Tensor) -> Tensor:
     """Return the sum of the ranks' tensors."""
-    return _reduced(values, dist.ReduceOp.SUM)
+    return _reduce_over_ranks(values, dist.ReduceOp.SUM)
 
 
 def largest(values: Tensor) -> Tensor:
     """Return the largest of the ranks' tensors, element by element."""
-    return _reduced(values, dist.ReduceOp.MAX)
+    return _reduce_over_ranks(values, dist.ReduceOp.MAX)
 
 
-def _reduced(values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+def _reduce_over_ranks(values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
     if size() > 1:
         dist.all_reduce(values, operation)
     return values

@@ -38,10 +38,11 @@ class UpdateResult:
     kl: float | None
     """Mean k3 per token against the reference, in nats; None without a reference."""
     entropy: float
-    """Of the sampler, in nats per token: the mean of -log pi over the tokens that it sampled, which
-    is an estimate without bias and needs no distribution."""
+    """Entropy of the sampler, in nats per token: the mean of -log pi over the tokens that it
+    sampled, which is an estimate without bias and needs no distribution."""
     advantage_sigma: float
-    """Of the returns, before whitening; below `sigma_floor` a step teaches less."""
+    """Standard deviation of the returns, before whitening; below `sigma_floor` a step teaches
+    less."""
     ratio: "RatioMetrics"
     loss: float
     gradient_norm: float
@@ -53,13 +54,13 @@ class RatioMetrics:
     """How far the policy that learns is from the one that sampled, over all passes."""
 
     mean: float
-    """Of pi / pi_old."""
+    """Mean of pi / pi_old."""
     maximum: float
     clipped: float
     """Share of the tokens whose gradient was clipped."""
     sampler_mean: float
-    """Of the learner's probability before the step, divided by the sampler's; 1 where both compute
-    in the same precision with the same weights."""
+    """Mean of the learner's probability before the step, divided by the sampler's; 1 where both
+    compute in the same precision with the same weights."""
     sampler_maximum: float
 
 
@@ -112,7 +113,8 @@ class _RolloutBatch:
     """What is computed once of all samples, on the CPU."""
 
     old_logprobs_BT: Tensor
-    """Before the step, in the learner's precision, which is the reference's too."""
+    """The log-probabilities before the step, in the learner's precision, which is the reference's
+    too."""
     advantages_BT: Tensor
     weights_BT: Tensor
     """What each token weighs in the loss; they add up to 1."""

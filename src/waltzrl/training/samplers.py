@@ -22,12 +22,12 @@ class Samplers:
     team: Team
     """The agents, where this process rolls out."""
     spread: Callable[[str], Spread]
-    """Of a stage, by its name, or of the validation."""
+    """The spread of a stage, by its name, or of the validation."""
     publish: Callable[[int, Sequence[str]], Awaitable[None]] | None = None
 
 
 OpenSamplers = Callable[[Team, Path], AbstractAsyncContextManager[Samplers]]
-"""Opens what samples for a team, whose run is in a folder."""
+"""A function that opens what samples for a team, whose run is in a folder."""
 
 
 @asynccontextmanager

@@ -28,7 +28,8 @@ class Sample:
     score: float = 0.0
     """The turn's reward; not used by supervised learning."""
     group: int = 0
-    """Equal for samples whose scores are compared with each other (the same prompt)."""
+    """A number that is equal for samples whose scores are compared with each other (the same
+    prompt)."""
     stale: bool = False
     """Whether older weights sampled it than those that learn from it."""
 
@@ -41,9 +42,9 @@ class Batch:
     reply_ids_M: Tensor
     """The tokens of all replies, one reply after the other."""
     mask_BT: Tensor
-    """True on the tokens of the reply."""
+    """A mask that is True on the tokens of the reply."""
     old_logprobs_BT: Tensor
-    """0 where the sample has none."""
+    """The log-probabilities when sampled; 0 where the sample has none."""
 
 
 def demonstration_sample(
@@ -113,7 +114,7 @@ def shares(samples: Sequence[Sample], count: int) -> list[list[int]]:
     sizes = [len(sample.tokens.prompt_ids) + len(sample.tokens.ids) for sample in samples]
     divided: list[list[int]] = [[] for _ in range(count)]
     before = 0
-    for position in _by_shape(samples):
+    for position in _order_by_shape(samples):
         # Where the middle of the sample falls in the tokens of all, cut into equal parts.
         divided[(2 * before + sizes[position]) * count // (2 * sum(sizes))].append(position)
         before += sizes[position]
@@ -130,7 +131,7 @@ def micro_batches(samples: Sequence[Sample], token_limit: int) -> Iterator[list[
     batch: list[int] = []
     prompts: set[tuple[int, ...]] = set()
     longest = 0
-    for position in _by_shape(samples):
+    for position in _order_by_shape(samples):
         prompt, reply = turns[position].prompt_ids, turns[position].ids
         longest = max(longest, len(reply))
         # Sorted by length, so this prompt is the longest of the batch and all are padded to it.
@@ -144,7 +145,7 @@ def micro_batches(samples: Sequence[Sample], token_limit: int) -> Iterator[list[
         yield batch
 
 
-def _by_shape(samples: Sequence[Sample]) -> list[int]:
+def _order_by_shape(samples: Sequence[Sample]) -> list[int]:
     """Return the positions of samples, in the order of length and prompt."""
     turns = [sample.tokens for sample in samples]
 

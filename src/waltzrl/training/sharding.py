@@ -80,11 +80,11 @@ def sharded(weights: Mapping[str, Weights], dtype: torch.dtype | None) -> dict[s
     split: dict[int, Weights] = {}
     for own in weights.values():
         if id(own) not in split:
-            split[id(own)] = _sharded(own, dtype)
+            split[id(own)] = _shard_weights(own, dtype)
     return {role: split[id(own)] for role, own in weights.items()}
 
 
-def _sharded(weights: Weights, dtype: torch.dtype | None) -> Weights:
+def _shard_weights(weights: Weights, dtype: torch.dtype | None) -> Weights:
     model = weights.causal_lm.model
     if isinstance(model, PeftModel):
         return weights

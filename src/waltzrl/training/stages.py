@@ -40,7 +40,7 @@ from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
 
 Learners = Mapping[str, Learner]
-"""By the name of their role."""
+"""The learners, by the names of their roles."""
 Example = TypeVar("Example")
 
 
@@ -86,11 +86,11 @@ def shuffled(count: int, size: int, step: int, seed: str) -> list[int]:
     A function of its arguments alone, so a resumed run deals as an uninterrupted one does.
     """
     positions = (divmod(position, count) for position in range(step * size, (step + 1) * size))
-    return [_epoch(count, f"{seed}/{epoch}")[within] for epoch, within in positions]
+    return [_shuffle_epoch(count, f"{seed}/{epoch}")[within] for epoch, within in positions]
 
 
 @lru_cache(maxsize=4)
-def _epoch(count: int, seed: str) -> list[int]:
+def _shuffle_epoch(count: int, seed: str) -> list[int]:
     return random.Random(seed).sample(range(count), count)
 
 
@@ -106,9 +106,10 @@ class Imitation(Generic[Example]):
     settings: ImitationStage
     demonstrations: Sequence[Example]
     to_sample: Callable[[Example], Sample]
-    """Such as `demonstration_sample` with its agents bound."""
+    """A function from an example to a sample, such as `demonstration_sample` with its agents
+    bound."""
     role: str = "conversation"
-    """The one that learns, whichever agent's turn is demonstrated."""
+    """The role that learns, whichever agent's turn is demonstrated."""
     seed: int = 0
 
     @property
@@ -164,22 +165,24 @@ class Reinforcement:
     """Rollouts, verdicts, rewards, and one update of each role that learns."""
 
     settings: ReinforcementStage
-    """Where it names a function (pattern, reward, algorithm), the fields below hold it."""
+    """The stage's settings; where they name a function (pattern, reward, algorithm), the fields
+    below hold it."""
     team: Team
     prompts: Sequence[Prompt]
     judge: Judge
     pattern: BoundPattern
     samples: Mapping[str, TakeSamples]
-    """For each role that learns, in the order of their updates: what it takes from the rollouts."""
+    """What each role that learns takes from the rollouts, in the order of their updates."""
     algorithm: Algorithm
     least_scored_share: float
-    """See `CheckpointSettings`."""
+    """The share that `CheckpointSettings` explains."""
     seed: int = 0
     spread: Spread = over_ranks
-    """See `roll_out`."""
+    """The spread that `roll_out` explains."""
     count: Count | None = None
     staleness: int = 0
-    """See `ComputeSettings`; above 0 only where `spread` samples outside of this process."""
+    """The staleness that `ComputeSettings` explains; above 0 only where `spread` samples outside of
+    this process."""
     _ahead: "dict[int, asyncio.Task[_Sampled]]" = field(default_factory=dict, init=False)
     """What is sampled before its step, by the number of the step."""
 
@@ -216,7 +219,7 @@ class Reinforcement:
         overlaps = ahead and self.staleness > 0
         metrics |= await self._while_sampling(number + 1, learn) if overlaps else learn()
         metrics["time/rollout_seconds"] = max(waited, sampled.seconds)
-        metrics["tokens/sampled"] = _sampled_tokens(rollouts)
+        metrics["tokens/sampled"] = _count_sampled_tokens(rollouts)
         if self.staleness:
             metrics["staleness/updates"] = float(stale)
         return metrics
@@ -287,9 +290,9 @@ class _Sampled(NamedTuple):
     draw: random.Random
     """The step's random numbers that are left."""
     outcomes: list[Outcome]
-    """Of this rank's share."""
+    """The outcomes of this rank's share."""
     seconds: float
-    """That this took."""
+    """Wall time that this took."""
 
 
 def update_metrics(role: str, result: UpdateResult) -> dict[str, float]:
@@ -310,6 +313,6 @@ def update_metrics(role: str, result: UpdateResult) -> dict[str, float]:
     return metrics if result.kl is None else metrics | {f"kl/{role}_nats": result.kl}
 
 
-def _sampled_tokens(rollouts: Sequence[Rollout]) -> float:
+def _count_sampled_tokens(rollouts: Sequence[Rollout]) -> float:
     usages = [rollout.judged.collaboration.usage for rollout in rollouts]
     return float(sum(usage.output_tokens for usage in usages if usage is not None))

@@ -55,7 +55,7 @@ class Exercise:
     messages: tuple[Message, ...]
     """What the student is shown; the last one holds the question."""
     solution: str
-    """As the teacher is shown it."""
+    """The solution as the teacher is shown it."""
     trace: str = ""
     """An explanation that the data has."""
     opening: str = OPENING
@@ -120,9 +120,9 @@ class ExerciseTurn:
 
     exercise: Exercise
     explanation: str
-    """Empty for the bare solution."""
+    """The explanation; empty for the bare solution."""
     by_teacher: bool = False
-    """The teacher's turn, which writes the explanation, and not the student's."""
+    """Whether it is the teacher's turn, which writes the explanation, and not the student's."""
 
     def sample(self, policy: LocalPolicy) -> Sample:
         """Return what would be shown, and should be replied."""
@@ -188,14 +188,14 @@ class Teaching:
     settings: TeacherStage
     exercises: Sequence[Exercise]
     policy: LocalPolicy
-    """Over the weights that learn."""
+    """The policy over the weights that learn."""
     sampling: Sampling
     student: Weights
-    """Frozen. They are what the teacher started from, too, and so the reference of its KL."""
+    """The frozen weights that the teacher started from, too, and so the reference of its KL."""
     algorithm: Algorithm
     seed: int = 0
     count: Callable[[Sequence[Usage | None]], None] | None = None
-    """Is given the usages of a step, to count what they cost."""
+    """A function that is given the usages of a step, to count what they cost."""
 
     @property
     def name(self) -> str:
@@ -239,7 +239,7 @@ class Teaching:
         pairs = [(self.exercises[position], reply) for position, reply in explained]
         scored = score_explanations(pairs, self.policy, student)
         samples = [
-            _sample(position, reply, explanation, self.settings.coefficients)
+            _make_sample(position, reply, explanation, self.settings.coefficients)
             for (position, reply), explanation in zip(explained, scored, strict=True)
         ]
         count = len(scored)
@@ -287,7 +287,7 @@ def _is_well_formed(exercise: Exercise, reply: Reply) -> bool:
     return reply.finish == "stop" and exercise.holds(reply.text)
 
 
-def _sample(
+def _make_sample(
     group: int, reply: Reply, scored: ScoredExplanation, coefficients: ExplanationCoefficients
 ) -> Sample:
     assert reply.tokens is not None, "a policy that learns keeps the tokens it sampled"

@@ -46,7 +46,7 @@ class Progress:
 
     stage: str
     step: int
-    """0-based, over all stages."""
+    """The number of the step, 0-based, over all stages."""
     total: int
     """Steps of all stages."""
     metrics: Mapping[str, float]
@@ -57,15 +57,16 @@ class Trainer:
     """Trains any number of roles through stages in one run directory."""
 
     weights: Mapping[str, Weights]
-    """Of every role by name, the frozen ones too; each name is a folder of every checkpoint."""
+    """The weights of every role by name, the frozen ones too; each name is a folder of every
+    checkpoint."""
     stages: Sequence[Stage]
-    """In order."""
+    """The stages in order."""
     folder: Path
     """The run directory, which exists."""
     checkpointing: CheckpointSettings
-    """When to save and when to stop."""
+    """The settings of when to save and when to stop."""
     make_learner: Callable[[Weights, OptimizerSettings, int], Learner] = Learner
-    """Binds how learners compute."""
+    """A function that makes a learner and binds how it computes."""
     state: dict[str, float] = field(default_factory=dict)
     """What steps remember beyond weights and optimisers; every checkpoint holds it."""
     validate: Callable[[], Awaitable[dict[str, float]]] | None = None

@@ -47,17 +47,17 @@ class PromptCounts:
     benign: int
     unlabelled: int
     only_reply_labelled: int
-    """Of the unlabelled: people labelled the reply, but not the request."""
+    """Unlabelled prompts of which people labelled the reply, but not the request."""
     request_disputed: int
-    """Of the unlabelled: people differ about the request."""
+    """Unlabelled prompts about whose request people differ."""
     request_unclear: int
-    """Of the unlabelled: people cannot tell about the request."""
+    """Unlabelled prompts about whose request people cannot tell."""
     labelled_by: Mapping[str, int]
     """`PromptRow.label_source` -> prompts."""
     judge_compared: int
     """Prompts that a person labelled, and the judge too."""
     judge_differs: int
-    """Of these, those that the judge labels otherwise."""
+    """Prompts among the compared ones that the judge labels otherwise."""
     judge_errors: Mapping[str, "MeasuredError"]
     """Question about a reply -> how often the online judge errs on it, as releases measure it."""
 
@@ -115,7 +115,7 @@ def export_samples(
         left_out = collected.left_out("repeated_or_unscored", used)
         if people_only:
             left_out[UNLABELLED] = used - counted.total_interactions
-        _write(memory, path, samples, left_out)
+        _write_recorded(memory, path, samples, left_out)
         memory.store_dir_training_sample(*samples)
         _require_no_erasure(memory, path, samples, last)
     return CollectionResult(counted=counted, left_out=left_out)
@@ -146,9 +146,9 @@ def export_prompts(
         left_out = collected.left_out("repeated", len(found))
         if people_only:
             left_out[UNLABELLED] = len(found) - len(prompts)
-        _write(memory, path, rows, left_out)
+        _write_recorded(memory, path, rows, left_out)
         _require_no_erasure(memory, path, rows, last)
-        errors = _measured_errors(memory)
+        errors = _measure_judge_errors(memory)
     return CollectionResult(counted=_prompt_counts(prompts, errors), left_out=left_out)
 
 
@@ -175,7 +175,7 @@ def _prompt_counts(
     )
 
 
-def _measured_errors(memory: SafetyMemory) -> dict[str, MeasuredError]:
+def _measure_judge_errors(memory: SafetyMemory) -> dict[str, MeasuredError]:
     """Return the error of the memory's judge, by people's labels of the random sample."""
     errors: dict[str, MeasuredError] = {}
     for question, sample in labelled_samples(memory.calibration()).items():
@@ -213,7 +213,7 @@ def export_demonstrations(
         collected = _Collected(memory, selection)
         rows = demonstrations(collected, selection)
         left_out = collected.left_out("uncorrected_or_repeated", len(rows))
-        _write(memory, path, rows, left_out)
+        _write_recorded(memory, path, rows, left_out)
         _require_no_erasure(memory, path, rows, last)
     counted = DemonstrationCounts(total_demonstrations=len(rows))
     return CollectionResult(counted=counted, left_out=left_out)
@@ -263,7 +263,7 @@ class _Collected:
         return {reason: count for reason, count in counts.most_common() if count}
 
 
-def _write(
+def _write_recorded(
     memory: SafetyMemory,
     path: Path,
     rows: Sequence[TrainingSample | PromptRow | DemonstrationRow],

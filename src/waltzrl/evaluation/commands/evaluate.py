@@ -102,14 +102,14 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
         opening = open_judge(judge, judges_prompts=judge_prompts, cached=True)
         with charged_evaluation(config, judge_place(judge), out) as charge:
-            rows = asyncio.run(_evaluate(config, read_sets(sets), opening, out, progress))
+            rows = asyncio.run(_run_evaluation(config, read_sets(sets), opening, out, progress))
             charge(rows)
     show_table(rows, cluster, judge_errors, as_json=as_json)
     if report:
         write_page(out, out, cluster, judge_errors, out.name)
 
 
-async def _evaluate(
+async def _run_evaluation(
     config: "EvaluationConfig",
     prompts: Sequence[Prompt],
     judge: "AbstractAsyncContextManager[Judge]",

@@ -137,16 +137,16 @@ def signature(shingle_set: frozenset[str]) -> tuple[int, ...]:
     Returns:
         [HASHES] unsigned 32-bit numbers, the same on every machine.
     """
-    return tuple(map(min, zip(*map(_hashes, shingle_set), strict=True)))
+    return tuple(map(min, zip(*map(_hash_shingle, shingle_set), strict=True)))
 
 
 @lru_cache(maxsize=8192)
-def _hashes(shingle: str) -> tuple[int, ...]:
+def _hash_shingle(shingle: str) -> tuple[int, ...]:
     digest = hashlib.shake_128(shingle.encode("utf-8", "surrogatepass")).digest(4 * HASHES)
     return struct.unpack(f"<{HASHES}I", digest)
 
 
-def _bands(shingle_set: frozenset[str]) -> Iterable[tuple[int, ...]]:
+def _cut_bands(shingle_set: frozenset[str]) -> Iterable[tuple[int, ...]]:
     """Cut the signature in bands; each starts with its own number, so bands never mix."""
     minima = signature(shingle_set)
     return ((start, *minima[start : start + BAND]) for start in range(0, HASHES, BAND))
@@ -161,14 +161,14 @@ class _Index:
 
     def add(self, prompt: Prompt) -> None:
         own = shingles(text_of(prompt))
-        for band in _bands(own):
+        for band in _cut_bands(own):
             self._bands[band].append(len(self._added))
         self._added.append((prompt, own))
 
     def closest(self, prompt: Prompt) -> tuple[Prompt | None, float]:
         """Return the candidate that is most similar, and how similar; None if there is none."""
         own = shingles(text_of(prompt))
-        candidates = {place for band in _bands(own) for place in self._bands.get(band, ())}
+        candidates = {place for band in _cut_bands(own) for place in self._bands.get(band, ())}
         # Negated, so that of several equally similar prompts the first counts.
         scored = [(jaccard(own, self._added[place][1]), -place) for place in candidates]
         if not scored:

@@ -78,9 +78,9 @@ def generated_split(name: str) -> list[GeneratedPrompt]:
     split = name.removeprefix(GENERATOR)
     if split not in get_args(Split):
         raise InputError(f"{name}: the generator has the splits {', '.join(get_args(Split))}")
-    return [record for record in _records() if record.split == split]
+    return [record for record in _generate_records() if record.split == split]
 
 
 @cache
-def _records() -> list[GeneratedPrompt]:
+def _generate_records() -> list[GeneratedPrompt]:
     return generate()

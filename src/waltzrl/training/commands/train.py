@@ -59,7 +59,7 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
         print_plan(loaded, as_json=as_json)
         return
     folder = out or Path("runs") / recipe.stem
-    trained = _train(loaded, folder, export, as_json=as_json)
+    trained = _train_recipe(loaded, folder, export, as_json=as_json)
     if trained is None:
         return
     best = trained.best
@@ -75,7 +75,7 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
         print(f"best on data.validation: step {best.step}, F1 {best.f1:.1%}")
 
 
-def _train(
+def _train_recipe(
     recipe: "Recipe", folder: Path, export: Path | None, *, as_json: bool
 ) -> "Trained | None":
     """Train with what starts the run's processes; None on ranks that print nothing."""

@@ -38,7 +38,7 @@ Work = Callable[[Callable[[Progress], None]], Awaitable[Result]]
 """What a rank does, given what it reports its steps to."""
 
 CONNECT_SECONDS = 10.0
-"""For the head of a cluster to accept a connection."""
+"""How long the head of a cluster may take to accept a connection."""
 RESTARTS = 3
 """How often a process that died is started again: a worker in all, learners without a step."""
 
@@ -122,9 +122,9 @@ def held_places(settings: RaySettings, cpus: int, *, gpu: bool) -> Iterator[Plac
         except GetTimeoutError:
             raise InputError(
                 f"{count} processes ({settings.learners} learners, {settings.workers} workers) need"
-                f" {_amounts(each)} each; after {settings.wait_seconds:g} s the cluster has"
-                f" {_amounts(ray.available_resources())} free of"
-                f" {_amounts(ray.cluster_resources())}: lower compute.ray.learners or"
+                f" {_describe_resources(each)} each; after {settings.wait_seconds:g} s the cluster"
+                f" has {_describe_resources(ray.available_resources())} free of"
+                f" {_describe_resources(ray.cluster_resources())}: lower compute.ray.learners or"
                 " compute.ray.workers, or add machines"
             ) from None
         yield Places(group=group, each=each)
@@ -164,7 +164,7 @@ def has_gpus() -> bool:
     return bool(ray.cluster_resources().get("GPU"))
 
 
-def _amounts(resources: Mapping[str, float]) -> str:
+def _describe_resources(resources: Mapping[str, float]) -> str:
     """Say how many CPUs, and GPUs where there are any."""
     counts = {kind: resources.get(kind, 0) for kind in ("CPU", "GPU")}
     return " and ".join(
@@ -246,7 +246,7 @@ def _run_once(
             actor.run.remote(work, meeting | {"RANK": str(rank), "LOCAL_RANK": "0"})
             for rank, actor in enumerate(actors)
         ]
-        _follow(actors[0], running, report)
+        _follow_first_rank(actors[0], running, report)
         result: Result = ray.get(running[0])
     except RayTaskError as error:
         if isinstance(error.cause, WaltzError):
@@ -259,7 +259,7 @@ def _run_once(
             ray.kill(actor)
 
 
-def _follow(
+def _follow_first_rank(
     first: ActorHandle, running: Sequence["ray.ObjectRef"], report: Callable[[Progress], None]
 ) -> None:
     """Report the steps of the first rank until all ranks are done, or one has failed."""

@@ -92,7 +92,7 @@ class _Run:
     export: Path | None
     digests: bool
     start: Path
-    """Where the paths in the recipe begin, on machines that have it."""
+    """The folder where the paths in the recipe begin, on machines that have it."""
 
     async def learn(self, workers: Sequence["ActorHandle"], report: Report) -> Trained:
         """Train as a rank."""

@@ -44,7 +44,7 @@ class Collaborators:
 
     team: Team
     pattern: BoundPattern
-    """Knows the reviewer of `team`."""
+    """The pattern, which knows the reviewer of `team`."""
     judge: Judge
 
     async def roll_out(self, prompts: Sequence[tuple[Prompt, bool]], seed: int) -> list[Outcome]:
@@ -70,9 +70,9 @@ class Crew:
     """All that a worker holds of a run."""
 
     weights: Mapping[str, Weights]
-    """Of every role."""
+    """The weights of every role."""
     stages: Mapping[str, Collaborators]
-    """By their names; the validation too."""
+    """What rolls out, by the names of the stages; the validation too."""
 
 
 class RolloutWorker:
