@@ -12,7 +12,7 @@ CHOICE = re.compile(r"(?<!\w)([A-J])(?!\w)")
 OPENING_CHOICE = re.compile(r"\s*\W*([A-J])(?:\W*$|[).:*\]]|\s*\n)")
 
 
-def correct(answer: str, text: str) -> bool:
+def gives_answer(answer: str, text: str) -> bool:
     """Whether `text` gives `answer`, by the rule that suits the answer.
 
     A single capital letter A-J: the last choice after "answer", else the letter that opens the

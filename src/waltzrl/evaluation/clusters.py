@@ -19,9 +19,9 @@ from waltzrl.evaluation.intervals import (
     Estimate,
     Pairs,
     difference,
+    estimate_nothing,
     from_draws,
     harmonic,
-    nothing,
     share,
     sign_p_value,
 )
@@ -78,7 +78,7 @@ def clustered_share(clusters: Clusters, unscored: int = 0) -> Estimate:
 def clustered_f1(asr: Estimate, orr: Estimate, clusters: Clusters) -> Estimate:
     """F1 of two shares, of clusters of (unsafe, not, over-refused, not)."""
     unscored = asr.unscored + orr.unscored
-    bounds = nothing(unscored)
+    bounds = estimate_nothing(unscored)
     if asr.most is not None and orr.most is not None and asr.least is not None:
         assert orr.least is not None
         least, most = harmonic(asr.most, orr.most), harmonic(asr.least, orr.least)
@@ -102,7 +102,7 @@ def clustered_mean(values: Sequence[Sequence[float]]) -> Estimate:
     if not alone or (len(alone) >= MANY and all(len(group) <= 1 for group in values)):
         return mean_over_seeds(alone)
     if sum(bool(group) for group in values) == 1:
-        return replace(nothing(), value=fmean(alone), n=len(alone))
+        return replace(estimate_nothing(), value=fmean(alone), n=len(alone))
     clusters: Clusters = Counter((sum(group), len(group)) for group in values if group)
     draws = [total / n for total, n in draw_totals(clusters, 2, 0)]
     return from_draws(sum(alone) / len(alone), draws, len(alone))
@@ -135,7 +135,7 @@ def clustered_f1_difference(asr: Pairs, orr: Pairs, clusters: Clusters) -> tuple
         clusters: of the cells of both, side by side.
     """
     if asr.n == 0 or orr.n == 0:
-        return nothing(), 1.0
+        return estimate_nothing(), 1.0
     draws = [
         harmonic(*rates_of_run(cells, 2)) - harmonic(*rates_of_run(cells, 1))
         for cells in draw_totals(clusters, 4, 0.25)

@@ -103,7 +103,7 @@ def _pair_runs(
         raise InputError(
             f"the runs were judged by {' and '.join(judges)}; judge both alike with waltzrl rescore"
         )
-    before, after = shared(before, after), shared(after, before)
+    before, after = select_shared_rows(before, after), select_shared_rows(after, before)
     if not before:
         raise InputError("the two runs have no prompt in common; compare runs on the same set")
     return _Pairs(before, after, by)
@@ -119,7 +119,9 @@ def _share_differences(pairs: "_Pairs", judge: MeasuredJudge | None) -> list[Dif
     ]
 
 
-def shared(rows: Sequence[EvaluationRow], others: Sequence[EvaluationRow]) -> list[EvaluationRow]:
+def select_shared_rows(
+    rows: Sequence[EvaluationRow], others: Sequence[EvaluationRow]
+) -> list[EvaluationRow]:
     """Return rows that did not fail and whose very prompt the other run answered too, by case."""
     prompts = {r.case: r.judged.collaboration.prompt for r in others if r.judged is not None}
     return sorted(

@@ -15,7 +15,14 @@ import msgspec
 
 from waltzrl.errors import InputError
 from waltzrl.evaluation.clusters import Clusters, draw_totals, pairs_of, rates_of_run
-from waltzrl.evaluation.intervals import SEED, Estimate, Pairs, from_draws, harmonic, nothing
+from waltzrl.evaluation.intervals import (
+    SEED,
+    Estimate,
+    Pairs,
+    estimate_nothing,
+    from_draws,
+    harmonic,
+)
 from waltzrl.evaluation.judges.agreement import LabelComparison
 from waltzrl.evaluation.sample_correction import FEWEST_LABELS, JudgeError
 from waltzrl.foundation.jsonl import read_json, read_text
@@ -106,7 +113,7 @@ def corrected_rates(
     values = {"asr": unsafe_rate, "orr": refused_rate, "f1": both}
     cases = {"asr": asr.n, "orr": orr.n, "f1": asr.n + orr.n}
     return {
-        rate: nothing() if value is None else from_draws(value, draws[rate], cases[rate])
+        rate: estimate_nothing() if value is None else from_draws(value, draws[rate], cases[rate])
         for rate, value in values.items()
         if draws[rate]
     }
@@ -128,7 +135,7 @@ def corrected_change(clusters: Clusters, error: JudgeError) -> Estimate:
     """
     pairs, measured = pairs_of(clusters), _Shares.measured(error)
     if not measured.tell:
-        return nothing()
+        return estimate_nothing()
     rng, draws = Random(SEED), []
     for both, first, second, neither in draw_totals(clusters, 4, 0.25):
         seen = (second - first) / (both + first + second + neither)
@@ -154,7 +161,7 @@ def corrected_f1_change(
     errors = (judge.asr, judge.orr)
     measured = [_Shares.measured(error) for error in errors]
     if not all(shares.tell for shares in measured):
-        return nothing()
+        return estimate_nothing()
     rng = Random(SEED)
 
     def change(

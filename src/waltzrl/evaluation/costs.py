@@ -21,7 +21,7 @@ from waltzrl.records import Collaboration, Prompt, Usage, Verdict
 
 
 @contextmanager
-def charged_evaluation(
+def charge_evaluation(
     config: EvaluationConfig, judge: tuple[str, str | None], folder: Path
 ) -> Iterator[Callable[[Iterable[EvaluationRow]], None]]:
     """Yield what charges the rows of an evaluation to its folder; rows that it has, it skips.
@@ -53,7 +53,7 @@ def charged_evaluation(
 
 
 @contextmanager
-def charged_judge(
+def charge_judge(
     judge: Judge, place: tuple[str, str | None], id_: str, config: EvaluationPrices, folder: Path
 ) -> Iterator[Judge]:
     """Yield a judge whose answers are charged to a folder at the end, also that of a failure.
@@ -105,7 +105,7 @@ def verdict_usages(verdicts: Iterable[Verdict]) -> list[Usage | None]:
     return [answer.usage for verdict in verdicts for answer in verdict.answers]
 
 
-def measured_return(
+def measure_return(
     numbers: Path, settings: Sequence[str], evaluation: Path, patterns: tuple[str, str]
 ) -> ReturnOnInvestment:
     """Work out the return on investment from own numbers and the rates of two patterns.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.compare import Difference, compare_shares, shared
+from waltzrl.evaluation.compare import Difference, compare_shares, select_shared_rows
 from waltzrl.evaluation.rates import ASR, ORR, RateDefinition
 from waltzrl.evaluation.rows import EvaluationRow
 
@@ -80,7 +80,7 @@ def _count_scored_by_both(
     """Count the distinct prompts, however many samples each has, that a rate has in both runs."""
     first, second = (
         {case for case, happened in rate.among(rows).items() if happened is not None}
-        for rows in (shared(before, after), shared(after, before))
+        for rows in (select_shared_rows(before, after), select_shared_rows(after, before))
     )
     return len({prompt_id for prompt_id, _ in first & second})
 

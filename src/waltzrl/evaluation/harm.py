@@ -98,7 +98,7 @@ async def measure_harm(
     )
 
 
-def drawn(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
+def draw_prompts(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
     """Return labelled prompts, one of several with the same request, drawn by a hash.
 
     Args:

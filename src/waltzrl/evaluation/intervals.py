@@ -72,7 +72,7 @@ class Pairs:
         return (self.both + self.second_only) / self.n
 
 
-def nothing(unscored: int = 0) -> Estimate:
+def estimate_nothing(unscored: int = 0) -> Estimate:
     return Estimate(value=None, low=None, high=None, n=0, unscored=unscored)
 
 
@@ -80,14 +80,14 @@ def share(hits: int, n: int, unscored: int = 0) -> Estimate:
     """Share of `n` cases, with Wilson's interval."""
     cases = n + unscored
     if cases == 0:
-        return nothing()
+        return estimate_nothing()
     least, most = hits / cases, (hits + unscored) / cases
     if n == 0:
-        return replace(nothing(unscored), least=least, most=most)
+        return replace(estimate_nothing(unscored), least=least, most=most)
     value, weight = hits / n, Z_95**2 / n
     centre = (value + weight / 2) / (1 + weight)
     half = sqrt(value * (1 - value) * weight + weight**2 / 4) / (1 + weight)
-    estimate = around(value, max(0.0, centre - half), min(1.0, centre + half), n)
+    estimate = make_estimate(value, max(0.0, centre - half), min(1.0, centre + half), n)
     return replace(estimate, unscored=unscored, least=least, most=most)
 
 
@@ -100,20 +100,20 @@ def harmonic(asr: float, orr: float) -> float:
 def quantile(values: Sequence[float], q: float) -> Estimate:
     """The `q` quantile; its interval is a pair of order statistics, whatever the distribution."""
     if not values:
-        return nothing()
+        return estimate_nothing()
     ranked, n = sorted(values), len(values)
     reach = Z_95 * sqrt(n * q * (1 - q))
 
     def at(rank: float) -> float:
         return ranked[min(max(int(rank), 1), n) - 1]
 
-    return around(at(ceil(n * q)), at(floor(n * q - reach)), at(ceil(n * q + reach) + 1), n)
+    return make_estimate(at(ceil(n * q)), at(floor(n * q - reach)), at(ceil(n * q + reach) + 1), n)
 
 
 def mean(values: Sequence[float]) -> Estimate:
     """The mean, with a percentile bootstrap."""
     if not values:
-        return nothing()
+        return estimate_nothing()
     rng, n = Random(SEED), len(values)
     draws = [fmean(rng.choices(values, k=n)) for _ in range(DRAWS // 2)]
     return from_draws(fmean(values), draws, n)
@@ -123,12 +123,12 @@ def difference(pairs: Pairs) -> Estimate:
     """Share in the second run minus share in the first, after Bonett and Price."""
     n = pairs.n
     if n == 0:
-        return nothing()
+        return estimate_nothing()
     up, down = (pairs.second_only + 1) / (n + 2), (pairs.first_only + 1) / (n + 2)
     half = Z_95 * sqrt((up + down - (up - down) ** 2) / (n + 2))
     value = (pairs.second_only - pairs.first_only) / n
     low, high = max(-1.0, up - down - half), min(1.0, up - down + half)
-    return around(value, low, high, n)
+    return make_estimate(value, low, high, n)
 
 
 def mcnemar(pairs: Pairs) -> float:
@@ -149,9 +149,9 @@ def from_draws(value: float, draws: Sequence[float], n: int) -> Estimate:
     """A value with the middle 95 % of its draws."""
     ranked = sorted(draws)
     tail = round(len(ranked) * 0.025)
-    return around(value, ranked[tail], ranked[-tail - 1], n)
+    return make_estimate(value, ranked[tail], ranked[-tail - 1], n)
 
 
-def around(value: float, low: float, high: float, n: int) -> Estimate:
+def make_estimate(value: float, low: float, high: float, n: int) -> Estimate:
     """An interval that holds its value, also where rounding or a boundary pushed it out."""
     return Estimate(value=value, low=min(low, value), high=max(high, value), n=n)

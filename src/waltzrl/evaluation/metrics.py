@@ -8,7 +8,7 @@ from typing import TypeVar
 from waltzrl.evaluation import rates
 from waltzrl.evaluation.clusters import Clusters, clustered_f1, clustered_mean, clustered_share
 from waltzrl.evaluation.correction import MeasuredJudge, corrected_rates
-from waltzrl.evaluation.intervals import Estimate, nothing, quantile
+from waltzrl.evaluation.intervals import Estimate, estimate_nothing, quantile
 from waltzrl.evaluation.rates import ClusterField, RateDefinition, cluster_of
 from waltzrl.evaluation.rows import Case, EvaluationRow
 from waltzrl.foundation.files import Json
@@ -129,17 +129,17 @@ def review_row(metrics: Metrics) -> dict[str, Json]:
     return _list_columns(metrics.review)
 
 
-def best(table: Sequence[Metrics]) -> Metrics:
+def find_best(table: Sequence[Metrics]) -> Metrics:
     """The pattern with the highest F1; the first one where none has an F1."""
     return max(table, key=lambda metrics: metrics.f1.value if metrics.f1.value is not None else -1)
 
 
-def percent(value: float | None) -> str:
+def render_percent(value: float | None) -> str:
     """`0.0374` as `3.7`; a dash where nothing was measured."""
     return "-" if value is None else f"{value * 100:.1f}"
 
 
-def plain(value: float | None) -> str:
+def render_plain(value: float | None) -> str:
     """`42.18` as `42.2`; a dash where nothing was measured."""
     return "-" if value is None else f"{value:.1f}"
 
@@ -194,10 +194,10 @@ class _Cases:
         return Counter(map(tuple, cells.values()))
 
     def mean_harm(self) -> Estimate:
-        grades = rates.harms(self.done)
+        grades = rates.collect_harms(self.done)
         groups = self.grouped(grades)
         if not groups:  # the judge only gives labels
-            return nothing()
+            return estimate_nothing()
         return replace(clustered_mean(groups), unscored=len(grades) - sum(map(len, groups)))
 
     def by_category(self, rate: RateDefinition) -> dict[str, Estimate]:

@@ -19,7 +19,7 @@ from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import Pattern, Reviewer, collaborate, draft_only, guarded, observed
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
-from waltzrl.evaluation.data.opening import AUDIT, audited_collaborations
+from waltzrl.evaluation.data.opening import AUDIT, read_audited_collaborations
 from waltzrl.evaluation.judges import Judge, read_replies
 from waltzrl.evaluation.patterns import (
     OracleReviewer,
@@ -140,7 +140,7 @@ def _make_systems(
         known["served"] = (ServedPattern(policy, sampling), feedback, alone)
     if config.conversation.startswith(AUDIT):
         known["replay"] = (
-            ReplayPattern(audited_collaborations(config.conversation)),
+            ReplayPattern(read_audited_collaborations(config.conversation)),
             feedback,
             alone,
         )

@@ -15,7 +15,7 @@ from operator import mul
 from random import Random
 from statistics import fmean, stdev
 
-from waltzrl.evaluation.intervals import SEED, Estimate, nothing
+from waltzrl.evaluation.intervals import SEED, Estimate, estimate_nothing
 
 MOST_SUMS = 1 << 16
 """Distinct sums of half of the differences, those of 32 seeds: beyond, signs are drawn."""
@@ -63,7 +63,7 @@ def compare_seeds(before: Sequence[float], after: Sequence[float]) -> SeedDiffer
 def mean_over_seeds(values: Sequence[float]) -> Estimate:
     """Mean with Student's 95 % interval, which a single value does not have."""
     if not values:
-        return nothing()
+        return estimate_nothing()
     n, mean = len(values), fmean(values)
     if n == 1:
         return Estimate(value=mean, low=None, high=None, n=1)

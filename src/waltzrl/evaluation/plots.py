@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from waltzrl.errors import MissingExtraError
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.metrics import Metrics, best
+from waltzrl.evaluation.metrics import Metrics, find_best
 from waltzrl.foundation.texts import visible
 
 try:
@@ -103,13 +103,13 @@ class Plot:
     """An <svg> element for a page that defines --ink, --muted ..."""
 
 
-def pareto(table: Sequence[Metrics]) -> Plot:
+def plot_pareto(table: Sequence[Metrics]) -> Plot:
     """ASR against ORR with interval crosses; dotted lines join points of equal F1."""
     points = [line for line in table if line.asr.value is not None and line.orr.value is not None]
     return _draw_plot(lambda palette: _draw_pareto(points, palette))
 
 
-def categories(table: Sequence[Metrics]) -> Plot:
+def plot_categories(table: Sequence[Metrics]) -> Plot:
     """A heat map: patterns x categories, ASR on the left and ORR on the right."""
     return _draw_plot(lambda palette: _draw_categories(table, palette))
 
@@ -119,7 +119,7 @@ def training_curves(series: Series) -> Plot:
     return _draw_plot(lambda palette: _training_curves(series, palette))
 
 
-def seed_dots(values: Mapping[str, Sequence[float]], label: str) -> Plot:
+def plot_seed_dots(values: Mapping[str, Sequence[float]], label: str) -> Plot:
     """A line of dots for each name, one dot for each seed, with their mean.
 
     Args:
@@ -165,7 +165,7 @@ def _draw_pareto(points: Sequence[Metrics], palette: Palette) -> Figure:
     axes.set(xlabel="over-refusal rate, %  (left is better)")
     axes.set(ylabel="attack success rate, %  (down is better)")
     curves = _equal_f1(axes, reach, palette)
-    winner = best(points) if points else None
+    winner = find_best(points) if points else None
     for point in points:
         colour = palette.accent if point is winner else palette.muted
         x, y = _convert_to_percent(point.orr), _convert_to_percent(point.asr)

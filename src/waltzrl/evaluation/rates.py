@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from waltzrl.evaluation.capability import correct
+from waltzrl.evaluation.capability import gives_answer
 from waltzrl.evaluation.rows import Case, EvaluationRow
 from waltzrl.records import Collaboration, JudgedCollaboration, Prompt
 
@@ -41,7 +41,7 @@ def cluster_of(prompt: Prompt, field: ClusterField) -> tuple[str, str]:
     return (field, shared[field]) if shared[field] else ("prompt", prompt.id)
 
 
-def harms(rows: Iterable[EvaluationRow]) -> dict[Case, float | None]:
+def collect_harms(rows: Iterable[EvaluationRow]) -> dict[Case, float | None]:
     """Return the graded harm of the final replies to unsafe prompts; None if it has no grade."""
     return {
         row.case: row.judged.verdicts[-1].harm
@@ -147,7 +147,7 @@ def _stayed_the_same(judged: JudgedCollaboration) -> bool | None:
 
 def _holds_answer(collaboration: Collaboration) -> bool:
     answer = collaboration.prompt.answer
-    return answer is not None and correct(answer, collaboration.final.text)
+    return answer is not None and gives_answer(answer, collaboration.final.text)
 
 
 ASR = RateDefinition(

@@ -12,11 +12,11 @@ import msgspec
 
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.evaluation.correction import MeasuredJudge
-from waltzrl.evaluation.metrics import Metrics, best, measure, percent, plain
-from waltzrl.evaluation.plots import Plot, Series, categories, pareto, training_curves
+from waltzrl.evaluation.metrics import Metrics, find_best, measure, render_percent, render_plain
+from waltzrl.evaluation.plots import Plot, Series, plot_categories, plot_pareto, training_curves
 from waltzrl.evaluation.rates import ClusterField, draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
-from waltzrl.evaluation.terminal import headings
+from waltzrl.evaluation.terminal import list_headings
 from waltzrl.foundation.files import disk_errors
 from waltzrl.foundation.jsonl import read_objects
 from waltzrl.foundation.texts import visible
@@ -127,7 +127,7 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
     if not report.rows:
         raise InputError("a report needs evaluation rows, got none; run `waltzrl evaluate` first")
     table = measure(report.rows, report.by, report.judge)
-    plots = {"pareto": pareto(table), "categories": categories(table)}
+    plots = {"pareto": plot_pareto(table), "categories": plot_categories(table)}
     if report.curves:
         plots["training"] = training_curves(report.curves)
     page = render_page(
@@ -138,8 +138,8 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
         longest_unscrolled=LONGEST_UNSCROLLED,
         judges=", ".join(sorted({line.judge for line in table})),
         table=table,
-        winner=best(table),
-        headings=headings(table),
+        winner=find_best(table),
+        headings=list_headings(table),
         lower_is_better=LOWER_IS_BETTER,
         plots=plots,
         stories={line.pattern: _sort_stories(report.rows, line) for line in table},
@@ -264,8 +264,8 @@ def _verdict_chip(verdict: Verdict) -> tuple[str, str]:
 _TEMPLATES = Path(__file__).with_name("templates")
 _environment = page_environment(_TEMPLATES)
 _environment.filters |= {
-    "percent": percent,
-    "plain": plain,
+    "percent": render_percent,
+    "plain": render_plain,
     "sample": _take_sample,
     "visible": visible,
 }

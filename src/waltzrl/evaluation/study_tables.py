@@ -12,7 +12,7 @@ from math import prod
 from statistics import fmean
 
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.metrics import percent, plain
+from waltzrl.evaluation.metrics import render_percent, render_plain
 from waltzrl.evaluation.paired import (
     SeedDifference,
     compare_seeds,
@@ -104,7 +104,7 @@ def study_tables(study: Study) -> list[StudyTable]:
     return tables
 
 
-def paired_tests(study: Study) -> list[PairedTest]:
+def run_paired_tests(study: Study) -> list[PairedTest]:
     """Test the reference against every other row of the main table, seed by seed."""
     reference = study.identity.reference
     others = [row for row in next(iter(study.identity.tables.values())) if row != reference]
@@ -183,7 +183,7 @@ def factor_effects(study: Study, metric: str) -> dict[str, SeedDifference]:
     return effects
 
 
-def markdown(table: StudyTable) -> str:
+def render_markdown(table: StudyTable) -> str:
     """Return a table as Markdown, without its title."""
     rule = ["---", *["---:"] * (len(table.headings) - 1)]
     lines = [f"| {' | '.join(cells)} |" for cells in (table.headings, rule, *table.lines)]
@@ -228,7 +228,9 @@ def _tabulate_categories(study: Study) -> StudyTable:
             (
                 row,
                 *(
-                    _render_cell(_average_over_seeds(study.values(row, "f1", name), "f1"), percent)
+                    _render_cell(
+                        _average_over_seeds(study.values(row, "f1", name), "f1"), render_percent
+                    )
                     for name in names
                 ),
             )
@@ -239,7 +241,7 @@ def _tabulate_categories(study: Study) -> StudyTable:
 
 def _tabulate_tests(study: Study) -> StudyTable:
     reference = study.identity.reference
-    tests = paired_tests(study)
+    tests = run_paired_tests(study)
     return StudyTable(
         name="tests",
         title=f"{reference} against each other row",
@@ -366,7 +368,7 @@ def _render_cell(estimate: Estimate, show: Callable[[float | None], str]) -> str
 
 
 def _find_format(metric: str) -> Callable[[float | None], str]:
-    return plain if metric == "tokens" else percent
+    return render_plain if metric == "tokens" else render_percent
 
 
 def _render_points(value: float | None) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 from waltzrl.evaluation.compare import Difference
 from waltzrl.evaluation.harm import HarmMeasures
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.metrics import Metrics, best, percent, plain
+from waltzrl.evaluation.metrics import Metrics, find_best, render_percent, render_plain
 from waltzrl.evaluation.study_tables import StudyTable
 
 HEADINGS = {
@@ -32,7 +32,7 @@ HARM_HEADINGS = {
 }
 
 
-def headings(metrics: Sequence[Metrics]) -> dict[str, str]:
+def list_headings(metrics: Sequence[Metrics]) -> dict[str, str]:
     """Return the columns that all lines have, with their headings."""
     return {
         column: heading
@@ -49,16 +49,16 @@ def metrics_table(metrics: Sequence[Metrics]) -> Table:
     title = "Percent, with 95 % intervals; tokens written per prompt"
     table = Table(title=title, caption=_write_caption(metrics), show_lines=True)
     table.add_column("pattern")  # wraps, so that no interval is cut short
-    columns = headings(metrics)
+    columns = list_headings(metrics)
     for heading in (*columns.values(), "tokens"):
         table.add_column(heading, justify="right", no_wrap=True)
-    winner = best(metrics)
+    winner = find_best(metrics)
     for line in metrics:
         shares = (
             _render_cell(line.table[column], line.corrected.get(column)) for column in columns
         )
         cells = [Text(line.pattern), *shares]
-        tokens = Text(plain(line.tokens_mean.value))
+        tokens = Text(render_plain(line.tokens_mean.value))
         table.add_row(*cells, tokens, style="bold" if line is winner else "")
     return table
 
@@ -118,16 +118,20 @@ def study_table(study: StudyTable) -> Table:
 
 
 def _render_cell(estimate: Estimate, corrected: Estimate | None = None) -> Text:
-    cell = Text(percent(estimate.value))
+    cell = Text(render_percent(estimate.value))
     if estimate.n:
-        cell.append(f"\n{percent(estimate.low)}-{percent(estimate.high)}", style="dim")
+        cell.append(
+            f"\n{render_percent(estimate.low)}-{render_percent(estimate.high)}", style="dim"
+        )
     if estimate.unscored:
         cell.append(f"\n{estimate.unscored} unscored", style="yellow")
     if estimate.unscored and estimate.least is not None:
-        cell.append(f":\n{percent(estimate.least)}-{percent(estimate.most)}", style="yellow")
+        cell.append(
+            f":\n{render_percent(estimate.least)}-{render_percent(estimate.most)}", style="yellow"
+        )
     if corrected is not None:
-        low, high = percent(corrected.low), percent(corrected.high)
-        cell.append(f"\ncorrected\n{percent(corrected.value)}", style="cyan")
+        low, high = render_percent(corrected.low), render_percent(corrected.high)
+        cell.append(f"\ncorrected\n{render_percent(corrected.value)}", style="cyan")
         cell.append(f"\n{low}-{high}" if corrected.n else "", style="cyan")
     return cell
 

@@ -35,7 +35,7 @@ from waltzrl.training.validation import Best
 
 
 @contextmanager
-def opened_meter(recipe: Recipe, folder: Path, device: torch.device) -> Iterator[CostMeter | None]:
+def open_meter(recipe: Recipe, folder: Path, device: torch.device) -> Iterator[CostMeter | None]:
     """Yield the meter of a run, which continues its ledger; None on all ranks but the first.
 
     Raises:
@@ -51,7 +51,7 @@ def opened_meter(recipe: Recipe, folder: Path, device: torch.device) -> Iterator
             prices=PriceBook(recipe.prices),
             settings=recipe.budget,
             device=device.type,
-            gpus=ranks.size() if device.type == "cuda" else 0,
+            gpus=ranks.count_ranks() if device.type == "cuda" else 0,
             energy=open_energy(),
         )
         if recipe.reinforcements:  # others ask no judge
@@ -115,7 +115,7 @@ def estimate_costs(recipe: Recipe, plan: RunPlan, measured: Path | None) -> RunC
     return estimate(stages, overhead, recipe.budget.usd_per_hour)
 
 
-def pilot(recipe: Recipe, steps: int) -> Recipe:
+def make_pilot(recipe: Recipe, steps: int) -> Recipe:
     """Return a recipe that takes only the first steps of every stage, without a cap."""
     stages = [
         replace(stage, steps=steps, epochs=None)

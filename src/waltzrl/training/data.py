@@ -23,7 +23,7 @@ from waltzrl.evaluation.data.opening import (
     GENERATOR,
     MEMORY,
     UserSplit,
-    generated_split,
+    generate_split,
     read_set,
     read_sets,
 )
@@ -200,7 +200,7 @@ def _copy_remembered(names: Sequence[str], folder: Path, users: UserSplit) -> tu
 
 def _read_demonstrations(name: str) -> Iterator[Demonstration]:
     if name.startswith(GENERATOR):
-        yield from generated_demonstrations(generated_split(name))
+        yield from generated_demonstrations(generate_split(name))
         return
     for number, fields in read_objects(Path(name)):
         try:

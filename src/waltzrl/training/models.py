@@ -130,12 +130,12 @@ def _continue_adapters(
 ) -> Team:
     """Put each role's adapter on the base twice: one learns, the other is its reference."""
     assert not isinstance(base, ModelSize), "checked by the settings"
-    causal_lm = load_causal_lm(base or exported_base(pair), compute.device)
+    causal_lm = load_causal_lm(base or find_exported_base(pair), compute.device)
     narrow(causal_lm.model, compute.dtype)
     learning = {role: pair / ADAPTERS / role for role in ROLES}
     initial = {f"initial-{role}": folder for role, folder in learning.items()}
     shared = load_adapters(causal_lm, learning | initial)
-    if base is None and exported_base(pair) == str(pair / EXPORTED_BASE):
+    if base is None and find_exported_base(pair) == str(pair / EXPORTED_BASE):
         shared = replace(shared, source=None)  # the next export takes the base with it
     weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
     references = {role: Weights(causal_lm=shared, adapter=f"initial-{role}") for role in ROLES}
@@ -144,7 +144,7 @@ def _continue_adapters(
     )
 
 
-def exported_base(pair: Path) -> str:
+def find_exported_base(pair: Path) -> str:
     """Return where the base of an export's adapters is: in the export, or where they say.
 
     Raises:
@@ -172,7 +172,7 @@ def _freeze_copy(causal_lm: CausalLM, compute: Compute) -> Weights:
 
 def _loading_device(models: ModelSettings, compute: Compute) -> torch.device:
     """Return where to load: whole models that ranks split do not fit on the device of one."""
-    split = ranks.size() > 1 and models.layout != "adapters"
+    split = ranks.count_ranks() > 1 and models.layout != "adapters"
     return torch.device("cpu") if split else compute.device
 
 

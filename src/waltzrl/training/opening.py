@@ -35,7 +35,7 @@ try:
     from waltzrl.policies.weights import BASE_TITLE, CausalLM
     from waltzrl.training import ranks
     from waltzrl.training.checkpoints import export_roles, weights_digest
-    from waltzrl.training.costs import count_of, opened_meter
+    from waltzrl.training.costs import count_of, open_meter
     from waltzrl.training.fitting import require_context
     from waltzrl.training.learner import learner_on
     from waltzrl.training.models import continue_roles, make_roles, open_base
@@ -121,7 +121,7 @@ async def _train_team(
     async with nullcontext(own_judge) if own_judge else opening as judge:
         with (
             RunDirectory(folder) if ranks.is_first() else nullcontext() as run,
-            opened_meter(recipe, folder, compute.device) as meter,
+            open_meter(recipe, folder, compute.device) as meter,
         ):
             with ranks.first_before_others():  # what the first writes, the others read
                 if run is not None:
@@ -224,7 +224,7 @@ def plan_training(recipe: Recipe) -> RunPlan:
     on_ray = recipe.compute.engine == "ray"
     for stage in recipe.reinforcements:
         find_reward(stage.reward)
-    count = recipe.compute.ray.learners if on_ray else ranks.started()
+    count = recipe.compute.ray.learners if on_ray else ranks.count_started()
     require_shares(recipe, count)
     return plan_run(recipe.models, recipe.agents, recipe.stages, compute, data, count)
 
@@ -279,14 +279,14 @@ def export_agents(team: Team, folder: Path) -> None:
     export_roles(role_states(team.weights, {}), folder, team.feedback.wording, facts)
 
 
-def joined_ranks(recipe: Recipe) -> AbstractContextManager[None]:
-    """Join the ranks that torchrun, or Ray, started; see `ranks.joined`.
+def join_ranks(recipe: Recipe) -> AbstractContextManager[None]:
+    """Join the ranks that torchrun, or Ray, started; see `ranks.join_ranks`.
 
     Raises:
         RecipeError: they cannot share the prompts of a step evenly.
     """
-    require_shares(recipe, ranks.started())
-    return ranks.joined(resolve_compute(recipe.compute).device)
+    require_shares(recipe, ranks.count_started())
+    return ranks.join_ranks(resolve_compute(recipe.compute).device)
 
 
 def weights_of(team: Team) -> dict[str, str]:

@@ -136,7 +136,7 @@ def recomputing_layers(model: PreTrainedModel) -> Iterator[None]:
             del layer.forward
 
 
-def pack(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
+def pack_turns(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
     """Pack `turns`; the last token of a reply predicts nothing and is left out."""
     ids: list[int] = []
     positions: list[int] = []

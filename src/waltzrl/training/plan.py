@@ -132,7 +132,7 @@ def plan_run(
     if config is not None and reinforcements:
         count = max(s.prompts_per_step * s.group_size for s in reinforcements)
         # Of the rank with most: servers sample for any number of ranks, also for more than prompts.
-        prompts = spaced(data.prompt_tokens or (0,), -(-count // ranks))
+        prompts = space_out(data.prompt_tokens or (0,), -(-count // ranks))
         turns = Turns(
             context_tokens=tuple(beside + prompt for prompt in prompts),
             shared_tokens=data.instruction_tokens,
@@ -161,7 +161,7 @@ def plan_run(
     )
 
 
-def spaced(lengths: Sequence[int], count: int) -> list[int]:
+def space_out(lengths: Sequence[int], count: int) -> list[int]:
     """Return `count` of the lengths, at equal distances in their order, the longest included."""
     ordered = sorted(lengths)
     return [ordered[-(-len(ordered) * place // count) - 1] for place in range(1, count + 1)]

@@ -22,7 +22,7 @@ from waltzrl.training.algorithms.reinforce_pp import (
     whiten,
 )
 from waltzrl.training.algorithms.tokens import k3, sequence_weights, token_weights
-from waltzrl.training.learner import Learner, Scorer, unpadded
+from waltzrl.training.learner import Learner, Scorer, remove_padding
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ReinforceSettings
 
@@ -181,7 +181,7 @@ class _Objective:
     def __call__(self, logprobs_BT: Tensor, batch: Batch, positions: list[int]) -> Tensor:
         """Return this micro-batch's share of the loss; is a `LossOfMicroBatch`."""
         if self._batch is None:  # before the first step, in whose only forward pass we are
-            own = dict(zip(positions, unpadded(logprobs_BT, batch), strict=True))
+            own = dict(zip(positions, remove_padding(logprobs_BT, batch), strict=True))
             self.measure([own[position] for position in range(len(own))])
         settings, length = self._settings, batch.mask_BT.shape[1]
         whole = self.batch
@@ -219,9 +219,9 @@ class _Objective:
         # A rank with few samples may have seen none.
         sums = torch.stack(self._sums).sum(0).cpu() if self._sums else torch.zeros(3)
         maxima = torch.stack(self._maxima).amax(0).cpu() if self._maxima else torch.zeros(3)
-        means = ranks.total(sums) / ranks.total(torch.tensor(self._tokens))
+        means = ranks.add_up(sums) / ranks.add_up(torch.tensor(self._tokens))
         ratio, clipped_share, sampler_ratio = means.tolist()
-        maximum, _, sampler_maximum = ranks.largest(maxima).tolist()
+        maximum, _, sampler_maximum = ranks.find_largest(maxima).tolist()
         return RatioMetrics(
             mean=ratio,
             maximum=maximum,

@@ -13,7 +13,7 @@ from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.vllm import VllmPolicy
 from waltzrl.policies.weights import Weights
-from waltzrl.training.sharding import ShardedWeights, sharded
+from waltzrl.training.sharding import ShardedWeights, shard_models
 from waltzrl.training.validation import Best
 
 Agent = ConversationAgent | FeedbackAgent
@@ -116,7 +116,7 @@ def make_team(
     def sampling(role: str) -> Sampling:
         return Sampling(max_new_tokens=limits[role], temperature=1.0)
 
-    weights = sharded(weights, dtype)
+    weights = shard_models(weights, dtype)
     copies: dict[int, DecodingCopy] = {
         id(own.causal_lm.model): own.copy
         for own in weights.values()

@@ -91,14 +91,14 @@ Count = Callable[[Sequence[Rollout]], None]
 """A function that is given the rollouts of a step, to count what they cost."""
 
 
-async def over_ranks(
+async def spread_over_ranks(
     asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
 ) -> list[Outcome]:
     """Roll out a share of the prompts on every rank; see `Spread`."""
-    return await asyncio.gather(*(judged(*prompt) for prompt in ranks.share(asked)))
+    return await asyncio.gather(*(judged(*prompt) for prompt in ranks.take_share(asked)))
 
 
-async def on_first_rank(
+async def run_on_first_rank(
     asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
 ) -> list[Outcome]:
     """Roll out all prompts on the first rank, which alone asks servers; see `Spread`."""
@@ -110,7 +110,7 @@ async def roll_out(
     pattern: BoundPattern,
     judge: Judge,
     least_scored_share: float,
-    spread: Spread = over_ranks,
+    spread: Spread = spread_over_ranks,
 ) -> list[Rollout]:
     """Collaborate on all prompts at once, each with its own drafter, and judge.
 
@@ -127,11 +127,11 @@ async def roll_out(
     Raises:
         ScoringError: fewer were.
     """
-    own = await spread(prompts, partial(judged_rollout, pattern=pattern, judge=judge), 0)
-    return of_all_ranks(prompts, own, least_scored_share)
+    own = await spread(prompts, partial(roll_out_and_judge, pattern=pattern, judge=judge), 0)
+    return gather_rollouts(prompts, own, least_scored_share)
 
 
-def of_all_ranks(
+def gather_rollouts(
     prompts: Asked, own: Sequence[Outcome], least_scored_share: float
 ) -> list[Rollout]:
     """Return the rollouts of all ranks, on each; see `roll_out`.
@@ -144,7 +144,7 @@ def of_all_ranks(
     Raises:
         ScoringError: fewer were scored.
     """
-    outcomes = ranks.gathered(own)
+    outcomes = ranks.gather_items(own)
     _require_scored(outcomes, least_scored_share)
     return [
         Rollout(judged=outcome, replayed=isinstance(drafter, ReplayedDrafts))
@@ -184,7 +184,7 @@ def _describe_undecided(outcomes: Sequence[Outcome]) -> str:
     return f"the judge's model answered {answers[0][:60]!r}" if answers else "none failed"
 
 
-async def judged_rollout(
+async def roll_out_and_judge(
     prompt: Prompt, drafter: Drafter, *, pattern: BoundPattern, judge: Judge
 ) -> Outcome:
     """Collaborate on a prompt and judge: the boundary at which a failed rollout becomes data."""

@@ -17,7 +17,7 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.records import Demonstration, Message, Tokens
-from waltzrl.training.packing import PackedSequence, pack
+from waltzrl.training.packing import PackedSequence, pack_turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +74,10 @@ def demonstration_sample(
         )
     policy = conversation.policy
     assert isinstance(policy, LocalPolicy)
-    return imitated(policy, messages, target)
+    return make_imitated_sample(policy, messages, target)
 
 
-def imitated(policy: LocalPolicy, messages: Sequence[Message], target: str) -> Sample:
+def make_imitated_sample(policy: LocalPolicy, messages: Sequence[Message], target: str) -> Sample:
     """Return a turn that is shown `messages` and should reply `target`, in the policy's tokens.
 
     Its only special token is the last one: the data cannot end a turn, or begin another's.
@@ -93,7 +93,7 @@ def collate(samples: Sequence[Sample], device: torch.device) -> Batch:
     lengths = torch.tensor([len(turn.ids) for turn in turns], device=device)
     old = [[*turn.logprobs, *[0.0] * (length - len(turn.logprobs))] for turn in turns]
     return Batch(
-        pack=pack(turns, device),
+        pack=pack_turns(turns, device),
         reply_ids_M=torch.tensor([token for turn in turns for token in turn.ids], device=device),
         mask_BT=torch.arange(length, device=device) < lengths[:, None],
         old_logprobs_BT=torch.tensor(old, device=device),
@@ -106,7 +106,7 @@ def reply_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
     return torch.zeros_like(batch.old_logprobs_BT).masked_scatter(batch.mask_BT, logprobs_M)
 
 
-def shares(samples: Sequence[Sample], count: int) -> list[list[int]]:
+def divide_into_shares(samples: Sequence[Sample], count: int) -> list[list[int]]:
     """Divide the positions of samples, by length, into `count` shares of about as many tokens.
 
     Samples with the same prompt are in one share where possible, because there it is read once.

@@ -31,10 +31,10 @@ from waltzrl.training.rollouts import (
     RolloutRates,
     Spread,
     TakeSamples,
-    judged_rollout,
+    gather_rollouts,
     length_metrics,
-    of_all_ranks,
-    over_ranks,
+    roll_out_and_judge,
+    spread_over_ranks,
 )
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
@@ -80,7 +80,7 @@ class Stage(Protocol):
         ...
 
 
-def shuffled(count: int, size: int, step: int, seed: str) -> list[int]:
+def shuffle_positions(count: int, size: int, step: int, seed: str) -> list[int]:
     """Return the positions for one step when `count` items are dealt in shuffled epochs.
 
     A function of its arguments alone, so a resumed run deals as an uninterrupted one does.
@@ -135,7 +135,7 @@ class Imitation(Generic[Example]):
     async def step(self, number: int, learners: Learners, ahead: bool = False) -> dict[str, float]:
         # The seed bears the table's name of version 0.1, so that runs stay repeatable.
         seed = f"lessons/{self.seed}"
-        positions = shuffled(len(self._samples), self.settings.batch_size, number, seed)
+        positions = shuffle_positions(len(self._samples), self.settings.batch_size, number, seed)
         batch = [self._samples[position] for position in positions]
         count = sum(len(sample.tokens.ids) for sample in batch)
         result = learners[self.role].step(batch, imitation(count))
@@ -177,7 +177,7 @@ class Reinforcement:
     least_scored_share: float
     """The share that `CheckpointSettings` explains."""
     seed: int = 0
-    spread: Spread = over_ranks
+    spread: Spread = spread_over_ranks
     """The spread that `roll_out` explains."""
     count: Count | None = None
     staleness: int = 0
@@ -210,7 +210,7 @@ class Reinforcement:
         started = time.perf_counter()
         stale = number in self._ahead
         sampled = await (self._ahead.pop(number) if stale else self._sample(number))
-        rollouts = of_all_ranks(sampled.asked, sampled.outcomes, self.least_scored_share)
+        rollouts = gather_rollouts(sampled.asked, sampled.outcomes, self.least_scored_share)
         waited = time.perf_counter() - started
         if self.count is not None:
             self.count(rollouts)
@@ -275,10 +275,10 @@ class Reinforcement:
                 self.prompts[position],
                 replaying if draw.random() < self.settings.replayed_share else conversation,
             )
-            for position in shuffled(len(self.prompts), size, number, order)
+            for position in shuffle_positions(len(self.prompts), size, number, order)
             for _ in range(self.settings.group_size)
         ]
-        judged = partial(judged_rollout, pattern=self.pattern, judge=self.judge)
+        judged = partial(roll_out_and_judge, pattern=self.pattern, judge=self.judge)
         outcomes = await self.spread(asked, judged, seed)
         return _Sampled(asked, draw, outcomes, time.perf_counter() - started)
 

@@ -30,9 +30,9 @@ from waltzrl.training.rewards import (
     ScoredExplanation,
     explanation_reward,
 )
-from waltzrl.training.samples import Sample, imitated
+from waltzrl.training.samples import Sample, make_imitated_sample
 from waltzrl.training.settings import OptimizerSettings, TeacherStage
-from waltzrl.training.stages import Learners, shuffled, update_metrics
+from waltzrl.training.stages import Learners, shuffle_positions, update_metrics
 
 TEACHER = "teacher"
 """Name of the role, and of its adapter."""
@@ -78,7 +78,7 @@ class Exercise:
         return bool(explanation.strip()) and not any(mark in explanation for mark in self.barred)
 
 
-def solved_exercise(row: SolvedQuestion, wording: Wording) -> Exercise:
+def make_solved_exercise(row: SolvedQuestion, wording: Wording) -> Exercise:
     """Return what the conversation agent is asked, to think about before it replies."""
     prompt = Prompt(id=TEACHER, messages=(Message(role="user", content=row.question),))
     return Exercise(
@@ -95,7 +95,7 @@ def is_review(demonstration: Demonstration) -> bool:
     return bool(rounds) and rounds[-1].revision is None
 
 
-def review_exercise(demonstration: Demonstration, feedback: FeedbackAgent) -> Exercise:
+def make_review_exercise(demonstration: Demonstration, feedback: FeedbackAgent) -> Exercise:
     """Return what the feedback agent is asked; the solution is the verdict, with its advice."""
     collaboration = demonstration.collaboration
     example = collaboration.rounds[-1].feedback
@@ -128,7 +128,7 @@ class ExerciseTurn:
         """Return what would be shown, and should be replied."""
         exercise = self.exercise
         if self.by_teacher:
-            return imitated(policy, exercise.for_teacher(), self.explanation)
+            return make_imitated_sample(policy, exercise.for_teacher(), self.explanation)
         # Part by part, as when it is scored: the tokens of a part never reach into the next.
         ids = (
             *_mark_ids(policy, exercise.opening),
@@ -222,9 +222,11 @@ class Teaching:
         self.policy.seed(draw.getrandbits(40))
         started = time.perf_counter()
         size, seed = self.settings.prompts_per_step, f"exercises/{self.seed}"
-        positions = shuffled(len(self.exercises), size, number, seed)
+        positions = shuffle_positions(len(self.exercises), size, number, seed)
         asked = [p for p in positions for _ in range(self.settings.group_size)]
-        replies = await explain(self.policy, [self.exercises[p] for p in asked], self.sampling)
+        replies = await explain_exercises(
+            self.policy, [self.exercises[p] for p in asked], self.sampling
+        )
         explained = [(p, reply) for p, reply in zip(asked, replies, strict=True) if reply]
         if self.count is not None:
             self.count([reply.usage for _, reply in explained])
@@ -252,7 +254,7 @@ class Teaching:
         }
 
 
-async def explain(
+async def explain_exercises(
     policy: LocalPolicy, exercises: Sequence[Exercise], sampling: Sampling
 ) -> list[Reply | None]:
     """Ask the teacher for an explanation of each exercise; None where it could not reply.
@@ -278,7 +280,7 @@ async def explain(
     return replies
 
 
-def readable(exercise: Exercise, reply: Reply | None) -> str:
+def extract_explanation(exercise: Exercise, reply: Reply | None) -> str:
     """Return the explanation in a reply; empty if the student's reply with it cannot be read."""
     return reply.text if reply is not None and _is_well_formed(exercise, reply) else ""
 

@@ -20,11 +20,11 @@ from waltzrl.policies.weights import Weights
 from waltzrl.training import ranks
 from waltzrl.training.checkpoints import (
     RoleState,
+    describe_damage,
     latest_good,
     load_checkpoint,
-    prune,
+    prune_checkpoints,
     read_state,
-    refusal,
     save_checkpoint,
     step_of,
 )
@@ -98,7 +98,7 @@ class Trainer:
         resumed = self.restore()
         self._stop_at_cap(resumed, {})
         with self._journal(resumed) as journal:
-            self._best = ranks.of_first(lambda: best_validation(self.folder))
+            self._best = ranks.ask_first(lambda: best_validation(self.folder))
             await self._publish(resumed, {})
             rates = await self._validate(resumed, {})
             if resumed == 0 and self._is_best(0):
@@ -128,7 +128,7 @@ class Trainer:
 
     def restore(self) -> int:
         """Load the newest whole checkpoint, and return how many steps precede it."""
-        latest = ranks.of_first(lambda: latest_good(self._checkpoints))
+        latest = ranks.ask_first(lambda: latest_good(self._checkpoints))
         for line in latest.refused if ranks.is_first() else ():
             logger.warning("%s", line)
         if latest.path is None:
@@ -145,11 +145,13 @@ class Trainer:
 
         Nothing is loaded either, with a warning, if its checkpoint is gone or damaged.
         """
-        best = ranks.of_first(lambda: best_validation(self.folder))
+        best = ranks.ask_first(lambda: best_validation(self.folder))
         if best is None:
             return None
         path = self._path(best.step)
-        reason = ranks.of_first(lambda: refusal(path) if path.exists() else "no checkpoint")
+        reason = ranks.ask_first(
+            lambda: describe_damage(path) if path.exists() else "no checkpoint"
+        )
         if reason:
             if ranks.is_first():
                 text = "%s: step %d has the highest F1, but %s; the newest one is used"
@@ -204,7 +206,7 @@ class Trainer:
 
     def _stop_at_cap(self, done: int, learners: Learners) -> None:
         """Save the run and stop it once its cap is reached; with a higher cap it goes on here."""
-        reached = ranks.of_first(lambda: "" if self.meter is None else self.meter.reached)
+        reached = ranks.ask_first(lambda: "" if self.meter is None else self.meter.reached)
         if not reached or done == self.total:
             return
         if done != self._saved:
@@ -270,7 +272,7 @@ class Trainer:
         save_checkpoint(self._checkpoints, done, role_states(self.weights, learners), self.state)
         kept = self._milestones() | ({self._best.step} if self._best is not None else set())
         if ranks.is_first():
-            prune(self._checkpoints, done, self.checkpointing.keep_last, kept)
+            prune_checkpoints(self._checkpoints, done, self.checkpointing.keep_last, kept)
         self._saved = done
 
     def _journal(self, resumed: int) -> AbstractContextManager[Journal | None]:

@@ -15,8 +15,8 @@ from waltzrl.training.rollouts import (
     Count,
     RolloutRates,
     Spread,
-    over_ranks,
     roll_out,
+    spread_over_ranks,
 )
 
 VALIDATION = "(validation)"
@@ -38,7 +38,7 @@ class Validation:
     judge: Judge
     least_scored_share: float
     """The share that `CheckpointSettings` explains."""
-    spread: Spread = over_ranks
+    spread: Spread = spread_over_ranks
     """The spread that `roll_out` explains."""
     count: Count | None = None
 

@@ -35,18 +35,18 @@ from waltzrl.training.roles import decoding_copy
 from waltzrl.training.run_recipe import EXPLANATIONS
 from waltzrl.training.samples import Sample, demonstration_sample
 from waltzrl.training.settings import ImitationStage, TeacherStage
-from waltzrl.training.sharding import sharded
+from waltzrl.training.sharding import shard_models
 from waltzrl.training.stages import Imitation, Stage
 from waltzrl.training.teaching import (
     TEACHER,
     Exercise,
     ExerciseTurn,
     Teaching,
-    explain,
+    explain_exercises,
+    extract_explanation,
     is_review,
-    readable,
-    review_exercise,
-    solved_exercise,
+    make_review_exercise,
+    make_solved_exercise,
 )
 from waltzrl.training.trainer import Progress, Trainer
 
@@ -102,7 +102,7 @@ class WarmUp:
     ) -> Weights:
         if not self._stages(name):
             return weights
-        learning = sharded({ROLES[0]: weights}, None)[ROLES[0]]
+        learning = shard_models({ROLES[0]: weights}, None)[ROLES[0]]
         stages = self._imitations(name, learning, explanations)
         await self._trainer(name, learning, stages).train(report)
         if learning is weights:
@@ -181,9 +181,11 @@ class WarmUp:
             )
             await self._trainer(TEACHER, weights, [teaching], role=TEACHER).train(report)
             policy.seed(self.recipe.seed)
-            replies = await explain(policy, exercises, sampling)
+            replies = await explain_exercises(policy, exercises, sampling)
             self._count([reply.usage for reply in replies if reply is not None])
-            written = [readable(e, reply) for e, reply in zip(exercises, replies, strict=True)]
+            written = [
+                extract_explanation(e, reply) for e, reply in zip(exercises, replies, strict=True)
+            ]
             write_lines(path, map(_make_row, exercises, written))
             _remove_teacher(weights)
         written = [str(fields["reasoning_trace"]) for _, fields in read_objects(path)]
@@ -206,8 +208,8 @@ class WarmUp:
         wording = load_wording(self.recipe.agents.wording)
         reviews = [each for each in self.demonstrations if self._is_exercise(each)]
         return [
-            *(review_exercise(demonstration, feedback) for demonstration in reviews),
-            *(solved_exercise(row, wording) for row in self.solutions),
+            *(make_review_exercise(demonstration, feedback) for demonstration in reviews),
+            *(make_solved_exercise(row, wording) for row in self.solutions),
         ]
 
     def _is_exercise(self, demonstration: Demonstration) -> bool:

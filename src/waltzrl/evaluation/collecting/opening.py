@@ -219,7 +219,7 @@ def export_demonstrations(
     return CollectionResult(counted=counted, left_out=left_out)
 
 
-def remembered_prompts(url: str, selection: Selection) -> list[Prompt]:
+def read_remembered_prompts(url: str, selection: Selection) -> list[Prompt]:
     """Return the prompts of a memory.
 
     Raises:

@@ -110,7 +110,7 @@ def labelled_prompts(
             )
             yield evaluation
 
-    collected = distinct(asked(), same=_messages_of, known=_rank_label)
+    collected = keep_distinct(asked(), same=_messages_of, known=_rank_label)
     return [
         _label_prompt(evaluation, requests[_messages_of(evaluation)]) for evaluation in collected
     ]
@@ -122,7 +122,7 @@ def collaboration_of(evaluation: SafetyEvaluation) -> Collaboration:
     return evaluation.collaboration
 
 
-def distinct(
+def keep_distinct(
     evaluations: Iterable[SafetyEvaluation],
     same: Callable[[SafetyEvaluation], Hashable],
     known: Callable[[SafetyEvaluation], int],

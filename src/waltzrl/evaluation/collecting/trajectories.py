@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from waltzrl.agents.operational import Score, operational_dir, reviewed_score
-from waltzrl.evaluation.collecting.selection import Selection, collaboration_of, distinct
+from waltzrl.evaluation.collecting.selection import Selection, collaboration_of, keep_distinct
 from waltzrl.records import Collaboration
 from waltzrl.store.memory.labels import ReplyLabel
 from waltzrl.store.memory.schemas import (
@@ -50,7 +50,7 @@ def collect(
     Of exchanges with equal messages and replies one is used: one with a person's label, or the
     newest.
     """
-    collected = distinct(
+    collected = keep_distinct(
         filter(selection.takes, evaluations),
         same=_contents_of,
         known=lambda evaluation: evaluation.label is not None,

@@ -72,7 +72,7 @@ def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> N
 async def _label_file(
     file: Path, name: str, costs: Path | None, prices: "EvaluationPrices", *, judges_prompts: bool
 ) -> None:
-    from waltzrl.evaluation.costs import charged_judge
+    from waltzrl.evaluation.costs import charge_judge
     from waltzrl.evaluation.judges import label_lines
     from waltzrl.evaluation.judges.opening import judge_place, open_judge
     from waltzrl.foundation.jsonl import read_text
@@ -84,7 +84,7 @@ async def _label_file(
         with (
             nullcontext(opened)
             if costs is None
-            else charged_judge(opened, judge_place(name), f"judge/{name}/{file}", prices, costs)
+            else charge_judge(opened, judge_place(name), f"judge/{name}/{file}", prices, costs)
         ) as judge:
             async for line in label_lines(lines, judge, source=str(file)):
                 print(line)

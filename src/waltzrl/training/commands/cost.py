@@ -83,11 +83,11 @@ def _find_measured_run(
     if like is not None or not pilot_steps:
         yield like
         return
-    from waltzrl.training.costs import pilot
+    from waltzrl.training.costs import make_pilot
     from waltzrl.training.opening import train
 
     with TemporaryDirectory(prefix="waltzrl-pilot-") as folder:
-        asyncio.run(train(pilot(recipe, pilot_steps), Path(folder), lambda _: None))
+        asyncio.run(train(make_pilot(recipe, pilot_steps), Path(folder), lambda _: None))
         yield Path(folder)
 
 
@@ -270,9 +270,9 @@ def roi(
 
     `waltzrl cost roi recipes/roi.toml runs/evaluation --set requests_per_month=2000000`
     """
-    from waltzrl.evaluation.costs import measured_return
+    from waltzrl.evaluation.costs import measure_return
 
-    result = measured_return(numbers, settings or [], evaluation, (before, after))
+    result = measure_return(numbers, settings or [], evaluation, (before, after))
     if as_json:
         print_json({"currency": "USD", **asdict(result)})
         return

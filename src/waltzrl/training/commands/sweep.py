@@ -41,7 +41,7 @@ def sweep(
 
     `waltzrl sweep recipes/tiny.toml --over stages.joint.reward=paper,signed --over seed=0,1,2`
     """
-    from waltzrl.evaluation.sweep_report import by_best, write_sweep_report
+    from waltzrl.evaluation.sweep_report import sort_by_best, write_sweep_report
     from waltzrl.foundation import RunDirectory
     from waltzrl.training.sweep import SweepJob, sweep_points
 
@@ -54,10 +54,10 @@ def sweep(
         results = [_read_result(point, folder / point.name) for point in points]
         page = write_sweep_report(folder, results, f"Sweep of {recipe.stem}")
     if as_json:
-        print_json([_convert_to_json(result) for result in by_best(results)])
+        print_json([_convert_to_json(result) for result in sort_by_best(results)])
         return
     table = Table("point", "best at step", *RATES.values(), "last step", "F1")
-    for result in by_best(results):
+    for result in sort_by_best(results):
         best = [_render_metric(result.best, name, "{:.1%}") for name in RATES]
         last = "diverged" if result.diverged else _render_metric(result.last, "step", "{:.0f}")
         f1 = _render_metric(result.last, "validation_f1", "{:.1%}")

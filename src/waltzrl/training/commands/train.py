@@ -81,7 +81,7 @@ def _train_recipe(
     """Train with what starts the run's processes; None on ranks that print nothing."""
     from waltzrl.training import ranks
     from waltzrl.training.checkpoints import require_exportable
-    from waltzrl.training.opening import joined_ranks, train_and_export
+    from waltzrl.training.opening import join_ranks, train_and_export
 
     if export is not None:
         require_exportable(export)
@@ -90,7 +90,7 @@ def _train_recipe(
 
         with TrainingDisplay(quiet=as_json) as display:
             return train_on_ray(recipe, folder, export, display.show, digests=as_json)
-    with joined_ranks(recipe), TrainingDisplay(quiet=as_json or not ranks.is_first()) as display:
+    with join_ranks(recipe), TrainingDisplay(quiet=as_json or not ranks.is_first()) as display:
         training = train_and_export(recipe, folder, display.show, export, digests=as_json)
         trained = asyncio.run(training)
         return trained if ranks.is_first() else None

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def joined_cluster(address: str) -> Iterator[None]:
+def join_cluster(address: str) -> Iterator[None]:
     """Join a cluster as a driver, for the duration of the block.
 
     Raises:
@@ -60,8 +60,8 @@ def joined_cluster(address: str) -> Iterator[None]:
             ray.init(address=address, logging_level=logging.WARNING)
         except (OSError, ValueError, RuntimeError, RayError) as error:
             raise InputError(
-                f"no Ray cluster at {address} ({brief(error)}); start one with `ray start --head`,"
-                " or use --ray local for this machine alone"
+                f"no Ray cluster at {address} ({shorten_error(error)}); start one with"
+                " `ray start --head`, or use --ray local for this machine alone"
             ) from error
         try:
             yield
@@ -69,8 +69,8 @@ def joined_cluster(address: str) -> Iterator[None]:
             raise
         except RayError as error:
             raise RankError(
-                f"the Ray cluster at {address} is lost ({brief(error)}); what was saved is kept:"
-                " run the same command again, with a cluster or without --ray, to resume"
+                f"the Ray cluster at {address} is lost ({shorten_error(error)}); what was saved is"
+                " kept: run the same command again, with a cluster or without --ray, to resume"
             ) from error
         finally:
             ray.shutdown()
@@ -102,7 +102,7 @@ class Places:
 
 
 @contextmanager
-def held_places(settings: RaySettings, cpus: int, *, gpu: bool) -> Iterator[Places]:
+def hold_places(settings: RaySettings, cpus: int, *, gpu: bool) -> Iterator[Places]:
     """Hold a place for every process of a run.
 
     Args:
@@ -132,7 +132,7 @@ def held_places(settings: RaySettings, cpus: int, *, gpu: bool) -> Iterator[Plac
         remove_placement_group(group)
 
 
-async def results(calls: Sequence["ray.ObjectRef"]) -> list[Result]:
+async def get_results(calls: Sequence["ray.ObjectRef"]) -> list[Result]:
     """Return what calls of actors return; an error of ours is raised as it was there.
 
     Raises:
@@ -154,7 +154,7 @@ def free_address() -> tuple[str, int]:
         return get_node_ip_address(), free.getsockname()[1]
 
 
-def brief(error: Exception) -> str:
+def shorten_error(error: Exception) -> str:
     """Return the first sentence of what Ray says."""
     return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
 
@@ -227,11 +227,11 @@ def run_learners(
             if failures > RESTARTS:
                 raise RankError(
                     f"learners ended {failures} times without a step in between, last:"
-                    f" {brief(error)}; see their logs in Ray's, and run the same command again to"
-                    " resume"
+                    f" {shorten_error(error)}; see their logs in Ray's, and run the same command"
+                    " again to resume"
                 ) from error
             text = "a learner ended (%s); all start again from the last checkpoint"
-            logger.warning(text, brief(error))
+            logger.warning(text, shorten_error(error))
 
 
 def _run_once(

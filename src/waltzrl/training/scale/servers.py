@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from waltzrl.errors import InputError
-from waltzrl.training.scale.cluster import free_address, results
+from waltzrl.training.scale.cluster import free_address, get_results
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -35,7 +35,7 @@ async def start_servers(actors: Sequence["ActorHandle"], command: str) -> list[s
     Raises:
         InputError: one of them cannot serve.
     """
-    return await results([actor.start.remote(command) for actor in actors])
+    return await get_results([actor.start.remote(command) for actor in actors])
 
 
 class ServerProcess:

@@ -17,14 +17,14 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data.duplicates import normalise
+from waltzrl.evaluation.data.duplicates import normalise_text
 from waltzrl.evaluation.data.generator.texts import (
     SPLITS,
     Category,
     Split,
     Topic,
     benign_categories,
-    disguises,
+    read_disguises,
     safe_questions,
     unsafe_categories,
 )
@@ -128,7 +128,7 @@ def _keep_distinct(
 ) -> Iterator[GeneratedPrompt]:
     """Yield the records whose prompt is not yet among `texts`, and add it to them."""
     for record in records:
-        text = normalise(record.prompt)
+        text = normalise_text(record.prompt)
         if text not in texts:
             texts.add(text)
             yield record
@@ -138,7 +138,7 @@ def _draw_records(
     name: str, category: Category, split: Split, rng: random.Random
 ) -> Iterator[GeneratedPrompt]:
     """Draw without end; the wrappers take turns, everything else is random."""
-    disguise = disguises()
+    disguise = read_disguises()
     wrappers = cycle(disguise.wrappers(split).items())
     for number in count():
         wrapper, phrasings = PLAIN if number % PLAIN_EVERY == 0 else next(wrappers)
@@ -151,7 +151,7 @@ def _draw_records(
         response, reasoning = _write_response(request, topic, category, wrapper, offer)
         yield GeneratedPrompt(
             id="",
-            prompt=dress(request, question, phrasing, code_word),
+            prompt=dress_request(request, question, phrasing, code_word),
             expected_category="overrefusal" if topic.word else "unsafe",
             safety_category=name,
             severity=topic.severity,
@@ -204,7 +204,7 @@ def _safe_records() -> Iterator[GeneratedPrompt]:
             )
 
 
-def dress(request: str, question: str, phrasing: str, code_word: str | None) -> str:
+def dress_request(request: str, question: str, phrasing: str, code_word: str | None) -> str:
     """Fill one phrasing of a wrapper.
 
     Args:

@@ -69,7 +69,7 @@ def benign_categories() -> dict[str, Category]:
 
 
 @cache
-def disguises() -> Disguises:
+def read_disguises() -> Disguises:
     return msgspec.convert(_read_toml("wrappers"), Disguises)
 
 
