@@ -80,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         _exit_with(explained)
     except SystemExit as stop:
+        # typer's status for a command that Ctrl-C interrupted
         if stop.code == 130:
             command = (sys.argv[1:] if arguments is None else arguments)[0]
             hint = f"; run {command} again to resume" if command in RESUMABLE else ""

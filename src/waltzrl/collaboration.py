@@ -125,6 +125,7 @@ async def guarded(
     """
     collaboration = await collaborate(prompt, drafter, reviewer, max_rounds=max_rounds)
     rounds = collaboration.rounds
+    # Nobody has reviewed the last reply: a draft for which no round was allowed, or a revision.
     if not rounds or rounds[-1].revision is not None:
         feedback = await reviewer.review(prompt, collaboration.final)
         rounds = (*rounds, Round(feedback=feedback))

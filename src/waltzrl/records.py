@@ -467,6 +467,7 @@ def _upgrade_replies(value: object) -> object:
         read, written = upgraded.pop("prompt_tokens", 0), upgraded.pop("reply_tokens")
         if read or written:
             upgraded["usage"] = {"input_tokens": read, "output_tokens": written}
+        # Version 0.1 did not mark canned refusals, but no policy writes this text in no time.
         elif upgraded["text"] == CANNED_BY_0_1 and not upgraded.get("milliseconds"):
             upgraded["origin"] = "canned"
     return upgraded

@@ -49,6 +49,7 @@ def draw_totals(clusters: Mapping[Cells, float], width: int, prior: float) -> It
     """
     weights: dict[Cells, float] = dict(clusters)
     cells = len(next(iter(clusters)))
+    # Tables that stand side by side each get prior clusters of their own.
     for start in range(0, cells, width) if prior else ():
         sizes = {each: sum(each[start : start + width]) for each in clusters}
         present = sum(times for each, times in clusters.items() if sizes[each])

@@ -32,6 +32,7 @@ def interval(bad: int, n: int, alpha: float) -> ConfidenceInterval:
     def inside(rate: float) -> bool:
         return log_likelihood(bad, n, rate) > least
 
+    # No outcome contradicts a rate of 0 where none is bad, or of 1 where all are.
     low = 0.0 if bad == 0 else _bisect_edge(inside, bad / n, 0.0)
     high = 1.0 if bad == n else _bisect_edge(inside, bad / n, 1.0)
     return ConfidenceInterval(low, high)

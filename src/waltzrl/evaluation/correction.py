@@ -95,6 +95,7 @@ def corrected_rates(
     """
     rng = Random(SEED)
     draws: dict[str, list[float]] = {"asr": [], "orr": [], "f1": []}
+    # ASR and ORR of one draw come from the same clusters, and so F1 may be computed from them.
     for unsafe, safe, refused, answered in draw_totals(clusters, 2, 0.5) if clusters else ():
         if asr.n:
             drawn = _Shares.drawn(judge.asr, rng)

@@ -105,6 +105,7 @@ def draw_prompts(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
         prompts: of a set.
         most: that are returned.
     """
+    # Reversed, so that of several prompts with one request the first stays.
     distinct = {prompt.request: prompt for prompt in reversed(prompts) if prompt.label}
     hashed = sorted(distinct, key=lambda text: hashlib.sha256(text.encode()).hexdigest())
     return [distinct[text] for text in hashed[:most]]

@@ -83,6 +83,7 @@ def sign_test(differences: Sequence[float]) -> float:
     if None in halves:
         rng = Random(SEED)
         draws = (sum(d if rng.random() < 0.5 else -d for d in moved) for _ in range(SIGN_DRAWS))
+        # The observed signs count as one of the draws, so that p is never 0.
         return (1 + sum(abs(draw) >= reached for draw in draws)) / (1 + SIGN_DRAWS)
     first, second = (half for half in halves if half is not None)
     sums = sorted(second)
@@ -109,11 +110,13 @@ def joint_sign_tests(differences: Sequence[Sequence[float]]) -> list[float]:
     Args:
         differences: [C, S] of each comparison, by seed; 0 where it lacks the seed.
     """
+    # Scaled to one length: otherwise the largest differences alone would make the maximum.
     lengths = [sqrt(fsum(value * value for value in row)) or 1.0 for row in differences]
     scaled = [
         [value / length for value in row] for row, length in zip(differences, lengths, strict=True)
     ]
     reached = [abs(fsum(row)) - 1e-9 for row in scaled]  # rounding must not lose a tie
+    # Ascending: `largest` is then over this comparison and all that are less extreme.
     order = sorted(range(len(scaled)), key=reached.__getitem__)
     seeds = len(scaled[0]) if scaled else 0
     exact = seeds <= EXACT_SEEDS
@@ -125,6 +128,7 @@ def joint_sign_tests(differences: Sequence[Sequence[float]]) -> list[float]:
             extreme[place] += largest >= reached[place]
     total = 2**seeds if exact else SIGN_DRAWS
     adjusted, least = [0.0] * len(scaled), 0.0
+    # A less extreme comparison never gets a smaller p than a more extreme one.
     for place in reversed(order):
         p_value = extreme[place] / total if exact else (1 + extreme[place]) / (1 + total)
         adjusted[place] = least = max(least, p_value)
@@ -161,6 +165,7 @@ def _sign_sums(sizes: Sequence[float]) -> Counter[float] | None:
 
 def _t_test(differences: Sequence[float]) -> float:
     mean, spread = fmean(differences), stdev(differences)
+    # Equal differences leave no doubt, whatever their number.
     if not spread:
         return 0.0 if mean else 1.0
     t = abs(mean) / (spread / sqrt(len(differences)))

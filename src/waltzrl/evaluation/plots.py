@@ -132,6 +132,7 @@ def plot_seed_dots(values: Mapping[str, Sequence[float]], label: str) -> Plot:
 def _draw_plot(paint: Callable[[Palette], Figure]) -> Plot:
     with mpl.rc_context(STYLE):
         png, svg = io.BytesIO(), io.StringIO()
+        # Painted twice, because colours are fixed in a figure: once for files, once for pages.
         paint(LIGHT).savefig(png, format="png", dpi=150, facecolor="white")
         paint(THEMED).savefig(svg, format="svg", transparent=True, metadata=NO_METADATA)
     picture = svg.getvalue()
@@ -196,6 +197,7 @@ def _equal_f1(axes: Axes, reach: float, palette: Palette) -> dict[str, Curve]:
     for level in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
         orrs = [reach / 100 * step / 60 for step in range(61)]
         safe = [
+            # F1 = 2 s (1 - orr) / (s + 1 - orr), solved for s, the share of safe replies
             (orr, level * (1 - orr) / (2 * (1 - orr) - level))
             for orr in orrs
             if 2 * (1 - orr) > level
@@ -219,6 +221,7 @@ class _Lettering:
 
     def size(self, text: str, style: dict[str, str | int]) -> Bbox:
         """Return how large a text would be."""
+        # Only a text in a figure has a size.
         drawn = self.figure.text(0, 0, text, style)
         size: Bbox = drawn.get_window_extent()
         drawn.remove()
@@ -362,6 +365,7 @@ def _draw_categories(table: Sequence[Metrics], palette: Palette) -> Figure:
     left.set_yticks(
         [row + 0.5 for row in range(len(table))], [_shorten_name(line.pattern) for line in table]
     )
+    # Downwards: the first pattern stands on top.
     left.set_ylim(len(table), 0)
     return figure
 
@@ -392,6 +396,7 @@ def _training_curves(series: Series, palette: Palette) -> Figure:
     lines = [line for run in series.values() for line in run]
     shown = [key for key in CURVES if any(key in line for line in lines)] or ["reward"]
     across = min(3, len(shown))
+    # rounded up
     down = -(-len(shown) // across)
     figure = Figure(figsize=(3.4 * across, 2.5 * down + 0.4), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False).ravel()

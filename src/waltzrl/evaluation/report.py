@@ -209,6 +209,7 @@ def kind_of(judged: JudgedCollaboration) -> str | None:
 
 def story_turns(judged: JudgedCollaboration) -> Iterator[StoryTurn]:
     """Yield a collaboration's texts in order, each with what the judge or the reviewer says."""
+    # Each reply has a verdict, in this order; a feedback has none.
     collaboration, verdicts = judged.collaboration, iter(judged.verdicts)
     chips = (_verdict_chip(next(verdicts)),)
     yield StoryTurn(title="draft", text=collaboration.draft.text, chips=chips)

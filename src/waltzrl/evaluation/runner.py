@@ -150,6 +150,7 @@ async def rescore(folder: Path, judge: Judge, into: Path, concurrency: int) -> l
             chunk = rows[start : start + concurrency]
             fresh += await asyncio.gather(*(_rejudge_row(row, judge) for row in chunk))
         _require_decided(fresh)
+        # Only now: a judge that decides nothing must not replace earlier verdicts.
         write_rows(into, fresh)
     return fresh
 
@@ -236,6 +237,7 @@ async def _as_they_finish(
             keep(await finished)
     finally:
         for task in tasks:
+            # After an error the others must not go on asking policies.
             task.cancel()
 
 

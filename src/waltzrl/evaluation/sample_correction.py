@@ -214,6 +214,7 @@ def observed_limit(limit: float, bad: int, n: int, sample: LabelledSample) -> fl
     if not n or not sample.labels or sample.lacks(bad, n):
         return limit
     precision, misses = sample.precision(DOUBT / 3).low, sample.misses(DOUBT / 3).low
+    # The judge's calls may then tell nothing of the true rate, and any number of them is allowed.
     if precision <= misses:
         return 1.0
     return min(max((limit - misses) / (precision - misses), 0.0), 1.0)
@@ -244,6 +245,7 @@ class _Outcomes(NamedTuple):
         rest = self.n - pull
         root = sqrt(max(rest * rest + 4 * pull * self.bad, 0.0))
         if rest > 0:
+            # The same root in a form that subtracts no numbers of about the same size.
             return min(2 * self.bad / (rest + root), 1.0)
         return min((root - rest) / (2 * pull), 1.0) if pull else 0.5
 
@@ -275,6 +277,7 @@ def _bound_rate(strata: _Strata, side: int, doubt: float) -> float:
     bound = 1.0 if side > 0 else 0.0
     within, beyond = WEIGHTS
     for _ in range(HALVINGS):
+        # Halved on a logarithmic scale, because the weights span many powers of ten.
         middle = (within + beyond) / 2
         shares = _pull_shares(strata, side * 10.0**middle)
         likelihoods = [
@@ -292,6 +295,7 @@ def _pull_shares(strata: _Strata, pull: float) -> tuple[float, float, float]:
     """Return the shares that maximise the log-likelihood plus `pull` times the rate."""
     called, precision, misses = (stratum.share(0.0) for stratum in strata)
     for _ in range(STEPS):
+        # Each share is pulled while the others are held, until they settle.
         precision = strata[1].share(pull * called)
         misses = strata[2].share(pull * (1 - called))
         called = strata[0].share(pull * (precision - misses))

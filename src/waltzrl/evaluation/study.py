@@ -156,6 +156,7 @@ def write_seed(folder: Path, results: SeedResults) -> None:
     """
     lines = [results.prompts, *results.rows.values()]
     text = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    # Without a time in its header, equal results are equal bytes.
     write_bytes(seed_file(folder, results.prompts.seed), gzip.compress(text, mtime=0))
 
 

@@ -80,7 +80,7 @@ class Latest(NamedTuple):
     """The newest checkpoint that is whole."""
 
     path: Path | None
-    """The newest checkpoint that is whole; None when there is none."""
+    """Folder of the checkpoint; None when there is none."""
     refused: tuple[str, ...]
     """One line for each newer checkpoint that is damaged, naming the file and the damage."""
 

@@ -106,6 +106,7 @@ def estimate_costs(recipe: Recipe, plan: RunPlan, measured: Path | None) -> RunC
             name=stage.name,
             steps=stage_plan.steps,
             measured=charges.get(stage.name, ()),
+            # The cost of a step grows with its turns, which may be others than in the measured run.
             scale=_count_turns(stage) / turns.get(stage.name, _count_turns(stage)),
             most_tokens=stage_plan.most_tokens,
         )

@@ -82,6 +82,7 @@ def validation_prompts(data: DataSettings) -> list[Prompt]:
     """
     read = read_sets(data.validation)
     count = min(len(read), data.validation_limit)
+    # At equal distances: a limit would else leave out the sets that are named last.
     prompts = [read[position * len(read) // count] for position in range(count)]
     labels = Counter(prompt.label for prompt in prompts)
     if data.validation and not (labels["unsafe"] and labels["benign"]):
@@ -154,6 +155,7 @@ def _without_unfit(
     remembered = [prompt for prompt in prompts if prompt.source == REMEMBERED]
     if not remembered:
         return list(prompts)
+    # The held-out prompts stand for `train`, so that the leaks name the remembered ones.
     touching = {leak.test.id for leak in leaks(held_out, remembered)}
     unlabelled = {p.id for p in remembered if need_labels and p.label is None} - touching
     for count, reason in (
@@ -191,6 +193,7 @@ def _copy_remembered(names: Sequence[str], folder: Path, users: UserSplit) -> tu
     for number, name in enumerate(names):
         path = folder / f"remembered-{users}-{number}.jsonl"
         if name.startswith(MEMORY) and not path.exists():
+            # Imported for memories alone, which need a database.
             from waltzrl.evaluation.collecting.opening import export_prompts
 
             export_prompts(name.removeprefix(MEMORY), path, Selection(users=users))

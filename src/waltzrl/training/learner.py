@@ -202,6 +202,7 @@ class Learner:
         parts = []
         for batch, positions in self.scorer.micro_batches(samples):
             with self.scorer.logprobs(batch) as logprobs_BT:
+                # A rank that has run out of samples still takes part in the backward pass.
                 part = (
                     loss_of(logprobs_BT, batch, positions) if positions else 0 * logprobs_BT.sum()
                 )

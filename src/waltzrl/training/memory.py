@@ -82,6 +82,7 @@ def _with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
     text = fewer.get_text_config()
     text.num_hidden_layers = layers
     if getattr(text, "layer_types", None):
+        # repeated, because the model may have fewer than are asked for
         text.layer_types = (text.layer_types * layers)[:layers]
     return fewer
 

@@ -90,6 +90,7 @@ def make_roles(
         weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
         references = dict.fromkeys(ROLES, Weights(causal_lm=shared, adapter=initial))
         return make_team(weights, references, wording, agents.limits, compute.dtype)
+    # One copy for both roles, because both start from the same weights.
     references = dict.fromkeys(ROLES, _freeze_copy(base, compute))
     if models.layout == "one-model":
         weights = dict.fromkeys(ROLES, Weights(causal_lm=base))
@@ -201,6 +202,7 @@ def open_base(
         with whole_folder(created) as unfinished:
             fresh.model.save_pretrained(unfinished)
             fresh.tokenizer.save_pretrained(unfinished)
+    # Loaded also where it was just made: a resumed run starts from the same weights.
     return replace(load_causal_lm(str(created), device), source=None)
 
 

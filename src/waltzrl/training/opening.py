@@ -237,6 +237,7 @@ def open_run(folder: Path) -> Team:
     """
     recipe = read_run_recipe(folder)
     team, warmed_up = open_team(recipe, folder, resolve_compute(recipe.compute))
+    # A run of imitation alone trains the base; there are no later checkpoints of the roles.
     if warmed_up and recipe.imitations and not recipe.reinforcements:
         return team
     trainer = Trainer(team.weights, [], folder, recipe.checkpointing)

@@ -103,6 +103,7 @@ def _compute_logprobs(
     """
     decoder = model.base_model
     given = type(out)(**{**out, "last_hidden_state": hidden_ME[None]})
+    # An attribute of the instance hides the method of its class until it is deleted.
     decoder.forward = lambda *_, **__: given
     try:
         logits: Tensor = model(inputs_embeds=hidden_ME[None], use_cache=False).logits
@@ -154,6 +155,7 @@ def pack_turns(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
     first = len(shared)
     rests = {prompt_ids: append(prompt_ids[first:], first) for prompt_ids in distinct}
     replies = [(rests[t.prompt_ids], append(t.ids[:-1], len(t.prompt_ids))) for t in turns]
+    # The prompt's last token predicts the first of the reply.
     before = [place for rest, reply in replies for place in (rest[-1], *reply)]
     starting = [(shared, shared)] if shared else []
     reading = [(rest, (*shared, *rest)) for rest in rests.values()]
@@ -186,8 +188,10 @@ class AttentionBlock:
         self._keys_RC, real_RC = _pad_rows([keys for _, keys in rows], positions_N)
         longest = self._queries_RQ.shape[1]
         real = [r * longest + q for r, (queries, _) in enumerate(rows) for q in range(len(queries))]
+        # Where the queries are among the flattened rows, without the padding.
         self._real = positions_N.new_tensor(real)
         back_RQC = positions_N[self._queries_RQ][:, :, None] - positions_N[self._keys_RC][:, None]
+        # Padding counts as a key that comes later, which no query sees.
         self._back_RQC = back_RQC.masked_fill_(~real_RC[:, None], -1)
         self._biases: dict[int | None, Tensor] = {}
 
@@ -212,6 +216,7 @@ class AttentionBlock:
 
     def _bias(self, dtype: torch.dtype, groups: int, window: int | None) -> Tensor:
         """Return [R, 1, groups * Q, C]: zero where a query may attend, minus infinity elsewhere."""
+        # All layers of one window share it.
         if window not in self._biases:
             hidden = self._back_RQC < 0
             if window is not None:

@@ -43,6 +43,7 @@ def join_ranks(device: torch.device) -> Iterator[None]:
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        # NCCL reduces what is on GPUs, gloo what is on the CPU.
         backend = "cpu:gloo,cuda:nccl"
     try:
         dist.init_process_group(backend, timeout=TIMEOUT)

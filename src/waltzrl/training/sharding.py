@@ -86,6 +86,7 @@ def shard_models(weights: Mapping[str, Weights], dtype: torch.dtype | None) -> d
 
 def _shard_weights(weights: Weights, dtype: torch.dtype | None) -> Weights:
     model = weights.causal_lm.model
+    # What an adapter learns is small: each rank keeps the model whole.
     if isinstance(model, PeftModel):
         return weights
     copy = None if dtype is None else GatheredCopy(model, dtype)
@@ -120,6 +121,7 @@ def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
     ]
     if ranks.count_ranks() == 1 or not gradients:
         return
+    # One exchange for all gradients, because each has a latency of its own.
     flat = ranks.add_up(torch.cat([gradient.flatten() for gradient in gradients]))
     sizes = [gradient.numel() for gradient in gradients]
     for gradient, summed in zip(gradients, torch.split(flat, sizes), strict=True):
@@ -160,6 +162,7 @@ def store_like(parameter: Tensor, value: Tensor) -> Tensor:
     if isinstance(parameter, DTensor):
         value = value.to(device=parameter.device, dtype=parameter.dtype)
         mesh, placements = parameter.device_mesh, parameter.placements
+        # None: every rank has the whole value already, and nothing is sent.
         return distribute_tensor(value, mesh, placements, src_data_rank=None)
     return torch.empty_like(parameter).copy_(value)
 

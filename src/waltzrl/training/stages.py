@@ -89,6 +89,7 @@ def shuffle_positions(count: int, size: int, step: int, seed: str) -> list[int]:
     return [_shuffle_epoch(count, f"{seed}/{epoch}")[within] for epoch, within in positions]
 
 
+# Asked for once for each position of a step, which may reach into the next epoch.
 @lru_cache(maxsize=4)
 def _shuffle_epoch(count: int, seed: str) -> list[int]:
     return random.Random(seed).sample(range(count), count)
@@ -96,6 +97,7 @@ def _shuffle_epoch(count: int, seed: str) -> list[int]:
 
 def worker_seed(seed: int, number: int) -> int:
     """Return the seed of the process `number` of those that sample for one step."""
+    # A step's seed has 40 bits: no two processes have the same, in whatever steps.
     return seed + (number << 40)
 
 
@@ -218,6 +220,7 @@ class Reinforcement:
         learn = partial(self._learn, rollouts, sampled.draw, learners, stale)
         overlaps = ahead and self.staleness > 0
         metrics |= await self._while_sampling(number + 1, learn) if overlaps else learn()
+        # A step that was sampled ahead waits for less than its rollouts took.
         metrics["time/rollout_seconds"] = max(waited, sampled.seconds)
         metrics["tokens/sampled"] = _count_sampled_tokens(rollouts)
         if self.staleness:
@@ -234,6 +237,7 @@ class Reinforcement:
         """
         self._ahead[following] = sampling = asyncio.create_task(self._sample(following))
         learning = ranks.in_thread(learn)
+        # Neither cancels the other, and what sampling raises stays in its task.
         updates, _ = await asyncio.gather(learning, sampling, return_exceptions=True)
         if isinstance(updates, BaseException):
             raise updates

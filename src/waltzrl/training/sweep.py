@@ -87,6 +87,7 @@ def _parse_choices(over: str) -> tuple[str, list[object]]:
     try:
         values: list[object] = tomllib.loads(f"values = [{text}]")["values"]
     except tomllib.TOMLDecodeError:
+        # Plain words need no quotation marks.
         values = [word.strip() for word in text.split(",")]
     if any(isinstance(value, dict) for value in values):
         raise RecipeError(f"--over {over}: tables cannot be swept; sweep their keys")

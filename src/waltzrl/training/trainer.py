@@ -101,6 +101,7 @@ class Trainer:
             self._best = ranks.ask_first(lambda: best_validation(self.folder))
             await self._publish(resumed, {})
             rates = await self._validate(resumed, {})
+            # If training only makes them worse, the weights at the start are exported.
             if resumed == 0 and self._is_best(0):
                 self._save(0, {})
             names = ", ".join(stage.name for stage in self.stages)
@@ -186,6 +187,7 @@ class Trainer:
         fill_copies(self.weights.values())
         with self._saved_on_outage(done, learners):
             rates = await self.validate()
+        # Of equal ones the latest, as `best_validation` takes it.
         if F1 in rates and (self._best is None or rates[F1] >= self._best.f1):
             self._best = Best(done, rates[F1])
         return rates | {"time/validation_seconds": time.perf_counter() - started}

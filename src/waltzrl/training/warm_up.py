@@ -180,6 +180,7 @@ class WarmUp:
                 count=self._count,
             )
             await self._trainer(TEACHER, weights, [teaching], role=TEACHER).train(report)
+            # A run that was stopped here explains alike when it resumes.
             policy.seed(self.recipe.seed)
             replies = await explain_exercises(policy, exercises, sampling)
             self._count([reply.usage for reply in replies if reply is not None])

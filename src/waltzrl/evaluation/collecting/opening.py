@@ -281,6 +281,7 @@ def _write_recorded(
     try:
         export(path, rows)
     except WaltzError:
+        # A file of before that the failed export left in place must still be reached.
         if not path.exists():
             withdraw_export(memory.store.engine, path)
         raise

@@ -140,8 +140,10 @@ def signature(shingle_set: frozenset[str]) -> tuple[int, ...]:
     return tuple(map(min, zip(*map(_hash_shingle, shingle_set), strict=True)))
 
 
+# The same words recur in many prompts.
 @lru_cache(maxsize=8192)
 def _hash_shingle(shingle: str) -> tuple[int, ...]:
+    # A prompt may hold lone surrogates, which plain UTF-8 refuses.
     digest = hashlib.shake_128(shingle.encode("utf-8", "surrogatepass")).digest(4 * HASHES)
     return struct.unpack(f"<{HASHES}I", digest)
 

@@ -43,6 +43,7 @@ class AnswerCache:
                 if not path.exists():
                     _create_cache(path)
             self._file = _open_cache(path)
+            # A crash may lose the last answers, which are asked again, but never damages the file.
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.execute(
                 "CREATE TABLE IF NOT EXISTS answers"

@@ -93,6 +93,7 @@ class JudgeModel:
             )
             raise PolicyError(self._failure, reason="judge changed")
         self._revision = answer.revision
+        # Once an answer could be read, -1, no number of unreadable ones stops the judge.
         if readable:
             self._unreadable = -1
         elif self._unreadable >= 0:

@@ -98,6 +98,7 @@ def _repeats_itself(words: Sequence[str]) -> bool:
         for earlier, later in zip(words, words[length:], strict=False):
             run = run + 1 if earlier == later else 0
             longest = max(longest, run)
+        # A run of words that equal those `length` before covers the first phrase too.
         covered = longest + length
         if covered >= LEAST_REPEATED * length and covered >= REPEATED_SHARE * len(words):
             return True
@@ -107,6 +108,7 @@ def _repeats_itself(words: Sequence[str]) -> bool:
 def _in_another_language(request: str, text: str) -> bool:
     """Whether the reply is, from its beginning on, in a language that no part of the request is."""
     letters = sum(character.isalpha() and not character.isascii() for character in text)
+    # Letters beside words, because some languages put no spaces between words.
     if _NAMES_A_LANGUAGE.search(request) or len(_find_words(text)) < LEAST_FOREIGN > letters:
         return False
     languages = {language_of(part) for part in (request, *_PART.findall(request))} - {""}

@@ -255,6 +255,7 @@ def _run_once(
     else:
         return result
     finally:
+        # Ranks that wait for a dead one would keep their places.
         for actor in actors:
             ray.kill(actor)
 
@@ -267,6 +268,7 @@ def _follow_first_rank(
     waiting = [step, *running]
     while waiting:
         (ready, *_), waiting = ray.wait(waiting)
+        # The failure of any rank is raised here, not only that of the first.
         result = ray.get(ready)
         if ready == step and result is not None:
             report(result)

@@ -99,6 +99,7 @@ class ServerProcess:
                 *words,
                 stdout=log,
                 stderr=STDOUT,
+                # a process group of its own, which `_end_group` ends as a whole
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )
