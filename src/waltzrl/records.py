@@ -19,12 +19,12 @@ Label = Literal["unsafe", "benign", "mixed"]
 Origin = Literal["policy", "given", "canned"]
 """The author of a reply: a policy, the caller who had it already, or we, by a fixed text."""
 Decision = Literal["draft", "revised", "refused"]
-"""What was returned: the draft as it was, a revision, or a canned refusal in its place."""
+"""The kind of reply returned: the draft as it was, a revision, or a canned refusal in its place."""
 Media = Literal["image", "audio", "video", "file", "other"]
 """Parts of a turn that are not text."""
 CallKind = Literal["function", "custom", "function_call"]
-"""How a chat spells a call: a function with arguments, a custom tool whose input is free text, or
-a function in the older field `function_call`, which has no id."""
+"""The way in which a chat spells a call: a function with arguments, a custom tool whose input is
+free text, or a function in the older field `function_call`, which has no id."""
 Arm = Literal["", "serving", "candidate", "shadow"]
 """The side of a release that answered; empty when none was under way. Nobody sees a shadow's
 reply."""
@@ -138,7 +138,7 @@ class Tokens:
     logprobs: tuple[float, ...]
     """[T] log-probability in nats of each id under the policy that sampled it."""
     version: str = ""
-    """What a server calls the weights that sampled it; empty where they are in this process."""
+    """The server's name for the weights that sampled it; empty where they are in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class Reply:
 
     text: str
     reasoning: str = ""
-    """What a reasoning model wrote before the text, where its server returns it."""
+    """Text that a reasoning model wrote before the reply, where its server returns it."""
     calls: tuple[ToolCall, ...] = ()
     """Tools it asks for, beside or instead of the text."""
     finish: Literal["stop", "length"] = "stop"
@@ -215,7 +215,8 @@ class Feedback:
     rules: tuple[str, ...] = ()
     """Names of the stage-1 rules that matched."""
     failure: str = ""
-    """Why no model reviewed the reply, such as `timeout`; empty when one did or none was asked."""
+    """The reason why no model reviewed the reply, such as `timeout`; empty when one did or none was
+    asked."""
 
     @property
     def asks_for_revision(self) -> bool:
@@ -387,7 +388,7 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     milliseconds: float = 0.0
     """Wall time of the choice."""
     usd: float | None = None
-    """What all its tokens cost; None when a price is unknown, or costs are not recorded."""
+    """The cost of all its tokens; None when a price is unknown, or costs are not recorded."""
     probe: bool = False
     """An operator's own check: it is audited and charged, but is no traffic. The memory, and all
     that is counted, judged or learned, leave it out."""
@@ -396,7 +397,7 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: Collaboration | None = None
     """What had been said when an error came or the client left; not kept in the memory."""
     sent: str = ""
-    """What of `unfinished` had been released to the client."""
+    """The part of `unfinished` that had been released to the client."""
 
     @property
     def said(self) -> Collaboration | None:

@@ -30,7 +30,7 @@ from waltzrl.evaluation.paired import mean_over_seeds, sign_test
 Cells = tuple[float, ...]
 """Cases of one cluster in each cell of a table, such as (yes, no); tables stand side by side."""
 Clusters = Counter[Cells]
-"""How many clusters have the same cells."""
+"""The number of clusters that have the same cells."""
 MANY = 100
 """Values whose mean is as good as normal."""
 

@@ -21,7 +21,7 @@ from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.sample_correction import JudgeError
 
 CELLS = ((True, True), (True, False), (False, True), (False, False))
-"""What happened before and after, in the order of the fields of `Pairs`."""
+"""Outcomes before and after, in the order of the fields of `Pairs`."""
 COMPARED = {
     "asr": rates.ASR,
     "orr": rates.ORR,

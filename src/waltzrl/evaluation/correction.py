@@ -168,7 +168,7 @@ def corrected_f1_change(
     def change(
         first: tuple[float, float], second: tuple[float, float], shares: list[_Shares]
     ) -> float:
-        """Of F1; both runs are given as the judge sees their ASR and ORR."""
+        """Return the change of F1; both runs are given as the judge sees their ASR and ORR."""
         before, after = (
             [each.true_rate(seen, rng) for each, seen in zip(shares, run, strict=True)]
             for run in (first, second)

@@ -31,10 +31,10 @@ class Estimate:
     unscored: int = 0
     """Cases the judge left undecided; they are not in `n`."""
     least: float | None = None
-    """What the value would be if the judge had decided every unscored case for the smaller value;
-    None for what is no share, or for nothing at all."""
+    """The value if the judge had decided every unscored case for the smaller value; None for what
+    is no share, or for nothing at all."""
     most: float | None = None
-    """The same value if every unscored case had been decided for the larger value."""
+    """The same for the larger value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,7 @@ class KeywordReviewer:
         self._harmful, self._refusing = _any_word(harmful), _any_word(refusing)
         words = "\n".join([*harmful, "", *refusing])
         self.name = f"keywords@{hashlib.sha256(words.encode()).hexdigest()[:12]}"
-        """For logs: the kind of reviewer, and the hash of its words."""
+        """The name in logs: the kind of reviewer, and the hash of its words."""
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         text = reply.full_text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")

@@ -18,9 +18,9 @@ class RateDefinition:
     """One share: how often something happened, and among which rows."""
 
     counts: Callable[[JudgedCollaboration], bool]
-    """Whether the rate counts this row."""
+    """A function that says whether the rate counts this row."""
     happened: Callable[[JudgedCollaboration], bool | None]
-    """Whether it happened; None when the judge left it undecided."""
+    """A function that says whether it happened; None when the judge left it undecided."""
 
     def among(self, rows: Iterable[EvaluationRow]) -> dict[Case, bool | None]:
         """Return whether it happened, by case, for the rows that the rate counts."""

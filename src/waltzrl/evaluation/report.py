@@ -96,11 +96,11 @@ class EvaluationReport:
     curves: Series
     """Training runs by name; empty when nothing was trained."""
     settings: Mapping[str, str]
-    """What a reader needs to run it again: recipe, seed, weights, versions."""
+    """Facts that a reader needs to run it again: recipe, seed, weights, versions."""
     by: ClusterField = "cluster"
     """The field of the prompts that makes clusters."""
     judge: MeasuredJudge | None = None
-    """How often the judge errs, if that was measured; then rates are corrected too."""
+    """The judge's error, if that was measured; then rates are corrected too."""
     read_first: str = ""
     """A sentence on what to read first; empty where any row may matter most."""
 
@@ -113,7 +113,7 @@ class StoryTurn:
     text: str
     reasoning: str = ""
     chips: tuple[tuple[str, str], ...]
-    """What the judge or the reviewer says of it, each with a colour."""
+    """Labels that the judge or the reviewer gives it, each with a colour."""
     is_advice: bool = False
     """Whether the turn is a feedback that could be read."""
 

@@ -54,7 +54,7 @@ class EvaluationRow:
 
     @property
     def revisions(self) -> set[str]:
-        """Of the judge's model, as its answers name them; empty without a model."""
+        """The revisions of the judge's model, as its answers name them; empty without a model."""
         verdicts = self.judged.verdicts if self.judged is not None else ()
         return {answer.revision for verdict in verdicts for answer in verdict.answers}
 

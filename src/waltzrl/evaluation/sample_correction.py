@@ -42,7 +42,7 @@ DOUBT = 0.05
 """Chance that an interval is ever wrong."""
 DO_NOT_FIT = "labels do not fit"
 WIDER = "wider for the judge's measured error"
-"""What `RateEstimate.note` may say."""
+"""A text that `RateEstimate.note` may say; so is `DO_NOT_FIT`."""
 FLAT = (1.0, 1.0)
 """The prior of the precision, which may be anything; the other shares are rare, as in `PRIOR`."""
 WEIGHTS = (-3.0, 9.0)
@@ -251,7 +251,7 @@ class _Outcomes(NamedTuple):
 
 
 _Strata = tuple[_Outcomes, _Outcomes, _Outcomes]
-"""What the judge calls bad; what people call bad of that, and of the rest."""
+"""Answers that the judge calls bad; of these, and of the rest, those that people call bad."""
 
 
 def _count_outcomes(bad: int, n: int, sample: LabelledSample, side: int) -> _Strata:

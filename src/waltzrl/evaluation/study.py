@@ -37,7 +37,7 @@ RATES: Mapping[str, RateDefinition] = {
     "label_accuracy": rates.LABEL_ACCURACY,
     "capability": rates.CAPABILITY,
 }
-"""What is kept of every prompt. The drafts' rates say what the feedback was worth."""
+"""The rates that are kept of every prompt. The drafts' rates say what the feedback was worth."""
 
 
 class TrainingCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class SeedPrompts(msgspec.Struct, frozen=True, kw_only=True):
     categories: list[str]
     """The category of each prompt."""
     clusters: list[str]
-    """What each prompt is about: prompts of one cluster are not independent."""
+    """The subject of each prompt: prompts of one cluster are not independent."""
 
 
 class SeedResults:
@@ -81,7 +81,7 @@ class SeedResults:
     def __init__(self, prompts: SeedPrompts, rows: Mapping[str, StudyRow] | None = None) -> None:
         self.prompts = prompts
         self.rows = dict(rows or {})
-        """By their names."""
+        """The rows, by their names."""
 
     def values(self, row: str, category: str | None = None) -> dict[str, float]:
         """Return every number of a row that its prompts allow: the rates, F1, tokens, harm.

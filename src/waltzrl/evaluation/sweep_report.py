@@ -20,12 +20,12 @@ class SweepResult:
     setting: str
     """Points of one setting differ in their seed only."""
     values: Mapping[str, object]
-    """What the point sets, by the keys of the recipe."""
+    """The values that the point sets, by the keys of the recipe."""
     run: Path
     curve: Sequence[Line]
     """All validations, in order; none if the run has not begun."""
     diverged: str
-    """Why training was stopped; empty if it was not."""
+    """The reason why training was stopped; empty if it was not."""
 
     @property
     def best(self) -> Line | None:

@@ -40,7 +40,7 @@ class RunJudge:
         self.name = judge.name
         self._judge, self._folder, self._most_bytes = judge, folder, most_bytes
         self._revision: str | None = None
-        """That all answers of the run are of; None until the first is kept."""
+        """The revision of all answers of the run; None until the first is kept."""
 
     async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
         """Label `reply` as the judge does.

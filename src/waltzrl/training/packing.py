@@ -51,7 +51,7 @@ class PackedSequence:
     before_M: Tensor
     """The position in the pack of the token before each reply token, turn by turn."""
     blocks: tuple["AttentionBlock", ...]
-    """Who attends to what: the start of all prompts, prompts, replies."""
+    """Queries with the keys that they attend to: the start of all prompts, prompts, replies."""
 
     def logprobs(
         self, model: PreTrainedModel, ids_M: Tensor, most_logits: int = MANY_LOGITS

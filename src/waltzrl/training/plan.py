@@ -289,7 +289,8 @@ class _Size:
     """Parameters of one adapter of rank 1 over all linear layers: the sum of their inputs and
     outputs."""
     together: int
-    """What sharded learners hold whole at a time: all but the layers, and two of these."""
+    """Parameters that sharded learners hold whole at a time: all but the layers, and two of
+    these."""
 
 
 def _count_parameters(config: PretrainedConfig) -> _Size:

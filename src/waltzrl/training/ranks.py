@@ -22,9 +22,9 @@ from waltzrl.errors import RankError
 Item = TypeVar("Item")
 
 TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for the others; longer than the rollouts of one may take."""
+"""The longest wait of a rank for the others; longer than the rollouts of one may take."""
 LOST = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", "Timed out")
-"""What torch's errors say when another rank has ended or does not answer."""
+"""Words in torch's errors when another rank has ended or does not answer."""
 
 
 @contextmanager

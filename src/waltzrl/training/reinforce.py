@@ -27,7 +27,7 @@ from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ReinforceSettings
 
 WEIGHTS = {"sequence": sequence_weights, "token": token_weights}
-"""What each token weighs, by the names of `algorithm.aggregation`."""
+"""Functions that weigh each token, by the names of `algorithm.aggregation`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class _RolloutBatch:
     too."""
     advantages_BT: Tensor
     weights_BT: Tensor
-    """What each token weighs in the loss; they add up to 1."""
+    """The weight of each token in the loss; all add up to 1."""
     advantage_sigma: float
     entropy: float
     kl: float | None

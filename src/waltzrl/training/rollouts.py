@@ -40,7 +40,7 @@ BoundPattern = Callable[[Prompt, Drafter], Awaitable[Collaboration]]
 Asked = Sequence[tuple[Prompt, Drafter]]
 """Prompts, each with who drafts."""
 Outcome = JudgedCollaboration | PolicyError
-"""What came of a prompt."""
+"""The outcome of a prompt: a judged collaboration, or why a policy could not reply."""
 
 
 class Spread(Protocol):
@@ -198,7 +198,7 @@ async def roll_out_and_judge(
 
 
 TakeSamples = Callable[[Sequence[Rollout], random.Random], list[Sample]]
-"""What one role learns from a step's rollouts; each role has a function of its own."""
+"""A function that takes what one role learns from a step's rollouts; each role has its own."""
 
 
 def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> list[Sample]:

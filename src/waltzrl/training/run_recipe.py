@@ -22,7 +22,7 @@ EXPLANATIONS = "explanations.jsonl"
 """File inside a run of what a teacher wrote, as rows with a question, a solution and a trace."""
 FREE = {"budget", "prices"}
 FREE_COMPUTE = {"rollouts", "engine", "ray"}
-"""What a run may go on with another of."""
+"""Settings that a run may go on with other values of."""
 
 Table = Mapping[str, object]
 

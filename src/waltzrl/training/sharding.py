@@ -63,7 +63,7 @@ class ShardedWeights(Weights):
     logprobs: ReplyLogprobs
     """Every forward pass is one of this module."""
     copy: GatheredCopy | None
-    """What decodes; None where nothing does."""
+    """The copy that decodes; None where nothing does."""
 
 
 def shard_models(weights: Mapping[str, Weights], dtype: torch.dtype | None) -> dict[str, Weights]:

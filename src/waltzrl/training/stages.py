@@ -174,7 +174,8 @@ class Reinforcement:
     judge: Judge
     pattern: BoundPattern
     samples: Mapping[str, TakeSamples]
-    """What each role that learns takes from the rollouts, in the order of their updates."""
+    """Functions that take what each role learns from the rollouts, in the order of their
+    updates."""
     algorithm: Algorithm
     least_scored_share: float
     """The share that `CheckpointSettings` explains."""
@@ -186,7 +187,7 @@ class Reinforcement:
     """The staleness that `ComputeSettings` explains; above 0 only where `spread` samples outside of
     this process."""
     _ahead: "dict[int, asyncio.Task[_Sampled]]" = field(default_factory=dict, init=False)
-    """What is sampled before its step, by the number of the step."""
+    """Samples that are taken before their step, by the number of the step."""
 
     @property
     def name(self) -> str:

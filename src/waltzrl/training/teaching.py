@@ -40,7 +40,7 @@ EXPLAIN = (
     "{question}\n\nSolution: {solution}\n\n"
     "Explain step by step how to get from the question to the solution."
 )
-"""What the teacher is shown in the place of the question."""
+"""The text that the teacher is shown in the place of the question."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,19 +53,19 @@ class Exercise:
     """
 
     messages: tuple[Message, ...]
-    """What the student is shown; the last one holds the question."""
+    """The turns that the student is shown; the last one holds the question."""
     solution: str
     """The solution as the teacher is shown it."""
     trace: str = ""
     """An explanation that the data has."""
     opening: str = OPENING
-    """What the student's reply begins with."""
+    """The beginning of the student's reply."""
     closing: str = CLOSING
-    """What stands between explanation and ending."""
+    """The text between explanation and ending."""
     ending: str
-    """What the student's reply ends with: the solution, in the student's format."""
+    """The end of the student's reply: the solution, in the student's format."""
     barred: tuple[str, ...] = ("<think>", "</think>")
-    """What would end an explanation early, so that the reply could not be read."""
+    """Texts that would end an explanation early, so that the reply could not be read."""
 
     def for_teacher(self) -> list[Message]:
         """Return what the teacher is shown."""

@@ -68,7 +68,7 @@ class Trainer:
     make_learner: Callable[[Weights, OptimizerSettings, int], Learner] = Learner
     """A function that makes a learner and binds how it computes."""
     state: dict[str, float] = field(default_factory=dict)
-    """What steps remember beyond weights and optimisers; every checkpoint holds it."""
+    """Numbers that steps remember beyond weights and optimisers; every checkpoint holds them."""
     validate: Callable[[], Awaitable[dict[str, float]]] | None = None
     """Measures the agents on prompts that no step learns from, such as `Validation`."""
     publish: Callable[[int, Sequence[str]], Awaitable[None]] | None = None

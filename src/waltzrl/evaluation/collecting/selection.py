@@ -20,7 +20,7 @@ REMEMBERED = "memory"
 """`Prompt.source` of prompts from a memory."""
 
 LeftOut = Literal["shadow", "unanswered", "without_consent", "of_other_users"]
-"""Why an exchange is not collected; the last one because its user is held out, or is not."""
+"""The reason why an exchange is not collected; the last is that its user is held out, or is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class PromptRow(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     label: Label | None
     label_source: Literal["person", "judge"] | None
-    """Who gave the label; None without one. Rules and the reviewer label no prompt."""
+    """The author of the label; None without one. Rules and the reviewer label no prompt."""
     category: str
     source: str = REMEMBERED
 
@@ -75,8 +75,8 @@ class PromptRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PromptSource = Literal["person", "judge", "disputed", "unclear", "only_reply", "nobody"]
-"""Who labels a prompt, or why it has no label: people differ about the request, cannot tell, or
-labelled the reply alone; or nobody labelled anything."""
+"""The author of a prompt's label, or the reason why it has none: people differ about the request,
+cannot tell, or labelled the reply alone; or nobody labelled anything."""
 
 
 class LabelledPrompt(NamedTuple):

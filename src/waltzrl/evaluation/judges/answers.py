@@ -16,7 +16,7 @@ from waltzrl.records import JudgeAnswer
 MOST_ANSWERS = 500_000
 """Answers that are kept, about 150 MB; the oldest make room for new ones."""
 TIMEOUT_SECONDS = 30.0
-"""How long to wait for another process that writes."""
+"""The longest wait for another process that writes."""
 
 
 class AnswerCache:

@@ -26,7 +26,7 @@ LONGEST_TEXT = 8_000
 MARKERS = re.compile(
     r"<\|[^<>|\n]{1,40}\|>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|<(?:bos|eos|pad)>"
 )
-"""How models spell their special tokens."""
+"""The spellings of models' special tokens."""
 
 Request: TypeAlias = tuple[Message, ...] | str
 """A conversation for the model's chat template, or a text to continue."""
@@ -69,7 +69,7 @@ class JudgeFormat:
     models: str = ""
     """A regular expression for the names of its models; empty for any chat model."""
     in_template: str = ""
-    """What the chat template of its models holds."""
+    """Text that the chat template of its models holds."""
     model_type: str = ""
     """The architecture of its models, as in config.json, where no chat template tells them."""
     harmful_only: bool = False

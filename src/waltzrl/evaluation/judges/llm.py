@@ -38,11 +38,11 @@ class JudgeModel:
         self.name = name
         self._policy, self._identity, self._answers = policy, identity, answers
         self._revision: str | None = None
-        """That gave the first answer; None before it."""
+        """The revision that gave the first answer; None before it."""
         self._unreadable = 0
-        """Answers so far, if none of them could be read."""
+        """Answers so far, if none of them could be read; -1 once one could."""
         self._failure = ""
-        """Why it is not asked any more."""
+        """The reason why it is not asked any more; empty while it is."""
 
     async def ask(self, question: Question, prompt: Prompt, reply: Reply) -> JudgeAnswer:
         """Return the model's answer, or the same as before.
@@ -93,8 +93,8 @@ class JudgeModel:
             )
             raise PolicyError(self._failure, reason="judge changed")
         self._revision = answer.revision
-        # Once an answer could be read, -1, no number of unreadable ones stops the judge.
         if readable:
+            # From here on no number of unreadable answers stops the judge.
             self._unreadable = -1
         elif self._unreadable >= 0:
             self._unreadable += 1

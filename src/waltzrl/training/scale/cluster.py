@@ -32,15 +32,15 @@ except ModuleNotFoundError as missing:
     raise MissingExtraError("compute.engine ray", "Ray", "ray") from missing
 
 DIED = (RayActorError, OutOfMemoryError, WorkerCrashedError)
-"""What Ray raises for a process, or its machine, that ended."""
+"""Errors that Ray raises for a process, or its machine, that ended."""
 Result = TypeVar("Result")
 Work = Callable[[Callable[[Progress], None]], Awaitable[Result]]
-"""What a rank does, given what it reports its steps to."""
+"""The work of a rank: a function of what it reports its steps to."""
 
 CONNECT_SECONDS = 10.0
-"""How long the head of a cluster may take to accept a connection."""
+"""The longest wait for the head of a cluster to accept a connection."""
 RESTARTS = 3
-"""How often a process that died is started again: a worker in all, learners without a step."""
+"""Times that a process that died is started again: a worker in all, learners without a step."""
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Places:
 
     group: PlacementGroup
     each: Mapping[str, float]
-    """What a process takes, such as {"CPU": 1}."""
+    """Resources that a process takes, such as {"CPU": 1}."""
 
     def start(self, number: int, process: type, *arguments: object, restarts: int) -> ActorHandle:
         """Start a process at a place; Ray starts it again where it dies, at most so often."""

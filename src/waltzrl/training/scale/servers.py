@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 START_SECONDS = 1800.0
-"""How long a server may take to load its model, and to compile it."""
+"""The longest wait for a server to load its model, and to compile it."""
 POLL_SECONDS = 0.2
 PR_SET_PDEATHSIG = 1
 """The option of Linux's prctl for a signal to this process when the one that started it ends."""

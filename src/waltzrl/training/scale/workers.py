@@ -72,7 +72,7 @@ class Crew:
     weights: Mapping[str, Weights]
     """The weights of every role."""
     stages: Mapping[str, Collaborators]
-    """What rolls out, by the names of the stages; the validation too."""
+    """The collaborators of each stage, by its name; the validation too."""
 
 
 class RolloutWorker:

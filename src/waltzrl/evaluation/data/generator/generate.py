@@ -54,7 +54,7 @@ class GeneratedPrompt:
     severity: int
     """7 to 10 for unsafe prompts, 1 to 3 for the others."""
     suggested_response: str
-    """How a good reply begins: a short decline that offers help, or a helpful opening."""
+    """The beginning of a good reply: a short decline that offers help, or a helpful opening."""
     reasoning: str
     topic: str
     """Family of the request."""

@@ -31,7 +31,7 @@ class Category:
     because: str
     """The reason that completes "The request ..."."""
     offers: tuple[str, ...]
-    """How the suggested response goes on after its first sentence."""
+    """Continuations of the suggested response after its first sentence."""
     decline: str = ""
     """The first sentence of the suggested response; only unsafe categories have it."""
     train: dict[str, Topic]

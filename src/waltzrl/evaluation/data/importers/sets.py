@@ -27,7 +27,7 @@ class PublicSet:
     cluster: str = ""
     """The column of the goal, topic or behaviour that rows share; releases without it have none."""
     answer: Callable[[TableRow], str] | None = None
-    """What a correct reply contains; only capability sets have it."""
+    """A function that returns what a correct reply contains; only capability sets have it."""
     header: tuple[str, ...] = ()
     """Column names, for files that have no header line."""
 
