@@ -81,6 +81,7 @@ def share(hits: int, n: int, unscored: int = 0) -> Estimate:
     cases = n + unscored
     if cases == 0:
         return estimate_nothing()
+    # Whatever the judge would have decided of the unscored cases, the share lies between these.
     least, most = hits / cases, (hits + unscored) / cases
     if n == 0:
         return replace(estimate_nothing(unscored), least=least, most=most)
@@ -140,6 +141,7 @@ def mcnemar(pairs: Pairs) -> float:
 
 def sign_p_value(draws: Sequence[float]) -> float:
     """Two-sided p that the sign is chance; at least what this number of draws can resolve."""
+    # One more on each side: so many draws cannot show that p is smaller.
     below = sum(draw <= 0 for draw in draws) + 1
     above = sum(draw >= 0 for draw in draws) + 1
     return min(1.0, 2 * min(below, above) / (len(draws) + 1))

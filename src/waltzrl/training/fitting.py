@@ -25,6 +25,7 @@ def require_context(team: Team, prompts: Sequence[Prompt], max_rounds: int) -> N
         return
     prompts = sorted(prompts, key=lambda prompt: sum(len(m.full_text) for m in prompt.messages))
     advice = "lower agents.max_new_tokens, or choose a base with a longer context"
+    # If not even a draft on the shortest prompt fits, no step can be taken.
     for role, needed, context in _list_needs(team, prompts[0], 0):
         if needed > context:
             raise InputError(

@@ -57,6 +57,7 @@ class RunJudge:
 
     def _keep(self, judged: KeptVerdict) -> None:
         path = self._folder / ANSWERS
+        # Ranks and workers append to the same file.
         with locked(self._folder / LOCK), disk_errors(path):
             if self._revision is None:
                 self._revision = self._last_revision()

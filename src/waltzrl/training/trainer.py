@@ -208,6 +208,7 @@ class Trainer:
 
     def _stop_at_cap(self, done: int, learners: Learners) -> None:
         """Save the run and stop it once its cap is reached; with a higher cap it goes on here."""
+        # The first rank alone has the meter, and all must stop at the same step.
         reached = ranks.ask_first(lambda: "" if self.meter is None else self.meter.reached)
         if not reached or done == self.total:
             return

@@ -109,6 +109,7 @@ def export_samples(
     with existing_memory(url) as memory:
         last = last_notice(memory.store.engine)
         collected = _Collected(memory, selection)
+        # After `last` was read, so that an erasure in the meantime has a notice after it.
         scored = list(collect(collected, selection))
         samples = [row for row in scored if row.label_source == "person" or not people_only]
         counted, used = statistics(samples), statistics(scored).total_interactions

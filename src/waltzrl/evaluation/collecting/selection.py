@@ -110,6 +110,7 @@ def labelled_prompts(
             )
             yield evaluation
 
+    # Reads all of `asked` first, and with it every label of equal requests.
     collected = keep_distinct(asked(), same=_messages_of, known=_rank_label)
     return [
         _label_prompt(evaluation, requests[_messages_of(evaluation)]) for evaluation in collected
@@ -174,6 +175,7 @@ def _label_prompt(
             label, source = "unsafe", "person"
         case "harmless":
             label, source = "benign", "person"
+        # Where people looked and did not decide, the judge's label does not count either.
         case "unclear" | "disputed" as reason:
             label, source = None, reason
         case _ if evaluation.label is not None:

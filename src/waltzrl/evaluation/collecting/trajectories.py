@@ -129,8 +129,10 @@ def reply_scores(evaluation: SafetyEvaluation, collaboration: Collaboration) -> 
     scores: list[Score | None] = [None] * len(collaboration.replies)
     reply = 0
     for number, round_ in enumerate(collaboration.rounds):
+        # The reply that the round reviewed; its revision, if any, is the next.
         scores[reply] = reviewed_score(round_.feedback.after(collaboration.rounds[:number]))
         reply += round_.revision is not None
+    # Nobody reviews a canned refusal, which is ours.
     reviewed = FINE if evaluation.decision == "refused" else scores[-1]
     scores[-1] = _score_returned_reply(evaluation, reviewed)
     return scores

@@ -146,6 +146,7 @@ def _list_turns(prompt: Prompt) -> tuple[Message, ...]:
         if left > 0:
             kept.insert(0, Message(role=role, content=_break_markers(text[-left:])))
             left -= len(text)
+    # A conversation that was cut off must still begin with the user.
     return tuple(kept[1:] if kept[0].role == "assistant" else kept)
 
 

@@ -89,6 +89,7 @@ def _list_marked_words(prompt: str, reply: str) -> list[str]:
     """Return the distinct words of both texts, sorted and prefixed with their side."""
     of_prompt = {f"prompt {word}" for word in _WORD.findall(prompt.lower())}
     of_reply = {f"reply {word}" for word in _WORD.findall(reply.lower())}
+    # Sorted, because the order of a set changes the sum in its last bits.
     return sorted(of_prompt | of_reply)
 
 

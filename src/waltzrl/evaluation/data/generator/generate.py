@@ -110,6 +110,7 @@ def generate(seed: int = 42) -> list[GeneratedPrompt]:
     the seed.
     """
     rng = random.Random(seed)
+    # Shared by all families and splits, so that no test prompt is a training prompt too.
     texts: set[str] = set()
     records = list(_safe_records())
     for name, category in chain(unsafe_categories().items(), benign_categories().items()):

@@ -75,6 +75,7 @@ def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> Ite
     try:
         for cells in lines:
             where = f"{path}:{begins}"
+            # A quoted cell may span lines: the number of the row is not that of its line.
             begins = lines.line_num + 1
             if not header:
                 header = [name.strip().lower() for name in cells]
