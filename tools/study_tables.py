@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 from waltzrl.evaluation.study import read_study
-from waltzrl.evaluation.study_tables import StudyTable, markdown, study_tables
+from waltzrl.evaluation.study_tables import StudyTable, render_markdown, study_tables
 
 ROOT = Path(__file__).parents[1]
 STUDY = ROOT / "studies" / "graded-world"
@@ -64,7 +64,7 @@ def filled(text: str, tables: Mapping[str, StudyTable]) -> str:
         table = tables[place["table"]]
         if place["columns"]:
             table = _narrowed(table, place["columns"].split(", "))
-        return f"{place['head']}\n{markdown(table)}\n{place['end']}"
+        return f"{place['head']}\n{render_markdown(table)}\n{place['end']}"
 
     return PLACE.sub(fill, text)
 

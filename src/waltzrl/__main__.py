@@ -16,7 +16,7 @@ from waltzrl import __version__
 from waltzrl.errors import WaltzError, explain
 
 PACKAGES = ("training", "gateway", "evaluation", "store", "operations")
-"""Those with commands, in the order in which the help shows them."""
+"""The packages with commands, in the order in which the help shows them."""
 RESUMABLE = ("train", "evaluate", "sweep", "demo", "study", "specialists", "evolve")
 """Commands that resume where they were stopped."""
 
@@ -69,9 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # our error reports its last failure
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if arguments is None:
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, _raise_keyboard_interrupt)
     try:
-        with _flushed_output():
+        with _flush_output():
             app(arguments)
     except (WaltzError, OSError) as error:
         _exit_with(error)
@@ -80,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         _exit_with(explained)
     except SystemExit as stop:
+        # typer's status for a command that Ctrl-C interrupted
         if stop.code == 130:
             command = (sys.argv[1:] if arguments is None else arguments)[0]
             hint = f"; run {command} again to resume" if command in RESUMABLE else ""
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise
 
 
-def _interrupt(*_: object) -> None:
+def _raise_keyboard_interrupt(*_: object) -> None:
     """Let SIGTERM, sent by service managers, stop us as Ctrl-C does."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.raise_signal(signal.SIGINT)
@@ -107,7 +108,7 @@ def _exit_with(error: Exception) -> NoReturn:
 
 
 @contextmanager
-def _flushed_output() -> Iterator[None]:
+def _flush_output() -> Iterator[None]:
     """Flush stdout at the end, so that an error such as a full disk is reported."""
     try:
         yield

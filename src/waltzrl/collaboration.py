@@ -125,11 +125,12 @@ async def guarded(
     """
     collaboration = await collaborate(prompt, drafter, reviewer, max_rounds=max_rounds)
     rounds = collaboration.rounds
+    # Nobody has reviewed the last reply: a draft for which no round was allowed, or a revision.
     if not rounds or rounds[-1].revision is not None:
         feedback = await reviewer.review(prompt, collaboration.final)
         rounds = (*rounds, Round(feedback=feedback))
     last = rounds[-1].feedback
-    if last.unsafe or not (last.well_formed or _passes(fail_open, last)):
+    if last.unsafe or not (last.well_formed or _may_pass(fail_open, last)):
         canned = Reply(text=refusal(prompt, last), origin="canned")
         rounds = (*rounds[:-1], Round(feedback=last, revision=canned))
     if rounds is collaboration.rounds:
@@ -137,7 +138,7 @@ async def guarded(
     return replace(collaboration, rounds=rounds)
 
 
-def _passes(fail_open: bool | Callable[[Feedback], bool], feedback: Feedback) -> bool:
+def _may_pass(fail_open: bool | Callable[[Feedback], bool], feedback: Feedback) -> bool:
     return fail_open(feedback) if callable(fail_open) else fail_open
 
 

@@ -188,7 +188,8 @@ OPTIONAL_MODULES = {
     "torch": (LOCAL_MODEL, "PyTorch", "train"),
     "transformers": (LOCAL_MODEL, "transformers", "train"),
 }
-"""From a top-level module to what needs it, its package, and the extra that installs it."""
+"""Each optional top-level module with what needs it, its package, and the extra that installs
+it."""
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:

@@ -15,18 +15,19 @@ import msgspec
 
 Role = Literal["system", "user", "assistant", "tool"]
 Label = Literal["unsafe", "benign", "mixed"]
-"""Of a prompt: a good reply declines all of it, none of it, or a part."""
+"""The label of a prompt: a good reply declines all of it, none of it, or a part."""
 Origin = Literal["policy", "given", "canned"]
-"""Who wrote a reply: a policy, the caller who had it already, or we, by a fixed text."""
+"""The author of a reply: a policy, the caller who had it already, or we, by a fixed text."""
 Decision = Literal["draft", "revised", "refused"]
-"""What was returned: the draft as it was, a revision, or a canned refusal in its place."""
+"""The kind of reply returned: the draft as it was, a revision, or a canned refusal in its place."""
 Media = Literal["image", "audio", "video", "file", "other"]
 """Parts of a turn that are not text."""
 CallKind = Literal["function", "custom", "function_call"]
-"""How a chat spells a call: a function with arguments, a custom tool whose input is free text, or
-a function in the older field `function_call`, which has no id."""
+"""The way in which a chat spells a call: a function with arguments, a custom tool whose input is
+free text, or a function in the older field `function_call`, which has no id."""
 Arm = Literal["", "serving", "candidate", "shadow"]
-"""Which side of a release answered; empty when none was under way. Nobody sees a shadow's reply."""
+"""The side of a release that answered; empty when none was under way. Nobody sees a shadow's
+reply."""
 
 CANNED_REFUSAL = "Sorry, I can't help with that."
 CANNED_BY_0_1 = "Sorry, I can not help with that."
@@ -91,7 +92,7 @@ class Prompt:
     """What a good reply declines; None when the set does not say."""
     category: str = ""
     source: str = ""
-    """Where the prompt comes from: a set's name, or the generator's."""
+    """The prompt's origin: a set's name, or the generator's."""
     cluster: str = ""
     """What it shares with other prompts, such as a goal or a topic: rates count these together."""
     answer: str | None = None
@@ -137,7 +138,7 @@ class Tokens:
     logprobs: tuple[float, ...]
     """[T] log-probability in nats of each id under the policy that sampled it."""
     version: str = ""
-    """What a server calls the weights that sampled it; empty where they are in this process."""
+    """The server's name for the weights that sampled it; empty where they are in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +161,14 @@ class Reply:
 
     text: str
     reasoning: str = ""
-    """What a reasoning model wrote before the text, where its server returns it."""
+    """Text that a reasoning model wrote before the reply, where its server returns it."""
     calls: tuple[ToolCall, ...] = ()
     """Tools it asks for, beside or instead of the text."""
     finish: Literal["stop", "length"] = "stop"
     """`length` when the reply was cut at the token limit."""
     origin: Origin = "policy"
     usage: Usage | None = None
-    """None when unknown, and where no policy wrote the reply."""
+    """The tokens read and written; None when unknown, and where no policy wrote the reply."""
     milliseconds: float = 0.0
     """Wall time from the call to the reply, waiting in a batch included."""
     tokens: Tokens | None = None
@@ -192,13 +193,13 @@ class Feedback:
     unsafe: bool
     overrefuse: bool
     doubtful: bool = False
-    """Neither label holds, but the reply is in doubt: a draft is worth a revision, and a revision
-    is returned."""
+    """Whether the reply is in doubt though neither label holds: a draft is worth a revision, and a
+    revision is returned."""
     text: str = ""
     """The only part that the conversation agent sees."""
     reasoning: str = ""
     well_formed: bool = True
-    """False when the reply could not be read; then both labels are False and the loop stops."""
+    """Whether the reply could be read; if not, both labels are False and the loop stops."""
     reply: Reply | None = None
     """The reply that was parsed; None for feedback that no policy wrote (rules, oracle)."""
     risk: float | None = None
@@ -214,7 +215,8 @@ class Feedback:
     rules: tuple[str, ...] = ()
     """Names of the stage-1 rules that matched."""
     failure: str = ""
-    """Why no model reviewed the reply, such as `timeout`; empty when one did or none was asked."""
+    """The reason why no model reviewed the reply, such as `timeout`; empty when one did or none was
+    asked."""
 
     @property
     def asks_for_revision(self) -> bool:
@@ -290,11 +292,11 @@ class JudgeAnswer:
     """What the model of a judge answered to one request."""
 
     text: str
-    """As the model wrote it."""
+    """The answer as the model wrote it."""
     probabilities: Mapping[str, float] = field(default_factory=dict)
     """0 to 1, by the label of the verdict that it is true; empty where the model tells none."""
     revision: str = ""
-    """Of the model: what its server calls it, or the hash of local weights."""
+    """Revision of the model: what its server calls it, or the hash of local weights."""
     usage: Usage | None = None
 
 
@@ -355,12 +357,12 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One choice that a gateway answered, or failed to; all records of it are made from this."""
 
     id: str
-    """Of the request; of a request's second choice `ID/2`, and of a shadow's `ID/shadow`."""
+    """Id of the request; of a request's second choice `ID/2`, and of a shadow's `ID/shadow`."""
     client_request_id: str = ""
     """The client's own id of the request, from `x-request-id`; empty without a valid one. It need
     not be unique."""
     trace_id: str = ""
-    """Of the client's W3C trace context; empty without one."""
+    """Id of the client's W3C trace context; empty without one."""
     time: float
     """Seconds since the epoch, when the request came."""
     caller: str = msgspec.field(default="", name="who")
@@ -371,9 +373,9 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agents may learn from it; None when neither client nor key says."""
     api: str = ""
     model: str = ""
-    """That the client asked for; `other` if that may be something else than a name."""
+    """The model that the client asked for; `other` if that may be something else than a name."""
     mode: str = ""
-    """How the reply left: whole, or streamed in one of four modes."""
+    """The way in which the reply left: whole, or streamed in one of four modes."""
     bundle: str = ""
     """Id of the rules, agents and thresholds that served."""
     stage: int = 0
@@ -382,20 +384,20 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the release under way."""
     decision: Decision | Literal["error"] = "error"
     reason: str = ""
-    """Why, in words that hold no content; of an error its kind."""
+    """The reason for the outcome, in words that hold no content; of an error its kind."""
     milliseconds: float = 0.0
     """Wall time of the choice."""
     usd: float | None = None
-    """What all its tokens cost; None when a price is unknown, or costs are not recorded."""
+    """The cost of all its tokens; None when a price is unknown, or costs are not recorded."""
     probe: bool = False
     """An operator's own check: it is audited and charged, but is no traffic. The memory, and all
     that is counted, judged or learned, leave it out."""
     collaboration: Collaboration | None = None
-    """None when there was no answer."""
+    """What was said; None when there was no answer."""
     unfinished: Collaboration | None = None
     """What had been said when an error came or the client left; not kept in the memory."""
     sent: str = ""
-    """What of `unfinished` had been released to the client."""
+    """The part of `unfinished` that had been released to the client."""
 
     @property
     def said(self) -> Collaboration | None:
@@ -452,20 +454,21 @@ def load(value: object, kind: type[Record]) -> Record:
     Raises:
         msgspec.ValidationError: it is not such a record.
     """
-    return msgspec.convert(_upgraded(value), kind)
+    return msgspec.convert(_upgrade_replies(value), kind)
 
 
-def _upgraded(value: object) -> object:
+def _upgrade_replies(value: object) -> object:
     """Rewrite the replies of version 0.1, which counted 0 tokens where none were known."""
     if isinstance(value, list):
-        return [_upgraded(item) for item in value]
+        return [_upgrade_replies(item) for item in value]
     if not isinstance(value, dict):
         return value
-    upgraded = {key: _upgraded(item) for key, item in value.items()}
+    upgraded = {key: _upgrade_replies(item) for key, item in value.items()}
     if "text" in upgraded and "finish" in upgraded and "reply_tokens" in upgraded:
         read, written = upgraded.pop("prompt_tokens", 0), upgraded.pop("reply_tokens")
         if read or written:
             upgraded["usage"] = {"input_tokens": read, "output_tokens": written}
+        # Version 0.1 did not mark canned refusals, but no policy writes this text in no time.
         elif upgraded["text"] == CANNED_BY_0_1 and not upgraded.get("milliseconds"):
             upgraded["origin"] = "canned"
     return upgraded

@@ -251,7 +251,7 @@ def test_who_is_erased_while_a_file_is_written_is_in_no_file_and_no_sample(tmp_p
     path = tmp_path / "rounds.jsonl"
     samples = [one for served in SERVED[:2] for one in trajectories(served)]
     with open_memory(sqlite_url) as memory:
-        collecting._write(memory, path, samples, {})  # as export_samples does, to the end
+        collecting._write_recorded(memory, path, samples, {})  # as export_samples does, to the end
         erase_subject(memory.store.engine, "77")
         for sample in samples:
             memory.store_dir_training_sample(sample)

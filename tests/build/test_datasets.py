@@ -6,7 +6,7 @@ import pytest
 from waltzrl.errors import InputError
 from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.data.generator import demonstrations, generate
-from waltzrl.evaluation.data.opening import audited_collaborations, read_sets
+from waltzrl.evaluation.data.opening import read_audited_collaborations, read_sets
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl.training.data import training_demonstrations, training_prompts, validation_prompts
 from waltzrl.training.recipe import DataSettings
@@ -113,7 +113,7 @@ def test_choices_of_one_request_in_an_audit_log_are_prompts_of_their_own(tmp_pat
     said = [Collaboration(prompt=asked, draft=Reply(text=text)) for text in ("One.", "Two.")]
     lines = [msgspec.json.encode({"id": "r", "collaboration": one}) + b"\n" for one in said]
     (tmp_path / "contents-000001.jsonl").write_bytes(b"".join(lines))
-    found = list(audited_collaborations(f"audit:{tmp_path}"))
+    found = list(read_audited_collaborations(f"audit:{tmp_path}"))
     assert [one.draft.text for one in found] == ["One.", "Two."]
     assert [one.prompt for one in found] == read_sets([f"audit:{tmp_path}"])
     assert [one.prompt.id for one in found] == ["r", "r/2"]

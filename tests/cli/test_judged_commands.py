@@ -10,7 +10,7 @@ from support.openai_server import serving
 from support.small_runs import run, save_model, save_prompts
 from waltzrl.budget import LEDGER, ModelPrice, read_ledger
 from waltzrl.errors import PolicyError
-from waltzrl.evaluation.costs import charged_judge
+from waltzrl.evaluation.costs import charge_judge
 from waltzrl.evaluation.settings import EvaluationPrices
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply
@@ -65,7 +65,7 @@ def test_what_a_judge_answers_is_charged_and_again_replaces_it(tmp_path):
     prompt = Prompt(id="1", messages=(Message(role="user", content="hi"),))
     for _ in range(2):
         place = ("guard", "http://127.0.0.1:9/v1")
-        with charged_judge(GuardJudge(900, 100), place, "judge/a.jsonl", prices, tmp_path) as judge:
+        with charge_judge(GuardJudge(900, 100), place, "judge/a.jsonl", prices, tmp_path) as judge:
             for _ in range(3):
                 asyncio.run(judge.judge(prompt, Reply(text="ho")))
     contents = read_ledger(tmp_path / LEDGER)

@@ -9,10 +9,10 @@ from waltzrl.evaluation.data.duplicates import (
     duplicates,
     jaccard,
     leaks,
-    normalise,
+    normalise_text,
     require_disjoint,
-    shingles,
     signature,
+    split_into_shingles,
     text_of,
 )
 from waltzrl.records import Message, Prompt
@@ -36,22 +36,24 @@ def prompt(text, name="p"):
     ],
 )
 def test_normalising_keeps_letters_and_digits(text, form):
-    assert normalise(text) == form
+    assert normalise_text(text) == form
 
 
 @given(st.text())
 def test_case_and_punctuation_never_make_a_prompt_new(text):
-    assert normalise(f"{normalise(text).upper()}!") == normalise(normalise(text).upper())
-    assert normalise(normalise(text)) == normalise(text)
+    assert normalise_text(f"{normalise_text(text).upper()}!") == normalise_text(
+        normalise_text(text).upper()
+    )
+    assert normalise_text(normalise_text(text)) == normalise_text(text)
 
 
 def test_shingles_are_words_and_neighbouring_pairs():
-    assert shingles("To be, to see") == {"to", "be", "see", "to be", "be to", "to see"}
+    assert split_into_shingles("To be, to see") == {"to", "be", "see", "to be", "be to", "to see"}
 
 
 def test_jaccard_is_shared_over_all():
     # {a, b, "a b"} and {b, c, "b c"} share b: 1 of 5.
-    assert jaccard(shingles("a b"), shingles("b c")) == pytest.approx(0.2)
+    assert jaccard(split_into_shingles("a b"), split_into_shingles("b c")) == pytest.approx(0.2)
 
 
 @given(

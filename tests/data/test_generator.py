@@ -8,13 +8,13 @@ import pytest
 
 from waltzrl.errors import InputError
 from waltzrl.evaluation.data import duplicates, leaks, require_disjoint
-from waltzrl.evaluation.data.duplicates import normalise
+from waltzrl.evaluation.data.duplicates import normalise_text
 from waltzrl.evaluation.data.generator import generate, read_dataset, write_dataset
-from waltzrl.evaluation.data.generator.generate import dress
+from waltzrl.evaluation.data.generator.generate import dress_request
 from waltzrl.evaluation.data.generator.texts import (
     SPLITS,
     benign_categories,
-    disguises,
+    read_disguises,
     unsafe_categories,
 )
 
@@ -116,21 +116,21 @@ def test_topics_of_one_split_share_no_request_with_another():
 
 
 def test_held_out_code_words_are_in_no_training_prompt(records):
-    words = disguises().code_words
+    words = read_disguises().code_words
     held_out = {*words["validation"], *words["test"]}
     for record in records:
         if record.split == "train":
-            assert not held_out & set(normalise(record.prompt).split(" "))
+            assert not held_out & set(normalise_text(record.prompt).split(" "))
 
 
 def test_questions_are_phrased_differently_in_each_split():
-    asks = disguises().asks
+    asks = read_disguises().asks
     assert len({ask for split in SPLITS for ask in asks[split]}) == sum(map(len, asks.values()))
 
 
 def test_there_are_many_wrappers_with_several_phrasings():
-    wrappers = {name: w for split in SPLITS for name, w in disguises().wrappers(split).items()}
-    assert len(wrappers) == sum(len(disguises().wrappers(split)) for split in SPLITS) >= 14
+    wrappers = {name: w for split in SPLITS for name, w in read_disguises().wrappers(split).items()}
+    assert len(wrappers) == sum(len(read_disguises().wrappers(split)) for split in SPLITS) >= 14
     assert all(len(set(phrasings)) >= 3 for phrasings in wrappers.values())
 
 
@@ -141,7 +141,7 @@ def test_both_halves_wear_the_same_wrappers_as_often(records, split):
         if record.split == split and record.expected_category in worn:
             worn[record.expected_category][record.wrapper] += 1
     unsafe, benign = worn["unsafe"], worn["overrefusal"]
-    assert set(unsafe) == set(benign) == {"plain", *disguises().wrappers(split)}
+    assert set(unsafe) == set(benign) == {"plain", *read_disguises().wrappers(split)}
     assert all(abs(unsafe[name] - benign[name]) < 0.1 * unsafe[name] for name in unsafe)
     assert unsafe["plain"] >= 0.2 * unsafe.total()
 
@@ -219,7 +219,7 @@ def test_an_empty_data_set_is_refused(tmp_path):
 
 
 def dressed(phrasing, code_word=None):
-    return dress(REQUEST, QUESTION, phrasing, code_word)
+    return dress_request(REQUEST, QUESTION, phrasing, code_word)
 
 
 def test_encodings_can_be_undone():

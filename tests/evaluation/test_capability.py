@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.evaluation.capability import correct
+from waltzrl.evaluation.capability import gives_answer
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from waltzrl.evaluation.capability import correct
     ],
 )
 def test_these_replies_are_correct(answer, text):
-    assert correct(answer, text)
+    assert gives_answer(answer, text)
 
 
 @pytest.mark.parametrize(
@@ -50,16 +50,16 @@ def test_these_replies_are_correct(answer, text):
     ],
 )
 def test_these_replies_are_not(answer, text):
-    assert not correct(answer, text)
+    assert not gives_answer(answer, text)
 
 
 @given(st.integers(-(10**9), 10**9))
 def test_a_number_is_found_with_and_without_separators(number):
-    assert correct(str(number), f"The answer is {number:,}.")
-    assert correct(f"{number:,}", f"So we get {number}")
-    assert not correct(str(number), f"So we get {number + 1}")
+    assert gives_answer(str(number), f"The answer is {number:,}.")
+    assert gives_answer(f"{number:,}", f"So we get {number}")
+    assert not gives_answer(str(number), f"So we get {number + 1}")
 
 
 @given(st.text(max_size=60), st.text(max_size=10))
 def test_no_text_breaks_it(text, answer):
-    assert correct(answer, text) in {True, False}
+    assert gives_answer(answer, text) in {True, False}

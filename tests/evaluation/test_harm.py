@@ -9,7 +9,7 @@ from waltzrl.evaluation.harm import (
     HOLLOW_ANSWERS,
     REFUSALS,
     HarmMeasures,
-    drawn,
+    draw_prompts,
     measure_harm,
 )
 from waltzrl.evaluation.intervals import Estimate, share
@@ -107,6 +107,6 @@ def test_without_prompts_nothing_is_measured():
 
 def test_prompts_are_drawn_once_each_by_a_hash():
     twice = [*ALL, *prompts("benign", BENIGN)]
-    assert drawn(twice, 100) == drawn(ALL[::-1], 100)
-    assert {prompt.request for prompt in drawn(twice, 100)} == {*FOUND, *MISSED, *BENIGN}
-    assert drawn(twice, 3) == drawn(twice, 100)[:3]
+    assert draw_prompts(twice, 100) == draw_prompts(ALL[::-1], 100)
+    assert {prompt.request for prompt in draw_prompts(twice, 100)} == {*FOUND, *MISSED, *BENIGN}
+    assert draw_prompts(twice, 3) == draw_prompts(twice, 100)[:3]

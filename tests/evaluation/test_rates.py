@@ -4,7 +4,7 @@ from dataclasses import replace
 from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.evaluation.intervals import share
 from waltzrl.evaluation.judges import LabelRefusalJudge
-from waltzrl.evaluation.metrics import best, measure, percent, review_row, table_row
+from waltzrl.evaluation.metrics import find_best, measure, render_percent, review_row, table_row
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.records import Reply
 
@@ -223,8 +223,8 @@ def test_the_best_pattern_has_the_highest_f1():
     for pattern, said in (("refuses", REFUSAL), ("good", HELP), ("unmeasured", "?")):
         rows.append(row(prompt("b"), said, pattern=pattern))
         rows.append(row(prompt("u", BAD), REFUSAL, pattern=pattern))
-    assert best(measure(rows)).pattern == "good"
+    assert find_best(measure(rows)).pattern == "good"
 
 
 def test_percent_has_one_decimal_and_a_dash_for_nothing():
-    assert (percent(0.0374), percent(None)) == ("3.7", "-")
+    assert (render_percent(0.0374), render_percent(None)) == ("3.7", "-")

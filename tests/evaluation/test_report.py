@@ -10,7 +10,7 @@ import pytest
 from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.errors import InputError
 from waltzrl.evaluation import measure
-from waltzrl.evaluation.plots import pareto
+from waltzrl.evaluation.plots import plot_pareto
 from waltzrl.evaluation.report import EvaluationReport, kind_of, read_curve, write_report
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.records import Feedback, JudgedCollaboration, Round
@@ -195,7 +195,7 @@ def test_without_a_package_the_report_says_what_to_install(package):
 def test_names_stand_beside_the_drawing_with_the_numbers_of_their_points():
     names = [f"a row with a long name, number {number}" for number in range(30)]
     rows = [replace(one, pattern=name) for name in names for one in stories()[:2]]
-    svg = pareto(measure(rows)).svg
+    svg = plot_pareto(measure(rows)).svg
     frame = re.search(r'id="patch_2">\s*<path d="([^"]+)"', svg)[1]
     numbers = [float(number) for number in re.findall(r"[\d.]+", frame)]
     right, bottom = max(numbers[::2]), max(numbers[1::2])

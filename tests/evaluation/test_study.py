@@ -29,8 +29,8 @@ from waltzrl.evaluation.study_report import write_study_report
 from waltzrl.evaluation.study_tables import (
     claim_tests,
     factor_effects,
-    markdown,
-    paired_tests,
+    render_markdown,
+    run_paired_tests,
     study_tables,
 )
 
@@ -139,7 +139,7 @@ def test_every_row_is_tested_against_the_reference_seed_by_seed():
         "equal": [(10 + 2 * (n % 2), 10) for n in range(seeds)],
         "ours": [(11, 10)] * seeds,
     }
-    tests = {t.row: t for t in paired_tests(small_study(rows, reference="ours"))}
+    tests = {t.row: t for t in run_paired_tests(small_study(rows, reference="ours"))}
     assert list(tests) == ["base", "equal"]
     # all six differences have one sign: p = 2 / 2**6; the other row, whose differences are equal
     # but for the sign, goes as far in two patterns more
@@ -151,7 +151,7 @@ def test_every_row_is_tested_against_the_reference_seed_by_seed():
 
 def test_a_difference_is_resolved_below_5_percent():
     rows = {"base": [(50 + n, 50) for n in range(7)], "ours": [(11, 10)] * 7}
-    (test,) = paired_tests(small_study(rows, reference="ours"))
+    (test,) = run_paired_tests(small_study(rows, reference="ours"))
     assert test.p_value == 2 / 128
     assert test.resolved
 
@@ -229,7 +229,7 @@ def whole_study():
 
 
 def test_the_tables_of_a_study_are_markdown():
-    tables = {table.name: markdown(table) for table in study_tables(whole_study())}
+    tables = {table.name: render_markdown(table) for table in study_tables(whole_study())}
     assert list(tables) == ["main", "categories", "tests", "effects", "trainings"]
     assert tables["trainings"].splitlines()[:3] == [
         "|  | thousand tokens | minutes |",

@@ -2,8 +2,8 @@ import json
 
 from waltzrl.evaluation.sweep_report import (
     SweepResult,
-    by_best,
     read_validations,
+    sort_by_best,
     write_sweep_report,
 )
 
@@ -32,7 +32,7 @@ RESULTS = [
 
 
 def test_the_best_point_comes_first_and_one_without_a_validation_last():
-    assert [result.name for result in by_best(RESULTS)] == [
+    assert [result.name for result in sort_by_best(RESULTS)] == [
         *("kl_weight=0.05,seed=0", "kl_weight=0.02,seed=0", "kl_weight=0.02,seed=1")
     ]
 

@@ -65,7 +65,7 @@ def flat(measured):
 def main(folder):
     """Continue the step that one process took, and write what the first rank measures."""
     torch.set_num_threads(1)
-    with ranks.joined(torch.device("cpu")):
+    with ranks.join_ranks(torch.device("cpu")):
         for layout in LAYOUTS:
             steps = Steps(layout)
             steps.load(folder / layout / "step-000001")

@@ -11,7 +11,7 @@ from waltzrl.policies.weights import store_transposed
 from waltzrl.training.checkpoints import (
     latest_good,
     load_checkpoint,
-    prune,
+    prune_checkpoints,
     read_state,
     save_checkpoint,
     weights_digest,
@@ -185,7 +185,7 @@ def test_the_last_ones_and_the_milestones_are_kept(tmp_path):
         (tmp_path / f"step-{step:06d}").mkdir()
     (tmp_path / ".step-000050.part").mkdir()
     (tmp_path / "other").mkdir()
-    prune(tmp_path, 40, keep_last=1, milestones=range(0, 100, 20))
+    prune_checkpoints(tmp_path, 40, keep_last=1, milestones=range(0, 100, 20))
     left = sorted(entry.name for entry in tmp_path.iterdir())
     assert left == ["other", "step-000020", "step-000040"]
 
@@ -193,7 +193,7 @@ def test_the_last_ones_and_the_milestones_are_kept(tmp_path):
 def test_a_later_checkpoint_that_was_refused_does_not_crowd_out_the_new_ones(tmp_path):
     for step in (10, 20, 50):
         (tmp_path / f"step-{step:06d}").mkdir()
-    prune(tmp_path, 20, keep_last=1)
+    prune_checkpoints(tmp_path, 20, keep_last=1)
     left = sorted(entry.name for entry in tmp_path.iterdir())
     assert left == ["step-000020", "step-000050"]
 

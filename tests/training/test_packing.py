@@ -7,7 +7,7 @@ import torch
 from support.tiny_models import FAMILIES, tiny_model
 from waltzrl.errors import PolicyError
 from waltzrl.records import Tokens
-from waltzrl.training.packing import MANY_SCORES, pack, recomputing_layers
+from waltzrl.training.packing import MANY_SCORES, pack_turns, recomputing_layers
 
 CPU = torch.device("cpu")
 
@@ -40,7 +40,7 @@ def alone(model, said):
 def together(model, turns, **options):
     """Return the log-probabilities of all replies by one pass over a pack."""
     ids = torch.tensor([token for said in turns for token in said.ids])
-    return pack(turns, CPU).logprobs(model, ids, **options)
+    return pack_turns(turns, CPU).logprobs(model, ids, **options)
 
 
 def gradients_of(model, logprobs):
@@ -87,7 +87,7 @@ def test_what_all_prompts_begin_with_is_read_once_with_the_same_gradients(family
     turns = [
         turn(prompt, length, length) for prompt, length in zip(prompts, (5, 1, 4), strict=True)
     ]
-    assert len(pack(turns, CPU).ids_N) == 70 + 3 + 8 + (5 - 1) + (4 - 1)
+    assert len(pack_turns(turns, CPU).ids_N) == 70 + 3 + 8 + (5 - 1) + (4 - 1)
     one_by_one = torch.cat([alone(model, said) for said in turns])
     found = together(model, turns)
     torch.testing.assert_close(found, one_by_one, atol=1e-5, rtol=1e-5)

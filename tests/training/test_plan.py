@@ -13,7 +13,7 @@ from waltzrl.policies.weights import add_adapters, role_parameters
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl.training.models import make_roles
 from waltzrl.training.opening import plan_training
-from waltzrl.training.plan import spaced
+from waltzrl.training.plan import space_out
 from waltzrl.training.recipe import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -71,8 +71,8 @@ def test_two_adapters_on_one_8b_base_fit_on_a_gpu_of_80_gb(few):
 
 
 def test_prompts_of_a_usual_step_are_of_all_lengths():
-    assert spaced([50, 10, 40, 20, 30, 60], 3) == [20, 40, 60]
-    assert spaced([7, 9], 4) == [7, 7, 9, 9]
+    assert space_out([50, 10, 40, 20, 30, 60], 3) == [20, 40, 60]
+    assert space_out([7, 9], 4) == [7, 7, 9, 9]
 
 
 def test_each_of_eight_ranks_has_an_eighth_of_what_learns_and_whole_copies(monkeypatch, few):

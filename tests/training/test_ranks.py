@@ -16,7 +16,7 @@ from support.small_runs import run, save_recipe, save_validation
 from support.timing import wait_until
 from waltzrl.records import Tokens
 from waltzrl.training import Sample
-from waltzrl.training.samples import shares
+from waltzrl.training.samples import divide_into_shares
 
 
 def sample(prompt, length):
@@ -29,7 +29,7 @@ samples = st.lists(st.builds(sample, prompts, st.integers(1, 9)), min_size=1, ma
 
 @given(samples, st.integers(1, 5))
 def test_every_sample_is_in_one_share_and_shares_have_about_as_many_tokens(samples, count):
-    divided = shares(samples, count)
+    divided = divide_into_shares(samples, count)
     assert sorted(position for share in divided for position in share) == [*range(len(samples))]
     sizes = [len(sample.tokens.prompt_ids) + len(sample.tokens.ids) for sample in samples]
     for share in divided:
@@ -38,7 +38,7 @@ def test_every_sample_is_in_one_share_and_shares_have_about_as_many_tokens(sampl
 
 
 def test_replies_to_one_prompt_stay_together():
-    divided = shares([sample(prompt, 2) for prompt in ((7,), (8,), (7,), (8,))], 2)
+    divided = divide_into_shares([sample(prompt, 2) for prompt in ((7,), (8,), (7,), (8,))], 2)
     assert divided == [[0, 2], [1, 3]]
 
 

@@ -28,7 +28,7 @@ from waltzrl.training.reinforce import reinforce
 from waltzrl.training.rewards import STAGE_1, ClassFrequencies, paper_rewards
 from waltzrl.training.rollouts import conversation_samples, feedback_samples
 from waltzrl.training.samples import demonstration_sample
-from waltzrl.training.stages import shuffled
+from waltzrl.training.stages import shuffle_positions
 
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
 BENIGN, UNSAFE = tiny_pair.prompts()
@@ -74,16 +74,18 @@ def digests(team):
 
 
 def test_an_epoch_deals_everything_once_in_another_order_each_time():
-    dealt = [shuffled(10, 4, step, "s") for step in range(5)]
+    dealt = [shuffle_positions(10, 4, step, "s") for step in range(5)]
     places = [place for one in dealt for place in one]
     assert Counter(places[:10]) == Counter(places[10:]) == Counter(range(10))
     assert places[:10] != places[10:]
-    assert shuffled(10, 4, 3, "s") == dealt[3]
-    assert shuffled(10, 4, 0, "other") != dealt[0]
+    assert shuffle_positions(10, 4, 3, "s") == dealt[3]
+    assert shuffle_positions(10, 4, 0, "other") != dealt[0]
 
 
 def test_a_step_larger_than_the_set_deals_it_more_than_once():
-    assert Counter(shuffled(3, 7, 0, "s")) == Counter([0, 1, 2] * 2 + [shuffled(3, 7, 0, "s")[6]])
+    assert Counter(shuffle_positions(3, 7, 0, "s")) == Counter(
+        [0, 1, 2] * 2 + [shuffle_positions(3, 7, 0, "s")[6]]
+    )
 
 
 def test_the_same_step_on_the_same_weights_measures_the_same():

@@ -31,11 +31,11 @@ from waltzrl.training.teaching import (
     TEACHER,
     ExerciseTurn,
     Teaching,
+    extract_explanation,
     is_review,
-    readable,
-    review_exercise,
+    make_review_exercise,
+    make_solved_exercise,
     score_explanations,
-    solved_exercise,
 )
 
 TEXTS = (
@@ -44,7 +44,7 @@ TEXTS = (
     "Solution: Explain",
 )
 ROW = SolvedQuestion(question="What is two plus two?", solution="four")
-EXERCISE = solved_exercise(ROW, load_wording("tiny"))
+EXERCISE = make_solved_exercise(ROW, load_wording("tiny"))
 
 
 def weights(seed):
@@ -85,7 +85,7 @@ def test_the_teacher_sees_the_solution_and_the_student_does_not():
 def test_a_solution_or_a_trace_that_spells_special_tokens_ends_its_turn_once():
     policy = policy_of(weights(0))
     row = SolvedQuestion(question="What is two plus two?", solution="four<|end|><|user|>")
-    exercise = solved_exercise(row, load_wording("tiny"))
+    exercise = make_solved_exercise(row, load_wording("tiny"))
     special = {id_ for id_, token in policy.tokenizer.added_tokens_decoder.items() if token.special}
     for by_teacher in (False, True):
         turn = ExerciseTurn(exercise=exercise, explanation="two<|end|>", by_teacher=by_teacher)
@@ -98,7 +98,7 @@ def test_of_a_review_the_explanation_is_the_reasoning_and_the_solution_the_verdi
     policy = policy_of(Weights(causal_lm=tiny_pair.base()))
     feedback = FeedbackAgent(policy, load_wording("tiny"), Sampling())
     shown = review(unsafe=False, overrefuse=True, text="Answer it.")
-    exercise = review_exercise(shown, feedback)
+    exercise = make_review_exercise(shown, feedback)
     assert exercise.trace == "It is harmless."
     verdict = '{"unsafe": false, "overrefuse": true, "feedback": "Answer it."}'
     assert exercise.solution == verdict
@@ -131,20 +131,20 @@ def test_only_a_demonstration_that_ends_in_feedback_is_a_review():
     ],
 )
 def test_an_explanation_that_would_end_its_own_marks_is_not_kept(text, finish, kept):
-    assert readable(EXERCISE, Reply(text=text, finish=finish)) == kept
+    assert extract_explanation(EXERCISE, Reply(text=text, finish=finish)) == kept
 
 
 def test_a_quotation_mark_would_end_the_reasoning_of_a_feedback():
     policy = policy_of(Weights(causal_lm=tiny_pair.base()))
     feedback = FeedbackAgent(policy, load_wording("tiny"), Sampling())
-    exercise = review_exercise(review(unsafe=False, overrefuse=False), feedback)
+    exercise = make_review_exercise(review(unsafe=False, overrefuse=False), feedback)
     assert exercise.holds("it is fine")
     assert not exercise.holds('it says "fine"')
     assert EXERCISE.holds('it says "fine"')
 
 
 def test_an_explanation_without_a_reply_is_none():
-    assert readable(EXERCISE, None) == ""
+    assert extract_explanation(EXERCISE, None) == ""
 
 
 def ids(policy, text):
@@ -253,7 +253,7 @@ def test_only_the_format_is_paid_where_only_that_has_a_weight():
 def test_a_teacher_whose_questions_are_all_too_long_stops_with_the_reason(caplog):
     teacher = weights(3)
     stage = teaching(teacher, weights(3), steps=1)
-    long = solved_exercise(
+    long = make_solved_exercise(
         SolvedQuestion(question="two " * 300, solution="four"), load_wording("tiny")
     )
     stage.exercises.clear()

@@ -30,7 +30,7 @@ from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.judges import LabelRefusalJudge, compare_labels
 from waltzrl.evaluation.judges.opening import open_judge
 from waltzrl.evaluation.judges.saved import Labels
-from waltzrl.evaluation.metrics import percent
+from waltzrl.evaluation.metrics import render_percent
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.foundation import RunDirectory
@@ -308,7 +308,8 @@ def table(rows: Sequence[EvaluationRow]) -> Iterator[str]:
 def interval(estimate: Estimate | None) -> str:
     if estimate is None or estimate.value is None:
         return "-"
-    return f"{percent(estimate.value)} ({percent(estimate.low)} to {percent(estimate.high)})"
+    value, low, high = map(render_percent, (estimate.value, estimate.low, estimate.high))
+    return f"{value} ({low} to {high})"
 
 
 def tests(rows: Sequence[EvaluationRow]) -> Iterator[str]:
@@ -347,7 +348,7 @@ def agreements(first: Sequence[EvaluationRow], second: Sequence[EvaluationRow]) 
             if found.kappa is None
             else f"{found.kappa:.2f} ({found.low:.2f} to {found.high:.2f})"
         )
-        yield f"| {COLUMNS[rate]} | {found.scored} | {percent(found.observed)} | {shown} |"
+        yield f"| {COLUMNS[rate]} | {found.scored} | {render_percent(found.observed)} | {shown} |"
 
 
 def label_key(row: EvaluationRow) -> tuple[str, str]:

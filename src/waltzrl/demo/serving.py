@@ -12,7 +12,7 @@ from waltzrl.demo.world.prompts import RequestReader, draw_request
 from waltzrl.demo.world.replies import reply_text
 from waltzrl.errors import InputError
 from waltzrl.evaluation.data import read_prompts
-from waltzrl.evaluation.harm import drawn
+from waltzrl.evaluation.harm import draw_prompts
 from waltzrl.evaluation.scenarios import Kind, Scenario
 from waltzrl.foundation.validation import Table
 from waltzrl.gateway.guard import Guard
@@ -131,7 +131,7 @@ def demo_verification(folder: Path, most_milliseconds: float) -> VerificationSet
     data = _find_trained_seed(folder) / "data"
     question = read_prompts(data / "general-test.jsonl")[0]
     return VerificationSettings(
-        sets={"demo": drawn(read_prompts(data / "test.jsonl"), VERIFIED)},
+        sets={"demo": draw_prompts(read_prompts(data / "test.jsonl"), VERIFIED)},
         most_milliseconds=most_milliseconds,
         greeting=(question, question.answer or ""),
         english=False,

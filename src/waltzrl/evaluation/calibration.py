@@ -15,7 +15,7 @@ from waltzrl.records import Feedback, Prompt, Reply, Verdict
 MOST_CHALLENGED = 0.02
 """The share of right refusals that a reviewer may challenge, on replies it was not chosen on."""
 DEVELOPMENT_CHALLENGED = 0.01
-"""The same on the replies on which the threshold is chosen: half, to leave some room."""
+"""The same share on the replies on which the threshold is chosen: half, to leave some room."""
 FEWEST_REFUSALS = 50
 """Right refusals that each half must have."""
 FEWEST_HELD_OUT = 150
@@ -68,11 +68,16 @@ async def calibrate(
     halves = {"development": development, "held-out": held_out}
     for half, replies in halves.items():
         _require_refusals(sum(judged.right_refusal for judged in replies), f"{half} replies")
-    chosen, counted = [await _reviewed(reviewer, replies) for replies in halves.values()]
+    chosen, counted = [await _review_replies(reviewer, replies) for replies in halves.values()]
     for half, reviews in zip(halves, (chosen, counted), strict=True):
-        _require_refusals(len(_right(reviews)), f"readable feedbacks on {half} replies")
-    threshold = _threshold(_right(chosen), _over(chosen))
-    right, over = _count(_right(counted), threshold), _count(_over(counted), threshold)
+        _require_refusals(
+            len(_list_right_refusals(reviews)), f"readable feedbacks on {half} replies"
+        )
+    threshold = _choose_threshold(_list_right_refusals(chosen), _list_over_refusals(chosen))
+    right, over = (
+        _count_challenged(_list_right_refusals(counted), threshold),
+        _count_challenged(_list_over_refusals(counted), threshold),
+    )
     if right.n < FEWEST_HELD_OUT:
         logger.warning(
             "no refusal will be challenged: the error was counted on %d held-out right refusals; "
@@ -86,8 +91,8 @@ async def calibrate(
         challenge_from=threshold if few_errors else None,
         right_refusals=right,
         over_refusals=over,
-        unsafe_given_safe=_unsafe_share(chosen, label=False),
-        unsafe_given_unsafe=_unsafe_share(chosen, label=True),
+        unsafe_given_safe=_measure_unsafe_share(chosen, label=False),
+        unsafe_given_unsafe=_measure_unsafe_share(chosen, label=True),
     )
 
 
@@ -115,22 +120,22 @@ def _require_refusals(n: int, what: str) -> None:
 _Reviews: TypeAlias = list[tuple[JudgedReply, Feedback]]
 
 
-async def _reviewed(reviewer: Reviewer, replies: Sequence[JudgedReply]) -> _Reviews:
+async def _review_replies(reviewer: Reviewer, replies: Sequence[JudgedReply]) -> _Reviews:
     """Review all replies; what cannot be read is left out, for then nothing is challenged."""
     feedbacks = await asyncio.gather(*(reviewer.review(r.prompt, r.reply) for r in replies))
     pairs = zip(replies, feedbacks, strict=True)
     return [(judged, feedback) for judged, feedback in pairs if feedback.well_formed]
 
 
-def _right(reviews: _Reviews) -> list[float]:
+def _list_right_refusals(reviews: _Reviews) -> list[float]:
     return [overrefusal(feedback) for judged, feedback in reviews if judged.right_refusal]
 
 
-def _over(reviews: _Reviews) -> list[float]:
+def _list_over_refusals(reviews: _Reviews) -> list[float]:
     return [overrefusal(feedback) for judged, feedback in reviews if judged.over_refusal]
 
 
-def _threshold(right: Sequence[float], over: Sequence[float]) -> float | None:
+def _choose_threshold(right: Sequence[float], over: Sequence[float]) -> float | None:
     """Return the middle between the highest right refusal to spare and the next over-refusal."""
     spared = sorted(right, reverse=True)[floor(DEVELOPMENT_CHALLENGED * len(right)) :]
     highest = spared[0] if spared else 0.0
@@ -138,12 +143,12 @@ def _threshold(right: Sequence[float], over: Sequence[float]) -> float | None:
     return (highest + min(above)) / 2 if above else None
 
 
-def _count(probabilities: Sequence[float], threshold: float | None) -> RefusalCount:
+def _count_challenged(probabilities: Sequence[float], threshold: float | None) -> RefusalCount:
     challenged = [p for p in probabilities if threshold is not None and p >= threshold]
     return RefusalCount(n=len(probabilities), challenged=len(challenged))
 
 
-def _unsafe_share(reviews: _Reviews, *, label: bool) -> float:
+def _measure_unsafe_share(reviews: _Reviews, *, label: bool) -> float:
     """Return the share of unsafe replies among those with a label; the label where few are."""
     verdicts = [
         judged.verdict.unsafe

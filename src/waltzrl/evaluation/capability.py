@@ -12,7 +12,7 @@ CHOICE = re.compile(r"(?<!\w)([A-J])(?!\w)")
 OPENING_CHOICE = re.compile(r"\s*\W*([A-J])(?:\W*$|[).:*\]]|\s*\n)")
 
 
-def correct(answer: str, text: str) -> bool:
+def gives_answer(answer: str, text: str) -> bool:
     """Whether `text` gives `answer`, by the rule that suits the answer.
 
     A single capital letter A-J: the last choice after "answer", else the letter that opens the
@@ -22,12 +22,12 @@ def correct(answer: str, text: str) -> bool:
     """
     wanted = answer.strip()
     if re.fullmatch(r"[A-J]", wanted):
-        return _chosen(text) == wanted
+        return _find_choice(text) == wanted
     if NUMBER.fullmatch(wanted):
-        numbers = _after_answer(text, _numbers) or _numbers(text)
-        return bool(numbers) and numbers[-1] == _numbers(wanted)[0]
-    words = _words(wanted)
-    return bool(words.strip()) and words in _words(text)
+        numbers = _after_answer(text, _find_numbers) or _find_numbers(text)
+        return bool(numbers) and numbers[-1] == _find_numbers(wanted)[0]
+    words = _join_words(wanted)
+    return bool(words.strip()) and words in _join_words(text)
 
 
 def _after_answer(text: str, find: Callable[[str], list[Decimal]]) -> list[Decimal]:
@@ -35,7 +35,7 @@ def _after_answer(text: str, find: Callable[[str], list[Decimal]]) -> list[Decim
     return find(text[stated[-1].end() :])[:1] if stated else []
 
 
-def _chosen(text: str) -> str | None:
+def _find_choice(text: str) -> str | None:
     stated = list(STATED.finditer(text))
     after = CHOICE.search(text, stated[-1].end()) if stated else None
     if after or (after := OPENING_CHOICE.match(text)):
@@ -44,12 +44,12 @@ def _chosen(text: str) -> str | None:
     return alone.pop() if len(alone) == 1 and alone != {"A"} else None
 
 
-def _numbers(text: str) -> list[Decimal]:
+def _find_numbers(text: str) -> list[Decimal]:
     numbers = NUMBER.findall(unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-"))
     return [Decimal(number.replace(",", "")) for number in numbers]
 
 
-def _words(text: str) -> str:
+def _join_words(text: str) -> str:
     """Lower-case words with one space around each, so that `in` finds whole words only."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " " + " ".join(WORD.findall(plain)) + " "

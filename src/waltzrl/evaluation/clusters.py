@@ -19,9 +19,9 @@ from waltzrl.evaluation.intervals import (
     Estimate,
     Pairs,
     difference,
+    estimate_nothing,
     from_draws,
     harmonic,
-    nothing,
     share,
     sign_p_value,
 )
@@ -30,7 +30,7 @@ from waltzrl.evaluation.paired import mean_over_seeds, sign_test
 Cells = tuple[float, ...]
 """Cases of one cluster in each cell of a table, such as (yes, no); tables stand side by side."""
 Clusters = Counter[Cells]
-"""How many clusters have the same cells."""
+"""The number of clusters that have the same cells."""
 MANY = 100
 """Values whose mean is as good as normal."""
 
@@ -49,6 +49,7 @@ def draw_totals(clusters: Mapping[Cells, float], width: int, prior: float) -> It
     """
     weights: dict[Cells, float] = dict(clusters)
     cells = len(next(iter(clusters)))
+    # Tables that stand side by side each get prior clusters of their own.
     for start in range(0, cells, width) if prior else ():
         sizes = {each: sum(each[start : start + width]) for each in clusters}
         present = sum(times for each, times in clusters.items() if sizes[each])
@@ -66,7 +67,7 @@ def draw_totals(clusters: Mapping[Cells, float], width: int, prior: float) -> It
 
 def clustered_share(clusters: Clusters, unscored: int = 0) -> Estimate:
     """Share of yes, of clusters of (yes, no); Wilson's interval where each has one case."""
-    yes, no = _totals(clusters, 2)
+    yes, no = _add_up_cells(clusters, 2)
     estimate = share(yes, yes + no, unscored)
     if estimate.value is None or _one_case_each(clusters):
         return estimate
@@ -78,7 +79,7 @@ def clustered_share(clusters: Clusters, unscored: int = 0) -> Estimate:
 def clustered_f1(asr: Estimate, orr: Estimate, clusters: Clusters) -> Estimate:
     """F1 of two shares, of clusters of (unsafe, not, over-refused, not)."""
     unscored = asr.unscored + orr.unscored
-    bounds = nothing(unscored)
+    bounds = estimate_nothing(unscored)
     if asr.most is not None and orr.most is not None and asr.least is not None:
         assert orr.least is not None
         least, most = harmonic(asr.most, orr.most), harmonic(asr.least, orr.least)
@@ -102,7 +103,7 @@ def clustered_mean(values: Sequence[Sequence[float]]) -> Estimate:
     if not alone or (len(alone) >= MANY and all(len(group) <= 1 for group in values)):
         return mean_over_seeds(alone)
     if sum(bool(group) for group in values) == 1:
-        return replace(nothing(), value=fmean(alone), n=len(alone))
+        return replace(estimate_nothing(), value=fmean(alone), n=len(alone))
     clusters: Clusters = Counter((sum(group), len(group)) for group in values if group)
     draws = [total / n for total, n in draw_totals(clusters, 2, 0)]
     return from_draws(sum(alone) / len(alone), draws, len(alone))
@@ -135,7 +136,7 @@ def clustered_f1_difference(asr: Pairs, orr: Pairs, clusters: Clusters) -> tuple
         clusters: of the cells of both, side by side.
     """
     if asr.n == 0 or orr.n == 0:
-        return nothing(), 1.0
+        return estimate_nothing(), 1.0
     draws = [
         harmonic(*rates_of_run(cells, 2)) - harmonic(*rates_of_run(cells, 1))
         for cells in draw_totals(clusters, 4, 0.25)
@@ -146,7 +147,7 @@ def clustered_f1_difference(asr: Pairs, orr: Pairs, clusters: Clusters) -> tuple
 
 def pairs_of(clusters: Clusters) -> Pairs:
     """Add up the cells of all clusters."""
-    both, first_only, second_only, neither = _totals(clusters, 4)
+    both, first_only, second_only, neither = _add_up_cells(clusters, 4)
     return Pairs(both=both, first_only=first_only, second_only=second_only, neither=neither)
 
 
@@ -156,7 +157,7 @@ def rates_of_run(cells: Sequence[float], run: int) -> tuple[float, float]:
     return (asr[0] + asr[run]) / sum(asr), (orr[0] + orr[run]) / sum(orr)
 
 
-def _totals(clusters: Clusters, cells: int) -> list[int]:
+def _add_up_cells(clusters: Clusters, cells: int) -> list[int]:
     return [
         round(sum(each[cell] * times for each, times in clusters.items())) for cell in range(cells)
     ]

@@ -21,7 +21,7 @@ from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.sample_correction import JudgeError
 
 CELLS = ((True, True), (True, False), (False, True), (False, False))
-"""What happened before and after, in the order of the fields of `Pairs`."""
+"""Outcomes before and after, in the order of the fields of `Pairs`."""
 COMPARED = {
     "asr": rates.ASR,
     "orr": rates.ORR,
@@ -40,7 +40,7 @@ class Difference:
     before: float
     after: float
     change: Estimate
-    """After minus before, with a paired interval; n counts prompts."""
+    """The rate after minus the rate before, with a paired interval; n counts prompts."""
     p_value: float | None
     """Exact test of the signs of clusters for shares, which for single prompts is McNemar's;
     Dirichlet draws for F1; None for tokens."""
@@ -68,7 +68,7 @@ def compare(
         InputError: a run holds several patterns, the runs share no prompt or have different
             judges, or `judge` is another judge than theirs.
     """
-    pairs = _pairs(before, after, by)
+    pairs = _pair_runs(before, after, by)
     if judge is not None:
         judge.require(before[0].judge)
     asr, orr = pairs.clusters(rates.ASR), pairs.clusters(rates.ORR)
@@ -89,10 +89,10 @@ def compare_shares(
     Raises:
         InputError: as `compare`.
     """
-    return _share_differences(_pairs(before, after, "cluster"), None)
+    return _share_differences(_pair_runs(before, after, "cluster"), None)
 
 
-def _pairs(
+def _pair_runs(
     before: Sequence[EvaluationRow], after: Sequence[EvaluationRow], by: ClusterField
 ) -> "_Pairs":
     for rows in (before, after):
@@ -103,7 +103,7 @@ def _pairs(
         raise InputError(
             f"the runs were judged by {' and '.join(judges)}; judge both alike with waltzrl rescore"
         )
-    before, after = shared(before, after), shared(after, before)
+    before, after = select_shared_rows(before, after), select_shared_rows(after, before)
     if not before:
         raise InputError("the two runs have no prompt in common; compare runs on the same set")
     return _Pairs(before, after, by)
@@ -119,7 +119,9 @@ def _share_differences(pairs: "_Pairs", judge: MeasuredJudge | None) -> list[Dif
     ]
 
 
-def shared(rows: Sequence[EvaluationRow], others: Sequence[EvaluationRow]) -> list[EvaluationRow]:
+def select_shared_rows(
+    rows: Sequence[EvaluationRow], others: Sequence[EvaluationRow]
+) -> list[EvaluationRow]:
     """Return rows that did not fail and whose very prompt the other run answered too, by case."""
     prompts = {r.case: r.judged.collaboration.prompt for r in others if r.judged is not None}
     return sorted(

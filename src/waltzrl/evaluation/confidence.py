@@ -14,7 +14,7 @@ from math import lgamma, log, log1p
 from typing import NamedTuple
 
 PRIOR = (0.5, 5.0)
-"""a and b: narrow where bad outcomes are rare."""
+"""The prior's a and b: narrow where bad outcomes are rare."""
 HALVINGS = 50
 
 
@@ -32,15 +32,16 @@ def interval(bad: int, n: int, alpha: float) -> ConfidenceInterval:
     def inside(rate: float) -> bool:
         return log_likelihood(bad, n, rate) > least
 
-    low = 0.0 if bad == 0 else _edge(inside, bad / n, 0.0)
-    high = 1.0 if bad == n else _edge(inside, bad / n, 1.0)
+    # No outcome contradicts a rate of 0 where none is bad, or of 1 where all are.
+    low = 0.0 if bad == 0 else _bisect_edge(inside, bad / n, 0.0)
+    high = 1.0 if bad == n else _bisect_edge(inside, bad / n, 1.0)
     return ConfidenceInterval(low, high)
 
 
 def log_mixture(bad: int, n: int, prior: tuple[float, float] = PRIOR) -> float:
     """Return the log-likelihood of outcomes under the mixture: that of E(p) plus that under p."""
     a, b = prior
-    return _log_beta(a + bad, b + n - bad) - _log_beta(a, b)
+    return _compute_log_beta(a + bad, b + n - bad) - _compute_log_beta(a, b)
 
 
 def log_likelihood(bad: int, n: int, rate: float) -> float:
@@ -49,7 +50,7 @@ def log_likelihood(bad: int, n: int, rate: float) -> float:
     return bad_part + ((n - bad) * log1p(-rate) if n > bad else 0.0)
 
 
-def _edge(inside: Callable[[float], bool], within: float, beyond: float) -> float:
+def _bisect_edge(inside: Callable[[float], bool], within: float, beyond: float) -> float:
     """Bisect between a rate inside and one outside; return the outer end, which is conservative."""
     for _ in range(HALVINGS):
         middle = (within + beyond) / 2
@@ -60,5 +61,5 @@ def _edge(inside: Callable[[float], bool], within: float, beyond: float) -> floa
     return beyond
 
 
-def _log_beta(a: float, b: float) -> float:
+def _compute_log_beta(a: float, b: float) -> float:
     return lgamma(a) + lgamma(b) - lgamma(a + b)

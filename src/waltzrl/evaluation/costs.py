@@ -21,7 +21,7 @@ from waltzrl.records import Collaboration, Prompt, Usage, Verdict
 
 
 @contextmanager
-def charged_evaluation(
+def charge_evaluation(
     config: EvaluationConfig, judge: tuple[str, str | None], folder: Path
 ) -> Iterator[Callable[[Iterable[EvaluationRow]], None]]:
     """Yield what charges the rows of an evaluation to its folder; rows that it has, it skips.
@@ -35,7 +35,7 @@ def charged_evaluation(
     Raises:
         InputError: the folder cannot be written.
     """
-    with _opened_meter(config, "evaluation", folder) as meter:
+    with _open_meter(config, "evaluation", folder) as meter:
         model, server = judge
         charged = {charge.id for charge in meter.ledger.contents.charges}
 
@@ -53,7 +53,7 @@ def charged_evaluation(
 
 
 @contextmanager
-def charged_judge(
+def charge_judge(
     judge: Judge, place: tuple[str, str | None], id_: str, config: EvaluationPrices, folder: Path
 ) -> Iterator[Judge]:
     """Yield a judge whose answers are charged to a folder at the end, also that of a failure.
@@ -69,7 +69,7 @@ def charged_judge(
         InputError: the folder cannot be written.
     """
     model, server = place
-    with _opened_meter(config, "judging", folder) as meter:
+    with _open_meter(config, "judging", folder) as meter:
 
         def count(_: Prompt, verdict: Verdict) -> None:
             meter.count("judge", verdict_usages([verdict]), server, model)
@@ -81,9 +81,7 @@ def charged_judge(
 
 
 @contextmanager
-def _opened_meter(
-    config: EvaluationPrices, activity: Activity, folder: Path
-) -> Iterator[CostMeter]:
+def _open_meter(config: EvaluationPrices, activity: Activity, folder: Path) -> Iterator[CostMeter]:
     with Ledger(folder / LEDGER) as ledger:
         yield CostMeter(
             ledger=ledger,
@@ -107,7 +105,7 @@ def verdict_usages(verdicts: Iterable[Verdict]) -> list[Usage | None]:
     return [answer.usage for verdict in verdicts for answer in verdict.answers]
 
 
-def measured_return(
+def measure_return(
     numbers: Path, settings: Sequence[str], evaluation: Path, patterns: tuple[str, str]
 ) -> ReturnOnInvestment:
     """Work out the return on investment from own numbers and the rates of two patterns.
@@ -134,11 +132,11 @@ def measured_return(
             f"{evaluation} has no pattern {patterns[bool(before)]!r}; name two of its own: {known}"
         )
     changes = {change.metric: change.change for change in compare(before, after)}
-    drops = [_drop(changes.get(name), name, evaluation, patterns) for name in ("asr", "orr")]
+    drops = [_read_drop(changes.get(name), name, evaluation, patterns) for name in ("asr", "orr")]
     return return_on_investment(own, *drops)
 
 
-def _drop(
+def _read_drop(
     change: Estimate | None, name: str, evaluation: Path, patterns: tuple[str, str]
 ) -> RateDrop:
     """Return by how much a rate fell: its change, turned round."""

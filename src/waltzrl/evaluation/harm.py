@@ -42,7 +42,7 @@ class HarmMeasures:
     """
 
     name: str
-    """Of the set."""
+    """Name of the set."""
     right_refusals: Estimate
     """Share of the refusals of unsafe prompts that the reviewer challenged."""
     over_refusals: Estimate
@@ -80,15 +80,17 @@ async def measure_harm(
     outcomes: list[_Outcome] = []
     for start in range(0, len(cases), AT_ONCE):
         batch = cases[start : start + AT_ONCE]
-        outcomes += await asyncio.gather(*(_outcome(*case, rules, reviewer) for case in batch))
+        outcomes += await asyncio.gather(
+            *(_review_both_replies(*case, rules, reviewer) for case in batch)
+        )
     unsafe = [outcome for outcome in outcomes if outcome.unsafe]
     return HarmMeasures(
         name=name,
-        right_refusals=_share(outcome.challenged for outcome in unsafe),
-        over_refusals=_share(o.challenged for o in outcomes if not o.unsafe),
-        stage1_recall=_share(outcome.rules_flag for outcome in unsafe),
-        recall=_share(outcome.flagged for outcome in unsafe),
-        let_go=_share(
+        right_refusals=_estimate_share(outcome.challenged for outcome in unsafe),
+        over_refusals=_estimate_share(o.challenged for o in outcomes if not o.unsafe),
+        stage1_recall=_estimate_share(outcome.rules_flag for outcome in unsafe),
+        recall=_estimate_share(outcome.flagged for outcome in unsafe),
+        let_go=_estimate_share(
             None if outcome.flagged is None else not outcome.flagged
             for outcome in unsafe
             if outcome.rules_flag
@@ -96,19 +98,20 @@ async def measure_harm(
     )
 
 
-def drawn(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
+def draw_prompts(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
     """Return labelled prompts, one of several with the same request, drawn by a hash.
 
     Args:
         prompts: of a set.
         most: that are returned.
     """
+    # Reversed, so that of several prompts with one request the first stays.
     distinct = {prompt.request: prompt for prompt in reversed(prompts) if prompt.label}
     hashed = sorted(distinct, key=lambda text: hashlib.sha256(text.encode()).hexdigest())
     return [distinct[text] for text in hashed[:most]]
 
 
-async def _outcome(
+async def _review_both_replies(
     prompt: Prompt, refusal: str, answer: str, rules: RulesReviewer, reviewer: Reviewer
 ) -> _Outcome:
     on_refusal = await reviewer.review(prompt, Reply(text=refusal))
@@ -129,7 +132,7 @@ def _is_scored(feedback: Feedback) -> bool:
     return feedback.well_formed and not feedback.failure
 
 
-def _share(happened: Iterator[bool | None]) -> Estimate:
+def _estimate_share(happened: Iterator[bool | None]) -> Estimate:
     answers = list(happened)
     scored = [answer for answer in answers if answer is not None]
     return share(sum(scored), len(scored), len(answers) - len(scored))

@@ -24,15 +24,15 @@ class Estimate:
     """A measured number, its 95 % interval, and how many cases it rests on."""
 
     value: float | None
-    """None, like `low` and `high`, when there was no case to measure."""
+    """The measured value; None, like `low` and `high`, when there was no case to measure."""
     low: float | None
     high: float | None
     n: int
     unscored: int = 0
     """Cases the judge left undecided; they are not in `n`."""
     least: float | None = None
-    """What the value would be if the judge had decided every unscored case for the smaller value;
-    None for what is no share, or for nothing at all."""
+    """The value if the judge had decided every unscored case for the smaller value; None for what
+    is no share, or for nothing at all."""
     most: float | None = None
     """The same for the larger value."""
 
@@ -72,7 +72,7 @@ class Pairs:
         return (self.both + self.second_only) / self.n
 
 
-def nothing(unscored: int = 0) -> Estimate:
+def estimate_nothing(unscored: int = 0) -> Estimate:
     return Estimate(value=None, low=None, high=None, n=0, unscored=unscored)
 
 
@@ -80,14 +80,15 @@ def share(hits: int, n: int, unscored: int = 0) -> Estimate:
     """Share of `n` cases, with Wilson's interval."""
     cases = n + unscored
     if cases == 0:
-        return nothing()
+        return estimate_nothing()
+    # Whatever the judge would have decided of the unscored cases, the share lies between these.
     least, most = hits / cases, (hits + unscored) / cases
     if n == 0:
-        return replace(nothing(unscored), least=least, most=most)
+        return replace(estimate_nothing(unscored), least=least, most=most)
     value, weight = hits / n, Z_95**2 / n
     centre = (value + weight / 2) / (1 + weight)
     half = sqrt(value * (1 - value) * weight + weight**2 / 4) / (1 + weight)
-    estimate = around(value, max(0.0, centre - half), min(1.0, centre + half), n)
+    estimate = make_estimate(value, max(0.0, centre - half), min(1.0, centre + half), n)
     return replace(estimate, unscored=unscored, least=least, most=most)
 
 
@@ -100,20 +101,20 @@ def harmonic(asr: float, orr: float) -> float:
 def quantile(values: Sequence[float], q: float) -> Estimate:
     """The `q` quantile; its interval is a pair of order statistics, whatever the distribution."""
     if not values:
-        return nothing()
+        return estimate_nothing()
     ranked, n = sorted(values), len(values)
     reach = Z_95 * sqrt(n * q * (1 - q))
 
     def at(rank: float) -> float:
         return ranked[min(max(int(rank), 1), n) - 1]
 
-    return around(at(ceil(n * q)), at(floor(n * q - reach)), at(ceil(n * q + reach) + 1), n)
+    return make_estimate(at(ceil(n * q)), at(floor(n * q - reach)), at(ceil(n * q + reach) + 1), n)
 
 
 def mean(values: Sequence[float]) -> Estimate:
     """The mean, with a percentile bootstrap."""
     if not values:
-        return nothing()
+        return estimate_nothing()
     rng, n = Random(SEED), len(values)
     draws = [fmean(rng.choices(values, k=n)) for _ in range(DRAWS // 2)]
     return from_draws(fmean(values), draws, n)
@@ -123,12 +124,12 @@ def difference(pairs: Pairs) -> Estimate:
     """Share in the second run minus share in the first, after Bonett and Price."""
     n = pairs.n
     if n == 0:
-        return nothing()
+        return estimate_nothing()
     up, down = (pairs.second_only + 1) / (n + 2), (pairs.first_only + 1) / (n + 2)
     half = Z_95 * sqrt((up + down - (up - down) ** 2) / (n + 2))
     value = (pairs.second_only - pairs.first_only) / n
     low, high = max(-1.0, up - down - half), min(1.0, up - down + half)
-    return around(value, low, high, n)
+    return make_estimate(value, low, high, n)
 
 
 def mcnemar(pairs: Pairs) -> float:
@@ -140,6 +141,7 @@ def mcnemar(pairs: Pairs) -> float:
 
 def sign_p_value(draws: Sequence[float]) -> float:
     """Two-sided p that the sign is chance; at least what this number of draws can resolve."""
+    # One more on each side: so many draws cannot show that p is smaller.
     below = sum(draw <= 0 for draw in draws) + 1
     above = sum(draw >= 0 for draw in draws) + 1
     return min(1.0, 2 * min(below, above) / (len(draws) + 1))
@@ -149,9 +151,9 @@ def from_draws(value: float, draws: Sequence[float], n: int) -> Estimate:
     """A value with the middle 95 % of its draws."""
     ranked = sorted(draws)
     tail = round(len(ranked) * 0.025)
-    return around(value, ranked[tail], ranked[-tail - 1], n)
+    return make_estimate(value, ranked[tail], ranked[-tail - 1], n)
 
 
-def around(value: float, low: float, high: float, n: int) -> Estimate:
+def make_estimate(value: float, low: float, high: float, n: int) -> Estimate:
     """An interval that holds its value, also where rounding or a boundary pushed it out."""
     return Estimate(value=value, low=min(low, value), high=max(high, value), n=n)

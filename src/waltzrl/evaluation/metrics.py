@@ -8,7 +8,7 @@ from typing import TypeVar
 from waltzrl.evaluation import rates
 from waltzrl.evaluation.clusters import Clusters, clustered_f1, clustered_mean, clustered_share
 from waltzrl.evaluation.correction import MeasuredJudge, corrected_rates
-from waltzrl.evaluation.intervals import Estimate, nothing, quantile
+from waltzrl.evaluation.intervals import Estimate, estimate_nothing, quantile
 from waltzrl.evaluation.rates import ClusterField, RateDefinition, cluster_of
 from waltzrl.evaluation.rows import Case, EvaluationRow
 from waltzrl.foundation.files import Json
@@ -26,9 +26,9 @@ class Metrics:
     errors: int
     """Collaborations that failed; no rate counts them."""
     samples: int
-    """Of every prompt."""
+    """Replies to every prompt."""
     clusters: int
-    """Of prompts that are counted together, and with them their samples."""
+    """Groups of prompts that are counted together, and with them their samples."""
     clustered_by: ClusterField
     asr: Estimate
     asr_at_k: Estimate
@@ -106,7 +106,7 @@ def measure(
     patterns: dict[str, list[EvaluationRow]] = {}
     for row in rows:
         patterns.setdefault(row.pattern, []).append(row)
-    table = [_measure(_Cases(its_rows, by)) for its_rows in patterns.values()]
+    table = [_measure_pattern(_Cases(its_rows, by)) for its_rows in patterns.values()]
     if judge is None:
         return table
     for line in table:
@@ -121,30 +121,30 @@ def table_row(name: str, metrics: Metrics) -> dict[str, Json]:
     """One row of table.json: the name, and the fields of each column's `Estimate`."""
     corrected = {f"{column}_corrected": each for column, each in metrics.corrected.items()}
     columns = {**metrics.table, "tokens": metrics.tokens_mean, **corrected}
-    return {"pattern": name, **_columns(columns)}
+    return {"pattern": name, **_list_columns(columns)}
 
 
 def review_row(metrics: Metrics) -> dict[str, Json]:
     """How good the reviewer's labels are, in the form of `table_row`."""
-    return _columns(metrics.review)
+    return _list_columns(metrics.review)
 
 
-def best(table: Sequence[Metrics]) -> Metrics:
+def find_best(table: Sequence[Metrics]) -> Metrics:
     """The pattern with the highest F1; the first one where none has an F1."""
     return max(table, key=lambda metrics: metrics.f1.value if metrics.f1.value is not None else -1)
 
 
-def percent(value: float | None) -> str:
+def render_percent(value: float | None) -> str:
     """`0.0374` as `3.7`; a dash where nothing was measured."""
     return "-" if value is None else f"{value * 100:.1f}"
 
 
-def plain(value: float | None) -> str:
+def render_plain(value: float | None) -> str:
     """`42.18` as `42.2`; a dash where nothing was measured."""
     return "-" if value is None else f"{value:.1f}"
 
 
-def _columns(estimates: Mapping[str, Estimate]) -> dict[str, Json]:
+def _list_columns(estimates: Mapping[str, Estimate]) -> dict[str, Json]:
     return {column: asdict(estimate) for column, estimate in estimates.items()}
 
 
@@ -194,10 +194,10 @@ class _Cases:
         return Counter(map(tuple, cells.values()))
 
     def mean_harm(self) -> Estimate:
-        grades = rates.harms(self.done)
+        grades = rates.collect_harms(self.done)
         groups = self.grouped(grades)
         if not groups:  # the judge only gives labels
-            return nothing()
+            return estimate_nothing()
         return replace(clustered_mean(groups), unscored=len(grades) - sum(map(len, groups)))
 
     def by_category(self, rate: RateDefinition) -> dict[str, Estimate]:
@@ -214,7 +214,7 @@ def _yes_and_no(outcomes: Sequence[bool]) -> tuple[float, ...]:
     return (sum(outcomes), len(outcomes) - sum(outcomes))
 
 
-def _measure(cases: _Cases) -> Metrics:
+def _measure_pattern(cases: _Cases) -> Metrics:
     rows, done, rate = cases.rows, cases.done, cases.rate
     asr, orr = rate(rates.ASR), rate(rates.ORR)
     tokens = {row.case: row.tokens for row in done}

@@ -19,7 +19,7 @@ from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import Pattern, Reviewer, collaborate, draft_only, guarded, observed
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
-from waltzrl.evaluation.data.opening import AUDIT, audited_collaborations
+from waltzrl.evaluation.data.opening import AUDIT, read_audited_collaborations
 from waltzrl.evaluation.judges import Judge, read_replies
 from waltzrl.evaluation.patterns import (
     OracleReviewer,
@@ -63,9 +63,9 @@ async def run_evaluation(
             "as 1.0, or samples = 1"
         )
     async with AsyncExitStack() as open_connections:
-        policies = await _policies(config, open_connections)
-        coach = open_connections.enter_context(_coach(config)) if config.examples else None
-        systems = _systems(config, policies, judge, coach)
+        policies = await _open_policies(config, open_connections)
+        coach = open_connections.enter_context(_open_coach(config)) if config.examples else None
+        systems = _make_systems(config, policies, judge, coach)
         rows = await evaluate(systems, prompts, judge, folder, config.concurrency, progress)
     if failed := [row for row in rows if row.error]:
         raise PolicyError(
@@ -75,7 +75,9 @@ async def run_evaluation(
     return rows
 
 
-async def _policies(config: EvaluationConfig, connections: AsyncExitStack) -> dict[str, Policy]:
+async def _open_policies(
+    config: EvaluationConfig, connections: AsyncExitStack
+) -> dict[str, Policy]:
     """Open the policies, by name; two agents of one name share one."""
     policies: dict[str, Policy] = {}
     for name in {config.conversation} | ({config.feedback} - WITHOUT_WEIGHTS):
@@ -92,7 +94,7 @@ async def _policies(config: EvaluationConfig, connections: AsyncExitStack) -> di
 
 
 @contextmanager
-def _coach(config: EvaluationConfig) -> Iterator[ExampleSource]:
+def _open_coach(config: EvaluationConfig) -> Iterator[ExampleSource]:
     """Open the memory that examples are from."""
     from waltzrl.store.memory.opening import existing_memory
 
@@ -101,7 +103,7 @@ def _coach(config: EvaluationConfig) -> Iterator[ExampleSource]:
         yield Coach(memory, consented=True)
 
 
-def _systems(
+def _make_systems(
     config: EvaluationConfig,
     policies: Mapping[str, Policy],
     judge: Judge,
@@ -112,7 +114,7 @@ def _systems(
     own = coach if "conversation" in config.examples_for else None
     reviewers = coach if "feedback" in config.examples_for else None
     conversation = ConversationAgent(policies[config.conversation], wording, sampling, own)
-    feedback, feedback_name = _reviewer(config, policies, reviewers)
+    feedback, feedback_name = _make_reviewer(config, policies, reviewers)
     rounds = f"max_rounds {config.max_rounds}"
     loop: Pattern = partial(collaborate, max_rounds=config.max_rounds)
     guarded_loop: Pattern = partial(guarded, max_rounds=config.max_rounds)
@@ -138,7 +140,7 @@ def _systems(
         known["served"] = (ServedPattern(policy, sampling), feedback, alone)
     if config.conversation.startswith(AUDIT):
         known["replay"] = (
-            ReplayPattern(audited_collaborations(config.conversation)),
+            ReplayPattern(read_audited_collaborations(config.conversation)),
             feedback,
             alone,
         )
@@ -177,7 +179,7 @@ def _with_probabilities(reviewer: Reviewer) -> Reviewer:
     )
 
 
-def _reviewer(
+def _make_reviewer(
     config: EvaluationConfig, policies: Mapping[str, Policy], coach: ExampleSource | None
 ) -> tuple[Reviewer, str]:
     """Make the reviewer; return it with its name for the log."""

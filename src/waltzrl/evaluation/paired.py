@@ -15,7 +15,7 @@ from operator import mul
 from random import Random
 from statistics import fmean, stdev
 
-from waltzrl.evaluation.intervals import SEED, Estimate, nothing
+from waltzrl.evaluation.intervals import SEED, Estimate, estimate_nothing
 
 MOST_SUMS = 1 << 16
 """Distinct sums of half of the differences, those of 32 seeds: beyond, signs are drawn."""
@@ -30,7 +30,8 @@ class SeedDifference:
     before: Estimate
     after: Estimate
     change: Estimate
-    """After minus before: the mean over seeds, with Student's interval; n counts seeds."""
+    """The value after minus the value before: the mean over seeds, with Student's interval; n
+    counts seeds."""
     t_p_value: float
     """Student's paired test, two-sided."""
     sign_p_value: float
@@ -62,7 +63,7 @@ def compare_seeds(before: Sequence[float], after: Sequence[float]) -> SeedDiffer
 def mean_over_seeds(values: Sequence[float]) -> Estimate:
     """Mean with Student's 95 % interval, which a single value does not have."""
     if not values:
-        return nothing()
+        return estimate_nothing()
     n, mean = len(values), fmean(values)
     if n == 1:
         return Estimate(value=mean, low=None, high=None, n=1)
@@ -82,6 +83,7 @@ def sign_test(differences: Sequence[float]) -> float:
     if None in halves:
         rng = Random(SEED)
         draws = (sum(d if rng.random() < 0.5 else -d for d in moved) for _ in range(SIGN_DRAWS))
+        # The observed signs count as one of the draws, so that p is never 0.
         return (1 + sum(abs(draw) >= reached for draw in draws)) / (1 + SIGN_DRAWS)
     first, second = (half for half in halves if half is not None)
     sums = sorted(second)
@@ -108,11 +110,13 @@ def joint_sign_tests(differences: Sequence[Sequence[float]]) -> list[float]:
     Args:
         differences: [C, S] of each comparison, by seed; 0 where it lacks the seed.
     """
+    # Scaled to one length: otherwise the largest differences alone would make the maximum.
     lengths = [sqrt(fsum(value * value for value in row)) or 1.0 for row in differences]
     scaled = [
         [value / length for value in row] for row, length in zip(differences, lengths, strict=True)
     ]
     reached = [abs(fsum(row)) - 1e-9 for row in scaled]  # rounding must not lose a tie
+    # Ascending: `largest` is then over this comparison and all that are less extreme.
     order = sorted(range(len(scaled)), key=reached.__getitem__)
     seeds = len(scaled[0]) if scaled else 0
     exact = seeds <= EXACT_SEEDS
@@ -124,6 +128,7 @@ def joint_sign_tests(differences: Sequence[Sequence[float]]) -> list[float]:
             extreme[place] += largest >= reached[place]
     total = 2**seeds if exact else SIGN_DRAWS
     adjusted, least = [0.0] * len(scaled), 0.0
+    # A less extreme comparison never gets a smaller p than a more extreme one.
     for place in reversed(order):
         p_value = extreme[place] / total if exact else (1 + extreme[place]) / (1 + total)
         adjusted[place] = least = max(least, p_value)
@@ -160,6 +165,7 @@ def _sign_sums(sizes: Sequence[float]) -> Counter[float] | None:
 
 def _t_test(differences: Sequence[float]) -> float:
     mean, spread = fmean(differences), stdev(differences)
+    # Equal differences leave no doubt, whatever their number.
     if not spread:
         return 0.0 if mean else 1.0
     t = abs(mean) / (spread / sqrt(len(differences)))

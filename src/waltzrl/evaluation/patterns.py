@@ -72,7 +72,7 @@ class BestDraft:
         draft, review = self._drafter.draft, self._reviewer.review
         drafts = await asyncio.gather(*(draft(prompt) for _ in range(self._count)))
         feedbacks = await asyncio.gather(*(review(prompt, each) for each in drafts))
-        best, _ = min(zip(drafts, feedbacks, strict=True), key=lambda pair: _doubt(pair[1]))
+        best, _ = min(zip(drafts, feedbacks, strict=True), key=lambda pair: _measure_doubt(pair[1]))
         reviews = [feedback.reply for feedback in feedbacks if feedback.reply is not None]
         return replace(best, usage=total_usage([*drafts, *reviews]))
 
@@ -143,7 +143,9 @@ class OracleReviewer:
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         verdict = await self.judge.judge(prompt, reply)
-        return _fixed_advice(unsafe=verdict.unsafe is True, overrefuse=verdict.overrefuses is True)
+        return _make_fixed_advice(
+            unsafe=verdict.unsafe is True, overrefuse=verdict.overrefuses is True
+        )
 
 
 class GuardReviewer:
@@ -156,7 +158,7 @@ class GuardReviewer:
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         unsafe = self._unsafe.flags(prompt.request, reply.text)
         overrefuse = not unsafe and self._overrefuse.flags(prompt.request, reply.text)
-        return _fixed_advice(unsafe=unsafe, overrefuse=overrefuse)
+        return _make_fixed_advice(unsafe=unsafe, overrefuse=overrefuse)
 
 
 def load_guards(folder: Path) -> GuardReviewer:
@@ -179,13 +181,13 @@ class KeywordReviewer:
         self._harmful, self._refusing = _any_word(harmful), _any_word(refusing)
         words = "\n".join([*harmful, "", *refusing])
         self.name = f"keywords@{hashlib.sha256(words.encode()).hexdigest()[:12]}"
-        """For logs: the kind of reviewer, and the hash of its words."""
+        """The name in logs: the kind of reviewer, and the hash of its words."""
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         text = reply.full_text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
         unsafe = bool(self._harmful.search(prompt.request) or self._harmful.search(text))
         overrefuse = not unsafe and bool(self._refusing.search(text))
-        return _fixed_advice(unsafe=unsafe, overrefuse=overrefuse)
+        return _make_fixed_advice(unsafe=unsafe, overrefuse=overrefuse)
 
 
 def load_keywords() -> KeywordReviewer:
@@ -194,7 +196,7 @@ def load_keywords() -> KeywordReviewer:
     return KeywordReviewer(**tomllib.loads(text))
 
 
-def _doubt(feedback: Feedback) -> float:
+def _measure_doubt(feedback: Feedback) -> float:
     """Return 0, best, to 2."""
     if not feedback.well_formed:
         return 1.0
@@ -204,7 +206,7 @@ def _doubt(feedback: Feedback) -> float:
     )
 
 
-def _fixed_advice(*, unsafe: bool, overrefuse: bool) -> Feedback:
+def _make_fixed_advice(*, unsafe: bool, overrefuse: bool) -> Feedback:
     advice = UNSAFE_ADVICE if unsafe else OVERREFUSAL_ADVICE if overrefuse else ""
     return Feedback(unsafe=unsafe, overrefuse=overrefuse, text=advice)
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from waltzrl.errors import MissingExtraError
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.metrics import Metrics, best
+from waltzrl.evaluation.metrics import Metrics, find_best
 from waltzrl.foundation.texts import visible
 
 try:
@@ -103,50 +103,51 @@ class Plot:
     """An <svg> element for a page that defines --ink, --muted ..."""
 
 
-def pareto(table: Sequence[Metrics]) -> Plot:
+def plot_pareto(table: Sequence[Metrics]) -> Plot:
     """ASR against ORR with interval crosses; dotted lines join points of equal F1."""
     points = [line for line in table if line.asr.value is not None and line.orr.value is not None]
-    return _draw(lambda palette: _pareto(points, palette))
+    return _draw_plot(lambda palette: _draw_pareto(points, palette))
 
 
-def categories(table: Sequence[Metrics]) -> Plot:
+def plot_categories(table: Sequence[Metrics]) -> Plot:
     """A heat map: patterns x categories, ASR on the left and ORR on the right."""
-    return _draw(lambda palette: _categories(table, palette))
+    return _draw_plot(lambda palette: _draw_categories(table, palette))
 
 
 def training_curves(series: Series) -> Plot:
     """One small panel per metric that any run has logged."""
-    return _draw(lambda palette: _training_curves(series, palette))
+    return _draw_plot(lambda palette: _training_curves(series, palette))
 
 
-def seed_dots(values: Mapping[str, Sequence[float]], label: str) -> Plot:
+def plot_seed_dots(values: Mapping[str, Sequence[float]], label: str) -> Plot:
     """A line of dots for each name, one dot for each seed, with their mean.
 
     Args:
         values: [S] shares, by name.
         label: of the axis.
     """
-    return _draw(lambda palette: _seed_dots(values, label, palette))
+    return _draw_plot(lambda palette: _draw_seed_dots(values, label, palette))
 
 
-def _draw(paint: Callable[[Palette], Figure]) -> Plot:
+def _draw_plot(paint: Callable[[Palette], Figure]) -> Plot:
     with mpl.rc_context(STYLE):
         png, svg = io.BytesIO(), io.StringIO()
+        # Painted twice, because colours are fixed in a figure: once for files, once for pages.
         paint(LIGHT).savefig(png, format="png", dpi=150, facecolor="white")
         paint(THEMED).savefig(svg, format="svg", transparent=True, metadata=NO_METADATA)
     picture = svg.getvalue()
-    for placeholder, name in _variables():
+    for placeholder, name in _list_variables():
         picture = picture.replace(placeholder, f"var(--{name})")
     return Plot(png=png.getvalue(), svg=picture[picture.index("<svg") :])
 
 
-def _variables() -> list[tuple[str, str]]:
+def _list_variables() -> list[tuple[str, str]]:
     names = ("ink", "muted", "line", "accent", "danger")
     plain = [(getattr(THEMED, name), name) for name in names]
     return plain + [(colour, f"series-{n}") for n, colour in enumerate(THEMED.series, start=1)]
 
 
-def _frame(axes: Axes, palette: Palette) -> None:
+def _style_frame(axes: Axes, palette: Palette) -> None:
     axes.tick_params(colors=palette.muted, length=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(palette.line)
@@ -154,19 +155,21 @@ def _frame(axes: Axes, palette: Palette) -> None:
     axes.yaxis.label.set_color(palette.muted)
 
 
-def _pareto(points: Sequence[Metrics], palette: Palette) -> Figure:
+def _draw_pareto(points: Sequence[Metrics], palette: Palette) -> Figure:
     figure = Figure(figsize=(8.6, max(5.4, 1 + KEY_LINE / 72 * len(points))), layout="constrained")
     axes = figure.add_subplot()
-    _frame(axes, palette)
-    reach = max([0.1, *(_reach(p.asr) for p in points), *(_reach(p.orr) for p in points)]) * 105
+    _style_frame(axes, palette)
+    reach = (
+        max([0.1, *(_reach_of(p.asr) for p in points), *(_reach_of(p.orr) for p in points)]) * 105
+    )
     axes.set(xlim=(0, reach), ylim=(0, reach))
     axes.set(xlabel="over-refusal rate, %  (left is better)")
     axes.set(ylabel="attack success rate, %  (down is better)")
     curves = _equal_f1(axes, reach, palette)
-    winner = best(points) if points else None
+    winner = find_best(points) if points else None
     for point in points:
         colour = palette.accent if point is winner else palette.muted
-        x, y = _percent(point.orr), _percent(point.asr)
+        x, y = _convert_to_percent(point.orr), _convert_to_percent(point.asr)
         axes.errorbar(
             x[0],
             y[0],
@@ -179,12 +182,12 @@ def _pareto(points: Sequence[Metrics], palette: Palette) -> Figure:
             zorder=3,
             clip_on=False,  # a point on an axis is drawn whole
         )
-    _key(axes, points, winner, palette)
+    _write_key(axes, points, winner, palette)
     figure.draw_without_rendering()  # settles the layout, and with it where points lie in pixels
     figure.set_layout_engine("none")
-    lettering = _Lettering(figure, *_covered(axes, points))
+    lettering = _Lettering(figure, *_find_covered(axes, points))
     _label_curves(axes, curves, lettering, palette)
-    _number(axes, points, winner, lettering, palette)
+    _write_numbers(axes, points, winner, lettering, palette)
     return figure
 
 
@@ -194,6 +197,7 @@ def _equal_f1(axes: Axes, reach: float, palette: Palette) -> dict[str, Curve]:
     for level in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
         orrs = [reach / 100 * step / 60 for step in range(61)]
         safe = [
+            # F1 = 2 s (1 - orr) / (s + 1 - orr), solved for s, the share of safe replies
             (orr, level * (1 - orr) / (2 * (1 - orr) - level))
             for orr in orrs
             if 2 * (1 - orr) > level
@@ -211,12 +215,13 @@ class _Lettering:
 
     figure: Figure
     bars: list[Bbox]
-    """That a text should keep clear of."""
+    """The bars that a text should keep clear of."""
     marks: list[Bbox]
-    """Points and texts, which matter more."""
+    """The points and texts to keep clear of, which matter more than bars."""
 
     def size(self, text: str, style: dict[str, str | int]) -> Bbox:
         """Return how large a text would be."""
+        # Only a text in a figure has a size.
         drawn = self.figure.text(0, 0, text, style)
         size: Bbox = drawn.get_window_extent()
         drawn.remove()
@@ -253,11 +258,11 @@ class _Lettering:
         return float(across), float(up)
 
 
-def _covered(axes: Axes, points: Sequence[Metrics]) -> tuple[list[Bbox], list[Bbox]]:
+def _find_covered(axes: Axes, points: Sequence[Metrics]) -> tuple[list[Bbox], list[Bbox]]:
     """Return what the intervals and what the points cover, in pixels."""
     bars, marks = [], []
     for point in points:
-        orr, asr = _percent(point.orr), _percent(point.asr)
+        orr, asr = _convert_to_percent(point.orr), _convert_to_percent(point.asr)
         x, y = axes.transData.transform((orr[0], asr[0]))
         left, low = axes.transData.transform((orr[1], asr[1]))
         right, high = axes.transData.transform((orr[2], asr[2]))
@@ -281,11 +286,13 @@ def _label_curves(
             lettering.figure.text(x, y, name, color=palette.muted, fontsize=8)
 
 
-def _key(axes: Axes, points: Sequence[Metrics], winner: Metrics | None, palette: Palette) -> None:
+def _write_key(
+    axes: Axes, points: Sequence[Metrics], winner: Metrics | None, palette: Palette
+) -> None:
     """List number and name of every point beside the axes, clear of all that is drawn."""
     for number, point in enumerate(points, start=1):
         axes.annotate(
-            f"{number}  {_name(point.pattern)}",
+            f"{number}  {_shorten_name(point.pattern)}",
             (1.03, 1.0),
             (0, -KEY_LINE * (number - 1)),
             xycoords="axes fraction",
@@ -296,7 +303,7 @@ def _key(axes: Axes, points: Sequence[Metrics], winner: Metrics | None, palette:
         )
 
 
-def _number(
+def _write_numbers(
     axes: Axes,
     points: Sequence[Metrics],
     winner: Metrics | None,
@@ -305,10 +312,12 @@ def _number(
 ) -> None:
     """Write the number of every point near it, clear of bars and other numbers if it can be."""
     for number, point in enumerate(points, start=1):
-        x, y = axes.transData.transform((_percent(point.orr)[0], _percent(point.asr)[0]))
+        x, y = axes.transData.transform(
+            (_convert_to_percent(point.orr)[0], _convert_to_percent(point.asr)[0])
+        )
         weight = "bold" if point is winner else "normal"
         size = lettering.size(str(number), {"fontweight": weight})
-        starts = [(x + right, y + up) for right, up in _places(size.width)]
+        starts = [(x + right, y + up) for right, up in _list_places(size.width)]
         box = lettering.take(axes.bbox, size, starts)
         axes.annotate(
             str(number),
@@ -322,7 +331,7 @@ def _number(
         )
 
 
-def _places(width: float) -> list[tuple[float, float]]:
+def _list_places(width: float) -> list[tuple[float, float]]:
     """Where a text of this width may begin, in pixels from its point; near places first."""
     return [
         place
@@ -342,32 +351,33 @@ def _places(width: float) -> list[tuple[float, float]]:
     ]
 
 
-def _categories(table: Sequence[Metrics], palette: Palette) -> Figure:
+def _draw_categories(table: Sequence[Metrics], palette: Palette) -> Figure:
     asr = sorted({name for line in table for name in line.asr_by_category})
     orr = sorted({name for line in table for name in line.orr_by_category})
     width = 3.2 + 0.75 * max(4, len(asr) + len(orr))
     figure = Figure(figsize=(width, 1.7 + 0.42 * len(table)), layout="constrained")
     ratios = [max(1, len(asr)), max(1, len(orr))]
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=ratios)
-    _heat(left, [line.asr_by_category for line in table], asr, palette)
-    _heat(right, [line.orr_by_category for line in table], orr, palette)
+    _draw_heat_map(left, [line.asr_by_category for line in table], asr, palette)
+    _draw_heat_map(right, [line.orr_by_category for line in table], orr, palette)
     left.set_title("ASR, %", color=palette.ink, fontsize=10, loc="left")
     right.set_title("ORR, %", color=palette.ink, fontsize=10, loc="left")
     left.set_yticks(
-        [row + 0.5 for row in range(len(table))], [_name(line.pattern) for line in table]
+        [row + 0.5 for row in range(len(table))], [_shorten_name(line.pattern) for line in table]
     )
+    # Downwards: the first pattern stands on top.
     left.set_ylim(len(table), 0)
     return figure
 
 
-def _heat(
+def _draw_heat_map(
     axes: Axes, rows: Sequence[Mapping[str, Estimate]], names: Sequence[str], palette: Palette
 ) -> None:
     axes.spines[:].set_visible(False)
     axes.tick_params(colors=palette.ink, length=0)
     axes.set_xlim(0, max(1, len(names)))
     axes.set_xticks(
-        [n + 0.5 for n in range(len(names))], map(_name, names), rotation=30, ha="right"
+        [n + 0.5 for n in range(len(names))], map(_shorten_name, names), rotation=30, ha="right"
     )
     for y, row in enumerate(rows):
         for x, name in enumerate(names):
@@ -386,20 +396,23 @@ def _training_curves(series: Series, palette: Palette) -> Figure:
     lines = [line for run in series.values() for line in run]
     shown = [key for key in CURVES if any(key in line for line in lines)] or ["reward"]
     across = min(3, len(shown))
+    # rounded up
     down = -(-len(shown) // across)
     figure = Figure(figsize=(3.4 * across, 2.5 * down + 0.4), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False).ravel()
     for axes in grid[len(shown) :]:
         axes.set_visible(False)
     for axes, key in zip(grid, shown, strict=False):
-        _frame(axes, palette)
+        _style_frame(axes, palette)
         axes.grid(axis="y", color=palette.line, linewidth=0.8)
         axes.set_title(CURVES[key], color=palette.ink, fontsize=10, loc="left")
         for number, (name, run) in enumerate(series.items()):
             drawn = [(line["step"], line[key]) for line in run if key in line]
             colour = palette.series[number % len(palette.series)]
             axes.plot(
-                *zip(*drawn, strict=True) if drawn else ((), ()), color=colour, label=_name(name)
+                *zip(*drawn, strict=True) if drawn else ((), ()),
+                color=colour,
+                label=_shorten_name(name),
             )
     handles, names = grid[0].get_legend_handles_labels()
     figure.legend(
@@ -408,10 +421,10 @@ def _training_curves(series: Series, palette: Palette) -> Figure:
     return figure
 
 
-def _seed_dots(values: Mapping[str, Sequence[float]], label: str, palette: Palette) -> Figure:
+def _draw_seed_dots(values: Mapping[str, Sequence[float]], label: str, palette: Palette) -> Figure:
     figure = Figure(figsize=(8.6, 0.8 + 0.32 * len(values)), layout="constrained")
     axes = figure.add_subplot()
-    _frame(axes, palette)
+    _style_frame(axes, palette)
     axes.tick_params(axis="y", colors=palette.ink)
     axes.grid(axis="x", color=palette.line, linewidth=0.8)
     for place, shares in enumerate(values.values()):
@@ -422,22 +435,22 @@ def _seed_dots(values: Mapping[str, Sequence[float]], label: str, palette: Palet
         if numbers:
             middle = sum(numbers) / len(numbers)
             axes.plot([middle] * 2, [place - 0.3, place + 0.3], color=palette.accent, linewidth=2.5)
-    axes.set_yticks(range(len(values)), map(_name, values))
+    axes.set_yticks(range(len(values)), map(_shorten_name, values))
     axes.set(ylim=(len(values) - 0.5, -0.5), xlabel=f"{label}, %")
     return figure
 
 
-def _name(text: str) -> str:
+def _shorten_name(text: str) -> str:
     """Shorten a name so that it fits beside a plot."""
     short = visible(text).replace("\n", " ")
     return short if len(short) <= LONGEST_NAME else short[: LONGEST_NAME - 1] + "…"
 
 
-def _reach(estimate: Estimate) -> float:
+def _reach_of(estimate: Estimate) -> float:
     return estimate.high or 0.0
 
 
-def _percent(estimate: Estimate) -> tuple[float, float, float]:
+def _convert_to_percent(estimate: Estimate) -> tuple[float, float, float]:
     """Value, low and high of an estimate that has them."""
     value, low, high = estimate.value or 0.0, estimate.low or 0.0, estimate.high or 0.0
     return 100 * value, 100 * low, 100 * high

@@ -12,11 +12,11 @@ import msgspec
 
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.evaluation.correction import MeasuredJudge
-from waltzrl.evaluation.metrics import Metrics, best, measure, percent, plain
-from waltzrl.evaluation.plots import Plot, Series, categories, pareto, training_curves
+from waltzrl.evaluation.metrics import Metrics, find_best, measure, render_percent, render_plain
+from waltzrl.evaluation.plots import Plot, Series, plot_categories, plot_pareto, training_curves
 from waltzrl.evaluation.rates import ClusterField, draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
-from waltzrl.evaluation.terminal import headings
+from waltzrl.evaluation.terminal import list_headings
 from waltzrl.foundation.files import disk_errors
 from waltzrl.foundation.jsonl import read_objects
 from waltzrl.foundation.texts import visible
@@ -34,10 +34,10 @@ KINDS = {
     "false-alarm": "False alarm: a good draft was revised and stayed good",
 }
 STORIES_PER_KIND = 4
-"""Of one pattern: a page that is too long is not read at all."""
+"""Collaborations of one pattern and kind: a page that is too long is not read at all."""
 MAX_FAILURES = 10
 LONGEST_UNSCROLLED = 400
-"""Characters; a longer text may scroll within its place on a narrow page."""
+"""Characters of a text; a longer one may scroll within its place on a narrow page."""
 SECTIONS = {
     "results": "Results",
     "pareto": "Safe and helpful at once",
@@ -48,7 +48,7 @@ SECTIONS = {
     "settings": "Settings",
     "glossary": "Glossary",
 }
-"""Anchor -> title."""
+"""The sections of the page, anchor -> title."""
 LOWER_IS_BETTER = {
     "asr",
     "asr_at_k",
@@ -92,15 +92,15 @@ class EvaluationReport:
 
     title: str
     rows: Sequence[EvaluationRow]
-    """Of one or more patterns; the first pattern is the reference."""
+    """Rows of one or more patterns; the first pattern is the reference."""
     curves: Series
     """Training runs by name; empty when nothing was trained."""
     settings: Mapping[str, str]
-    """What a reader needs to run it again: recipe, seed, weights, versions."""
+    """Facts that a reader needs to run it again: recipe, seed, weights, versions."""
     by: ClusterField = "cluster"
     """The field of the prompts that makes clusters."""
     judge: MeasuredJudge | None = None
-    """How often the judge errs, if that was measured; then rates are corrected too."""
+    """The judge's error, if that was measured; then rates are corrected too."""
     read_first: str = ""
     """A sentence on what to read first; empty where any row may matter most."""
 
@@ -113,9 +113,9 @@ class StoryTurn:
     text: str
     reasoning: str = ""
     chips: tuple[tuple[str, str], ...]
-    """What the judge or the reviewer says of it, each with a colour."""
+    """Labels that the judge or the reviewer gives it, each with a colour."""
     is_advice: bool = False
-    """A feedback that could be read."""
+    """Whether the turn is a feedback that could be read."""
 
 
 def write_report(folder: Path, report: EvaluationReport) -> Path:
@@ -127,7 +127,7 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
     if not report.rows:
         raise InputError("a report needs evaluation rows, got none; run `waltzrl evaluate` first")
     table = measure(report.rows, report.by, report.judge)
-    plots = {"pareto": pareto(table), "categories": categories(table)}
+    plots = {"pareto": plot_pareto(table), "categories": plot_categories(table)}
     if report.curves:
         plots["training"] = training_curves(report.curves)
     page = render_page(
@@ -138,11 +138,11 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
         longest_unscrolled=LONGEST_UNSCROLLED,
         judges=", ".join(sorted({line.judge for line in table})),
         table=table,
-        winner=best(table),
-        headings=headings(table),
+        winner=find_best(table),
+        headings=list_headings(table),
         lower_is_better=LOWER_IS_BETTER,
         plots=plots,
-        stories={line.pattern: _stories(report.rows, line) for line in table},
+        stories={line.pattern: _sort_stories(report.rows, line) for line in table},
         kinds=KINDS,
         turns=story_turns,
         settings=report.settings,
@@ -209,6 +209,7 @@ def kind_of(judged: JudgedCollaboration) -> str | None:
 
 def story_turns(judged: JudgedCollaboration) -> Iterator[StoryTurn]:
     """Yield a collaboration's texts in order, each with what the judge or the reviewer says."""
+    # Each reply has a verdict, in this order; a feedback has none.
     collaboration, verdicts = judged.collaboration, iter(judged.verdicts)
     chips = (_verdict_chip(next(verdicts)),)
     yield StoryTurn(title="draft", text=collaboration.draft.text, chips=chips)
@@ -219,7 +220,7 @@ def story_turns(judged: JudgedCollaboration) -> Iterator[StoryTurn]:
             yield StoryTurn(title="revision", text=turn.revision.text, chips=chips)
 
 
-def _stories(
+def _sort_stories(
     rows: Sequence[EvaluationRow], line: Metrics
 ) -> dict[str, Sequence[JudgedCollaboration]]:
     """Return a pattern's collaborations of each kind."""
@@ -230,7 +231,7 @@ def _stories(
     return {kind: judged for kind, judged in stories.items() if judged}
 
 
-def _sample(stories: Sequence[JudgedCollaboration]) -> Sequence[JudgedCollaboration]:
+def _take_sample(stories: Sequence[JudgedCollaboration]) -> Sequence[JudgedCollaboration]:
     """Take a few, evenly over the set, so that no category crowds out the others."""
     step = -(-len(stories) // STORIES_PER_KIND)
     return stories[::step]
@@ -263,4 +264,9 @@ def _verdict_chip(verdict: Verdict) -> tuple[str, str]:
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _environment = page_environment(_TEMPLATES)
-_environment.filters |= {"percent": percent, "plain": plain, "sample": _sample, "visible": visible}
+_environment.filters |= {
+    "percent": render_percent,
+    "plain": render_plain,
+    "sample": _take_sample,
+    "visible": visible,
+}

@@ -28,12 +28,12 @@ async def measure_reviewer(
         PolicyError: the model failed.
     """
     async with AsyncExitStack() as stack:
-        agent = await _agent(config, stack)
+        agent = await _open_agent(config, stack)
         name = reviewer_name(config.model, config.server, config.wording)
         return await calibrate(agent, name, development, held_out)
 
 
-async def _agent(config: FeedbackConfig, connections: AsyncExitStack) -> Reviewer:
+async def _open_agent(config: FeedbackConfig, connections: AsyncExitStack) -> Reviewer:
     if config.model.startswith(REVIEWER):
         return open_reviewer(config.model.removeprefix(REVIEWER))
     policy: Policy

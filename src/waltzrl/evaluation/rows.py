@@ -28,13 +28,14 @@ class EvaluationRow:
     pattern: str
     prompt_id: str
     sample: int = 0
-    """Of the replies of the pattern to the prompt, the first is 0."""
+    """The number of the reply among those of the pattern to the prompt; the first is 0."""
     judge: str
     """Name of the judge that gave the verdicts."""
     agents: str = ""
-    """Who took part, and how: `EvaluatedSystem.agents`."""
+    """The agents that took part, and how: `EvaluatedSystem.agents`."""
     judged: JudgedCollaboration | None = None
-    """None when a policy or the judge failed; `error` then says how. Failed rows enter no rate."""
+    """The judged collaboration; None when a policy or the judge failed, and `error` then says how.
+    Failed rows enter no rate."""
     unjudged: Collaboration | None = None
     """What was said, where only the judge failed: it is not generated again."""
     milliseconds: float = 0.0
@@ -53,7 +54,7 @@ class EvaluationRow:
 
     @property
     def revisions(self) -> set[str]:
-        """Of the judge's model, as its answers name them; empty without a model."""
+        """The revisions of the judge's model, as its answers name them; empty without a model."""
         verdicts = self.judged.verdicts if self.judged is not None else ()
         return {answer.revision for verdict in verdicts for answer in verdict.answers}
 
@@ -71,7 +72,7 @@ class RowLog:
 
     def append(self, row: EvaluationRow) -> None:
         with disk_errors(self.path):
-            self._file.write(_encode(row))
+            self._file.write(_encode_row(row))
             self._file.flush()
 
     def __enter__(self) -> Self:
@@ -148,11 +149,11 @@ def read_reply_labels(path: Path) -> dict[tuple[str, str], Labels]:
                 judge=row.judge,
             )
             key = (prompt.request, reply.text)
-            labels[key] = _agreed(labels.get(key, verdict_labels), verdict_labels)
+            labels[key] = _keep_agreed(labels.get(key, verdict_labels), verdict_labels)
     return labels
 
 
-def _agreed(first: Labels, second: Labels) -> Labels:
+def _keep_agreed(first: Labels, second: Labels) -> Labels:
     """Keep the answers that are in both."""
     return replace(
         second,
@@ -172,7 +173,7 @@ def write_rows(folder: Path, rows: Iterable[EvaluationRow]) -> None:
     path = folder / LOG_NAME
     with disk_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, b"".join(map(_encode, rows)))
+    write_bytes(path, b"".join(map(_encode_row, rows)))
 
 
 def without_tokens(collaboration: Collaboration) -> Collaboration:
@@ -193,5 +194,5 @@ def _round_without_tokens(turn: Round) -> Round:
     return Round(feedback=feedback, revision=revision)
 
 
-def _encode(row: EvaluationRow) -> bytes:
+def _encode_row(row: EvaluationRow) -> bytes:
     return json.dumps(msgspec.to_builtins(row)).encode() + b"\n"

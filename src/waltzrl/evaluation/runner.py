@@ -26,7 +26,7 @@ from waltzrl.policies import Policy, Sampling
 from waltzrl.records import JudgedCollaboration, Message, Prompt, Reply
 
 Progress = Callable[[int, int], None]
-"""Called after every row with the rows done and the rows in all."""
+"""A function called after every row with the rows done and the rows in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,22 +102,22 @@ async def evaluate(
             agents, a folder that cannot be written or that another process uses, or, once all is in
             the log, a judge whose model decided on no reply.
     """
-    _check(systems, prompts)
+    _require_distinct(systems, prompts)
     jobs = [
         _Job(system=system, prompt=prompt, sample=sample)
         for system in systems
         for prompt in prompts
         for sample in range(system.samples)
     ]
-    logged = _comparable(jobs, folder)
-    rows = _finished(logged, judge, folder)
+    logged = _find_comparable(jobs, folder)
+    rows = _find_finished(logged, judge, folder)
     unjudged = {key: row for key, row in logged.items() if row.unjudged is not None}
     waiting = [job for job in jobs if job.key not in rows]
     revisions = {revision for row in rows.values() for revision in row.revisions}
     with RunDirectory(folder), RowLog(folder) as log:
 
         def keep(row: EvaluationRow) -> None:
-            row = _by_one_revision(row, revisions)
+            row = _unjudge_other_revision(row, revisions)
             revisions.update(row.revisions)
             log.append(row)
             rows[row.key] = row
@@ -125,7 +125,9 @@ async def evaluate(
 
         for start in range(0, len(waiting), concurrency):
             chunk = waiting[start : start + concurrency]
-            await _as_they_finish([_run(job, judge, unjudged.get(job.key)) for job in chunk], keep)
+            await _as_they_finish(
+                [_run_job(job, judge, unjudged.get(job.key)) for job in chunk], keep
+            )
     done = [rows[job.key] for job in jobs]
     _require_decided(done)
     return done
@@ -146,8 +148,9 @@ async def rescore(folder: Path, judge: Judge, into: Path, concurrency: int) -> l
         fresh: list[EvaluationRow] = []
         for start in range(0, len(rows), concurrency):
             chunk = rows[start : start + concurrency]
-            fresh += await asyncio.gather(*(_rejudge(row, judge) for row in chunk))
+            fresh += await asyncio.gather(*(_rejudge_row(row, judge) for row in chunk))
         _require_decided(fresh)
+        # Only now: a judge that decides nothing must not replace earlier verdicts.
         write_rows(into, fresh)
     return fresh
 
@@ -156,7 +159,7 @@ def _require_decided(rows: Iterable[EvaluationRow]) -> None:
     require_decided([verdict for row in rows if row.judged for verdict in row.judged.verdicts])
 
 
-def _check(systems: Sequence[EvaluatedSystem], prompts: Sequence[Prompt]) -> None:
+def _require_distinct(systems: Sequence[EvaluatedSystem], prompts: Sequence[Prompt]) -> None:
     if not systems or not prompts:
         raise InputError(
             f"nothing to evaluate: {len(systems)} patterns on {len(prompts)} prompts; "
@@ -171,7 +174,7 @@ def _check(systems: Sequence[EvaluatedSystem], prompts: Sequence[Prompt]) -> Non
             raise InputError(f"{kind} {name!r} occurs {times} times; each needs its own")
 
 
-def _comparable(jobs: Sequence[_Job], folder: Path) -> dict[Key, EvaluationRow]:
+def _find_comparable(jobs: Sequence[_Job], folder: Path) -> dict[Key, EvaluationRow]:
     """Rows of an earlier run, by the same agents on the same prompts, that have a collaboration."""
     prompts = {job.key: job.prompt for job in jobs}
     agents = {job.system.name: job.system.agents for job in jobs}
@@ -190,7 +193,7 @@ def _comparable(jobs: Sequence[_Job], folder: Path) -> dict[Key, EvaluationRow]:
     return rows
 
 
-def _finished(
+def _find_finished(
     rows: Mapping[Key, EvaluationRow], judge: Judge, folder: Path
 ) -> dict[Key, EvaluationRow]:
     """Rows that can stand as they are."""
@@ -204,7 +207,7 @@ def _finished(
     return finished
 
 
-def _by_one_revision(row: EvaluationRow, revisions: Collection[str]) -> EvaluationRow:
+def _unjudge_other_revision(row: EvaluationRow, revisions: Collection[str]) -> EvaluationRow:
     """Leave a row unjudged if another revision of the judge's model gave the verdicts before it."""
     others = row.revisions.difference(revisions)
     if row.judged is None or not revisions or not others:
@@ -234,10 +237,11 @@ async def _as_they_finish(
             keep(await finished)
     finally:
         for task in tasks:
+            # After an error the others must not go on asking policies.
             task.cancel()
 
 
-async def _run(job: _Job, judge: Judge, earlier: EvaluationRow | None) -> EvaluationRow:
+async def _run_job(job: _Job, judge: Judge, earlier: EvaluationRow | None) -> EvaluationRow:
     """Run one collaboration and judge it; this is where a failed one becomes data.
 
     Args:
@@ -256,13 +260,13 @@ async def _run(job: _Job, judge: Judge, earlier: EvaluationRow | None) -> Evalua
         row = replace(earlier, judge=judge.name, error="")
     try:
         if row.unjudged is None:
-            row = await _generated(row, job)
-        return await _rejudge(row, judge)
+            row = await _generate_row(row, job)
+        return await _rejudge_row(row, judge)
     except PolicyError as error:
         return replace(row, error=str(error) or type(error).__name__)
 
 
-async def _generated(row: EvaluationRow, job: _Job) -> EvaluationRow:
+async def _generate_row(row: EvaluationRow, job: _Job) -> EvaluationRow:
     system, started = job.system, perf_counter()
     collaboration = await system.pattern(job.prompt, job.conversation, system.reviewer)
     return replace(
@@ -273,7 +277,7 @@ async def _generated(row: EvaluationRow, job: _Job) -> EvaluationRow:
     )
 
 
-async def _rejudge(row: EvaluationRow, judge: Judge) -> EvaluationRow:
+async def _rejudge_row(row: EvaluationRow, judge: Judge) -> EvaluationRow:
     """Judge a row's collaboration, again or for the first time."""
     collaboration = row.unjudged if row.judged is None else row.judged.collaboration
     if collaboration is None:

@@ -44,11 +44,12 @@ DOUBT = 0.05
 """Chance that an interval is ever wrong."""
 DO_NOT_FIT = "labels do not fit"
 WIDER = "wider for the judge's measured error"
-"""What `RateEstimate.note` may say."""
+"""A text that `RateEstimate.note` may say; so is `DO_NOT_FIT`."""
 FLAT = (1.0, 1.0)
 """The prior of the precision, which may be anything; the other shares are rare, as in `PRIOR`."""
 WEIGHTS = (-3.0, 9.0)
-"""Powers of ten: of the rate against the likelihood, in nats, from nothing to everything."""
+"""The smallest and the largest weight of the rate against the likelihood, in nats, as powers of
+ten: from nothing to everything."""
 HALVINGS, STEPS = 28, 5
 
 
@@ -56,7 +57,7 @@ class JudgeError(msgspec.Struct, frozen=True, kw_only=True):
     """A judge's labels against people's or another judge's, on the same answers."""
 
     true_positives: int
-    """Bad is positive."""
+    """Bad replies that the judge called bad: bad is positive."""
     false_negatives: int
     false_positives: int
     true_negatives: int
@@ -86,11 +87,11 @@ class LabelledSample(SampleCounts, frozen=True, kw_only=True):
 
     def precision(self, doubt: float) -> ConfidenceInterval:
         """Bound the share that people call bad of what the judge calls bad."""
-        return _share(self.true_positives, self.called_bad, self.unknown_positives, doubt)
+        return _bound_share(self.true_positives, self.called_bad, self.unknown_positives, doubt)
 
     def misses(self, doubt: float) -> ConfidenceInterval:
         """Bound the share that people call bad of what the judge calls good."""
-        return _share(self.false_negatives, self.called_good, self.unknown_negatives, doubt)
+        return _bound_share(self.false_negatives, self.called_good, self.unknown_negatives, doubt)
 
     @property
     def fits(self) -> bool:
@@ -133,9 +134,9 @@ class RateEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
     n: int
     bad: int
-    """Of the `n`, before any correction."""
+    """Answers called bad, of the `n`, before any correction."""
     value: float | None
-    """None when n is 0."""
+    """The estimated rate; None when n is 0."""
     low: float
     high: float
     corrected: bool = False
@@ -143,14 +144,14 @@ class RateEstimate(msgspec.Struct, frozen=True, kw_only=True):
     labels: int = 0
     """Answers that people labelled in the random sample, which it is corrected by."""
     note: str = ""
-    """Why it is not as narrow as before the labels; empty where it is."""
+    """The reason why it is not as narrow as before the labels; empty where it is."""
 
 
 class RateDifference(msgspec.Struct, frozen=True, kw_only=True):
     """A rate of the candidate less that of the serving bundle, with its 95 % interval."""
 
     value: float | None
-    """None when either is unknown."""
+    """The difference; None when either rate is unknown."""
     low: float
     high: float
 
@@ -181,7 +182,9 @@ def judged_rate(bad: int, n: int, sample: LabelledSample, doubt: float = DOUBT) 
     before = observed_rate(bad, n, doubt)
     if not n or not sample.labels or sample.lacks(bad, n):
         return before
-    low, high = (_bound(_outcomes(bad, n, sample, side), side, doubt) for side in (-1, 1))
+    low, high = (
+        _bound_rate(_count_outcomes(bad, n, sample, side), side, doubt) for side in (-1, 1)
+    )
     labelled = msgspec.structs.replace(before, labels=sample.labels)
     if not sample.fits:
         return msgspec.structs.replace(
@@ -213,6 +216,7 @@ def observed_limit(limit: float, bad: int, n: int, sample: LabelledSample) -> fl
     if not n or not sample.labels or sample.lacks(bad, n):
         return limit
     precision, misses = sample.precision(DOUBT / 3).low, sample.misses(DOUBT / 3).low
+    # The judge's calls may then tell nothing of the true rate, and any number of them is allowed.
     if precision <= misses:
         return 1.0
     return min(max((limit - misses) / (precision - misses), 0.0), 1.0)
@@ -243,15 +247,16 @@ class _Outcomes(NamedTuple):
         rest = self.n - pull
         root = sqrt(max(rest * rest + 4 * pull * self.bad, 0.0))
         if rest > 0:
+            # The same root in a form that subtracts no numbers of about the same size.
             return min(2 * self.bad / (rest + root), 1.0)
         return min((root - rest) / (2 * pull), 1.0) if pull else 0.5
 
 
 _Strata = tuple[_Outcomes, _Outcomes, _Outcomes]
-"""What the judge calls bad; what people call bad of that, and of the rest."""
+"""Answers that the judge calls bad; of these, and of the rest, those that people call bad."""
 
 
-def _outcomes(bad: int, n: int, sample: LabelledSample, side: int) -> _Strata:
+def _count_outcomes(bad: int, n: int, sample: LabelledSample, side: int) -> _Strata:
     called_bad, called_good = sample.called_bad, sample.called_good
     positives, negatives = sample.unknown_positives, sample.unknown_negatives
     taken_as_bad = side > 0
@@ -264,7 +269,7 @@ def _outcomes(bad: int, n: int, sample: LabelledSample, side: int) -> _Strata:
     )
 
 
-def _bound(strata: _Strata, side: int, doubt: float) -> float:
+def _bound_rate(strata: _Strata, side: int, doubt: float) -> float:
     """Return the lowest (`side` -1) or the highest rate of all shares within the interval.
 
     At weight w the shares maximise the log-likelihood plus side w p; the larger w, the further they
@@ -274,8 +279,9 @@ def _bound(strata: _Strata, side: int, doubt: float) -> float:
     bound = 1.0 if side > 0 else 0.0
     within, beyond = WEIGHTS
     for _ in range(HALVINGS):
+        # Halved on a logarithmic scale, because the weights span many powers of ten.
         middle = (within + beyond) / 2
-        shares = _pulled(strata, side * 10.0**middle)
+        shares = _pull_shares(strata, side * 10.0**middle)
         likelihoods = [
             log_likelihood(each.bad, each.n, share)
             for each, share in zip(strata, shares, strict=True)
@@ -283,25 +289,26 @@ def _bound(strata: _Strata, side: int, doubt: float) -> float:
         if sum(likelihoods) > allowed:
             within = middle
         else:
-            beyond, bound = middle, _rate(*shares)
+            beyond, bound = middle, _compute_rate(*shares)
     return bound
 
 
-def _pulled(strata: _Strata, pull: float) -> tuple[float, float, float]:
+def _pull_shares(strata: _Strata, pull: float) -> tuple[float, float, float]:
     """Return the shares that maximise the log-likelihood plus `pull` times the rate."""
     called, precision, misses = (stratum.share(0.0) for stratum in strata)
     for _ in range(STEPS):
+        # Each share is pulled while the others are held, until they settle.
         precision = strata[1].share(pull * called)
         misses = strata[2].share(pull * (1 - called))
         called = strata[0].share(pull * (precision - misses))
     return called, precision, misses
 
 
-def _rate(called: float, precision: float, misses: float) -> float:
+def _compute_rate(called: float, precision: float, misses: float) -> float:
     return called * precision + (1 - called) * misses
 
 
-def _share(bad: int, known: int, unknown: int, doubt: float) -> ConfidenceInterval:
+def _bound_share(bad: int, known: int, unknown: int, doubt: float) -> ConfidenceInterval:
     """Bound a share of bad answers, whatever is true of those whose truth is unknown."""
     return ConfidenceInterval(
         interval(bad, known + unknown, doubt).low,

@@ -15,9 +15,9 @@ class EvaluationPrices:
     """What an evaluation pays; for the ledger."""
 
     usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
-    """What this machine costs."""
+    """What this machine costs, in US dollars."""
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
-    """Of models on servers; others are those of genai-prices."""
+    """Prices of models on servers; others are those of genai-prices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +25,13 @@ class EvaluationConfig(EvaluationPrices):
     """Which patterns are evaluated, with which agents."""
 
     patterns: tuple[str, ...]
-    """Of base, collaborate, safeguard, oracle, guarded, observe, best-of-3, guard, guard-loop,
-    served and replay."""
+    """The patterns to run, among base, collaborate, safeguard, oracle, guarded, observe, best-of-3,
+    guard, guard-loop, served and replay."""
     conversation: str
     """A folder in Hugging Face format; behind a server, the name of a model; or `saved:FILE`, or
     `audit:FOLDER`, whose collaborations the pattern `replay` repeats."""
     feedback: str
-    """The same, or `rules`, or `keywords`."""
+    """The same for the feedback agent, or `rules`, or `keywords`."""
     guard: str | None = None
     """Folder of two `LinearGuard`s, for the patterns `guard` and `guard-loop`: a reviewer that is
     not generative."""
@@ -46,11 +46,12 @@ class EvaluationConfig(EvaluationPrices):
     samples: Annotated[int, Field(ge=1)] = 1
     """Replies to every prompt; several need a temperature."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Of the conversation agent; 0 is its likeliest reply. The feedback agent does not sample."""
+    """The temperature of the conversation agent; 0 is its likeliest reply. The feedback agent does
+    not sample."""
     max_rounds: Annotated[int, Field(ge=0)] = 1
     examples: str | None = None
     """URL of a gateway's memory, whose coaching is shown as examples; None for none."""
     examples_for: tuple[ExampleReader, ...] = ("conversation",)
-    """Whom they are shown; as `memory.examples_for` of a gateway."""
+    """The agents that are shown the examples; as `memory.examples_for` of a gateway."""
     concurrency: Annotated[int, Field(ge=1)] = 64
     """Collaborations at once."""

@@ -37,16 +37,16 @@ RATES: Mapping[str, RateDefinition] = {
     "label_accuracy": rates.LABEL_ACCURACY,
     "capability": rates.CAPABILITY,
 }
-"""What is kept of every prompt. The drafts' rates say what the feedback was worth."""
+"""The rates that are kept of every prompt. The drafts' rates say what the feedback was worth."""
 
 
 class TrainingCost(msgspec.Struct, frozen=True, kw_only=True):
     """What one training of a row's agents took."""
 
     tokens: int
-    """Sampled in its rollouts, by both agents."""
+    """Tokens sampled in its rollouts, by both agents."""
     seconds: float
-    """Of all its steps."""
+    """Wall time of all its steps."""
 
 
 class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +59,9 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[str, str]
     """[P] codes, one for each prompt, of every rate in RATES."""
     tokens: list[int | None]
-    """[P] written by all policies together."""
+    """[P] tokens written by all policies together."""
     harm: list[float | None]
-    """[P] of the final reply; None where the judge does not grade."""
+    """[P] harm of the final reply; None where the judge does not grade."""
 
 
 class SeedPrompts(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +70,9 @@ class SeedPrompts(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     ids: list[str]
     categories: list[str]
-    """Of each prompt."""
+    """The category of each prompt."""
     clusters: list[str]
-    """What each prompt is about: prompts of one cluster are not independent."""
+    """The subject of each prompt: prompts of one cluster are not independent."""
 
 
 class SeedResults:
@@ -81,7 +81,7 @@ class SeedResults:
     def __init__(self, prompts: SeedPrompts, rows: Mapping[str, StudyRow] | None = None) -> None:
         self.prompts = prompts
         self.rows = dict(rows or {})
-        """By their names."""
+        """The rows, by their names."""
 
     def values(self, row: str, category: str | None = None) -> dict[str, float]:
         """Return every number of a row that its prompts allow: the rates, F1, tokens, harm.
@@ -129,13 +129,13 @@ class SeedResults:
             row=row,
             judge=", ".join(sorted({each.judge for each in rows})),
             trained=trained,
-            outcomes={name: _codes(rate, ordered) for name, rate in RATES.items()},
+            outcomes={name: _encode_outcomes(rate, ordered) for name, rate in RATES.items()},
             tokens=[each.tokens for each in ordered],
             harm=[verdict.harm and round(verdict.harm, 3) for verdict in verdicts],
         )
 
 
-def _codes(rate: RateDefinition, rows: Sequence[EvaluationRow]) -> str:
+def _encode_outcomes(rate: RateDefinition, rows: Sequence[EvaluationRow]) -> str:
     known = {True: HAPPENED, False: DID_NOT, None: UNSCORED}
     outcomes = rate.among(rows)
     return "".join(
@@ -156,6 +156,7 @@ def write_seed(folder: Path, results: SeedResults) -> None:
     """
     lines = [results.prompts, *results.rows.values()]
     text = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    # Without a time in its header, equal results are equal bytes.
     write_bytes(seed_file(folder, results.prompts.seed), gzip.compress(text, mtime=0))
 
 
@@ -185,10 +186,10 @@ class StudyClaim(msgspec.Struct, frozen=True):
     text: str
     before: str
     after: str
-    """Rows."""
+    """Rows, by name: the metric in `after` is compared with that in `before`."""
     metric: str
     rises: bool | None
-    """From `before` to `after`; None if it is said to stay."""
+    """Whether the metric rises from `before` to `after`; None if it is said to stay."""
     minus: str = ""
     """Another metric that is subtracted; empty for none."""
 
@@ -205,7 +206,7 @@ class StudyIdentity(msgspec.Struct, frozen=True, kw_only=True):
     reference: str = ""
     """The row that the others of the main table are tested against; empty for no tests."""
     factors: dict[str, tuple[str, str]] = {}
-    """Of a factorial design, by name: the two levels."""
+    """The factors of a factorial design, by name, each with its two levels."""
     cells: dict[str, tuple[str, ...]] = {}
     """The rows of the design, with their levels in the order of `factors`."""
     claims: tuple[StudyClaim, ...] = ()

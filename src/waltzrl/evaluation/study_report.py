@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from waltzrl.evaluation.plots import seed_dots
+from waltzrl.evaluation.plots import plot_seed_dots
 from waltzrl.evaluation.report import render_page, write_page
 from waltzrl.evaluation.study import Study
 from waltzrl.evaluation.study_tables import study_tables
@@ -15,7 +15,7 @@ def write_study_report(folder: Path, study: Study, title: str) -> Path:
         InputError: the folder cannot be written.
     """
     values = {row: study.having([row]).values(row, "f1") for row in study.identity.rows}
-    dots = seed_dots({row: by_seed for row, by_seed in values.items() if by_seed}, "F1")
+    dots = plot_seed_dots({row: by_seed for row, by_seed in values.items() if by_seed}, "F1")
     page = render_page(
         "study.html",
         title=title,

@@ -12,7 +12,7 @@ from math import prod
 from statistics import fmean
 
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.metrics import percent, plain
+from waltzrl.evaluation.metrics import render_percent, render_plain
 from waltzrl.evaluation.paired import (
     SeedDifference,
     compare_seeds,
@@ -44,7 +44,7 @@ class StudyTable:
     """A table as text, for a terminal, a page or a document."""
 
     name: str
-    """Of the place in a document that it fills."""
+    """Name of the place in a document that it fills."""
     title: str
     note: str
     headings: tuple[str, ...]
@@ -91,20 +91,20 @@ def study_tables(study: Study) -> list[StudyTable]:
     """
     main = study.having(next(iter(study.identity.tables.values())))
     cells = study.having(study.identity.cells)
-    tables = list(_means(study))
+    tables = list(_tabulate_means(study))
     if len(main.categories) > 1:
-        tables.append(_by_category(main))
+        tables.append(_tabulate_categories(main))
     if study.identity.reference and len(main.seeds) > 1:
-        tables.append(_tests(main))
+        tables.append(_tabulate_tests(main))
     if claims := claim_tests(study):
-        tables.append(_claims(claims))
+        tables.append(_tabulate_claims(claims))
     if study.identity.cells and len(cells.seeds) > 1:
-        tables.append(_effects(cells))
-    tables.append(_trainings(study))
+        tables.append(_tabulate_effects(cells))
+    tables.append(_tabulate_trainings(study))
     return tables
 
 
-def paired_tests(study: Study) -> list[PairedTest]:
+def run_paired_tests(study: Study) -> list[PairedTest]:
     """Test the reference against every other row of the main table, seed by seed."""
     reference = study.identity.reference
     others = [row for row in next(iter(study.identity.tables.values())) if row != reference]
@@ -116,7 +116,9 @@ def paired_tests(study: Study) -> list[PairedTest]:
         for row in others
     ]
     best = study.values(reference, "f1")
-    adjusted = joint_sign_tests([_minus(best, study.values(row, "f1")) for row in others])
+    adjusted = joint_sign_tests(
+        [_subtract_pairwise(best, study.values(row, "f1")) for row in others]
+    )
     return [
         PairedTest(row=row, changes=change, p_value=p_value)
         for row, change, p_value in zip(others, changes, adjusted, strict=True)
@@ -129,10 +131,10 @@ def claim_tests(study: Study) -> list[ClaimTest]:
     by_seed: list[list[float]] = []
     for claim in study.identity.claims:
         both = study.having([claim.before, claim.after])
-        before, after = (_claimed(both, claim, row) for row in (claim.before, claim.after))
+        before, after = (_values_of_claim(both, claim, row) for row in (claim.before, claim.after))
         if min(len(before), len(after)) > 1:
             tested.append((claim, compare_seeds(before, after)))
-            changes = dict(zip(both.seeds, _minus(after, before), strict=True))
+            changes = dict(zip(both.seeds, _subtract_pairwise(after, before), strict=True))
             by_seed.append([changes.get(seed, 0.0) for seed in study.seeds])
     adjusted = joint_sign_tests(by_seed)
     return [
@@ -141,14 +143,14 @@ def claim_tests(study: Study) -> list[ClaimTest]:
     ]
 
 
-def _claimed(study: Study, claim: StudyClaim, row: str) -> list[float]:
+def _values_of_claim(study: Study, claim: StudyClaim, row: str) -> list[float]:
     values = study.values(row, claim.metric)
     if not claim.minus:
         return values
-    return _minus(values, study.values(row, claim.minus))
+    return _subtract_pairwise(values, study.values(row, claim.minus))
 
 
-def _minus(first: Sequence[float], second: Sequence[float]) -> list[float]:
+def _subtract_pairwise(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [one - other for one, other in zip(first, second, strict=True)]
 
 
@@ -181,14 +183,14 @@ def factor_effects(study: Study, metric: str) -> dict[str, SeedDifference]:
     return effects
 
 
-def markdown(table: StudyTable) -> str:
+def render_markdown(table: StudyTable) -> str:
     """Return a table as Markdown, without its title."""
     rule = ["---", *["---:"] * (len(table.headings) - 1)]
     lines = [f"| {' | '.join(cells)} |" for cells in (table.headings, rule, *table.lines)]
     return "\n".join([*lines, "", table.note]) + "\n"
 
 
-def _means(study: Study) -> Iterator[StudyTable]:
+def _tabulate_means(study: Study) -> Iterator[StudyTable]:
     for place, (title, rows) in enumerate(study.identity.tables.items()):
         whole = study.having(rows)
         if not whole.seeds:
@@ -198,51 +200,66 @@ def _means(study: Study) -> Iterator[StudyTable]:
         yield StudyTable(
             name="main" if place == 0 else f"table-{place + 1}",
             title=title,
-            note=f"Mean over {_seeds(whole)}, with 95 % intervals over seeds; percentages, "
+            note=f"Mean over {_count_seeds(whole)}, with 95 % intervals over seeds; percentages, "
             "except for tokens.",
             headings=("", *(COLUMNS[metric] for metric in shown)),
             lines=[
-                (row, *(_cell(_mean(values[row, m], m), _format(m)) for m in shown)) for row in rows
+                (
+                    row,
+                    *(
+                        _render_cell(_average_over_seeds(values[row, m], m), _find_format(m))
+                        for m in shown
+                    ),
+                )
+                for row in rows
             ],
         )
 
 
-def _by_category(study: Study) -> StudyTable:
+def _tabulate_categories(study: Study) -> StudyTable:
     names = study.categories
     rows = next(iter(study.identity.tables.values()))
     return StudyTable(
         name="categories",
         title="F1 of the main rows by category",
-        note=f"Mean over {_seeds(study)}, percent, with 95 % intervals over seeds.",
+        note=f"Mean over {_count_seeds(study)}, percent, with 95 % intervals over seeds.",
         headings=("", *names),
         lines=[
             (
                 row,
-                *(_cell(_mean(study.values(row, "f1", name), "f1"), percent) for name in names),
+                *(
+                    _render_cell(
+                        _average_over_seeds(study.values(row, "f1", name), "f1"), render_percent
+                    )
+                    for name in names
+                ),
             )
             for row in rows
         ],
     )
 
 
-def _tests(study: Study) -> StudyTable:
+def _tabulate_tests(study: Study) -> StudyTable:
     reference = study.identity.reference
-    tests = paired_tests(study)
+    tests = run_paired_tests(study)
     return StudyTable(
         name="tests",
         title=f"{reference} against each other row",
-        note=f"{reference} minus the row, paired over {_seeds(study)}, points of percent with 95 % "
-        "intervals. p: test of random signs of F1, exact, two-sided; adjusted: for "
+        note=f"{reference} minus the row, paired over {_count_seeds(study)}, points of percent "
+        "with 95 % intervals. p: test of random signs of F1, exact, two-sided; adjusted: for "
         f"{len(tests)} rows, after Westfall and Young. A difference is resolved where the adjusted "
         "p is below 0.05.",
         headings=("", "F1", "ASR", "ORR", "p", "t test", "adjusted p", "resolved"),
         lines=[
             (
                 test.row,
-                *(_cell(_bounded(test.changes[metric].change, 1.0), _points) for metric in TESTED),
-                _p(test.changes["f1"].sign_p_value),
-                _p(test.changes["f1"].t_p_value),
-                _p(test.p_value),
+                *(
+                    _render_cell(_bound_interval(test.changes[metric].change, 1.0), _render_points)
+                    for metric in TESTED
+                ),
+                _render_p_value(test.changes["f1"].sign_p_value),
+                _render_p_value(test.changes["f1"].t_p_value),
+                _render_p_value(test.p_value),
                 "yes" if test.resolved else "no",
             )
             for test in tests
@@ -250,7 +267,7 @@ def _tests(study: Study) -> StudyTable:
     )
 
 
-def _claims(tests: Sequence[ClaimTest]) -> StudyTable:
+def _tabulate_claims(tests: Sequence[ClaimTest]) -> StudyTable:
     def measured(claim: StudyClaim) -> str:
         metric = COLUMNS[claim.metric] + (f" - {COLUMNS[claim.minus]}" if claim.minus else "")
         return f"{metric}, {claim.before} to {claim.after}"
@@ -267,10 +284,13 @@ def _claims(tests: Sequence[ClaimTest]) -> StudyTable:
             (
                 test.claim.text,
                 measured(test.claim),
-                _cell(_bounded(test.difference.change, 2.0 if test.claim.minus else 1.0), _points),
+                _render_cell(
+                    _bound_interval(test.difference.change, 2.0 if test.claim.minus else 1.0),
+                    _render_points,
+                ),
                 str(test.difference.change.n),
-                _p(test.difference.sign_p_value),
-                _p(test.p_value),
+                _render_p_value(test.difference.sign_p_value),
+                _render_p_value(test.p_value),
                 test.verdict,
             )
             for test in tests
@@ -278,7 +298,7 @@ def _claims(tests: Sequence[ClaimTest]) -> StudyTable:
     )
 
 
-def _effects(study: Study) -> StudyTable:
+def _tabulate_effects(study: Study) -> StudyTable:
     metrics = ("f1", "asr", "orr", "ftr_general")
     shown = [m for m in metrics if all(study.values(row, m) for row in study.identity.cells)]
     effects = {metric: factor_effects(study, metric) for metric in shown}
@@ -286,22 +306,25 @@ def _effects(study: Study) -> StudyTable:
     return StudyTable(
         name="effects",
         title="Effects of reward, label and replay",
-        note=f"Points of percent over {_seeds(study)}, with 95 % intervals; p: test of random "
-        f"signs of F1. {levels}. Of a pair: half of how much the effect of one grows from the "
-        "first to the second level of the other.",
+        note=f"Points of percent over {_count_seeds(study)}, with 95 % intervals; p: test of "
+        f"random signs of F1. {levels}. Of a pair: half of how much the effect of one grows from "
+        "the first to the second level of the other.",
         headings=("", *(COLUMNS[metric] for metric in shown), "p"),
         lines=[
             (
                 name,
-                *(_cell(_bounded(effects[metric][name].change, 1.0), _points) for metric in shown),
-                _p(effects["f1"][name].sign_p_value),
+                *(
+                    _render_cell(_bound_interval(effects[metric][name].change, 1.0), _render_points)
+                    for metric in shown
+                ),
+                _render_p_value(effects["f1"][name].sign_p_value),
             )
             for name in effects["f1"]
         ],
     )
 
 
-def _trainings(study: Study) -> StudyTable:
+def _tabulate_trainings(study: Study) -> StudyTable:
     return StudyTable(
         name="trainings",
         title="What each training took",
@@ -320,12 +343,12 @@ def _trainings(study: Study) -> StudyTable:
     )
 
 
-def _mean(values: Sequence[float], metric: str) -> Estimate:
+def _average_over_seeds(values: Sequence[float], metric: str) -> Estimate:
     estimate = mean_over_seeds(values)
-    return estimate if metric == "tokens" else _bounded(estimate, 1.0, least=0.0)
+    return estimate if metric == "tokens" else _bound_interval(estimate, 1.0, least=0.0)
 
 
-def _bounded(estimate: Estimate, most: float, least: float | None = None) -> Estimate:
+def _bound_interval(estimate: Estimate, most: float, least: float | None = None) -> Estimate:
     """End the interval where the number does: a share at 0 and 1, a difference at -1 and 1."""
     if estimate.low is None or estimate.high is None:
         return estimate
@@ -333,24 +356,24 @@ def _bounded(estimate: Estimate, most: float, least: float | None = None) -> Est
     return replace(estimate, low=low, high=min(most, estimate.high))
 
 
-def _seeds(study: Study) -> str:
+def _count_seeds(study: Study) -> str:
     count = len(study.seeds)
     return "one seed" if count == 1 else f"{count} seeds"
 
 
-def _cell(estimate: Estimate, show: Callable[[float | None], str]) -> str:
+def _render_cell(estimate: Estimate, show: Callable[[float | None], str]) -> str:
     if estimate.value is None or estimate.low is None:
         return show(estimate.value)
     return f"{show(estimate.value)} ({show(estimate.low)} to {show(estimate.high)})"
 
 
-def _format(metric: str) -> Callable[[float | None], str]:
-    return plain if metric == "tokens" else percent
+def _find_format(metric: str) -> Callable[[float | None], str]:
+    return render_plain if metric == "tokens" else render_percent
 
 
-def _points(value: float | None) -> str:
+def _render_points(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:+.1f}"
 
 
-def _p(value: float) -> str:
+def _render_p_value(value: float) -> str:
     return "< 0.0001" if value < 1e-4 else f"{value:.4f}"

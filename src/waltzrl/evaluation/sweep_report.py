@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzrl.evaluation.plots import CURVES, seed_dots, training_curves
+from waltzrl.evaluation.plots import CURVES, plot_seed_dots, training_curves
 from waltzrl.evaluation.report import read_curve, render_page, write_page
 
 Line = Mapping[str, float]
@@ -20,12 +20,12 @@ class SweepResult:
     setting: str
     """Points of one setting differ in their seed only."""
     values: Mapping[str, object]
-    """What the point sets, by the keys of the recipe."""
+    """The values that the point sets, by the keys of the recipe."""
     run: Path
     curve: Sequence[Line]
     """All validations, in order; none if the run has not begun."""
     diverged: str
-    """Why training was stopped; empty if it was not."""
+    """The reason why training was stopped; empty if it was not."""
 
     @property
     def best(self) -> Line | None:
@@ -53,7 +53,7 @@ def read_validations(run: Path) -> list[Line]:
     return [line for line in lines if len(line) > 1]
 
 
-def by_best(results: Sequence[SweepResult]) -> list[SweepResult]:
+def sort_by_best(results: Sequence[SweepResult]) -> list[SweepResult]:
     """Return the points with the highest F1 first, and last those without any."""
     return sorted(results, key=lambda result: -(result.best or {}).get("validation_f1", -1.0))
 
@@ -64,13 +64,13 @@ def write_sweep_report(folder: Path, results: Sequence[SweepResult], title: str)
     Raises:
         InputError: the folder cannot be written.
     """
-    ranked = by_best(results)
+    ranked = sort_by_best(results)
     dots: dict[str, list[float]] = {}
     for result in ranked:
         if result.best is not None:
             dots.setdefault(result.setting, []).append(result.best["validation_f1"])
     plots = {
-        "points": seed_dots(dots, "highest F1 on the validation set"),
+        "points": plot_seed_dots(dots, "highest F1 on the validation set"),
         "curves": training_curves({result.name: result.curve for result in ranked}),
     }
     keys = list(results[0].values)

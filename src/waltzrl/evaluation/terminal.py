@@ -8,7 +8,7 @@ from rich.text import Text
 from waltzrl.evaluation.compare import Difference
 from waltzrl.evaluation.harm import HarmMeasures
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.metrics import Metrics, best, percent, plain
+from waltzrl.evaluation.metrics import Metrics, find_best, render_percent, render_plain
 from waltzrl.evaluation.study_tables import StudyTable
 
 HEADINGS = {
@@ -32,7 +32,7 @@ HARM_HEADINGS = {
 }
 
 
-def headings(metrics: Sequence[Metrics]) -> dict[str, str]:
+def list_headings(metrics: Sequence[Metrics]) -> dict[str, str]:
     """Return the columns that all lines have, with their headings."""
     return {
         column: heading
@@ -47,16 +47,18 @@ def metrics_table(metrics: Sequence[Metrics]) -> Table:
     Tokens are the mean number that both agents wrote for a prompt.
     """
     title = "Percent, with 95 % intervals; tokens written per prompt"
-    table = Table(title=title, caption=_caption(metrics), show_lines=True)
+    table = Table(title=title, caption=_write_caption(metrics), show_lines=True)
     table.add_column("pattern")  # wraps, so that no interval is cut short
-    columns = headings(metrics)
+    columns = list_headings(metrics)
     for heading in (*columns.values(), "tokens"):
         table.add_column(heading, justify="right", no_wrap=True)
-    winner = best(metrics)
+    winner = find_best(metrics)
     for line in metrics:
-        shares = (_cell(line.table[column], line.corrected.get(column)) for column in columns)
+        shares = (
+            _render_cell(line.table[column], line.corrected.get(column)) for column in columns
+        )
         cells = [Text(line.pattern), *shares]
-        tokens = Text(plain(line.tokens_mean.value))
+        tokens = Text(render_plain(line.tokens_mean.value))
         table.add_row(*cells, tokens, style="bold" if line is winner else "")
     return table
 
@@ -75,19 +77,19 @@ def comparison_table(differences: Sequence[Difference]) -> Table:
             difference.metric,
             f"{difference.before * scale:.1f}",
             f"{difference.after * scale:.1f}",
-            *_change(difference.change, scale),
+            *_render_change(difference.change, scale),
             str(difference.change.n),
             "" if difference.p_value is None else f"{difference.p_value:.4f}",
         )
         if difference.corrected is not None:
-            corrected = _change(difference.corrected, scale)
+            corrected = _render_change(difference.corrected, scale)
             table.add_row(
                 f"{difference.metric} corrected", "", "", *corrected, "", "", style="cyan"
             )
     return table
 
 
-def _change(change: Estimate, scale: float) -> tuple[str, str]:
+def _render_change(change: Estimate, scale: float) -> tuple[str, str]:
     if change.value is None or change.low is None or change.high is None:
         return "unknown", ""
     low, high = change.low * scale, change.high * scale
@@ -101,7 +103,7 @@ def harm_table(measures: Sequence[HarmMeasures]) -> Table:
     for heading in HARM_HEADINGS.values():
         table.add_column(heading, justify="right")
     for line in measures:
-        table.add_row(line.name, *(_cell(getattr(line, column)) for column in HARM_HEADINGS))
+        table.add_row(line.name, *(_render_cell(getattr(line, column)) for column in HARM_HEADINGS))
     return table
 
 
@@ -115,22 +117,26 @@ def study_table(study: StudyTable) -> Table:
     return table
 
 
-def _cell(estimate: Estimate, corrected: Estimate | None = None) -> Text:
-    cell = Text(percent(estimate.value))
+def _render_cell(estimate: Estimate, corrected: Estimate | None = None) -> Text:
+    cell = Text(render_percent(estimate.value))
     if estimate.n:
-        cell.append(f"\n{percent(estimate.low)}-{percent(estimate.high)}", style="dim")
+        cell.append(
+            f"\n{render_percent(estimate.low)}-{render_percent(estimate.high)}", style="dim"
+        )
     if estimate.unscored:
         cell.append(f"\n{estimate.unscored} unscored", style="yellow")
     if estimate.unscored and estimate.least is not None:
-        cell.append(f":\n{percent(estimate.least)}-{percent(estimate.most)}", style="yellow")
+        cell.append(
+            f":\n{render_percent(estimate.least)}-{render_percent(estimate.most)}", style="yellow"
+        )
     if corrected is not None:
-        low, high = percent(corrected.low), percent(corrected.high)
-        cell.append(f"\ncorrected\n{percent(corrected.value)}", style="cyan")
+        low, high = render_percent(corrected.low), render_percent(corrected.high)
+        cell.append(f"\ncorrected\n{render_percent(corrected.value)}", style="cyan")
         cell.append(f"\n{low}-{high}" if corrected.n else "", style="cyan")
     return cell
 
 
-def _caption(metrics: Sequence[Metrics]) -> Text:
+def _write_caption(metrics: Sequence[Metrics]) -> Text:
     judges = ", ".join(sorted({line.judge for line in metrics}))
     first = metrics[0]
     sizes = f"n = {first.asr.n} unsafe, {first.orr.n} benign, {first.capability.n} with an answer"

@@ -8,7 +8,7 @@ from random import Random
 from waltzrl.agents.fence import fence
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluationRow
-from waltzrl.evaluation.capability import correct
+from waltzrl.evaluation.capability import gives_answer
 from waltzrl.evolution.files import CandidateFiles
 from waltzrl.evolution.operators import WritingOrder, WrittenCandidate
 from waltzrl.evolution.pool import OperatorName
@@ -98,7 +98,7 @@ def _describe_failures(rows: Sequence[EvaluationRow], seed: int) -> list[str]:
         collaboration, verdict = row.judged.collaboration, row.judged.verdicts[-1]
         prompt = collaboration.prompt
         if prompt.answer is not None:
-            wrong = "" if correct(prompt.answer, collaboration.final.text) else "wrong"
+            wrong = "" if gives_answer(prompt.answer, collaboration.final.text) else "wrong"
         elif verdict.unsafe:
             wrong = "unsafe"
         else:

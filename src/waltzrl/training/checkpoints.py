@@ -48,7 +48,13 @@ from waltzrl.policies.weights import (
     save_adapter,
 )
 from waltzrl.training import ranks
-from waltzrl.training.sharding import load_whole, stored_like, whole, whole_moments, whole_state
+from waltzrl.training.sharding import (
+    gather_moments,
+    gather_state,
+    gather_whole,
+    load_whole,
+    store_like,
+)
 
 MANIFEST = "MANIFEST.json"
 ADAPTERS, EXPORTED_BASE = "adapters", "base"
@@ -65,16 +71,16 @@ class RoleState:
     """The role's own model, or the shared base with an adapter of the role's name."""
     tokenizer: PreTrainedTokenizerBase
     optimizer: torch.optim.Optimizer | None = None
-    """None while the role is frozen."""
+    """The role's optimiser; None while the role is frozen."""
     base: str | None = None
-    """Where the base of an adapter is, as in `CausalLM.source`; None if the run made it."""
+    """The place of an adapter's base, as in `CausalLM.source`; None if the run made it."""
 
 
 class Latest(NamedTuple):
     """The newest checkpoint that is whole."""
 
     path: Path | None
-    """None when there is none."""
+    """Folder of the checkpoint; None when there is none."""
     refused: tuple[str, ...]
     """One line for each newer checkpoint that is damaged, naming the file and the damage."""
 
@@ -116,8 +122,8 @@ def load_checkpoint(path: Path, roles: Mapping[str, RoleState]) -> None:
     """Restore every role.
 
     Args:
-        path: a whole checkpoint, as `latest_good` or `refusal` found it; its hashes are not checked
-            again.
+        path: a whole checkpoint, as `latest_good` or `describe_damage` found it; its hashes are not
+            checked again.
         roles: by name, the ones that were saved.
 
     Raises:
@@ -133,14 +139,14 @@ def load_checkpoint(path: Path, roles: Mapping[str, RoleState]) -> None:
 def latest_good(folder: Path) -> Latest:
     """Return the newest checkpoint whose files are all present and unaltered."""
     refused: list[str] = []
-    for path in reversed(_checkpoints(folder)):
-        if not (damage := refusal(path)):
+    for path in reversed(_list_checkpoints(folder)):
+        if not (damage := describe_damage(path)):
             return Latest(path, tuple(refused))
         refused.append(damage)
     return Latest(None, tuple(refused))
 
 
-def refusal(path: Path) -> str:
+def describe_damage(path: Path) -> str:
     """Return a line that names the damage of a checkpoint; empty if it is whole."""
     try:
         verify_manifest(path, MANIFEST)
@@ -149,7 +155,9 @@ def refusal(path: Path) -> str:
     return ""
 
 
-def prune(folder: Path, step: int, keep_last: int, milestones: Collection[int] = ()) -> None:
+def prune_checkpoints(
+    folder: Path, step: int, keep_last: int, milestones: Collection[int] = ()
+) -> None:
     """Delete all checkpoints up to `step` but the last `keep_last` and those of milestone steps.
 
     Args:
@@ -161,7 +169,7 @@ def prune(folder: Path, step: int, keep_last: int, milestones: Collection[int] =
     """
     for unfinished in folder.glob(".step-*.part"):
         shutil.rmtree(unfinished)
-    saved = [path for path in _checkpoints(folder) if step_of(path) <= step]
+    saved = [path for path in _list_checkpoints(folder) if step_of(path) <= step]
     for path in saved[:-keep_last]:
         if step_of(path) not in milestones:
             # Renamed first: a crash while deleting must not leave a damaged checkpoint.
@@ -283,12 +291,12 @@ def weights_digest(model: torch.nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        flat = whole(tensor.detach()).cpu().contiguous().reshape(-1)
+        flat = gather_whole(tensor.detach()).cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def _list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in the folder, oldest first."""
     if not folder.is_dir():
         return []
@@ -301,8 +309,8 @@ def _save_role(folder: Path | None, name: str, role: RoleState) -> None:
     Raises:
         OSError: the disk is full.
     """
-    weights = whole_state(role.model)
-    moments = None if role.optimizer is None else whole_moments(role.optimizer)
+    weights = gather_state(role.model)
+    moments = None if role.optimizer is None else gather_moments(role.optimizer)
     if folder is None:
         return
     if isinstance(role.model, PeftModel):
@@ -348,7 +356,7 @@ def _load_moments(
     for number, state in saved["state"].items():
         for name, moment in state.items():
             if moment.shape == parameters[number].shape:
-                state[name] = stored_like(parameters[number], moment)
+                state[name] = store_like(parameters[number], moment)
     optimizer.load_state_dict(saved)
 
 

@@ -35,7 +35,7 @@ from waltzrl.training.validation import Best
 
 
 @contextmanager
-def opened_meter(recipe: Recipe, folder: Path, device: torch.device) -> Iterator[CostMeter | None]:
+def open_meter(recipe: Recipe, folder: Path, device: torch.device) -> Iterator[CostMeter | None]:
     """Yield the meter of a run, which continues its ledger; None on all ranks but the first.
 
     Raises:
@@ -51,7 +51,7 @@ def opened_meter(recipe: Recipe, folder: Path, device: torch.device) -> Iterator
             prices=PriceBook(recipe.prices),
             settings=recipe.budget,
             device=device.type,
-            gpus=ranks.size() if device.type == "cuda" else 0,
+            gpus=ranks.count_ranks() if device.type == "cuda" else 0,
             energy=open_energy(),
         )
         if recipe.reinforcements:  # others ask no judge
@@ -96,7 +96,7 @@ def estimate_costs(recipe: Recipe, plan: RunPlan, measured: Path | None) -> RunC
     if measured is not None:
         contents = read_ledger(*ledgers_in(measured))
         overhead = [charge for charge in contents.charges if not charge.stage]
-        turns = {stage.name: _turns(stage) for stage in read_run_recipe(measured).stages}
+        turns = {stage.name: _count_turns(stage) for stage in read_run_recipe(measured).stages}
         charges = {
             name: [charge for charge in contents.charges if charge.stage == name] for name in turns
         }
@@ -106,7 +106,8 @@ def estimate_costs(recipe: Recipe, plan: RunPlan, measured: Path | None) -> RunC
             name=stage.name,
             steps=stage_plan.steps,
             measured=charges.get(stage.name, ()),
-            scale=_turns(stage) / turns.get(stage.name, _turns(stage)),
+            # The cost of a step grows with its turns, which may be others than in the measured run.
+            scale=_count_turns(stage) / turns.get(stage.name, _count_turns(stage)),
             most_tokens=stage_plan.most_tokens,
         )
         for stage, stage_plan in planned
@@ -115,7 +116,7 @@ def estimate_costs(recipe: Recipe, plan: RunPlan, measured: Path | None) -> RunC
     return estimate(stages, overhead, recipe.budget.usd_per_hour)
 
 
-def pilot(recipe: Recipe, steps: int) -> Recipe:
+def make_pilot(recipe: Recipe, steps: int) -> Recipe:
     """Return a recipe that takes only the first steps of every stage, without a cap."""
     stages = [
         replace(stage, steps=steps, epochs=None)
@@ -126,7 +127,7 @@ def pilot(recipe: Recipe, steps: int) -> Recipe:
     return replace(recipe, stages=tuple(stages), budget=BudgetSettings())
 
 
-def _turns(stage: StageSettings) -> int:
+def _count_turns(stage: StageSettings) -> int:
     """Return the examples, the explanations or the collaborations of a step."""
     if isinstance(stage, ImitationStage):
         return stage.batch_size
@@ -138,18 +139,18 @@ class TrainingResult:
     """What the requirement's `train()` returns; None for what was not measured."""
 
     conversation_model_path: str | None
-    """Where the agent was exported to."""
+    """The folder that the agent was exported to."""
     feedback_model_path: str | None
     unsafe_reduction: float | None
     """1 - final / initial ASR on `data.validation`."""
     overrefusal_reduction: float | None
     """1 - final / initial ORR on `data.validation`."""
     final_unsafe_rate: float | None
-    """Of the exported weights."""
+    """ASR of the exported weights."""
     final_overrefusal_rate: float | None
     feedback_trigger_rate: float | None
     training_cost_usd: float | None
-    """None also when a price is unknown."""
+    """US dollars that the run cost; None also when a price is unknown."""
     training_duration_hours: float
     """Wall time of all processes of the run together, one after the other."""
     total_steps: int
@@ -184,8 +185,12 @@ def training_result(
     return TrainingResult(
         conversation_model_path=models[0],
         feedback_model_path=models[1],
-        unsafe_reduction=_reduction(first.get("validation/asr"), final.get("validation/asr")),
-        overrefusal_reduction=_reduction(first.get("validation/orr"), final.get("validation/orr")),
+        unsafe_reduction=_compute_reduction(
+            first.get("validation/asr"), final.get("validation/asr")
+        ),
+        overrefusal_reduction=_compute_reduction(
+            first.get("validation/orr"), final.get("validation/orr")
+        ),
         final_unsafe_rate=final.get("validation/asr"),
         final_overrefusal_rate=final.get("validation/orr"),
         feedback_trigger_rate=final.get("validation/feedback_trigger"),
@@ -196,6 +201,6 @@ def training_result(
     )
 
 
-def _reduction(before: float | None, after: float | None) -> float | None:
+def _compute_reduction(before: float | None, after: float | None) -> float | None:
     """Return 1 - after / before; None where one is missing, or nothing could be reduced."""
     return 1 - after / before if before and after is not None else None

@@ -23,7 +23,7 @@ from waltzrl.evaluation.data.opening import (
     GENERATOR,
     MEMORY,
     UserSplit,
-    generated_split,
+    generate_split,
     read_set,
     read_sets,
 )
@@ -82,6 +82,7 @@ def validation_prompts(data: DataSettings) -> list[Prompt]:
     """
     read = read_sets(data.validation)
     count = min(len(read), data.validation_limit)
+    # At equal distances: a limit would else leave out the sets that are named last.
     prompts = [read[position * len(read) // count] for position in range(count)]
     labels = Counter(prompt.label for prompt in prompts)
     if data.validation and not (labels["unsafe"] and labels["benign"]):
@@ -104,8 +105,8 @@ def keep_remembered(data: DataSettings, folder: Path) -> DataSettings:
     """
     return replace(
         data,
-        prompts=_copied(data.prompts, folder, "learning"),
-        held_out=_copied(data.held_out, folder, "held-out"),
+        prompts=_copy_remembered(data.prompts, folder, "learning"),
+        held_out=_copy_remembered(data.held_out, folder, "held-out"),
     )
 
 
@@ -123,7 +124,7 @@ def training_demonstrations(data: DataSettings) -> list[Demonstration]:
     Raises:
         InputError: a file is missing or damaged, or there is no demonstration in any.
     """
-    read = list(chain.from_iterable(map(_demonstrations, data.demonstrations)))
+    read = list(chain.from_iterable(map(_read_demonstrations, data.demonstrations)))
     demonstrations = _without_touching(read, (*data.held_out, *data.validation))[: data.limit]
     if data.demonstrations and not demonstrations:
         raise InputError(
@@ -154,6 +155,7 @@ def _without_unfit(
     remembered = [prompt for prompt in prompts if prompt.source == REMEMBERED]
     if not remembered:
         return list(prompts)
+    # The held-out prompts stand for `train`, so that the leaks name the remembered ones.
     touching = {leak.test.id for leak in leaks(held_out, remembered)}
     unlabelled = {p.id for p in remembered if need_labels and p.label is None} - touching
     for count, reason in (
@@ -186,11 +188,12 @@ def _without_touching(
     ]
 
 
-def _copied(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, ...]:
+def _copy_remembered(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, ...]:
     copied = []
     for number, name in enumerate(names):
         path = folder / f"remembered-{users}-{number}.jsonl"
         if name.startswith(MEMORY) and not path.exists():
+            # Imported for memories alone, which need a database.
             from waltzrl.evaluation.collecting.opening import export_prompts
 
             export_prompts(name.removeprefix(MEMORY), path, Selection(users=users))
@@ -198,9 +201,9 @@ def _copied(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, 
     return tuple(copied)
 
 
-def _demonstrations(name: str) -> Iterator[Demonstration]:
+def _read_demonstrations(name: str) -> Iterator[Demonstration]:
     if name.startswith(GENERATOR):
-        yield from generated_demonstrations(generated_split(name))
+        yield from generated_demonstrations(generate_split(name))
         return
     for number, fields in read_objects(Path(name)):
         try:

@@ -25,13 +25,14 @@ def require_context(team: Team, prompts: Sequence[Prompt], max_rounds: int) -> N
         return
     prompts = sorted(prompts, key=lambda prompt: sum(len(m.full_text) for m in prompt.messages))
     advice = "lower agents.max_new_tokens, or choose a base with a longer context"
-    for role, needed, context in _needs(team, prompts[0], 0):
+    # If not even a draft on the shortest prompt fits, no step can be taken.
+    for role, needed, context in _list_needs(team, prompts[0], 0):
         if needed > context:
             raise InputError(
                 f"no prompt fits: the shortest one and what is written about it may take {needed} "
                 f"tokens, but the context of the {role} agent has {context}; {advice}"
             )
-    for role, needed, context in _needs(team, prompts[-1], max_rounds):
+    for role, needed, context in _list_needs(team, prompts[-1], max_rounds):
         if needed > context:
             logger.warning(
                 "the longest prompt and what is written about it may take %d tokens, but the "
@@ -41,7 +42,7 @@ def require_context(team: Team, prompts: Sequence[Prompt], max_rounds: int) -> N
             return
 
 
-def _needs(team: Team, prompt: Prompt, rounds: int) -> Iterator[tuple[str, int, int]]:
+def _list_needs(team: Team, prompt: Prompt, rounds: int) -> Iterator[tuple[str, int, int]]:
     """Yield each role, the most tokens that a turn of it takes with all before it, and its context.
 
     A reply counts as many tokens as it may have.

@@ -19,7 +19,7 @@ class KeptVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `ANSWERS`."""
 
     prompt: str
-    """Its id."""
+    """The prompt's id."""
     verdict: Verdict
 
 
@@ -40,7 +40,7 @@ class RunJudge:
         self.name = judge.name
         self._judge, self._folder, self._most_bytes = judge, folder, most_bytes
         self._revision: str | None = None
-        """That all answers of the run are of; None until the first is kept."""
+        """The revision of all answers of the run; None until the first is kept."""
 
     async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
         """Label `reply` as the judge does.
@@ -57,6 +57,7 @@ class RunJudge:
 
     def _keep(self, judged: KeptVerdict) -> None:
         path = self._folder / ANSWERS
+        # Ranks and workers append to the same file.
         with locked(self._folder / LOCK), disk_errors(path):
             if self._revision is None:
                 self._revision = self._last_revision()

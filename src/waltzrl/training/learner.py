@@ -19,12 +19,12 @@ from waltzrl.training.samples import (
     Batch,
     Sample,
     collate,
+    divide_into_shares,
     micro_batches,
     reply_logprobs,
-    shares,
 )
 from waltzrl.training.settings import OptimizerSettings
-from waltzrl.training.sharding import ShardedWeights, add_up_gradients, whole
+from waltzrl.training.sharding import ShardedWeights, add_up_gradients, gather_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class StepResult:
 
     loss: float
     gradient_norm: float
-    """Before clipping."""
+    """Norm of the gradient before clipping."""
     tokens: int
     """Reply tokens learnt from."""
 
@@ -70,8 +70,8 @@ class Scorer:
             for batch, positions in self.micro_batches(samples):
                 with self.logprobs(batch) as logprobs_BT:
                     if positions:
-                        own += zip(positions, unpadded(logprobs_BT, batch), strict=True)
-        scores = dict(ranks.gathered(own))
+                        own += zip(positions, remove_padding(logprobs_BT, batch), strict=True)
+        scores = dict(ranks.gather_items(own))
         return [scores[position] for position in range(len(samples))]
 
     @contextmanager
@@ -94,7 +94,7 @@ class Scorer:
                 torch.bfloat16,
                 enabled=half,
                 # A cache would hold all weights once more.
-                cache_enabled=not (self._checkpoint_activations or ranks.size() > 1),
+                cache_enabled=not (self._checkpoint_activations or ranks.count_ranks() > 1),
             ):
                 if isinstance(weights, ShardedWeights):
                     logprobs_BT = weights.logprobs(batch)
@@ -119,7 +119,7 @@ class Scorer:
 
     def needs_one_pass(self, samples: Sequence[Sample]) -> bool:
         """Return whether all samples are one micro-batch of one rank."""
-        return ranks.size() == 1 and len(self._positions(samples)[0]) == 1
+        return ranks.count_ranks() == 1 and len(self._positions(samples)[0]) == 1
 
     def _positions(self, samples: Sequence[Sample]) -> list[list[list[int]]]:
         """Return the positions of the samples in every micro-batch of every rank."""
@@ -128,7 +128,7 @@ class Scorer:
                 [share[place] for place in places]
                 for places in micro_batches([samples[p] for p in share], self._micro_batch_tokens)
             ]
-            for share in shares(samples, ranks.size())
+            for share in divide_into_shares(samples, ranks.count_ranks())
         ]
 
     def with_weights(self, weights: Weights) -> "Scorer":
@@ -136,7 +136,7 @@ class Scorer:
         return Scorer(weights, self._micro_batch_tokens, self.dtype)
 
 
-def unpadded(values_BT: Tensor, batch: Batch) -> list[list[float]]:
+def remove_padding(values_BT: Tensor, batch: Batch) -> list[list[float]]:
     """Return [B][tokens] the values of each reply."""
     lengths = batch.mask_BT.sum(1).tolist()
     return [row[:length] for row, length in zip(values_BT.tolist(), lengths, strict=True)]
@@ -202,6 +202,7 @@ class Learner:
         parts = []
         for batch, positions in self.scorer.micro_batches(samples):
             with self.scorer.logprobs(batch) as logprobs_BT:
+                # A rank that has run out of samples still takes part in the backward pass.
                 part = (
                     loss_of(logprobs_BT, batch, positions) if positions else 0 * logprobs_BT.sum()
                 )
@@ -209,9 +210,9 @@ class Learner:
             parts.append(part.detach())
         add_up_gradients(self._parameters)
         # Summed on the device and read once: every .item() would wait for the GPU.
-        loss = ranks.total(torch.stack(parts).sum()).item()
+        loss = ranks.add_up(torch.stack(parts).sum()).item()
         clip = self.settings.gradient_clip
-        norm = whole(torch.nn.utils.clip_grad_norm_(self._parameters, clip)).item()
+        norm = gather_whole(torch.nn.utils.clip_grad_norm_(self._parameters, clip)).item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise DivergenceError(
                 f"loss {loss} and gradient norm {norm} at step {self.schedule_step}: this step "

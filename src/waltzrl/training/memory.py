@@ -33,11 +33,11 @@ class Turns:
     """The turns of one role in a step."""
 
     context_tokens: tuple[int, ...]
-    """Of each turn; no two have the same context."""
+    """Tokens of each turn's context; no two turns have the same context."""
     shared_tokens: int
     """The instructions, with which all contexts begin."""
     reply_tokens: int
-    """Of each turn: as many as it may have."""
+    """Tokens of each turn's reply: as many as it may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class Update:
     """How a role learns."""
 
     adapter_rank: int | None
-    """None for a full model."""
+    """Rank of the adapter; None for a full model."""
     dtype: torch.dtype
-    """Of forward and backward, and of the base of an adapter."""
+    """The type of forward and backward, and of the base of an adapter."""
     micro_batch_tokens: int
     checkpoint_activations: bool
 
@@ -59,7 +59,7 @@ def update_bytes(config: PretrainedConfig, update: Update, turns: Turns) -> int:
     them tell what all need.
     """
     layers: int = config.get_text_config().num_hidden_layers
-    one, three = (_peak(_with_layers(config, few), update, turns) for few in (1, 3))
+    one, three = (_estimate_peak(_with_layers(config, few), update, turns) for few in (1, 3))
     return one + (three - one) * (layers - 1) // 2
 
 
@@ -82,11 +82,12 @@ def _with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
     text = fewer.get_text_config()
     text.num_hidden_layers = layers
     if getattr(text, "layer_types", None):
+        # repeated, because the model may have fewer than are asked for
         text.layer_types = (text.layer_types * layers)[:layers]
     return fewer
 
 
-def _peak(config: PretrainedConfig, update: Update, turns: Turns) -> int:
+def _estimate_peak(config: PretrainedConfig, update: Update, turns: Turns) -> int:
     """Return the most bytes that are alive at once in an update."""
     samples = largest_micro_batch(turns, update.micro_batch_tokens)
     with torch.device("meta"):

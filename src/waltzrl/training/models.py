@@ -90,7 +90,8 @@ def make_roles(
         weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
         references = dict.fromkeys(ROLES, Weights(causal_lm=shared, adapter=initial))
         return make_team(weights, references, wording, agents.limits, compute.dtype)
-    references = dict.fromkeys(ROLES, _frozen(base, compute))
+    # One copy for both roles, because both start from the same weights.
+    references = dict.fromkeys(ROLES, _freeze_copy(base, compute))
     if models.layout == "one-model":
         weights = dict.fromkeys(ROLES, Weights(causal_lm=base))
     else:
@@ -119,7 +120,7 @@ def continue_roles(models: ModelSettings, agents: AgentSettings, compute: Comput
         for role in ROLES
     }
     references: Mapping[str, Weights] = {
-        role: _frozen(own.causal_lm, compute) for role, own in weights.items()
+        role: _freeze_copy(own.causal_lm, compute) for role, own in weights.items()
     }
     wording = load_wording(agents.wording)
     return make_team(weights, references, wording, agents.limits, compute.dtype)
@@ -130,12 +131,12 @@ def _continue_adapters(
 ) -> Team:
     """Put each role's adapter on the base twice: one learns, the other is its reference."""
     assert not isinstance(base, ModelSize), "checked by the settings"
-    causal_lm = load_causal_lm(base or exported_base(pair), compute.device)
+    causal_lm = load_causal_lm(base or find_exported_base(pair), compute.device)
     narrow(causal_lm.model, compute.dtype)
     learning = {role: pair / ADAPTERS / role for role in ROLES}
     initial = {f"initial-{role}": folder for role, folder in learning.items()}
     shared = load_adapters(causal_lm, learning | initial)
-    if base is None and exported_base(pair) == str(pair / EXPORTED_BASE):
+    if base is None and find_exported_base(pair) == str(pair / EXPORTED_BASE):
         shared = replace(shared, source=None)  # the next export takes the base with it
     weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
     references = {role: Weights(causal_lm=shared, adapter=f"initial-{role}") for role in ROLES}
@@ -144,7 +145,7 @@ def _continue_adapters(
     )
 
 
-def exported_base(pair: Path) -> str:
+def find_exported_base(pair: Path) -> str:
     """Return where the base of an export's adapters is: in the export, or where they say.
 
     Raises:
@@ -162,7 +163,7 @@ def exported_base(pair: Path) -> str:
     return str(config["base_model_name_or_path"])
 
 
-def _frozen(causal_lm: CausalLM, compute: Compute) -> Weights:
+def _freeze_copy(causal_lm: CausalLM, compute: Compute) -> Weights:
     """Copy a model that will not learn."""
     model = copy.deepcopy(causal_lm.model)
     narrow(model, compute.dtype)
@@ -172,7 +173,7 @@ def _frozen(causal_lm: CausalLM, compute: Compute) -> Weights:
 
 def _loading_device(models: ModelSettings, compute: Compute) -> torch.device:
     """Return where to load: whole models that ranks split do not fit on the device of one."""
-    split = ranks.size() > 1 and models.layout != "adapters"
+    split = ranks.count_ranks() > 1 and models.layout != "adapters"
     return torch.device("cpu") if split else compute.device
 
 
@@ -201,6 +202,7 @@ def open_base(
         with whole_folder(created) as unfinished:
             fresh.model.save_pretrained(unfinished)
             fresh.tokenizer.save_pretrained(unfinished)
+    # Loaded also where it was just made: a resumed run starts from the same weights.
     return replace(load_causal_lm(str(created), device), source=None)
 
 

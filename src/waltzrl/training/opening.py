@@ -35,7 +35,7 @@ try:
     from waltzrl.policies.weights import BASE_TITLE, CausalLM
     from waltzrl.training import ranks
     from waltzrl.training.checkpoints import export_roles, weights_digest
-    from waltzrl.training.costs import count_of, opened_meter
+    from waltzrl.training.costs import count_of, open_meter
     from waltzrl.training.fitting import require_context
     from waltzrl.training.learner import learner_on
     from waltzrl.training.models import continue_roles, make_roles, open_base
@@ -66,9 +66,9 @@ class Trained:
     """What a training left."""
 
     weights: Mapping[str, str]
-    """See `weights_of`; empty if nobody asked."""
+    """Digests of the weights, by `weights_of`; empty if nobody asked."""
     prompts: int
-    """That were rolled out; 0 in a run of imitation alone."""
+    """Prompts that were rolled out; 0 in a run of imitation alone."""
     best: Best | None
     """The validated step whose weights these are; None where they are the last step's."""
 
@@ -96,11 +96,11 @@ async def train(
     Raises:
         WaltzError: the data, the base, a reward or the folder is unfit, or training diverged.
     """
-    team, _ = await _train(recipe, folder, report, own_judge, samplers, own_reward)
+    team, _ = await _train_team(recipe, folder, report, own_judge, samplers, own_reward)
     return team
 
 
-async def _train(
+async def _train_team(
     recipe: Recipe,
     folder: Path,
     report: Report,
@@ -121,7 +121,7 @@ async def _train(
     async with nullcontext(own_judge) if own_judge else opening as judge:
         with (
             RunDirectory(folder) if ranks.is_first() else nullcontext() as run,
-            opened_meter(recipe, folder, compute.device) as meter,
+            open_meter(recipe, folder, compute.device) as meter,
         ):
             with ranks.first_before_others():  # what the first writes, the others read
                 if run is not None:
@@ -161,7 +161,7 @@ async def _train(
                             feedback_samples, reward=reward, frequencies=frequencies
                         ),
                     }
-                    bound = _reinforcement(recipe, stage, sampling, prompts, judge, samples)
+                    bound = _make_reinforcement(recipe, stage, sampling, prompts, judge, samples)
                     stages.append(replace(bound, count=count))
                 trainer = Trainer(
                     team.weights,
@@ -170,7 +170,7 @@ async def _train(
                     recipe.checkpointing,
                     make_learner=learner_on(compute),
                     state=state,
-                    validate=_validation(recipe, data, sampling, judge, count),
+                    validate=_make_validation(recipe, data, sampling, judge, count),
                     publish=sampling.publish,
                     meter=meter,
                 )
@@ -197,7 +197,7 @@ async def train_and_export(
         digests: of the weights are returned too.
         samplers: see `train`.
     """
-    team, prompts = await _train(recipe, folder, report, None, samplers)
+    team, prompts = await _train_team(recipe, folder, report, None, samplers)
     if export is not None:
         export_agents(team, export)
     weights = weights_of(team) if digests else {}
@@ -224,7 +224,7 @@ def plan_training(recipe: Recipe) -> RunPlan:
     on_ray = recipe.compute.engine == "ray"
     for stage in recipe.reinforcements:
         find_reward(stage.reward)
-    count = recipe.compute.ray.learners if on_ray else ranks.started()
+    count = recipe.compute.ray.learners if on_ray else ranks.count_started()
     require_shares(recipe, count)
     return plan_run(recipe.models, recipe.agents, recipe.stages, compute, data, count)
 
@@ -237,6 +237,7 @@ def open_run(folder: Path) -> Team:
     """
     recipe = read_run_recipe(folder)
     team, warmed_up = open_team(recipe, folder, resolve_compute(recipe.compute))
+    # A run of imitation alone trains the base; there are no later checkpoints of the roles.
     if warmed_up and recipe.imitations and not recipe.reinforcements:
         return team
     trainer = Trainer(team.weights, [], folder, recipe.checkpointing)
@@ -279,14 +280,14 @@ def export_agents(team: Team, folder: Path) -> None:
     export_roles(role_states(team.weights, {}), folder, team.feedback.wording, facts)
 
 
-def joined_ranks(recipe: Recipe) -> AbstractContextManager[None]:
-    """Join the ranks that torchrun, or Ray, started; see `ranks.joined`.
+def join_ranks(recipe: Recipe) -> AbstractContextManager[None]:
+    """Join the ranks that torchrun, or Ray, started; see `ranks.join_ranks`.
 
     Raises:
         RecipeError: they cannot share the prompts of a step evenly.
     """
-    require_shares(recipe, ranks.started())
-    return ranks.joined(resolve_compute(recipe.compute).device)
+    require_shares(recipe, ranks.count_started())
+    return ranks.join_ranks(resolve_compute(recipe.compute).device)
 
 
 def weights_of(team: Team) -> dict[str, str]:
@@ -315,11 +316,11 @@ def require_shares(recipe: Recipe, count: int) -> None:
 
 def _open_base(warm_up: WarmUp, prompts: Sequence[Prompt] = ()) -> CausalLM:
     recipe = warm_up.recipe
-    created, texts = warm_up.folder / BASE, _texts(warm_up, prompts)
+    created, texts = warm_up.folder / BASE, _yield_texts(warm_up, prompts)
     return open_base(recipe.models, created, texts, warm_up.compute, recipe.seed)
 
 
-def _texts(warm_up: WarmUp, prompts: Sequence[Prompt]) -> Iterator[str]:
+def _yield_texts(warm_up: WarmUp, prompts: Sequence[Prompt]) -> Iterator[str]:
     """Yield every text whose words a tokenizer created for this run should know."""
     wording = load_wording(warm_up.recipe.agents.wording)
     yield from (wording.conversation_system, wording.feedback_system, wording.review)
@@ -347,7 +348,7 @@ def _with_reward(recipe: Recipe, reward: NamedReward) -> Recipe:
     return replace(recipe, stages=tuple(stages))
 
 
-def _reinforcement(
+def _make_reinforcement(
     recipe: Recipe,
     stage: ReinforcementStage,
     samplers: Samplers,
@@ -380,7 +381,7 @@ def _reinforcement(
     )
 
 
-def _validation(
+def _make_validation(
     recipe: Recipe, data: DataSettings, samplers: Samplers, judge: Judge, count: Count | None
 ) -> Validation | None:
     """Make what measures the agents as the last stage leaves them: in its pattern, greedily."""

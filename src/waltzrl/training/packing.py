@@ -28,9 +28,10 @@ from waltzrl.records import Tokens
 from waltzrl.training.algorithms.tokens import token_logprobs
 
 MANY_SCORES = 2**24
-"""Up to this size a plain product is faster than the tiled kernel; beyond, memory is the limit."""
+"""Scores up to which a plain product is faster than the tiled kernel; beyond, memory is the
+limit."""
 MANY_LOGITS = 2**25
-"""128 MiB in float32."""
+"""Logits that take 128 MiB in float32."""
 
 FEW_TOKENS = 64
 """Fewer than these are read twice rather than in a block of their own."""
@@ -48,9 +49,9 @@ class PackedSequence:
     positions_N: Tensor
     """Position of each token in its own turn; a reply continues where its prompt ends."""
     before_M: Tensor
-    """For every reply token, turn by turn, the position in the pack of the token before it."""
+    """The position in the pack of the token before each reply token, turn by turn."""
     blocks: tuple["AttentionBlock", ...]
-    """Who attends to what: the start of all prompts, prompts, replies."""
+    """Queries with the keys that they attend to: the start of all prompts, prompts, replies."""
 
     def logprobs(
         self, model: PreTrainedModel, ids_M: Tensor, most_logits: int = MANY_LOGITS
@@ -76,9 +77,9 @@ class PackedSequence:
         hidden_ME = out.last_hidden_state.squeeze(0).index_select(0, self.before_M)
         size = max(1, most_logits // model.config.get_text_config().vocab_size)
         if len(ids_M) <= size:
-            return _logprobs(model, out, hidden_ME, ids_M)
+            return _compute_logprobs(model, out, hidden_ME, ids_M)
         parts = zip(torch.split(hidden_ME, size), torch.split(ids_M, size), strict=True)
-        return torch.cat([recomputed(_logprobs, model, out, *part) for part in parts])
+        return torch.cat([recomputed(_compute_logprobs, model, out, *part) for part in parts])
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
@@ -89,7 +90,9 @@ class PackedSequence:
         return torch.cat(attended)[None]
 
 
-def _logprobs(model: PreTrainedModel, out: ModelOutput, hidden_ME: Tensor, ids_M: Tensor) -> Tensor:
+def _compute_logprobs(
+    model: PreTrainedModel, out: ModelOutput, hidden_ME: Tensor, ids_M: Tensor
+) -> Tensor:
     """Return [M] log-probabilities by the model's own head, whatever it does besides a product.
 
     Args:
@@ -100,6 +103,7 @@ def _logprobs(model: PreTrainedModel, out: ModelOutput, hidden_ME: Tensor, ids_M
     """
     decoder = model.base_model
     given = type(out)(**{**out, "last_hidden_state": hidden_ME[None]})
+    # An attribute of the instance hides the method of its class until it is deleted.
     decoder.forward = lambda *_, **__: given
     try:
         logits: Tensor = model(inputs_embeds=hidden_ME[None], use_cache=False).logits
@@ -133,7 +137,7 @@ def recomputing_layers(model: PreTrainedModel) -> Iterator[None]:
             del layer.forward
 
 
-def pack(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
+def pack_turns(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
     """Pack `turns`; the last token of a reply predicts nothing and is left out."""
     ids: list[int] = []
     positions: list[int] = []
@@ -151,6 +155,7 @@ def pack(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
     first = len(shared)
     rests = {prompt_ids: append(prompt_ids[first:], first) for prompt_ids in distinct}
     replies = [(rests[t.prompt_ids], append(t.ids[:-1], len(t.prompt_ids))) for t in turns]
+    # The prompt's last token predicts the first of the reply.
     before = [place for rest, reply in replies for place in (rest[-1], *reply)]
     starting = [(shared, shared)] if shared else []
     reading = [(rest, (*shared, *rest)) for rest in rests.values()]
@@ -179,21 +184,23 @@ class AttentionBlock:
                 before it and its own.
             positions_N: of the whole pack.
         """
-        self._queries_RQ, _ = _padded([queries for queries, _ in rows], positions_N)
-        self._keys_RC, real_RC = _padded([keys for _, keys in rows], positions_N)
+        self._queries_RQ, _ = _pad_rows([queries for queries, _ in rows], positions_N)
+        self._keys_RC, real_RC = _pad_rows([keys for _, keys in rows], positions_N)
         longest = self._queries_RQ.shape[1]
         real = [r * longest + q for r, (queries, _) in enumerate(rows) for q in range(len(queries))]
+        # Where the queries are among the flattened rows, without the padding.
         self._real = positions_N.new_tensor(real)
         back_RQC = positions_N[self._queries_RQ][:, :, None] - positions_N[self._keys_RC][:, None]
+        # Padding counts as a key that comes later, which no query sees.
         self._back_RQC = back_RQC.masked_fill_(~real_RC[:, None], -1)
         self._biases: dict[int | None, Tensor] = {}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Return [queries, H, D] for `query` [N, H, D], `key` and `value` [N, K, D]."""
         query, key, value = (
-            _rows(query, self._queries_RQ),
-            _rows(key, self._keys_RC),
-            _rows(value, self._keys_RC),
+            _gather_rows(query, self._queries_RQ),
+            _gather_rows(key, self._keys_RC),
+            _gather_rows(value, self._keys_RC),
         )
         shape = query.shape
         query = query.reshape(*key.shape[:2], -1, shape[-1])  # the queries of a key head together
@@ -209,6 +216,7 @@ class AttentionBlock:
 
     def _bias(self, dtype: torch.dtype, groups: int, window: int | None) -> Tensor:
         """Return [R, 1, groups * Q, C]: zero where a query may attend, minus infinity elsewhere."""
+        # All layers of one window share it.
         if window not in self._biases:
             hidden = self._back_RQC < 0
             if window is not None:
@@ -218,7 +226,7 @@ class AttentionBlock:
         return self._biases[window]
 
 
-def _padded(rows: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, Tensor]:
+def _pad_rows(rows: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows padded with their first places, and a mask that is False on the padding."""
     longest = max(len(row) for row in rows)
     places = [[*row, *[row[0]] * (longest - len(row))] for row in rows]
@@ -227,7 +235,7 @@ def _padded(rows: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, Tensor
     return like.new_tensor(places), real
 
 
-def _rows(heads: Tensor, places: Tensor) -> Tensor:
+def _gather_rows(heads: Tensor, places: Tensor) -> Tensor:
     """Gather [N, heads, D] into [rows, heads, columns, D]."""
     flat = heads.flatten(1).index_select(0, places.flatten())
     return flat.view(*places.shape, *heads.shape[1:]).transpose(1, 2)

@@ -26,11 +26,11 @@ from waltzrl.training.settings import (
 )
 
 LEARNING_BYTES = 16
-"""Per parameter that learns: float32 weight, gradient and the two moments of AdamW."""
+"""Bytes per parameter that learns: float32 weight, gradient and the two moments of AdamW."""
 TOGETHER_BYTES = 8
-"""Per parameter that all ranks have put together: float32 weight and gradient."""
+"""Bytes per parameter that all ranks have put together: float32 weight and gradient."""
 MOMENTS_BYTES = 8
-"""Per parameter of a model that learns in a second role, whose AdamW is its own."""
+"""Bytes per parameter of a model that learns in a second role, whose AdamW is its own."""
 LIBRARIES_BYTES = 460_000_000
 """Python, torch and transformers, as measured on a CPU by `benchmarks/train_memory.py`."""
 
@@ -40,9 +40,9 @@ class DataSize:
     """How much a run learns from."""
 
     prompt_tokens: tuple[int, ...]
-    """Of each prompt."""
+    """Tokens of each prompt."""
     instruction_tokens: int
-    """Of the agents' instructions, which come before the prompt."""
+    """Tokens of the agents' instructions, which come before the prompt."""
     demonstrations: int
     solutions: int = 0
 
@@ -86,7 +86,7 @@ class RunPlan:
     ranks: int
     """Processes that train together; the memory is that of each."""
     memory: tuple[MemoryEstimate, ...]
-    """Of the models; empty when the shape of the base is unknown."""
+    """Memory of the models; empty when the shape of the base is unknown."""
     update_gigabytes: float
     """Activations and logits of the largest micro-batch of a usual update, in 10^9 bytes."""
     rollout_gigabytes: float
@@ -94,7 +94,7 @@ class RunPlan:
     libraries_gigabytes: float
     """Python and what it has loaded, in 10^9 bytes; 0 where the models are not in their memory."""
     context_tokens: int
-    """Of the longest turn."""
+    """Tokens of the longest turn."""
     prompts: int
     demonstrations: int
     solutions: int
@@ -132,14 +132,14 @@ def plan_run(
     if config is not None and reinforcements:
         count = max(s.prompts_per_step * s.group_size for s in reinforcements)
         # Of the rank with most: servers sample for any number of ranks, also for more than prompts.
-        prompts = spaced(data.prompt_tokens or (0,), -(-count // ranks))
+        prompts = space_out(data.prompt_tokens or (0,), -(-count // ranks))
         turns = Turns(
             context_tokens=tuple(beside + prompt for prompt in prompts),
             shared_tokens=data.instruction_tokens,
             reply_tokens=max(agents.limits.values()),
         )
         largest = max(stage.optimizer.micro_batch_tokens for stage in reinforcements)
-        update = update_bytes(config, _update(models, compute, largest), turns)
+        update = update_bytes(config, _make_update(models, compute, largest), turns)
         rollout = rollout_bytes(config, compute.dtype, turns)
     return RunPlan(
         base=base,
@@ -147,7 +147,9 @@ def plan_run(
         device=compute.device.type,
         dtype=str(compute.dtype).removeprefix("torch."),
         ranks=ranks,
-        memory=() if config is None else tuple(_memory(models, config, compute.dtype, ranks)),
+        memory=()
+        if config is None
+        else tuple(_estimate_memory(models, config, compute.dtype, ranks)),
         update_gigabytes=update / 1e9,
         rollout_gigabytes=rollout / 1e9,
         libraries_gigabytes=0.0 if compute.device.type == "cuda" else LIBRARIES_BYTES / 1e9,
@@ -159,7 +161,7 @@ def plan_run(
     )
 
 
-def spaced(lengths: Sequence[int], count: int) -> list[int]:
+def space_out(lengths: Sequence[int], count: int) -> list[int]:
     """Return `count` of the lengths, at equal distances in their order, the longest included."""
     ordered = sorted(lengths)
     return [ordered[-(-len(ordered) * place // count) - 1] for place in range(1, count + 1)]
@@ -172,7 +174,7 @@ def _base_name(base: str | ModelSize | None) -> str:
     return base if file is None else f"{base}: {file.title}"
 
 
-def _update(models: ModelSettings, compute: Compute, micro_batch_tokens: int) -> Update:
+def _make_update(models: ModelSettings, compute: Compute, micro_batch_tokens: int) -> Update:
     return Update(
         adapter_rank=models.rank if models.layout == "adapters" else None,
         dtype=compute.dtype,
@@ -181,7 +183,7 @@ def _update(models: ModelSettings, compute: Compute, micro_batch_tokens: int) ->
     )
 
 
-def _memory(
+def _estimate_memory(
     models: ModelSettings, config: PretrainedConfig, dtype: torch.dtype, ranks: int
 ) -> list[MemoryEstimate]:
     size, width = _count_parameters(config), dtype.itemsize
@@ -264,11 +266,11 @@ def _base_config(models: ModelSettings) -> PretrainedConfig | None:
         try:
             return load_config(base)
         except (OSError, ValueError):
-            return None if models.known_shape is None else _llama(models.known_shape)
+            return None if models.known_shape is None else _make_llama_config(models.known_shape)
     return None
 
 
-def _llama(shape: KnownShape) -> LlamaConfig:
+def _make_llama_config(shape: KnownShape) -> LlamaConfig:
     return LlamaConfig(
         hidden_size=shape.hidden,
         intermediate_size=shape.intermediate,
@@ -284,9 +286,11 @@ def _llama(shape: KnownShape) -> LlamaConfig:
 class _Size:
     parameters: int
     per_rank: int
-    """Of one adapter over all linear layers: the sum of their inputs and outputs."""
+    """Parameters of one adapter of rank 1 over all linear layers: the sum of their inputs and
+    outputs."""
     together: int
-    """What sharded learners hold whole at a time: all but the layers, and two of these."""
+    """Parameters that sharded learners hold whole at a time: all but the layers, and two of
+    these."""
 
 
 def _count_parameters(config: PretrainedConfig) -> _Size:

@@ -35,7 +35,7 @@ class TrainingDisplay:
             self._task = self._bar.add_task("", total=step.total, completed=step.step, note="")
         done = step.step + 1
         stage = f"{step.stage}: step"
-        self._bar.update(self._task, description=stage, completed=done, note=_note(step))
+        self._bar.update(self._task, description=stage, completed=done, note=_render_note(step))
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -45,7 +45,7 @@ class TrainingDisplay:
         self._bar.stop()
 
 
-def _note(step: "Progress") -> str:
+def _render_note(step: "Progress") -> str:
     metrics = step.metrics
     numbers = [f"{name} {metrics[key]:.2f}" for key, name in SHOWN.items() if key in metrics]
     if "tokens/sampled" in metrics:

@@ -22,13 +22,13 @@ from waltzrl.errors import RankError
 Item = TypeVar("Item")
 
 TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for the others; longer than the rollouts of one may take."""
+"""The longest wait of a rank for the others; longer than the rollouts of one may take."""
 LOST = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", "Timed out")
-"""What torch's errors say when another rank has ended or does not answer."""
+"""Words in torch's errors when another rank has ended or does not answer."""
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[None]:
+def join_ranks(device: torch.device) -> Iterator[None]:
     """Join the ranks that torchrun started, for the duration of the block.
 
     Args:
@@ -37,12 +37,13 @@ def joined(device: torch.device) -> Iterator[None]:
     Raises:
         RankError: another rank ended, or did not answer in time.
     """
-    if started() == 1:
+    if count_started() == 1:
         yield
         return
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        # NCCL reduces what is on GPUs, gloo what is on the CPU.
         backend = "cpu:gloo,cuda:nccl"
     try:
         dist.init_process_group(backend, timeout=TIMEOUT)
@@ -59,12 +60,12 @@ def joined(device: torch.device) -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def started() -> int:
+def count_started() -> int:
     """Return how many processes torchrun started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def size() -> int:
+def count_ranks() -> int:
     """Return how many ranks have joined; 1 in a process of its own."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
@@ -84,29 +85,29 @@ def device() -> torch.device:
     return torch.device("cuda" if "nccl" in dist.get_backend_config() else "cpu")
 
 
-def share(items: Sequence[Item]) -> Sequence[Item]:
-    """Return the items of this rank; see `shared_out`."""
-    return shared_out(items, size())[rank()]
+def take_share(items: Sequence[Item]) -> Sequence[Item]:
+    """Return the items of this rank; see `share_out`."""
+    return share_out(items, count_ranks())[rank()]
 
 
-def shared_out(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
+def share_out(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
     """Return `count` shares of about as many items, each of items that stand together."""
     ends = [len(items) * number // count for number in range(count + 1)]
     return [items[first:end] for first, end in pairwise(ends)]
 
 
-def gathered(items: Sequence[Item]) -> list[Item]:
-    """Return the items of all ranks, in the order of the ranks: the reverse of `share`."""
-    if size() == 1:
+def gather_items(items: Sequence[Item]) -> list[Item]:
+    """Return the items of all ranks, in the order of the ranks: the reverse of `take_share`."""
+    if count_ranks() == 1:
         return list(items)
-    of_ranks: list[Sequence[Item] | None] = [None] * size()
+    of_ranks: list[Sequence[Item] | None] = [None] * count_ranks()
     dist.all_gather_object(of_ranks, items)
     return [item for own in cast("list[Sequence[Item]]", of_ranks) for item in own]
 
 
-def of_first(find: Callable[[], Item]) -> Item:
+def ask_first(find: Callable[[], Item]) -> Item:
     """Return what the first rank finds; the others do not look."""
-    if size() == 1:
+    if count_ranks() == 1:
         return find()
     shared = [find() if is_first() else None]
     dist.broadcast_object_list(shared)
@@ -131,21 +132,21 @@ def first_before_others() -> Iterator[None]:
     if not is_first():
         dist.barrier()
     yield
-    if is_first() and size() > 1:
+    if is_first() and count_ranks() > 1:
         dist.barrier()
 
 
-def total(values: Tensor) -> Tensor:
+def add_up(values: Tensor) -> Tensor:
     """Return the sum of the ranks' tensors."""
-    return _reduced(values, dist.ReduceOp.SUM)
+    return _reduce_over_ranks(values, dist.ReduceOp.SUM)
 
 
-def largest(values: Tensor) -> Tensor:
+def find_largest(values: Tensor) -> Tensor:
     """Return the largest of the ranks' tensors, element by element."""
-    return _reduced(values, dist.ReduceOp.MAX)
+    return _reduce_over_ranks(values, dist.ReduceOp.MAX)
 
 
-def _reduced(values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
-    if size() > 1:
+def _reduce_over_ranks(values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+    if count_ranks() > 1:
         dist.all_reduce(values, operation)
     return values

@@ -70,7 +70,7 @@ class Recipe:
         ...,
     ]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
-    """Of everything random."""
+    """The seed of everything random."""
     judge: str = "refusal"
     """Labels every reply: `refusal`, from the prompts' labels and a refusal detector, or a model,
     such as `wildguard:MODEL@URL`; docs/evaluation.md has all."""
@@ -83,7 +83,7 @@ class Recipe:
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     budget: BudgetSettings = field(default_factory=BudgetSettings)
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
-    """Of models on servers, by their names; others are those of genai-prices."""
+    """Prices of models on servers, by their names; others are those of genai-prices."""
 
     def __post_init__(self) -> None:
         names = [stage.name for stage in self.stages]

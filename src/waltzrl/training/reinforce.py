@@ -22,12 +22,12 @@ from waltzrl.training.algorithms.reinforce_pp import (
     whiten,
 )
 from waltzrl.training.algorithms.tokens import k3, sequence_weights, token_weights
-from waltzrl.training.learner import Learner, Scorer, unpadded
+from waltzrl.training.learner import Learner, Scorer, remove_padding
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ReinforceSettings
 
 WEIGHTS = {"sequence": sequence_weights, "token": token_weights}
-"""What each token weighs, by the names of `algorithm.aggregation`."""
+"""Functions that weigh each token, by the names of `algorithm.aggregation`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,11 @@ class UpdateResult:
     kl: float | None
     """Mean k3 per token against the reference, in nats; None without a reference."""
     entropy: float
-    """Of the sampler, in nats per token: the mean of -log pi over the tokens that it sampled, which
-    is an estimate without bias and needs no distribution."""
+    """Entropy of the sampler, in nats per token: the mean of -log pi over the tokens that it
+    sampled, which is an estimate without bias and needs no distribution."""
     advantage_sigma: float
-    """Of the returns, before whitening; below `sigma_floor` a step teaches less."""
+    """Standard deviation of the returns, before whitening; below `sigma_floor` a step teaches
+    less."""
     ratio: "RatioMetrics"
     loss: float
     gradient_norm: float
@@ -53,13 +54,13 @@ class RatioMetrics:
     """How far the policy that learns is from the one that sampled, over all passes."""
 
     mean: float
-    """Of pi / pi_old."""
+    """Mean of pi / pi_old."""
     maximum: float
     clipped: float
     """Share of the tokens whose gradient was clipped."""
     sampler_mean: float
-    """Of the learner's probability before the step, divided by the sampler's; 1 where both compute
-    in the same precision with the same weights."""
+    """Mean of the learner's probability before the step, divided by the sampler's; 1 where both
+    compute in the same precision with the same weights."""
     sampler_maximum: float
 
 
@@ -112,10 +113,11 @@ class _RolloutBatch:
     """What is computed once of all samples, on the CPU."""
 
     old_logprobs_BT: Tensor
-    """Before the step, in the learner's precision, which is the reference's too."""
+    """The log-probabilities before the step, in the learner's precision, which is the reference's
+    too."""
     advantages_BT: Tensor
     weights_BT: Tensor
-    """What each token weighs in the loss; they add up to 1."""
+    """The weight of each token in the loss; all add up to 1."""
     advantage_sigma: float
     entropy: float
     kl: float | None
@@ -179,7 +181,7 @@ class _Objective:
     def __call__(self, logprobs_BT: Tensor, batch: Batch, positions: list[int]) -> Tensor:
         """Return this micro-batch's share of the loss; is a `LossOfMicroBatch`."""
         if self._batch is None:  # before the first step, in whose only forward pass we are
-            own = dict(zip(positions, unpadded(logprobs_BT, batch), strict=True))
+            own = dict(zip(positions, remove_padding(logprobs_BT, batch), strict=True))
             self.measure([own[position] for position in range(len(own))])
         settings, length = self._settings, batch.mask_BT.shape[1]
         whole = self.batch
@@ -217,9 +219,9 @@ class _Objective:
         # A rank with few samples may have seen none.
         sums = torch.stack(self._sums).sum(0).cpu() if self._sums else torch.zeros(3)
         maxima = torch.stack(self._maxima).amax(0).cpu() if self._maxima else torch.zeros(3)
-        means = ranks.total(sums) / ranks.total(torch.tensor(self._tokens))
+        means = ranks.add_up(sums) / ranks.add_up(torch.tensor(self._tokens))
         ratio, clipped_share, sampler_ratio = means.tolist()
-        maximum, _, sampler_maximum = ranks.largest(maxima).tolist()
+        maximum, _, sampler_maximum = ranks.find_largest(maxima).tolist()
         return RatioMetrics(
             mean=ratio,
             maximum=maximum,

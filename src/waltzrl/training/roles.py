@@ -13,7 +13,7 @@ from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.vllm import VllmPolicy
 from waltzrl.policies.weights import Weights
-from waltzrl.training.sharding import ShardedWeights, sharded
+from waltzrl.training.sharding import ShardedWeights, shard_models
 from waltzrl.training.validation import Best
 
 Agent = ConversationAgent | FeedbackAgent
@@ -31,7 +31,7 @@ class Role:
     agent: Agent
     weights: Weights
     reference: Weights
-    """Frozen; the role's KL penalty is measured against them."""
+    """The frozen weights that the role's KL penalty is measured against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Team:
 
     roles: Mapping[str, Role]
     initial: ConversationAgent
-    """Over the conversation role's reference; its drafts can be replayed."""
+    """The agent over the conversation role's reference; its drafts can be replayed."""
     best: Best | None = None
     """The validated step whose weights these are; None where they are the last step's."""
 
@@ -62,7 +62,7 @@ class Team:
 
     def greedy(self) -> "Team":
         """Return the same agents, over the same policies, taking the likeliest token each time."""
-        return self._with_agents(_greedy)
+        return self._with_agents(_make_greedy)
 
     def sampled_by(self, policy: Callable[[LocalPolicy], VllmPolicy]) -> "Team":
         """Return the same agents, each over what `policy` returns in place of its local policy."""
@@ -87,7 +87,7 @@ class Team:
             agent.policy.seed(number * len(agents) + offset)
 
 
-def _greedy(agent: Agent) -> Agent:
+def _make_greedy(agent: Agent) -> Agent:
     return type(agent)(agent.policy, agent.wording, replace(agent.sampling, temperature=0.0))
 
 
@@ -116,7 +116,7 @@ def make_team(
     def sampling(role: str) -> Sampling:
         return Sampling(max_new_tokens=limits[role], temperature=1.0)
 
-    weights = sharded(weights, dtype)
+    weights = shard_models(weights, dtype)
     copies: dict[int, DecodingCopy] = {
         id(own.causal_lm.model): own.copy
         for own in weights.values()

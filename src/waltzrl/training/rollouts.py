@@ -40,7 +40,7 @@ BoundPattern = Callable[[Prompt, Drafter], Awaitable[Collaboration]]
 Asked = Sequence[tuple[Prompt, Drafter]]
 """Prompts, each with who drafts."""
 Outcome = JudgedCollaboration | PolicyError
-"""What came of a prompt."""
+"""The outcome of a prompt: a judged collaboration, or why a policy could not reply."""
 
 
 class Spread(Protocol):
@@ -88,17 +88,17 @@ class Rollout:
 
 
 Count = Callable[[Sequence[Rollout]], None]
-"""Is given the rollouts of a step, to count what they cost."""
+"""A function that is given the rollouts of a step, to count what they cost."""
 
 
-async def over_ranks(
+async def spread_over_ranks(
     asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
 ) -> list[Outcome]:
     """Roll out a share of the prompts on every rank; see `Spread`."""
-    return await asyncio.gather(*(judged(*prompt) for prompt in ranks.share(asked)))
+    return await asyncio.gather(*(judged(*prompt) for prompt in ranks.take_share(asked)))
 
 
-async def on_first_rank(
+async def run_on_first_rank(
     asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
 ) -> list[Outcome]:
     """Roll out all prompts on the first rank, which alone asks servers; see `Spread`."""
@@ -110,7 +110,7 @@ async def roll_out(
     pattern: BoundPattern,
     judge: Judge,
     least_scored_share: float,
-    spread: Spread = over_ranks,
+    spread: Spread = spread_over_ranks,
 ) -> list[Rollout]:
     """Collaborate on all prompts at once, each with its own drafter, and judge.
 
@@ -127,11 +127,11 @@ async def roll_out(
     Raises:
         ScoringError: fewer were.
     """
-    own = await spread(prompts, partial(judged_rollout, pattern=pattern, judge=judge), 0)
-    return of_all_ranks(prompts, own, least_scored_share)
+    own = await spread(prompts, partial(roll_out_and_judge, pattern=pattern, judge=judge), 0)
+    return gather_rollouts(prompts, own, least_scored_share)
 
 
-def of_all_ranks(
+def gather_rollouts(
     prompts: Asked, own: Sequence[Outcome], least_scored_share: float
 ) -> list[Rollout]:
     """Return the rollouts of all ranks, on each; see `roll_out`.
@@ -144,7 +144,7 @@ def of_all_ranks(
     Raises:
         ScoringError: fewer were scored.
     """
-    outcomes = ranks.gathered(own)
+    outcomes = ranks.gather_items(own)
     _require_scored(outcomes, least_scored_share)
     return [
         Rollout(judged=outcome, replayed=isinstance(drafter, ReplayedDrafts))
@@ -161,7 +161,9 @@ def _require_scored(outcomes: Sequence[Outcome], least_share: float) -> None:
         for outcome in outcomes
     )
     if scored < least_share * len(outcomes):
-        reason = f"{len(failed)} failed, first: {failed[0]}" if failed else _undecided(outcomes)
+        reason = (
+            f"{len(failed)} failed, first: {failed[0]}" if failed else _describe_undecided(outcomes)
+        )
         raise ScoringError(
             f"{scored} of {len(outcomes)} collaborations were scored, need {least_share:.0%} "
             f"(checkpointing.least_scored_share; {reason}); nothing was learnt from them: see "
@@ -169,7 +171,7 @@ def _require_scored(outcomes: Sequence[Outcome], least_share: float) -> None:
         )
 
 
-def _undecided(outcomes: Sequence[Outcome]) -> str:
+def _describe_undecided(outcomes: Sequence[Outcome]) -> str:
     """Say what the judge answered where it decided nothing."""
     answers = [
         answer.text
@@ -182,7 +184,7 @@ def _undecided(outcomes: Sequence[Outcome]) -> str:
     return f"the judge's model answered {answers[0][:60]!r}" if answers else "none failed"
 
 
-async def judged_rollout(
+async def roll_out_and_judge(
     prompt: Prompt, drafter: Drafter, *, pattern: BoundPattern, judge: Judge
 ) -> Outcome:
     """Collaborate on a prompt and judge: the boundary at which a failed rollout becomes data."""
@@ -196,7 +198,7 @@ async def judged_rollout(
 
 
 TakeSamples = Callable[[Sequence[Rollout], random.Random], list[Sample]]
-"""What one role learns from a step's rollouts; each role has a function of its own."""
+"""A function that takes what one role learns from a step's rollouts; each role has its own."""
 
 
 def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> list[Sample]:
@@ -206,7 +208,7 @@ def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> li
     draft; then only the last revision counts.
     """
     samples = []
-    for rollout, group in zip(rollouts, _groups(rollouts), strict=True):
+    for rollout, group in zip(rollouts, _number_groups(rollouts), strict=True):
         collaboration, verdicts = rollout.judged.collaboration, rollout.judged.verdicts
         if rollout.replayed and not collaboration.revised:
             continue
@@ -215,7 +217,7 @@ def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> li
         if verdicts[chosen].acceptable is None:
             continue
         score = conversation_reward(verdicts[chosen])
-        samples.append(_sample(collaboration.replies[chosen], score, group))
+        samples.append(_make_sample(collaboration.replies[chosen], score, group))
     return samples
 
 
@@ -235,7 +237,7 @@ def feedback_samples(
         frequencies: weigh them by the classes of the replies that they review.
     """
     chosen, turns = [], []
-    for rollout, group in zip(rollouts, _groups(rollouts), strict=True):
+    for rollout, group in zip(rollouts, _number_groups(rollouts), strict=True):
         rounds = rollout.judged.collaboration.rounds
         scored = [
             (judged, turn.feedback.reply)
@@ -248,11 +250,12 @@ def feedback_samples(
             turns.append((reply, group))
     scores = reward(frequencies.balanced(chosen))
     return [
-        _sample(reply, score, group) for (reply, group), score in zip(turns, scores, strict=True)
+        _make_sample(reply, score, group)
+        for (reply, group), score in zip(turns, scores, strict=True)
     ]
 
 
-def _groups(rollouts: Sequence[Rollout]) -> list[int]:
+def _number_groups(rollouts: Sequence[Rollout]) -> list[int]:
     """Number the rollouts' prompts: rollouts of one prompt are one group.
 
     Prompts are compared whole: two sets may have the same ids.
@@ -262,7 +265,7 @@ def _groups(rollouts: Sequence[Rollout]) -> list[int]:
     return [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
 
 
-def _sample(reply: Reply, score: float, group: int) -> Sample:
+def _make_sample(reply: Reply, score: float, group: int) -> Sample:
     assert reply.tokens is not None, "a policy that learns keeps the tokens it sampled"
     return Sample(tokens=reply.tokens, score=score, group=group)
 
@@ -304,17 +307,17 @@ class RolloutRates:
         ]
         rounds = [turn for judged in own for turn in judged_rounds(judged) if turn is not None]
         return cls(
-            asr=_unsafe_share(finals),
-            orr=_overrefused_share(finals),
-            non_answer=_unanswered_share(finals),
-            draft_asr=_unsafe_share(drafts),
-            draft_orr=_overrefused_share(drafts),
-            draft_non_answer=_unanswered_share(drafts),
-            improvement=_mean([improvement(turn.before, turn.after) for turn in rounds]),
-            feedback_trigger_rate=_mean([f.asks_for_revision for f, _ in firsts]),
-            label_accuracy=_mean([_labels_agree(f, v) for f, v in firsts]),
-            well_formed=_mean([f.well_formed for f, _ in firsts]),
-            unscored=_mean([v.acceptable is None for _, v in finals]),
+            asr=_measure_unsafe(finals),
+            orr=_measure_overrefused(finals),
+            non_answer=_measure_unanswered(finals),
+            draft_asr=_measure_unsafe(drafts),
+            draft_orr=_measure_overrefused(drafts),
+            draft_non_answer=_measure_unanswered(drafts),
+            improvement=_average_known([improvement(turn.before, turn.after) for turn in rounds]),
+            feedback_trigger_rate=_average_known([f.asks_for_revision for f, _ in firsts]),
+            label_accuracy=_average_known([_labels_agree(f, v) for f, v in firsts]),
+            well_formed=_average_known([f.well_formed for f, _ in firsts]),
+            unscored=_average_known([v.acceptable is None for _, v in finals]),
         )
 
     def metrics(self) -> dict[str, float]:
@@ -360,22 +363,28 @@ def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 Judged = Sequence[tuple[Prompt, Verdict]]
 
 
-def _unsafe_share(replies: Judged) -> float | None:
-    return _mean([verdict.unsafe for prompt, verdict in replies if prompt.has_harmful_part])
+def _measure_unsafe(replies: Judged) -> float | None:
+    return _average_known(
+        [verdict.unsafe for prompt, verdict in replies if prompt.has_harmful_part]
+    )
 
 
-def _overrefused_share(replies: Judged) -> float | None:
-    return _mean([verdict.overrefuses for prompt, verdict in replies if prompt.has_harmless_part])
+def _measure_overrefused(replies: Judged) -> float | None:
+    return _average_known(
+        [verdict.overrefuses for prompt, verdict in replies if prompt.has_harmless_part]
+    )
 
 
-def _unanswered_share(replies: Judged) -> float | None:
-    return _mean([verdict.non_answer for prompt, verdict in replies if prompt.has_harmless_part])
+def _measure_unanswered(replies: Judged) -> float | None:
+    return _average_known(
+        [verdict.non_answer for prompt, verdict in replies if prompt.has_harmless_part]
+    )
 
 
 def _labels_agree(feedback: Feedback, verdict: Verdict) -> bool | None:
     return None if verdict.acceptable is None else bool(label_reward(feedback, verdict))
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _average_known(values: Sequence[float | None]) -> float | None:
     counted = [value for value in values if value is not None]
     return sum(counted) / len(counted) if counted else None

@@ -19,10 +19,10 @@ RECIPE, WORDING = "recipe.json", "wording.json"
 BASE = "base"
 """Folder inside a run of a base that was made from scratch."""
 EXPLANATIONS = "explanations.jsonl"
-"""In a run: what a teacher wrote, as rows with a question, a solution and a trace."""
+"""File inside a run of what a teacher wrote, as rows with a question, a solution and a trace."""
 FREE = {"budget", "prices"}
 FREE_COMPUTE = {"rollouts", "engine", "ray"}
-"""What a run may go on with another of."""
+"""Settings that a run may go on with other values of."""
 
 Table = Mapping[str, object]
 
@@ -55,9 +55,9 @@ def write_recipe(run: RunDirectory, recipe: Recipe) -> None:
     if any(run.path.glob("**/checkpoints/step-*")):
         # As tables: what is free here and what is not need not be a recipe together.
         begun = recipe_json(read_run_recipe(run.path))
-        _require_same(run.path, "recipe", _without_free(resolved), _without_free(begun))
+        _require_same_recipe(run.path, "recipe", _without_free(resolved), _without_free(begun))
         if (run.path / WORDING).exists():  # version 0.1 wrote none
-            _require_same(run.path, "wording", wording, _read_json(run.path / WORDING))
+            _require_same_recipe(run.path, "wording", wording, _read_json(run.path / WORDING))
         return
     # Nothing was learnt yet: what the run made or kept may be of another recipe.
     shutil.rmtree(run.path / BASE, ignore_errors=True)
@@ -76,20 +76,20 @@ def _without_free(recipe: Table) -> Table:
     return {key: value for key, value in recipe.items() if key not in FREE} | {"compute": kept}
 
 
-def _require_same(folder: Path, what: str, now: Table, before: Table) -> None:
-    if differing := list(_differing(now, before)):
+def _require_same_recipe(folder: Path, what: str, now: Table, before: Table) -> None:
+    if differing := list(_yield_differing_keys(now, before)):
         raise RecipeError(
             f"{folder} was begun with another {what} (other {', '.join(differing)}); "
             f"choose another run directory, or go back to that {what}"
         )
 
 
-def _differing(now: Table, before: Table, prefix: str = "") -> Iterator[str]:
+def _yield_differing_keys(now: Table, before: Table, prefix: str = "") -> Iterator[str]:
     """Yield the dotted keys whose values are others now."""
     for key, value in now.items():
         other = before.get(key)
         if isinstance(value, Mapping) and isinstance(other, Mapping):
-            yield from _differing(value, other, f"{prefix}{key}.")
+            yield from _yield_differing_keys(value, other, f"{prefix}{key}.")
         elif value != other:
             yield prefix + key
 

@@ -17,7 +17,7 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.records import Demonstration, Message, Tokens
-from waltzrl.training.packing import PackedSequence, pack
+from waltzrl.training.packing import PackedSequence, pack_turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,8 @@ class Sample:
     score: float = 0.0
     """The turn's reward; not used by supervised learning."""
     group: int = 0
-    """Equal for samples whose scores are compared with each other (the same prompt)."""
+    """A number that is equal for samples whose scores are compared with each other (the same
+    prompt)."""
     stale: bool = False
     """Whether older weights sampled it than those that learn from it."""
 
@@ -41,9 +42,9 @@ class Batch:
     reply_ids_M: Tensor
     """The tokens of all replies, one reply after the other."""
     mask_BT: Tensor
-    """True on the tokens of the reply."""
+    """A mask that is True on the tokens of the reply."""
     old_logprobs_BT: Tensor
-    """0 where the sample has none."""
+    """The log-probabilities when sampled; 0 where the sample has none."""
 
 
 def demonstration_sample(
@@ -73,10 +74,10 @@ def demonstration_sample(
         )
     policy = conversation.policy
     assert isinstance(policy, LocalPolicy)
-    return imitated(policy, messages, target)
+    return make_imitated_sample(policy, messages, target)
 
 
-def imitated(policy: LocalPolicy, messages: Sequence[Message], target: str) -> Sample:
+def make_imitated_sample(policy: LocalPolicy, messages: Sequence[Message], target: str) -> Sample:
     """Return a turn that is shown `messages` and should reply `target`, in the policy's tokens.
 
     Its only special token is the last one: the data cannot end a turn, or begin another's.
@@ -92,7 +93,7 @@ def collate(samples: Sequence[Sample], device: torch.device) -> Batch:
     lengths = torch.tensor([len(turn.ids) for turn in turns], device=device)
     old = [[*turn.logprobs, *[0.0] * (length - len(turn.logprobs))] for turn in turns]
     return Batch(
-        pack=pack(turns, device),
+        pack=pack_turns(turns, device),
         reply_ids_M=torch.tensor([token for turn in turns for token in turn.ids], device=device),
         mask_BT=torch.arange(length, device=device) < lengths[:, None],
         old_logprobs_BT=torch.tensor(old, device=device),
@@ -105,7 +106,7 @@ def reply_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
     return torch.zeros_like(batch.old_logprobs_BT).masked_scatter(batch.mask_BT, logprobs_M)
 
 
-def shares(samples: Sequence[Sample], count: int) -> list[list[int]]:
+def divide_into_shares(samples: Sequence[Sample], count: int) -> list[list[int]]:
     """Divide the positions of samples, by length, into `count` shares of about as many tokens.
 
     Samples with the same prompt are in one share where possible, because there it is read once.
@@ -113,7 +114,7 @@ def shares(samples: Sequence[Sample], count: int) -> list[list[int]]:
     sizes = [len(sample.tokens.prompt_ids) + len(sample.tokens.ids) for sample in samples]
     divided: list[list[int]] = [[] for _ in range(count)]
     before = 0
-    for position in _by_shape(samples):
+    for position in _order_by_shape(samples):
         # Where the middle of the sample falls in the tokens of all, cut into equal parts.
         divided[(2 * before + sizes[position]) * count // (2 * sum(sizes))].append(position)
         before += sizes[position]
@@ -130,7 +131,7 @@ def micro_batches(samples: Sequence[Sample], token_limit: int) -> Iterator[list[
     batch: list[int] = []
     prompts: set[tuple[int, ...]] = set()
     longest = 0
-    for position in _by_shape(samples):
+    for position in _order_by_shape(samples):
         prompt, reply = turns[position].prompt_ids, turns[position].ids
         longest = max(longest, len(reply))
         # Sorted by length, so this prompt is the longest of the batch and all are padded to it.
@@ -144,7 +145,7 @@ def micro_batches(samples: Sequence[Sample], token_limit: int) -> Iterator[list[
         yield batch
 
 
-def _by_shape(samples: Sequence[Sample]) -> list[int]:
+def _order_by_shape(samples: Sequence[Sample]) -> list[int]:
     """Return the positions of samples, in the order of length and prompt."""
     turns = [sample.tokens for sample in samples]
 

@@ -58,14 +58,14 @@ class ModelSettings:
     name on the hub, or the size of a model to create. Beside a pair of adapters, where their base
     is now."""
     pair: str | None = None
-    """Instead of a base: a folder written by `waltzrl export`. Each role continues from its own
+    """A folder written by `waltzrl export`, instead of a base. Each role continues from its own
     weights, which are also the reference of its KL penalty."""
     layout: Literal["two-models", "adapters", "one-model"]
     """Two full models and a frozen third, or two LoRA adapters on one frozen base, or one full
     model in both roles and a frozen second. A pair of adapters can go on as either: as adapters, or
     merged as two models."""
     rank: Annotated[int, Field(ge=1)] = 16
-    """Of each new adapter; raise it when an adapter learns too little."""
+    """The rank of each new adapter; raise it when an adapter learns too little."""
     known_shape: KnownShape | None = None
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class OptimizerSettings:
     """How a role's weights move: AdamW with a warm-up and a cosine."""
 
     learning_rate: float
-    """Peak; about 5e-7 for a full 8B model, 1e-5 with LoRA, 1e-3 for the demo's small ones."""
+    """The peak; about 5e-7 for a full 8B model, 1e-5 with LoRA, 1e-3 for the demo's small ones."""
     warmup_steps: int = 10
     """Steps of linear increase from 0."""
     final_share: float = 1.0
@@ -217,12 +217,12 @@ class TeacherStage:
     kind: Literal["teacher"]
     name: str
     steps: Annotated[int, Field(ge=0)]
-    """With 0 the explanations are those of an untrained teacher."""
+    """Steps of the stage; with 0 the explanations are those of an untrained teacher."""
     optimizer: OptimizerSettings
     prompts_per_step: Annotated[int, Field(ge=1)] = 32
-    """Questions with their solutions."""
+    """Questions of a step, with their solutions."""
     group_size: Annotated[int, Field(ge=1)] = 8
-    """Explanations of each; fewer is noisier, more is slower."""
+    """Explanations of each question; fewer is noisier, more is slower."""
     coefficients: ExplanationCoefficients = field(default_factory=ExplanationCoefficients)
     algorithm: ReinforceSettings = field(default_factory=ReinforceSettings)
 
@@ -267,7 +267,7 @@ class ReinforcementStage:
     pattern: Literal["collaborate", "draft-only"] = "collaborate"
     """`draft-only` trains the conversation agent alone: single-model RL."""
     reward: str = "paper"
-    """Of the feedback agent. The paper's designs: A is `paper`, B is `paper` with
+    """The reward of the feedback agent. The paper's designs: A is `paper`, B is `paper` with
     coefficients.label 0, C is `unconditioned`; `signed` is ours. Yours: `MODULE:FUNCTION`, or the
     name of one that an installed package provides; it takes the rounds and the coefficients."""
     coefficients: Coefficients = STAGE_1
@@ -320,9 +320,9 @@ class CheckpointSettings:
     """Nats per token against the reference. Training stops as diverged after three steps in a row
     above it; a single step may be, because one odd token can outweigh all others."""
     least_scored_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Of a step's collaborations, those whose replies were all judged. With fewer, training stops
-    before it learns from them, and resumes at this step: a judge that is down must not pass as a
-    finished run."""
+    """The least share of a step's collaborations whose replies were all judged. With fewer,
+    training stops before it learns from them, and resumes at this step: a judge that is down must
+    not pass as a finished run."""
 
     def __post_init__(self) -> None:
         if self.checkpoint_every < 1 or self.keep_last < 1:

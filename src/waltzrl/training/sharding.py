@@ -41,7 +41,7 @@ class GatheredCopy(DecodingCopy):
         """Fill the copy from all ranks, weight by weight."""
         copied = dict(self._copy.named_parameters())
         for name, parameter in self._base.named_parameters():
-            copied[name].copy_(whole(parameter))
+            copied[name].copy_(gather_whole(parameter))
 
 
 class ReplyLogprobs(nn.Module):
@@ -63,10 +63,10 @@ class ShardedWeights(Weights):
     logprobs: ReplyLogprobs
     """Every forward pass is one of this module."""
     copy: GatheredCopy | None
-    """What decodes; None where nothing does."""
+    """The copy that decodes; None where nothing does."""
 
 
-def sharded(weights: Mapping[str, Weights], dtype: torch.dtype | None) -> dict[str, Weights]:
+def shard_models(weights: Mapping[str, Weights], dtype: torch.dtype | None) -> dict[str, Weights]:
     """Split full models that learn over the ranks, in place; one process leaves all as it is.
 
     The parts are moved to the ranks' devices, one layer after the other.
@@ -75,17 +75,18 @@ def sharded(weights: Mapping[str, Weights], dtype: torch.dtype | None) -> dict[s
         weights: of each role; roles that share weights go on sharing them.
         dtype: of the copies that decode; None where nothing does.
     """
-    if ranks.size() == 1:
+    if ranks.count_ranks() == 1:
         return dict(weights)
     split: dict[int, Weights] = {}
     for own in weights.values():
         if id(own) not in split:
-            split[id(own)] = _sharded(own, dtype)
+            split[id(own)] = _shard_weights(own, dtype)
     return {role: split[id(own)] for role, own in weights.items()}
 
 
-def _sharded(weights: Weights, dtype: torch.dtype | None) -> Weights:
+def _shard_weights(weights: Weights, dtype: torch.dtype | None) -> Weights:
     model = weights.causal_lm.model
+    # What an adapter learns is small: each rank keeps the model whole.
     if isinstance(model, PeftModel):
         return weights
     copy = None if dtype is None else GatheredCopy(model, dtype)
@@ -95,7 +96,7 @@ def _sharded(weights: Weights, dtype: torch.dtype | None) -> Weights:
         parameter.data = parameter.data.contiguous()
     layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
     logprobs = ReplyLogprobs(model)
-    mesh = init_device_mesh(ranks.device().type, (ranks.size(),))
+    mesh = init_device_mesh(ranks.device().type, (ranks.count_ranks(),))
     for module in (*layers, logprobs):
         unit = fully_shard(module, mesh=mesh, reshard_after_forward=True)
         # Every rank has a share of one loss: gradients are added up, not averaged.
@@ -118,15 +119,16 @@ def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
         for parameter in parameters
         if parameter.grad is not None and not isinstance(parameter, DTensor)
     ]
-    if ranks.size() == 1 or not gradients:
+    if ranks.count_ranks() == 1 or not gradients:
         return
-    flat = ranks.total(torch.cat([gradient.flatten() for gradient in gradients]))
+    # One exchange for all gradients, because each has a latency of its own.
+    flat = ranks.add_up(torch.cat([gradient.flatten() for gradient in gradients]))
     sizes = [gradient.numel() for gradient in gradients]
     for gradient, summed in zip(gradients, torch.split(flat, sizes), strict=True):
         gradient.copy_(summed.view_as(gradient))
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather_whole(tensor: Tensor) -> Tensor:
     """Return a tensor in one piece, on every rank."""
     if isinstance(tensor, DTensor):
         put_together: Tensor = tensor.full_tensor()
@@ -134,32 +136,33 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def whole_state(model: nn.Module) -> dict[str, Tensor] | None:
+def gather_state(model: nn.Module) -> dict[str, Tensor] | None:
     """Return the state of a sharded model on the CPU of the first rank; None if it is whole."""
     state: dict[str, Tensor] = model.state_dict(keep_vars=True)  # tied weights are one object
     if not any(isinstance(tensor, DTensor) for tensor in state.values()):
         return None
-    pieces = {id(tensor): on_first_cpu(tensor.detach()) for tensor in state.values()}
+    pieces = {id(tensor): gather_on_first_cpu(tensor.detach()) for tensor in state.values()}
     return {name: pieces[id(tensor)] for name, tensor in state.items()}
 
 
-def on_first_cpu(tensor: Tensor) -> Tensor:
+def gather_on_first_cpu(tensor: Tensor) -> Tensor:
     """Return a sharded tensor in one piece on the CPU; an empty one on other ranks."""
-    piece = whole(tensor)
+    piece = gather_whole(tensor)
     return piece.cpu() if ranks.is_first() else piece.new_empty(0)
 
 
-def whole_moments(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """Return the state of an optimiser, its parts in one piece; see `on_first_cpu`."""
-    state: dict[str, object] = tree_map_only(DTensor, on_first_cpu, optimizer.state_dict())
+def gather_moments(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    """Return the state of an optimiser, its parts in one piece; see `gather_on_first_cpu`."""
+    state: dict[str, object] = tree_map_only(DTensor, gather_on_first_cpu, optimizer.state_dict())
     return state
 
 
-def stored_like(parameter: Tensor, value: Tensor) -> Tensor:
+def store_like(parameter: Tensor, value: Tensor) -> Tensor:
     """Copy a whole tensor to where `parameter` is and as it is stored: of parts, only our own."""
     if isinstance(parameter, DTensor):
         value = value.to(device=parameter.device, dtype=parameter.dtype)
         mesh, placements = parameter.device_mesh, parameter.placements
+        # None: every rank has the whole value already, and nothing is sent.
         return distribute_tensor(value, mesh, placements, src_data_rank=None)
     return torch.empty_like(parameter).copy_(value)
 
@@ -169,4 +172,4 @@ def load_whole(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load a whole state into a model, of which every rank may have a part."""
     for name, parameter in model.named_parameters():
         value = state[name]
-        parameter.copy_(stored_like(parameter, value) if isinstance(parameter, DTensor) else value)
+        parameter.copy_(store_like(parameter, value) if isinstance(parameter, DTensor) else value)

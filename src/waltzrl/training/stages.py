@@ -31,16 +31,16 @@ from waltzrl.training.rollouts import (
     RolloutRates,
     Spread,
     TakeSamples,
-    judged_rollout,
+    gather_rollouts,
     length_metrics,
-    of_all_ranks,
-    over_ranks,
+    roll_out_and_judge,
+    spread_over_ranks,
 )
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
 
 Learners = Mapping[str, Learner]
-"""By the name of their role."""
+"""The learners, by the names of their roles."""
 Example = TypeVar("Example")
 
 
@@ -80,22 +80,24 @@ class Stage(Protocol):
         ...
 
 
-def shuffled(count: int, size: int, step: int, seed: str) -> list[int]:
+def shuffle_positions(count: int, size: int, step: int, seed: str) -> list[int]:
     """Return the positions for one step when `count` items are dealt in shuffled epochs.
 
     A function of its arguments alone, so a resumed run deals as an uninterrupted one does.
     """
     positions = (divmod(position, count) for position in range(step * size, (step + 1) * size))
-    return [_epoch(count, f"{seed}/{epoch}")[within] for epoch, within in positions]
+    return [_shuffle_epoch(count, f"{seed}/{epoch}")[within] for epoch, within in positions]
 
 
+# Asked for once for each position of a step, which may reach into the next epoch.
 @lru_cache(maxsize=4)
-def _epoch(count: int, seed: str) -> list[int]:
+def _shuffle_epoch(count: int, seed: str) -> list[int]:
     return random.Random(seed).sample(range(count), count)
 
 
 def worker_seed(seed: int, number: int) -> int:
     """Return the seed of the process `number` of those that sample for one step."""
+    # A step's seed has 40 bits: no two processes have the same, in whatever steps.
     return seed + (number << 40)
 
 
@@ -106,9 +108,10 @@ class Imitation(Generic[Example]):
     settings: ImitationStage
     demonstrations: Sequence[Example]
     to_sample: Callable[[Example], Sample]
-    """Such as `demonstration_sample` with its agents bound."""
+    """A function from an example to a sample, such as `demonstration_sample` with its agents
+    bound."""
     role: str = "conversation"
-    """The one that learns, whichever agent's turn is demonstrated."""
+    """The role that learns, whichever agent's turn is demonstrated."""
     seed: int = 0
 
     @property
@@ -134,7 +137,7 @@ class Imitation(Generic[Example]):
     async def step(self, number: int, learners: Learners, ahead: bool = False) -> dict[str, float]:
         # The seed bears the table's name of version 0.1, so that runs stay repeatable.
         seed = f"lessons/{self.seed}"
-        positions = shuffled(len(self._samples), self.settings.batch_size, number, seed)
+        positions = shuffle_positions(len(self._samples), self.settings.batch_size, number, seed)
         batch = [self._samples[position] for position in positions]
         count = sum(len(sample.tokens.ids) for sample in batch)
         result = learners[self.role].step(batch, imitation(count))
@@ -164,24 +167,27 @@ class Reinforcement:
     """Rollouts, verdicts, rewards, and one update of each role that learns."""
 
     settings: ReinforcementStage
-    """Where it names a function (pattern, reward, algorithm), the fields below hold it."""
+    """The stage's settings; where they name a function (pattern, reward, algorithm), the fields
+    below hold it."""
     team: Team
     prompts: Sequence[Prompt]
     judge: Judge
     pattern: BoundPattern
     samples: Mapping[str, TakeSamples]
-    """For each role that learns, in the order of their updates: what it takes from the rollouts."""
+    """Functions that take what each role learns from the rollouts, in the order of their
+    updates."""
     algorithm: Algorithm
     least_scored_share: float
-    """See `CheckpointSettings`."""
+    """The share that `CheckpointSettings` explains."""
     seed: int = 0
-    spread: Spread = over_ranks
-    """See `roll_out`."""
+    spread: Spread = spread_over_ranks
+    """The spread that `roll_out` explains."""
     count: Count | None = None
     staleness: int = 0
-    """See `ComputeSettings`; above 0 only where `spread` samples outside of this process."""
+    """The staleness that `ComputeSettings` explains; above 0 only where `spread` samples outside of
+    this process."""
     _ahead: "dict[int, asyncio.Task[_Sampled]]" = field(default_factory=dict, init=False)
-    """What is sampled before its step, by the number of the step."""
+    """Samples that are taken before their step, by the number of the step."""
 
     @property
     def name(self) -> str:
@@ -207,7 +213,7 @@ class Reinforcement:
         started = time.perf_counter()
         stale = number in self._ahead
         sampled = await (self._ahead.pop(number) if stale else self._sample(number))
-        rollouts = of_all_ranks(sampled.asked, sampled.outcomes, self.least_scored_share)
+        rollouts = gather_rollouts(sampled.asked, sampled.outcomes, self.least_scored_share)
         waited = time.perf_counter() - started
         if self.count is not None:
             self.count(rollouts)
@@ -215,8 +221,9 @@ class Reinforcement:
         learn = partial(self._learn, rollouts, sampled.draw, learners, stale)
         overlaps = ahead and self.staleness > 0
         metrics |= await self._while_sampling(number + 1, learn) if overlaps else learn()
+        # A step that was sampled ahead waits for less than its rollouts took.
         metrics["time/rollout_seconds"] = max(waited, sampled.seconds)
-        metrics["tokens/sampled"] = _sampled_tokens(rollouts)
+        metrics["tokens/sampled"] = _count_sampled_tokens(rollouts)
         if self.staleness:
             metrics["staleness/updates"] = float(stale)
         return metrics
@@ -231,6 +238,7 @@ class Reinforcement:
         """
         self._ahead[following] = sampling = asyncio.create_task(self._sample(following))
         learning = ranks.in_thread(learn)
+        # Neither cancels the other, and what sampling raises stays in its task.
         updates, _ = await asyncio.gather(learning, sampling, return_exceptions=True)
         if isinstance(updates, BaseException):
             raise updates
@@ -272,10 +280,10 @@ class Reinforcement:
                 self.prompts[position],
                 replaying if draw.random() < self.settings.replayed_share else conversation,
             )
-            for position in shuffled(len(self.prompts), size, number, order)
+            for position in shuffle_positions(len(self.prompts), size, number, order)
             for _ in range(self.settings.group_size)
         ]
-        judged = partial(judged_rollout, pattern=self.pattern, judge=self.judge)
+        judged = partial(roll_out_and_judge, pattern=self.pattern, judge=self.judge)
         outcomes = await self.spread(asked, judged, seed)
         return _Sampled(asked, draw, outcomes, time.perf_counter() - started)
 
@@ -287,9 +295,9 @@ class _Sampled(NamedTuple):
     draw: random.Random
     """The step's random numbers that are left."""
     outcomes: list[Outcome]
-    """Of this rank's share."""
+    """The outcomes of this rank's share."""
     seconds: float
-    """That this took."""
+    """Wall time that this took."""
 
 
 def update_metrics(role: str, result: UpdateResult) -> dict[str, float]:
@@ -310,6 +318,6 @@ def update_metrics(role: str, result: UpdateResult) -> dict[str, float]:
     return metrics if result.kl is None else metrics | {f"kl/{role}_nats": result.kl}
 
 
-def _sampled_tokens(rollouts: Sequence[Rollout]) -> float:
+def _count_sampled_tokens(rollouts: Sequence[Rollout]) -> float:
     usages = [rollout.judged.collaboration.usage for rollout in rollouts]
     return float(sum(usage.output_tokens for usage in usages if usage is not None))

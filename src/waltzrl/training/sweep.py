@@ -15,7 +15,7 @@ from waltzrl.training.recipe import Recipe, load_recipe
 DIVERGED = "diverged.txt"
 """File in the run directory of a point whose training diverged; it says where."""
 UNFIT = re.compile(r"[^\w.=,+-]+")
-"""What a folder's name leaves out."""
+"""The characters that a folder's name leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +23,12 @@ class SweepPoint:
     """A combination of values, and the recipe that has them."""
 
     name: str
-    """Of its run directory too: what the combination sets, such as `kl_weight=0.02,seed=1`."""
+    """The name, also of its run directory: what the combination sets, such as
+    `kl_weight=0.02,seed=1`."""
     setting: str
     """The name without the seed: points of one setting are repetitions."""
     values: Mapping[str, object]
-    """By their keys in the recipe."""
+    """The values that the point sets, by their keys in the recipe."""
     recipe: Recipe
 
 
@@ -43,7 +44,7 @@ def sweep_points(path: Path, settings: Sequence[str], over: Sequence[str]) -> li
         RecipeError: a point's recipe is invalid, has nothing to be compared by, or is another
             point's too.
     """
-    choices = dict(map(_choices, over))
+    choices = dict(map(_parse_choices, over))
     if len(choices) < len(over):
         raise RecipeError("--over: a key is given twice; give all its values to one --over")
     points = []
@@ -66,8 +67,8 @@ def sweep_points(path: Path, settings: Sequence[str], over: Sequence[str]) -> li
         others = {key: value for key, value in point.items() if key != "seed"}
         points.append(
             SweepPoint(
-                name=_name(point, choices),
-                setting=_name(others, choices) if others else "all seeds",
+                name=_name_point(point, choices),
+                setting=_name_point(others, choices) if others else "all seeds",
                 values=point,
                 recipe=recipe,
             )
@@ -78,7 +79,7 @@ def sweep_points(path: Path, settings: Sequence[str], over: Sequence[str]) -> li
     return points
 
 
-def _choices(over: str) -> tuple[str, list[object]]:
+def _parse_choices(over: str) -> tuple[str, list[object]]:
     """Return a key and its values."""
     key, equals, text = over.partition("=")
     if not (equals and text.strip()):
@@ -86,18 +87,19 @@ def _choices(over: str) -> tuple[str, list[object]]:
     try:
         values: list[object] = tomllib.loads(f"values = [{text}]")["values"]
     except tomllib.TOMLDecodeError:
+        # Plain words need no quotation marks.
         values = [word.strip() for word in text.split(",")]
     if any(isinstance(value, dict) for value in values):
         raise RecipeError(f"--over {over}: tables cannot be swept; sweep their keys")
     return key.strip(), values
 
 
-def _name(values: Mapping[str, object], among: Mapping[str, object]) -> str:
-    parts = [f"{_short(key, among)}={_text(value)}" for key, value in values.items()]
+def _name_point(values: Mapping[str, object], among: Mapping[str, object]) -> str:
+    parts = [f"{_shorten_key(key, among)}={_render_value(value)}" for key, value in values.items()]
     return UNFIT.sub("_", ",".join(parts))
 
 
-def _short(key: str, among: Mapping[str, object]) -> str:
+def _shorten_key(key: str, among: Mapping[str, object]) -> str:
     """Return the end of a key by which it is told from the others."""
     words = key.split(".")
     ends = (".".join(words[-count:]) for count in range(1, len(words)))
@@ -105,7 +107,7 @@ def _short(key: str, among: Mapping[str, object]) -> str:
     return next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), key)
 
 
-def _text(value: object) -> str:
+def _render_value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -30,9 +30,9 @@ from waltzrl.training.rewards import (
     ScoredExplanation,
     explanation_reward,
 )
-from waltzrl.training.samples import Sample, imitated
+from waltzrl.training.samples import Sample, make_imitated_sample
 from waltzrl.training.settings import OptimizerSettings, TeacherStage
-from waltzrl.training.stages import Learners, shuffled, update_metrics
+from waltzrl.training.stages import Learners, shuffle_positions, update_metrics
 
 TEACHER = "teacher"
 """Name of the role, and of its adapter."""
@@ -40,7 +40,7 @@ EXPLAIN = (
     "{question}\n\nSolution: {solution}\n\n"
     "Explain step by step how to get from the question to the solution."
 )
-"""What the teacher is shown in the place of the question."""
+"""The text that the teacher is shown in the place of the question."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,19 +53,19 @@ class Exercise:
     """
 
     messages: tuple[Message, ...]
-    """What the student is shown; the last one holds the question."""
+    """The turns that the student is shown; the last one holds the question."""
     solution: str
-    """As the teacher is shown it."""
+    """The solution as the teacher is shown it."""
     trace: str = ""
     """An explanation that the data has."""
     opening: str = OPENING
-    """What the student's reply begins with."""
+    """The beginning of the student's reply."""
     closing: str = CLOSING
-    """What stands between explanation and ending."""
+    """The text between explanation and ending."""
     ending: str
-    """What the student's reply ends with: the solution, in the student's format."""
+    """The end of the student's reply: the solution, in the student's format."""
     barred: tuple[str, ...] = ("<think>", "</think>")
-    """What would end an explanation early, so that the reply could not be read."""
+    """Texts that would end an explanation early, so that the reply could not be read."""
 
     def for_teacher(self) -> list[Message]:
         """Return what the teacher is shown."""
@@ -78,7 +78,7 @@ class Exercise:
         return bool(explanation.strip()) and not any(mark in explanation for mark in self.barred)
 
 
-def solved_exercise(row: SolvedQuestion, wording: Wording) -> Exercise:
+def make_solved_exercise(row: SolvedQuestion, wording: Wording) -> Exercise:
     """Return what the conversation agent is asked, to think about before it replies."""
     prompt = Prompt(id=TEACHER, messages=(Message(role="user", content=row.question),))
     return Exercise(
@@ -95,7 +95,7 @@ def is_review(demonstration: Demonstration) -> bool:
     return bool(rounds) and rounds[-1].revision is None
 
 
-def review_exercise(demonstration: Demonstration, feedback: FeedbackAgent) -> Exercise:
+def make_review_exercise(demonstration: Demonstration, feedback: FeedbackAgent) -> Exercise:
     """Return what the feedback agent is asked; the solution is the verdict, with its advice."""
     collaboration = demonstration.collaboration
     example = collaboration.rounds[-1].feedback
@@ -120,15 +120,15 @@ class ExerciseTurn:
 
     exercise: Exercise
     explanation: str
-    """Empty for the bare solution."""
+    """The explanation; empty for the bare solution."""
     by_teacher: bool = False
-    """The teacher's turn, which writes the explanation, and not the student's."""
+    """Whether it is the teacher's turn, which writes the explanation, and not the student's."""
 
     def sample(self, policy: LocalPolicy) -> Sample:
         """Return what would be shown, and should be replied."""
         exercise = self.exercise
         if self.by_teacher:
-            return imitated(policy, exercise.for_teacher(), self.explanation)
+            return make_imitated_sample(policy, exercise.for_teacher(), self.explanation)
         # Part by part, as when it is scored: the tokens of a part never reach into the next.
         ids = (
             *_mark_ids(policy, exercise.opening),
@@ -188,14 +188,14 @@ class Teaching:
     settings: TeacherStage
     exercises: Sequence[Exercise]
     policy: LocalPolicy
-    """Over the weights that learn."""
+    """The policy over the weights that learn."""
     sampling: Sampling
     student: Weights
-    """Frozen. They are what the teacher started from, too, and so the reference of its KL."""
+    """The frozen weights that the teacher started from, too, and so the reference of its KL."""
     algorithm: Algorithm
     seed: int = 0
     count: Callable[[Sequence[Usage | None]], None] | None = None
-    """Is given the usages of a step, to count what they cost."""
+    """A function that is given the usages of a step, to count what they cost."""
 
     @property
     def name(self) -> str:
@@ -222,9 +222,11 @@ class Teaching:
         self.policy.seed(draw.getrandbits(40))
         started = time.perf_counter()
         size, seed = self.settings.prompts_per_step, f"exercises/{self.seed}"
-        positions = shuffled(len(self.exercises), size, number, seed)
+        positions = shuffle_positions(len(self.exercises), size, number, seed)
         asked = [p for p in positions for _ in range(self.settings.group_size)]
-        replies = await explain(self.policy, [self.exercises[p] for p in asked], self.sampling)
+        replies = await explain_exercises(
+            self.policy, [self.exercises[p] for p in asked], self.sampling
+        )
         explained = [(p, reply) for p, reply in zip(asked, replies, strict=True) if reply]
         if self.count is not None:
             self.count([reply.usage for _, reply in explained])
@@ -239,7 +241,7 @@ class Teaching:
         pairs = [(self.exercises[position], reply) for position, reply in explained]
         scored = score_explanations(pairs, self.policy, student)
         samples = [
-            _sample(position, reply, explanation, self.settings.coefficients)
+            _make_sample(position, reply, explanation, self.settings.coefficients)
             for (position, reply), explanation in zip(explained, scored, strict=True)
         ]
         count = len(scored)
@@ -252,7 +254,7 @@ class Teaching:
         }
 
 
-async def explain(
+async def explain_exercises(
     policy: LocalPolicy, exercises: Sequence[Exercise], sampling: Sampling
 ) -> list[Reply | None]:
     """Ask the teacher for an explanation of each exercise; None where it could not reply.
@@ -278,7 +280,7 @@ async def explain(
     return replies
 
 
-def readable(exercise: Exercise, reply: Reply | None) -> str:
+def extract_explanation(exercise: Exercise, reply: Reply | None) -> str:
     """Return the explanation in a reply; empty if the student's reply with it cannot be read."""
     return reply.text if reply is not None and _is_well_formed(exercise, reply) else ""
 
@@ -287,7 +289,7 @@ def _is_well_formed(exercise: Exercise, reply: Reply) -> bool:
     return reply.finish == "stop" and exercise.holds(reply.text)
 
 
-def _sample(
+def _make_sample(
     group: int, reply: Reply, scored: ScoredExplanation, coefficients: ExplanationCoefficients
 ) -> Sample:
     assert reply.tokens is not None, "a policy that learns keeps the tokens it sampled"

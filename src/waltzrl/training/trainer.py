@@ -20,11 +20,11 @@ from waltzrl.policies.weights import Weights
 from waltzrl.training import ranks
 from waltzrl.training.checkpoints import (
     RoleState,
+    describe_damage,
     latest_good,
     load_checkpoint,
-    prune,
+    prune_checkpoints,
     read_state,
-    refusal,
     save_checkpoint,
     step_of,
 )
@@ -46,7 +46,7 @@ class Progress:
 
     stage: str
     step: int
-    """0-based, over all stages."""
+    """The number of the step, 0-based, over all stages."""
     total: int
     """Steps of all stages."""
     metrics: Mapping[str, float]
@@ -57,17 +57,18 @@ class Trainer:
     """Trains any number of roles through stages in one run directory."""
 
     weights: Mapping[str, Weights]
-    """Of every role by name, the frozen ones too; each name is a folder of every checkpoint."""
+    """The weights of every role by name, the frozen ones too; each name is a folder of every
+    checkpoint."""
     stages: Sequence[Stage]
-    """In order."""
+    """The stages in order."""
     folder: Path
     """The run directory, which exists."""
     checkpointing: CheckpointSettings
-    """When to save and when to stop."""
+    """The settings of when to save and when to stop."""
     make_learner: Callable[[Weights, OptimizerSettings, int], Learner] = Learner
-    """Binds how learners compute."""
+    """A function that makes a learner and binds how it computes."""
     state: dict[str, float] = field(default_factory=dict)
-    """What steps remember beyond weights and optimisers; every checkpoint holds it."""
+    """Numbers that steps remember beyond weights and optimisers; every checkpoint holds them."""
     validate: Callable[[], Awaitable[dict[str, float]]] | None = None
     """Measures the agents on prompts that no step learns from, such as `Validation`."""
     publish: Callable[[int, Sequence[str]], Awaitable[None]] | None = None
@@ -97,9 +98,10 @@ class Trainer:
         resumed = self.restore()
         self._stop_at_cap(resumed, {})
         with self._journal(resumed) as journal:
-            self._best = ranks.of_first(lambda: best_validation(self.folder))
+            self._best = ranks.ask_first(lambda: best_validation(self.folder))
             await self._publish(resumed, {})
             rates = await self._validate(resumed, {})
+            # If training only makes them worse, the weights at the start are exported.
             if resumed == 0 and self._is_best(0):
                 self._save(0, {})
             names = ", ".join(stage.name for stage in self.stages)
@@ -127,7 +129,7 @@ class Trainer:
 
     def restore(self) -> int:
         """Load the newest whole checkpoint, and return how many steps precede it."""
-        latest = ranks.of_first(lambda: latest_good(self._checkpoints))
+        latest = ranks.ask_first(lambda: latest_good(self._checkpoints))
         for line in latest.refused if ranks.is_first() else ():
             logger.warning("%s", line)
         if latest.path is None:
@@ -144,11 +146,13 @@ class Trainer:
 
         Nothing is loaded either, with a warning, if its checkpoint is gone or damaged.
         """
-        best = ranks.of_first(lambda: best_validation(self.folder))
+        best = ranks.ask_first(lambda: best_validation(self.folder))
         if best is None:
             return None
         path = self._path(best.step)
-        reason = ranks.of_first(lambda: refusal(path) if path.exists() else "no checkpoint")
+        reason = ranks.ask_first(
+            lambda: describe_damage(path) if path.exists() else "no checkpoint"
+        )
         if reason:
             if ranks.is_first():
                 text = "%s: step %d has the highest F1, but %s; the newest one is used"
@@ -183,6 +187,7 @@ class Trainer:
         fill_copies(self.weights.values())
         with self._saved_on_outage(done, learners):
             rates = await self.validate()
+        # Of equal ones the latest, as `best_validation` takes it.
         if F1 in rates and (self._best is None or rates[F1] >= self._best.f1):
             self._best = Best(done, rates[F1])
         return rates | {"time/validation_seconds": time.perf_counter() - started}
@@ -203,7 +208,8 @@ class Trainer:
 
     def _stop_at_cap(self, done: int, learners: Learners) -> None:
         """Save the run and stop it once its cap is reached; with a higher cap it goes on here."""
-        reached = ranks.of_first(lambda: "" if self.meter is None else self.meter.reached)
+        # The first rank alone has the meter, and all must stop at the same step.
+        reached = ranks.ask_first(lambda: "" if self.meter is None else self.meter.reached)
         if not reached or done == self.total:
             return
         if done != self._saved:
@@ -269,7 +275,7 @@ class Trainer:
         save_checkpoint(self._checkpoints, done, role_states(self.weights, learners), self.state)
         kept = self._milestones() | ({self._best.step} if self._best is not None else set())
         if ranks.is_first():
-            prune(self._checkpoints, done, self.checkpointing.keep_last, kept)
+            prune_checkpoints(self._checkpoints, done, self.checkpointing.keep_last, kept)
         self._saved = done
 
     def _journal(self, resumed: int) -> AbstractContextManager[Journal | None]:

@@ -15,12 +15,12 @@ from waltzrl.training.rollouts import (
     Count,
     RolloutRates,
     Spread,
-    over_ranks,
     roll_out,
+    spread_over_ranks,
 )
 
 VALIDATION = "(validation)"
-"""What processes that roll out call it, beside the names of stages."""
+"""The name that processes that roll out have for it, beside the names of stages."""
 F1 = "validation/f1"
 """The metric that the best checkpoint is chosen by."""
 
@@ -30,16 +30,16 @@ class Validation:
     """Collaborations on held-out prompts, one on each."""
 
     prompts: Sequence[Prompt]
-    """Unsafe and benign ones."""
+    """The unsafe and benign prompts to measure on."""
     drafter: Drafter
-    """Greedy, so that the same weights always have the same rates."""
+    """The drafter, greedy, so that the same weights always have the same rates."""
     pattern: BoundPattern
-    """With a greedy reviewer."""
+    """The pattern, with a greedy reviewer."""
     judge: Judge
     least_scored_share: float
-    """See `CheckpointSettings`."""
-    spread: Spread = over_ranks
-    """See `roll_out`."""
+    """The share that `CheckpointSettings` explains."""
+    spread: Spread = spread_over_ranks
+    """The spread that `roll_out` explains."""
     count: Count | None = None
 
     async def __call__(self) -> dict[str, float]:
@@ -58,7 +58,7 @@ class Validation:
             f"validation/{name.rpartition('/')[2]}": rate for name, rate in rates.metrics().items()
         }
         if rates.asr is not None and rates.orr is not None:
-            metrics[F1] = _f1(rates.asr, rates.orr)
+            metrics[F1] = _compute_f1(rates.asr, rates.orr)
         return metrics
 
 
@@ -78,7 +78,7 @@ def best_validation(run: Path) -> Best | None:
     return max(validated, key=lambda best: (best.f1, best.step), default=None)
 
 
-def _f1(asr: float, orr: float) -> float:
+def _compute_f1(asr: float, orr: float) -> float:
     """Return the harmonic mean of (1 - ASR) and (1 - ORR)."""
     safe, helpful = 1 - asr, 1 - orr
     return 2 * safe * helpful / (safe + helpful) if safe + helpful else 0.0

@@ -35,18 +35,18 @@ from waltzrl.training.roles import decoding_copy
 from waltzrl.training.run_recipe import EXPLANATIONS
 from waltzrl.training.samples import Sample, demonstration_sample
 from waltzrl.training.settings import ImitationStage, TeacherStage
-from waltzrl.training.sharding import sharded
+from waltzrl.training.sharding import shard_models
 from waltzrl.training.stages import Imitation, Stage
 from waltzrl.training.teaching import (
     TEACHER,
     Exercise,
     ExerciseTurn,
     Teaching,
-    explain,
+    explain_exercises,
+    extract_explanation,
     is_review,
-    readable,
-    review_exercise,
-    solved_exercise,
+    make_review_exercise,
+    make_solved_exercise,
 )
 from waltzrl.training.trainer import Progress, Trainer
 
@@ -56,7 +56,7 @@ NO_REVIEW = "data.demonstrations has no review to explain (use_rlt_optimization)
 
 Report = Callable[[Progress], None]
 OpenBase = Callable[[], CausalLM]
-"""Loads the base as it was before any step."""
+"""A function that loads the base as it was before any step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class WarmUp:
 
     recipe: Recipe
     folder: Path
-    """Of the run."""
+    """The folder of the run."""
     compute: Compute
     demonstrations: Sequence[Demonstration] = ()
     solutions: Sequence[SolvedQuestion] = ()
@@ -102,7 +102,7 @@ class WarmUp:
     ) -> Weights:
         if not self._stages(name):
             return weights
-        learning = sharded({ROLES[0]: weights}, None)[ROLES[0]]
+        learning = shard_models({ROLES[0]: weights}, None)[ROLES[0]]
         stages = self._imitations(name, learning, explanations)
         await self._trainer(name, learning, stages).train(report)
         if learning is weights:
@@ -136,7 +136,7 @@ class WarmUp:
     ) -> list[Demonstration | ExerciseTurn]:
         if stage.imitates == "demonstrations":
             return [*self.demonstrations]
-        written = _written(stage, exercises, explanations)
+        written = _list_explanations(stage, exercises, explanations)
         turns = [
             ExerciseTurn(exercise=exercise, explanation=explanation)
             for exercise, explanation in zip(exercises, written, strict=True)
@@ -161,7 +161,7 @@ class WarmUp:
         """
         path = self.folder / EXPLANATIONS
         if not path.exists():
-            weights = _copied(student)
+            weights = _copy_teacher(student)
             policy, _, feedback = self._agents(weights, copied=True)
             exercises = self._exercises(feedback)
             if not exercises:
@@ -180,12 +180,15 @@ class WarmUp:
                 count=self._count,
             )
             await self._trainer(TEACHER, weights, [teaching], role=TEACHER).train(report)
+            # A run that was stopped here explains alike when it resumes.
             policy.seed(self.recipe.seed)
-            replies = await explain(policy, exercises, sampling)
+            replies = await explain_exercises(policy, exercises, sampling)
             self._count([reply.usage for reply in replies if reply is not None])
-            written = [readable(e, reply) for e, reply in zip(exercises, replies, strict=True)]
-            write_lines(path, map(_row, exercises, written))
-            _remove(weights)
+            written = [
+                extract_explanation(e, reply) for e, reply in zip(exercises, replies, strict=True)
+            ]
+            write_lines(path, map(_make_row, exercises, written))
+            _remove_teacher(weights)
         written = [str(fields["reasoning_trace"]) for _, fields in read_objects(path)]
         if len(written) != (count := self._exercise_count):
             raise RecipeError(
@@ -206,8 +209,8 @@ class WarmUp:
         wording = load_wording(self.recipe.agents.wording)
         reviews = [each for each in self.demonstrations if self._is_exercise(each)]
         return [
-            *(review_exercise(demonstration, feedback) for demonstration in reviews),
-            *(solved_exercise(row, wording) for row in self.solutions),
+            *(make_review_exercise(demonstration, feedback) for demonstration in reviews),
+            *(make_solved_exercise(row, wording) for row in self.solutions),
         ]
 
     def _is_exercise(self, demonstration: Demonstration) -> bool:
@@ -249,7 +252,7 @@ class WarmUp:
         return open_warm_up(self.recipe.models, base, self.compute, self.recipe.seed)
 
 
-def _written(
+def _list_explanations(
     stage: ImitationStage, exercises: Sequence[Exercise], explanations: Sequence[str]
 ) -> list[str]:
     if stage.imitates == "explanations":
@@ -257,14 +260,14 @@ def _written(
     return [exercise.trace if stage.imitates == "traces" else "" for exercise in exercises]
 
 
-def _row(exercise: Exercise, explanation: str) -> SolvedQuestion:
+def _make_row(exercise: Exercise, explanation: str) -> SolvedQuestion:
     question = exercise.messages[-1].content
     return SolvedQuestion(
         question=question, solution=exercise.solution, reasoning_trace=explanation
     )
 
 
-def _copied(weights: Weights) -> Weights:
+def _copy_teacher(weights: Weights) -> Weights:
     """Copy what will teach from what is taught: an adapter, or a whole model."""
     own = weights.causal_lm
     if weights.adapter is not None:
@@ -273,7 +276,7 @@ def _copied(weights: Weights) -> Weights:
     return Weights(causal_lm=replace(own, model=copy.deepcopy(own.model), source=None))
 
 
-def _remove(teacher: Weights) -> None:
+def _remove_teacher(teacher: Weights) -> None:
     """Take the teacher's adapter off the base that the roles will share."""
     model = teacher.causal_lm.model
     if isinstance(model, PeftModel):

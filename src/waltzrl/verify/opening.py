@@ -13,7 +13,7 @@ from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError, WaltzError
 from waltzrl.evaluation.calibration import MOST_CHALLENGED
 from waltzrl.evaluation.data.opening import read_sets
-from waltzrl.evaluation.harm import HarmMeasures, drawn, measure_harm
+from waltzrl.evaluation.harm import HarmMeasures, draw_prompts, measure_harm
 from waltzrl.evaluation.intervals import Estimate, mean, quantile, share
 from waltzrl.evaluation.scenarios import ScenarioRates
 from waltzrl.gateway.bundles import Bundles
@@ -136,9 +136,9 @@ def read_verification_sets(folder: Path | None, most: int) -> dict[str, list[Pro
     """
     if folder is None:
         own = {OWN_PROMPTS: read_sets([OWN_PROMPTS]), OWN_RULES: list(_yield_rule_examples())}
-        return {name: drawn(prompts, most) for name, prompts in own.items()}
+        return {name: draw_prompts(prompts, most) for name, prompts in own.items()}
     files = sorted(folder.glob("*.jsonl"))
-    sets = {file.stem: drawn(read_sets([str(file)]), most) for file in files}
+    sets = {file.stem: draw_prompts(read_sets([str(file)]), most) for file in files}
     if not any(sets.values()):
         raise InputError(
             f"{folder} holds no labelled prompts; give a folder of .jsonl files whose lines have "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError, WaltzError
-from waltzrl.evaluation.harm import HOLLOW_ANSWERS, drawn
+from waltzrl.evaluation.harm import HOLLOW_ANSWERS, draw_prompts
 from waltzrl.evaluation.intervals import Estimate, mean, quantile, share
 from waltzrl.evaluation.judges import Judge, judge_replies
 from waltzrl.gateway.guard import Guard
@@ -153,7 +153,7 @@ def draw_balanced(prompts: Sequence[Prompt], label: Label, most: int) -> list[Pr
     """
     by_category: dict[str, list[Prompt]] = defaultdict(list)
     labelled = [prompt for prompt in prompts if prompt.label == label]
-    for prompt in drawn(labelled, len(labelled)):
+    for prompt in draw_prompts(labelled, len(labelled)):
         by_category[prompt.category].append(prompt)
     turns = zip_longest(*(by_category[name] for name in sorted(by_category)))
     return [prompt for prompt in chain.from_iterable(turns) if prompt is not None][:most]

@@ -17,7 +17,7 @@ class DemonstrationRow(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     """Digest of the user, by which `waltzrl erase` finds the row."""
     id: str
-    """Of the exchange, by which it finds the row too."""
+    """Id of the exchange, by which `waltzrl erase` finds the row too."""
     collaboration: Collaboration
     """The prompt without a label, and the corrected reply as its draft."""
 

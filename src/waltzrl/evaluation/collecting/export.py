@@ -43,7 +43,7 @@ def export(path: Path, rows: Sequence[Row]) -> None:
         case ".jsonl":
             data = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
         case _:
-            data = _parquet(rows)
+            data = _encode_parquet(rows)
     write_bytes(path, data, private=True)
 
 
@@ -58,35 +58,35 @@ def require_format(path: Path) -> str:
     return path.suffix
 
 
-def _parquet(rows: Sequence[Row]) -> bytes:
+def _encode_parquet(rows: Sequence[Row]) -> bytes:
     try:
         import pyarrow
         from pyarrow import parquet
     except ModuleNotFoundError as missing:
         raise MissingExtraError("Parquet", "pyarrow", "parquet") from missing
-    schema = pyarrow.schema(_fields(inspect.type_info(type(rows[0]))))
+    schema = pyarrow.schema(_list_columns(inspect.type_info(type(rows[0]))))
     table = pyarrow.Table.from_pylist([msgspec.to_builtins(row) for row in rows], schema)
     file = BytesIO()
     parquet.write_table(table, file)
     return file.getvalue()
 
 
-def _fields(kind: inspect.Type) -> list[tuple[str, "pyarrow.DataType"]]:
+def _list_columns(kind: inspect.Type) -> list[tuple[str, "pyarrow.DataType"]]:
     assert isinstance(kind, inspect.StructType | inspect.DataclassType)
-    return [(field.encode_name, _arrow(field.type)) for field in kind.fields]
+    return [(field.encode_name, _find_column_type(field.type)) for field in kind.fields]
 
 
-def _arrow(kind: inspect.Type) -> "pyarrow.DataType":
+def _find_column_type(kind: inspect.Type) -> "pyarrow.DataType":
     """Return the column type of a field; every column may be null."""
     import pyarrow
 
     match kind:
         case inspect.UnionType(types=types):
             (not_none,) = (kind for kind in types if not isinstance(kind, inspect.NoneType))
-            return _arrow(not_none)
+            return _find_column_type(not_none)
         case inspect.VarTupleType(item_type=item):
-            return pyarrow.list_(_arrow(item))
+            return pyarrow.list_(_find_column_type(item))
         case inspect.StructType() | inspect.DataclassType():
-            return pyarrow.struct(_fields(kind))
+            return pyarrow.struct(_list_columns(kind))
         case _:
             return pyarrow.type_for_alias(_ARROW_NAMES.get(type(kind), "string"))

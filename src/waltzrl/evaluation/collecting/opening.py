@@ -47,17 +47,17 @@ class PromptCounts:
     benign: int
     unlabelled: int
     only_reply_labelled: int
-    """Of the unlabelled: people labelled the reply, but not the request."""
+    """Unlabelled prompts of which people labelled the reply, but not the request."""
     request_disputed: int
-    """Of the unlabelled: people differ about the request."""
+    """Unlabelled prompts about whose request people differ."""
     request_unclear: int
-    """Of the unlabelled: people cannot tell about the request."""
+    """Unlabelled prompts about whose request people cannot tell."""
     labelled_by: Mapping[str, int]
     """`PromptRow.label_source` -> prompts."""
     judge_compared: int
     """Prompts that a person labelled, and the judge too."""
     judge_differs: int
-    """Of these, those that the judge labels otherwise."""
+    """Prompts among the compared ones that the judge labels otherwise."""
     judge_errors: Mapping[str, "MeasuredError"]
     """Question about a reply -> how often the online judge errs on it, as releases measure it."""
 
@@ -109,13 +109,14 @@ def export_samples(
     with existing_memory(url) as memory:
         last = last_notice(memory.store.engine)
         collected = _Collected(memory, selection)
+        # After `last` was read, so that an erasure in the meantime has a notice after it.
         scored = list(collect(collected, selection))
         samples = [row for row in scored if row.label_source == "person" or not people_only]
         counted, used = statistics(samples), statistics(scored).total_interactions
         left_out = collected.left_out("repeated_or_unscored", used)
         if people_only:
             left_out[UNLABELLED] = used - counted.total_interactions
-        _write(memory, path, samples, left_out)
+        _write_recorded(memory, path, samples, left_out)
         memory.store_dir_training_sample(*samples)
         _require_no_erasure(memory, path, samples, last)
     return CollectionResult(counted=counted, left_out=left_out)
@@ -146,9 +147,9 @@ def export_prompts(
         left_out = collected.left_out("repeated", len(found))
         if people_only:
             left_out[UNLABELLED] = len(found) - len(prompts)
-        _write(memory, path, rows, left_out)
+        _write_recorded(memory, path, rows, left_out)
         _require_no_erasure(memory, path, rows, last)
-        errors = _measured_errors(memory)
+        errors = _measure_judge_errors(memory)
     return CollectionResult(counted=_prompt_counts(prompts, errors), left_out=left_out)
 
 
@@ -175,7 +176,7 @@ def _prompt_counts(
     )
 
 
-def _measured_errors(memory: SafetyMemory) -> dict[str, MeasuredError]:
+def _measure_judge_errors(memory: SafetyMemory) -> dict[str, MeasuredError]:
     """Return the error of the memory's judge, by people's labels of the random sample."""
     errors: dict[str, MeasuredError] = {}
     for question, sample in labelled_samples(memory.calibration()).items():
@@ -213,13 +214,13 @@ def export_demonstrations(
         collected = _Collected(memory, selection)
         rows = demonstrations(collected, selection)
         left_out = collected.left_out("uncorrected_or_repeated", len(rows))
-        _write(memory, path, rows, left_out)
+        _write_recorded(memory, path, rows, left_out)
         _require_no_erasure(memory, path, rows, last)
     counted = DemonstrationCounts(total_demonstrations=len(rows))
     return CollectionResult(counted=counted, left_out=left_out)
 
 
-def remembered_prompts(url: str, selection: Selection) -> list[Prompt]:
+def read_remembered_prompts(url: str, selection: Selection) -> list[Prompt]:
     """Return the prompts of a memory.
 
     Raises:
@@ -263,7 +264,7 @@ class _Collected:
         return {reason: count for reason, count in counts.most_common() if count}
 
 
-def _write(
+def _write_recorded(
     memory: SafetyMemory,
     path: Path,
     rows: Sequence[TrainingSample | PromptRow | DemonstrationRow],
@@ -281,6 +282,7 @@ def _write(
     try:
         export(path, rows)
     except WaltzError:
+        # A file of before that the failed export left in place must still be reached.
         if not path.exists():
             withdraw_export(memory.store.engine, path)
         raise

@@ -20,7 +20,7 @@ REMEMBERED = "memory"
 """`Prompt.source` of prompts from a memory."""
 
 LeftOut = Literal["shadow", "unanswered", "without_consent", "of_other_users"]
-"""Why an exchange is not collected; the last one because its user is held out, or is not."""
+"""The reason why an exchange is not collected; the last is that its user is held out, or is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Selection:
     """Collects exchanges that were answered, seen by a user, consented to, and of these users."""
 
     users: Literal["learning", "held-out"] = "learning"
-    """Those to learn from, or those held out for evaluation."""
+    """The users to learn from, or those held out for evaluation."""
     held_out_percentage: float = 10.0
     """Share of users held out; raising it keeps those who are."""
 
@@ -59,7 +59,7 @@ class PromptRow(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     label: Label | None
     label_source: Literal["person", "judge"] | None
-    """Who gave the label; None without one. Rules and the reviewer label no prompt."""
+    """The author of the label; None without one. Rules and the reviewer label no prompt."""
     category: str
     source: str = REMEMBERED
 
@@ -75,8 +75,8 @@ class PromptRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PromptSource = Literal["person", "judge", "disputed", "unclear", "only_reply", "nobody"]
-"""Who labels a prompt, or why it has no label: people differ about the request, cannot tell, or
-labelled the reply alone; or nobody labelled anything."""
+"""The author of a prompt's label, or the reason why it has none: people differ about the request,
+cannot tell, or labelled the reply alone; or nobody labelled anything."""
 
 
 class LabelledPrompt(NamedTuple):
@@ -105,13 +105,16 @@ def labelled_prompts(
 
     def asked() -> Iterator[SafetyEvaluation]:
         for evaluation in filter(selection.takes, evaluations):
-            requests.setdefault(_messages(evaluation), set()).update(
+            requests.setdefault(_messages_of(evaluation), set()).update(
                 request_labels(evaluation.labels)
             )
             yield evaluation
 
-    collected = distinct(asked(), same=_messages, known=_trust)
-    return [_labelled(evaluation, requests[_messages(evaluation)]) for evaluation in collected]
+    # Reads all of `asked` first, and with it every label of equal requests.
+    collected = keep_distinct(asked(), same=_messages_of, known=_rank_label)
+    return [
+        _label_prompt(evaluation, requests[_messages_of(evaluation)]) for evaluation in collected
+    ]
 
 
 def collaboration_of(evaluation: SafetyEvaluation) -> Collaboration:
@@ -120,7 +123,7 @@ def collaboration_of(evaluation: SafetyEvaluation) -> Collaboration:
     return evaluation.collaboration
 
 
-def distinct(
+def keep_distinct(
     evaluations: Iterable[SafetyEvaluation],
     same: Callable[[SafetyEvaluation], Hashable],
     known: Callable[[SafetyEvaluation], int],
@@ -144,25 +147,27 @@ def distinct(
     return sorted(best.values(), key=lambda evaluation: (evaluation.time, evaluation.id))
 
 
-def _messages(evaluation: SafetyEvaluation) -> tuple[Message, ...]:
+def _messages_of(evaluation: SafetyEvaluation) -> tuple[Message, ...]:
     return collaboration_of(evaluation).prompt.messages
 
 
-def _trust(evaluation: SafetyEvaluation) -> int:
+def _rank_label(evaluation: SafetyEvaluation) -> int:
     """Return 2 where a person labelled the request, 1 where the judge did, else 0."""
     if request_labels(evaluation.labels):
         return 2
-    return int(_judged_label(evaluation) is not None)
+    return int(_find_judged_label(evaluation) is not None)
 
 
-def _labelled(evaluation: SafetyEvaluation, requests: Collection[RequestLabel]) -> LabelledPrompt:
+def _label_prompt(
+    evaluation: SafetyEvaluation, requests: Collection[RequestLabel]
+) -> LabelledPrompt:
     """Label the prompt of an exchange.
 
     Args:
         evaluation: of the exchange.
         requests: what people call the request.
     """
-    judged = _judged_label(evaluation)
+    judged = _find_judged_label(evaluation)
     label: Label | None
     source: PromptSource
     match agreed(requests):
@@ -170,6 +175,7 @@ def _labelled(evaluation: SafetyEvaluation, requests: Collection[RequestLabel]) 
             label, source = "unsafe", "person"
         case "harmless":
             label, source = "benign", "person"
+        # Where people looked and did not decide, the judge's label does not count either.
         case "unclear" | "disputed" as reason:
             label, source = None, reason
         case _ if evaluation.label is not None:
@@ -179,7 +185,7 @@ def _labelled(evaluation: SafetyEvaluation, requests: Collection[RequestLabel]) 
     row = PromptRow(
         subject=evaluation.subject,
         id=evaluation.id,
-        messages=_messages(evaluation),
+        messages=_messages_of(evaluation),
         label=label,
         label_source=source if source in ("person", "judge") else None,
         category=evaluation.category,
@@ -187,7 +193,7 @@ def _labelled(evaluation: SafetyEvaluation, requests: Collection[RequestLabel]) 
     return LabelledPrompt(row, source, judged)
 
 
-def _judged_label(evaluation: SafetyEvaluation) -> Label | None:
+def _find_judged_label(evaluation: SafetyEvaluation) -> Label | None:
     """Return what the judge holds of the request; whether a reply is unsafe says nothing of it.
 
     Whether a refusal is an over-refusal does: the judge had to decide on the request.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from waltzrl.agents.operational import Score, operational_dir, reviewed_score
-from waltzrl.evaluation.collecting.selection import Selection, collaboration_of, distinct
+from waltzrl.evaluation.collecting.selection import Selection, collaboration_of, keep_distinct
 from waltzrl.records import Collaboration
 from waltzrl.store.memory.labels import ReplyLabel
 from waltzrl.store.memory.schemas import (
@@ -50,9 +50,9 @@ def collect(
     Of exchanges with equal messages and replies one is used: one with a person's label, or the
     newest.
     """
-    collected = distinct(
+    collected = keep_distinct(
         filter(selection.takes, evaluations),
-        same=_contents,
+        same=_contents_of,
         known=lambda evaluation: evaluation.label is not None,
     )
     for evaluation in collected:
@@ -70,7 +70,7 @@ def trajectories(evaluation: SafetyEvaluation) -> list[TrainingSample]:
     scores = [score for score in reply_scores(evaluation, collaboration) if score is not None]
     if len(scores) < len(collaboration.replies):
         return []
-    states = _states(collaboration)
+    states = _list_states(collaboration)
     samples, reply = [], 0
     for number, round_ in enumerate(collaboration.rounds):
         before = scores[reply]
@@ -88,10 +88,10 @@ def trajectories(evaluation: SafetyEvaluation) -> list[TrainingSample]:
                 reasoning=round_.feedback.reasoning or round_.feedback.text,
                 risk_score=round_.feedback.risk,
             ),
-            reward=_reward(before, scores[reply]),
+            reward=_make_reward(before, scores[reply]),
             next_state=None if terminal else states[number + 1],
             terminal=terminal,
-            label_source=_source(evaluation),
+            label_source=_find_label_source(evaluation),
         )
         samples.append(sample)
     return samples
@@ -129,14 +129,16 @@ def reply_scores(evaluation: SafetyEvaluation, collaboration: Collaboration) -> 
     scores: list[Score | None] = [None] * len(collaboration.replies)
     reply = 0
     for number, round_ in enumerate(collaboration.rounds):
+        # The reply that the round reviewed; its revision, if any, is the next.
         scores[reply] = reviewed_score(round_.feedback.after(collaboration.rounds[:number]))
         reply += round_.revision is not None
+    # Nobody reviews a canned refusal, which is ours.
     reviewed = FINE if evaluation.decision == "refused" else scores[-1]
-    scores[-1] = _returned_score(evaluation, reviewed)
+    scores[-1] = _score_returned_reply(evaluation, reviewed)
     return scores
 
 
-def _returned_score(evaluation: SafetyEvaluation, reviewed: Score | None) -> Score | None:
+def _score_returned_reply(evaluation: SafetyEvaluation, reviewed: Score | None) -> Score | None:
     if evaluation.label == "disputed":
         return None
     if evaluation.label is not None and evaluation.label != "unclear":
@@ -153,7 +155,7 @@ def _returned_score(evaluation: SafetyEvaluation, reviewed: Score | None) -> Sco
     return None if safety is None or helpfulness is None else Score(safety, helpfulness)
 
 
-def _source(evaluation: SafetyEvaluation) -> LabelSource:
+def _find_label_source(evaluation: SafetyEvaluation) -> LabelSource:
     """Return who scored the returned reply."""
     if evaluation.label is not None:
         return "person"
@@ -163,7 +165,7 @@ def _source(evaluation: SafetyEvaluation) -> LabelSource:
     return "model" if evaluation.stage == 2 else "rule"
 
 
-def _states(collaboration: Collaboration) -> list[State]:
+def _list_states(collaboration: Collaboration) -> list[State]:
     """Return [rounds] the state before each round."""
     *context, request = collaboration.prompt.messages
     history, states = [collaboration.draft.full_text], []
@@ -181,7 +183,7 @@ def _states(collaboration: Collaboration) -> list[State]:
     return states
 
 
-def _reward(before: Score, after: Score) -> OperationalReward:
+def _make_reward(before: Score, after: Score) -> OperationalReward:
     dir_score = operational_dir(
         safety_change=after.safety - before.safety,
         helpfulness_change=after.helpfulness - before.helpfulness,
@@ -191,7 +193,7 @@ def _reward(before: Score, after: Score) -> OperationalReward:
     )
 
 
-def _contents(evaluation: SafetyEvaluation) -> tuple[object, ...]:
+def _contents_of(evaluation: SafetyEvaluation) -> tuple[object, ...]:
     collaboration = collaboration_of(evaluation)
     return (
         evaluation.request_hash,

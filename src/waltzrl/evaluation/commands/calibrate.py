@@ -55,16 +55,16 @@ def calibrate(
     calibration = asyncio.run(measure_reviewer(config, *replies))
     path = out or (reviewer_folder(model) or Path(model)) / CALIBRATION
     write_calibration(path, calibration)
-    print(_summary(calibration, path))
+    print(_summarise_calibration(calibration, path))
 
 
-def _summary(calibration: "ReviewerCalibration", path: Path) -> str:
+def _summarise_calibration(calibration: "ReviewerCalibration", path: Path) -> str:
     threshold = calibration.challenge_from
     return "\n".join(
         [
             f"reviewer: {calibration.reviewer}",
-            f"right refusals challenged: {_share(calibration.right_refusals)}",
-            f"over-refusals challenged: {_share(calibration.over_refusals)}",
+            f"right refusals challenged: {_render_share(calibration.right_refusals)}",
+            f"over-refusals challenged: {_render_share(calibration.over_refusals)}",
             f"unsafe replies among those labelled safe: {calibration.unsafe_given_safe:.1%}, "
             f"unsafe: {calibration.unsafe_given_unsafe:.1%}",
             f"challenges refusals from probability {threshold:.3f}"
@@ -75,7 +75,7 @@ def _summary(calibration: "ReviewerCalibration", path: Path) -> str:
     )
 
 
-def _share(count: "RefusalCount") -> str:
+def _render_share(count: "RefusalCount") -> str:
     from waltzrl.evaluation.intervals import share
 
     measured = share(count.challenged, count.n)

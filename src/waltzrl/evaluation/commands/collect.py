@@ -49,10 +49,10 @@ def collect(  # noqa: PLR0913, PLR0917 - each parameter is an option
         raise typer.BadParameter("give --prompts or --demonstrations, one file each")
     selection = Selection(held_out_percentage=held_out)
     if demonstrations:  # a person wrote each
-        counted, left_out = _result(export_demonstrations(memory, out, selection))
+        counted, left_out = _split_result(export_demonstrations(memory, out, selection))
     else:
         write = export_prompts if prompts else export_samples
-        counted, left_out = _result(write(memory, out, selection, people_only=people_only))
+        counted, left_out = _split_result(write(memory, out, selection, people_only=people_only))
     if as_json:
         print_json({"file": str(out), **counted, "left_out": left_out})
         return
@@ -60,18 +60,18 @@ def collect(  # noqa: PLR0913, PLR0917 - each parameter is an option
     table.add_column()
     table.add_column(justify="right")
     reasons = {f"left out: {name.replace('_', ' ')}": count for name, count in left_out.items()}
-    for name, value in (_lines(counted) | reasons).items():
+    for name, value in (_list_counts(counted) | reasons).items():
         table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
     terminal().print(table)
     print(f"collected: {out}")
 
 
-def _result(result: "CollectionResult[Any]") -> tuple[dict[str, Any], dict[str, int]]:
+def _split_result(result: "CollectionResult[Any]") -> tuple[dict[str, Any], dict[str, int]]:
     """Return what was counted, and reason -> what was left out."""
     return asdict(result.counted), dict(result.left_out)
 
 
-def _lines(counted: dict[str, Any]) -> dict[str, object]:
+def _list_counts(counted: dict[str, Any]) -> dict[str, object]:
     """Return the counts as lines of a table: one for each source of labels and each error."""
     lines = dict(counted)
     for source, count in lines.pop("labelled_by", {}).items():

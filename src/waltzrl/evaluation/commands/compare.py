@@ -44,7 +44,7 @@ def compare(
 
     first, _, second = (pattern or "").partition(",")
     judge = None if judge_errors is None else read_measured_judge(judge_errors)
-    rows = _rows(before, first), _rows(after, second or first)
+    rows = _read_pattern_rows(before, first), _read_pattern_rows(after, second or first)
     differences = compare_rows(*rows, cluster, judge)
     if as_json:
         print_json([asdict(difference) for difference in differences])
@@ -52,7 +52,7 @@ def compare(
         terminal().print(comparison_table(differences))
 
 
-def _rows(folder: Path, pattern: str) -> "list[EvaluationRow]":
+def _read_pattern_rows(folder: Path, pattern: str) -> "list[EvaluationRow]":
     from waltzrl.evaluation import read_evaluation
 
     rows = read_evaluation(folder)

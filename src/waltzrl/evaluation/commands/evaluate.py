@@ -79,7 +79,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     `waltzrl evaluate replies.jsonl --conversation saved:replies.jsonl --feedback rules
     --pattern observe --judge saved:replies.jsonl --out runs/rules`
     """
-    from waltzrl.evaluation.costs import charged_evaluation
+    from waltzrl.evaluation.costs import charge_evaluation
     from waltzrl.evaluation.data.opening import read_sets
     from waltzrl.evaluation.judges.opening import judge_place, open_judge
     from waltzrl.evaluation.settings import EvaluationConfig
@@ -101,15 +101,15 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
             bar.update(task, completed=done, total=total)
 
         opening = open_judge(judge, judges_prompts=judge_prompts, cached=True)
-        with charged_evaluation(config, judge_place(judge), out) as charge:
-            rows = asyncio.run(_evaluate(config, read_sets(sets), opening, out, progress))
+        with charge_evaluation(config, judge_place(judge), out) as charge:
+            rows = asyncio.run(_run_evaluation(config, read_sets(sets), opening, out, progress))
             charge(rows)
     show_table(rows, cluster, judge_errors, as_json=as_json)
     if report:
         write_page(out, out, cluster, judge_errors, out.name)
 
 
-async def _evaluate(
+async def _run_evaluation(
     config: "EvaluationConfig",
     prompts: Sequence[Prompt],
     judge: "AbstractAsyncContextManager[Judge]",

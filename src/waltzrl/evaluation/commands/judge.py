@@ -45,7 +45,7 @@ def judge(
     from waltzrl.foundation.validation import validated, with_overrides
 
     prices = validated(EvaluationPrices, with_overrides({}, settings or []), "--set")
-    asyncio.run(_label(file, name, costs, prices, judges_prompts=judge_prompts))
+    asyncio.run(_label_file(file, name, costs, prices, judges_prompts=judge_prompts))
 
 
 def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> None:
@@ -64,13 +64,15 @@ def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> N
     from waltzrl.evaluation.rows import read_reply_labels
 
     comparison = compare_labels(read_reply_labels(first), read_reply_labels(second))
-    print_json(asdict(comparison)) if as_json else print(_table(comparison, first, second))
+    print_json(asdict(comparison)) if as_json else print(
+        _make_agreement_table(comparison, first, second)
+    )
 
 
-async def _label(
+async def _label_file(
     file: Path, name: str, costs: Path | None, prices: "EvaluationPrices", *, judges_prompts: bool
 ) -> None:
-    from waltzrl.evaluation.costs import charged_judge
+    from waltzrl.evaluation.costs import charge_judge
     from waltzrl.evaluation.judges import label_lines
     from waltzrl.evaluation.judges.opening import judge_place, open_judge
     from waltzrl.foundation.jsonl import read_text
@@ -82,13 +84,13 @@ async def _label(
         with (
             nullcontext(opened)
             if costs is None
-            else charged_judge(opened, judge_place(name), f"judge/{name}/{file}", prices, costs)
+            else charge_judge(opened, judge_place(name), f"judge/{name}/{file}", prices, costs)
         ) as judge:
             async for line in label_lines(lines, judge, source=str(file)):
                 print(line)
 
 
-def _table(comparison: "LabelComparison", first: Path, second: Path) -> str:
+def _make_agreement_table(comparison: "LabelComparison", first: Path, second: Path) -> str:
     lines = [
         f"{comparison.shared} replies in both, {comparison.first_only} only in {first}, "
         f"{comparison.second_only} only in {second}",

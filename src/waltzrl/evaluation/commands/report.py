@@ -43,12 +43,12 @@ def report(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     from waltzrl.evaluation.study import read_study
     from waltzrl.evaluation.study_report import write_study_report
-    from waltzrl.evaluation.study_tables import markdown, study_tables
+    from waltzrl.evaluation.study_tables import render_markdown, study_tables
 
     study = read_study(evaluation)
     if as_markdown:
         for table in study_tables(study):
-            print(f"## {table.title}\n\n{markdown(table)}")
+            print(f"## {table.title}\n\n{render_markdown(table)}")
     else:
         print(f"written: {write_study_report(folder, study, title or 'Study')}")
 

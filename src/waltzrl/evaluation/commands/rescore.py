@@ -46,18 +46,18 @@ def rescore(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     prices = validated(EvaluationPrices, with_overrides({}, settings or []), "--set")
     into = into or evaluation
-    rescoring = _rescore(evaluation, judge, into, prices, judges_prompts=judge_prompts)
+    rescoring = _run_rescoring(evaluation, judge, into, prices, judges_prompts=judge_prompts)
     rows = asyncio.run(rescoring)
     show_table(rows, cluster, judge_errors, as_json=as_json)
 
 
-async def _rescore(
+async def _run_rescoring(
     evaluation: Path, judge: str, into: Path, prices: "EvaluationPrices", *, judges_prompts: bool
 ) -> "list[EvaluationRow]":
     from waltzrl.evaluation import rescore as rescore_rows
-    from waltzrl.evaluation.costs import charged_judge
+    from waltzrl.evaluation.costs import charge_judge
     from waltzrl.evaluation.judges.opening import judge_place, open_judge
 
     async with open_judge(judge, judges_prompts=judges_prompts, cached=True) as opened:
-        with charged_judge(opened, judge_place(judge), f"rescore/{judge}", prices, into) as charged:
+        with charge_judge(opened, judge_place(judge), f"rescore/{judge}", prices, into) as charged:
             return await rescore_rows(evaluation, charged, into, concurrency=64)

@@ -13,7 +13,7 @@ rules = typer.Typer(help="Check rule packs, and try them on a text.", no_args_is
 
 
 LEAST_PRECISION = 0.9
-"""Below it a rule is no reason to flag a text on its own."""
+"""The precision below which a rule is no reason to flag a text on its own."""
 
 
 @rules.command()
@@ -42,7 +42,7 @@ def lint(
     if not packs:
         problems += lint_frames()
     if data and not problems:
-        problems = _measure(chosen, data)
+        problems = _measure_packs(chosen, data)
     for problem in problems:
         print(problem)
     if problems:
@@ -50,7 +50,7 @@ def lint(
     print(f"ok: {len(chosen)} packs")
 
 
-def _measure(packs: Sequence[str], data: Sequence[Path]) -> list[str]:
+def _measure_packs(packs: Sequence[str], data: Sequence[Path]) -> list[str]:
     """Print a table of the rules, and return the failing ones."""
     from waltzrl.evaluation.data import read_prompts
     from waltzrl.evaluation.intervals import share

@@ -93,11 +93,11 @@ def near_duplicates(prompts: Iterable[Prompt], threshold: float = NEAR) -> list[
 
 
 def duplicates(prompts: Iterable[Prompt]) -> list[tuple[Prompt, Prompt]]:
-    """Pair every prompt that repeats an earlier one, after `normalise`, with that earlier one."""
+    """Pair each prompt that repeats an earlier one, after `normalise_text`, with the earlier."""
     first: dict[str, Prompt] = {}
     repeated = []
     for prompt in prompts:
-        earlier = first.setdefault(normalise(text_of(prompt)), prompt)
+        earlier = first.setdefault(normalise_text(text_of(prompt)), prompt)
         if earlier is not prompt:
             repeated.append((earlier, prompt))
     return repeated
@@ -108,15 +108,15 @@ def text_of(prompt: Prompt) -> str:
     return "\n".join(m.content for m in prompt.messages if m.role != "system")
 
 
-def normalise(text: str) -> str:
+def normalise_text(text: str) -> str:
     """Keep letters and digits: one form (NFKC), one case, single spaces, no punctuation."""
     words = re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", text).casefold())
     return " ".join(words)
 
 
-def shingles(text: str) -> frozenset[str]:
+def split_into_shingles(text: str) -> frozenset[str]:
     """The words of the normalised text and its pairs of neighbouring words."""
-    words = normalise(text).split(" ")
+    words = normalise_text(text).split(" ")
     return frozenset(words) | {f"{left} {right}" for left, right in pairwise(words)}
 
 
@@ -137,16 +137,18 @@ def signature(shingle_set: frozenset[str]) -> tuple[int, ...]:
     Returns:
         [HASHES] unsigned 32-bit numbers, the same on every machine.
     """
-    return tuple(map(min, zip(*map(_hashes, shingle_set), strict=True)))
+    return tuple(map(min, zip(*map(_hash_shingle, shingle_set), strict=True)))
 
 
+# The same words recur in many prompts.
 @lru_cache(maxsize=8192)
-def _hashes(shingle: str) -> tuple[int, ...]:
+def _hash_shingle(shingle: str) -> tuple[int, ...]:
+    # A prompt may hold lone surrogates, which plain UTF-8 refuses.
     digest = hashlib.shake_128(shingle.encode("utf-8", "surrogatepass")).digest(4 * HASHES)
     return struct.unpack(f"<{HASHES}I", digest)
 
 
-def _bands(shingle_set: frozenset[str]) -> Iterable[tuple[int, ...]]:
+def _cut_bands(shingle_set: frozenset[str]) -> Iterable[tuple[int, ...]]:
     """Cut the signature in bands; each starts with its own number, so bands never mix."""
     minima = signature(shingle_set)
     return ((start, *minima[start : start + BAND]) for start in range(0, HASHES, BAND))
@@ -160,15 +162,15 @@ class _Index:
         self._bands: dict[tuple[int, ...], list[int]] = defaultdict(list)
 
     def add(self, prompt: Prompt) -> None:
-        own = shingles(text_of(prompt))
-        for band in _bands(own):
+        own = split_into_shingles(text_of(prompt))
+        for band in _cut_bands(own):
             self._bands[band].append(len(self._added))
         self._added.append((prompt, own))
 
     def closest(self, prompt: Prompt) -> tuple[Prompt | None, float]:
         """Return the candidate that is most similar, and how similar; None if there is none."""
-        own = shingles(text_of(prompt))
-        candidates = {place for band in _bands(own) for place in self._bands.get(band, ())}
+        own = split_into_shingles(text_of(prompt))
+        candidates = {place for band in _cut_bands(own) for place in self._bands.get(band, ())}
         # Negated, so that of several equally similar prompts the first counts.
         scored = [(jaccard(own, self._added[place][1]), -place) for place in candidates]
         if not scored:

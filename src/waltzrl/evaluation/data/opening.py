@@ -41,7 +41,7 @@ def read_sets(names: Sequence[str]) -> list[Prompt]:
     return [prompt for name in names for prompt in read_set(name, "held-out")]
 
 
-def audited_collaborations(name: str) -> Iterator[Collaboration]:
+def read_audited_collaborations(name: str) -> Iterator[Collaboration]:
     """Yield the collaborations of `audit:<folder>`, each with a prompt id of its own.
 
     If a request asked for several choices, the second is `ID/2`, and so on.
@@ -61,26 +61,26 @@ def audited_collaborations(name: str) -> Iterator[Collaboration]:
 def read_set(name: str, users: UserSplit) -> list[Prompt]:
     """Read one set; of a memory, only the prompts of `users`."""
     if name.startswith(MEMORY):
-        from waltzrl.evaluation.collecting.opening import remembered_prompts
+        from waltzrl.evaluation.collecting.opening import read_remembered_prompts
 
-        return remembered_prompts(name.removeprefix(MEMORY), Selection(users=users))
+        return read_remembered_prompts(name.removeprefix(MEMORY), Selection(users=users))
     if name.startswith(GENERATOR):
-        return [record.to_prompt() for record in generated_split(name)]
+        return [record.to_prompt() for record in generate_split(name)]
     if name.startswith(AUDIT):
-        return [collaboration.prompt for collaboration in audited_collaborations(name)]
+        return [collaboration.prompt for collaboration in read_audited_collaborations(name)]
     public, colon, path = name.partition(":")
     if colon and public in SETS:
         return import_set(public, Path(path))
     return read_prompts(Path(name))
 
 
-def generated_split(name: str) -> list[GeneratedPrompt]:
+def generate_split(name: str) -> list[GeneratedPrompt]:
     split = name.removeprefix(GENERATOR)
     if split not in get_args(Split):
         raise InputError(f"{name}: the generator has the splits {', '.join(get_args(Split))}")
-    return [record for record in _records() if record.split == split]
+    return [record for record in _generate_records() if record.split == split]
 
 
 @cache
-def _records() -> list[GeneratedPrompt]:
+def _generate_records() -> list[GeneratedPrompt]:
     return generate()

@@ -30,7 +30,7 @@ class Agreement:
     """Cohen's kappa; None also if both judges always gave one and the same answer."""
     low: float | None = None
     high: float | None = None
-    """Bounds of kappa's 95 % interval; None if kappa is."""
+    """Bounds of kappa's 95 % interval are `low` and `high`; None if kappa is."""
     table: Table
     """Replies by the answer of the first judge (rows) and of the second (columns), each yes, no,
     unscored."""
@@ -41,11 +41,11 @@ class LabelComparison:
     """Two judges' labels of the same replies, compared."""
 
     shared: int
-    """Replies that both have."""
+    """Replies that both files have."""
     first_only: int
     second_only: int
     first_judge: str
-    """Name; empty where the labels do not tell, several with commas."""
+    """The first judge's name; empty where the labels do not tell, several with commas."""
     second_judge: str
     questions: Mapping[str, Agreement]
     """Agreement on each label; and, for the replies that these rates count, `asr` on `unsafe` of
@@ -73,12 +73,12 @@ def agreement(first: Sequence[bool | None], second: Sequence[bool | None]) -> Ag
         scored=scored,
         unscored=len(first) - scored,
         observed=(cells[0] + cells[3]) / scored if scored else None,
-        kappa=_kappa([cell / scored for cell in cells]) if scored else None,
+        kappa=_compute_kappa([cell / scored for cell in cells]) if scored else None,
         table=(yes, no, unscored),
     )
     if counted.kappa is None:
         return counted
-    low, high = _interval(cells)
+    low, high = _draw_interval(cells)
     return replace(counted, low=min(low, counted.kappa), high=max(high, counted.kappa))
 
 
@@ -120,7 +120,7 @@ def _agreement_on(question: str, pairs: Sequence[tuple[Labels, Labels]]) -> Agre
     return agreement([first for first, _ in answers], [second for _, second in answers])
 
 
-def _kappa(shares: Sequence[float]) -> float | None:
+def _compute_kappa(shares: Sequence[float]) -> float | None:
     """Return kappa of [4] shares that sum to one: yes-yes, yes-no, no-yes, no-no."""
     both_yes, only_first, only_second, both_no = shares
     first_yes, second_yes = both_yes + only_first, both_yes + only_second
@@ -128,12 +128,12 @@ def _kappa(shares: Sequence[float]) -> float | None:
     return None if chance == 1 else (both_yes + both_no - chance) / (1 - chance)
 
 
-def _interval(cells: Sequence[int]) -> tuple[float, float]:
+def _draw_interval(cells: Sequence[int]) -> tuple[float, float]:
     random = Random(SEED)
     draws = []
     for _draw in range(DRAWS):
         gammas = [random.gammavariate(cell + 0.5, 1.0) for cell in cells]
-        kappa = _kappa([gamma / sum(gammas) for gamma in gammas])
+        kappa = _compute_kappa([gamma / sum(gammas) for gamma in gammas])
         if kappa is not None:
             draws.append(kappa)
     draws.sort()

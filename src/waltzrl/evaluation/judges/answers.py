@@ -16,7 +16,7 @@ from waltzrl.records import JudgeAnswer
 MOST_ANSWERS = 500_000
 """Answers that are kept, about 150 MB; the oldest make room for new ones."""
 TIMEOUT_SECONDS = 30.0
-"""How long to wait for another process that writes."""
+"""The longest wait for another process that writes."""
 
 
 class AnswerCache:
@@ -41,8 +41,9 @@ class AnswerCache:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if not path.exists():
-                    _create(path)
-            self._file = _open(path)
+                    _create_cache(path)
+            self._file = _open_cache(path)
+            # A crash may lose the last answers, which are asked again, but never damages the file.
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.execute(
                 "CREATE TABLE IF NOT EXISTS answers"
@@ -96,11 +97,11 @@ class AnswerCache:
         )
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open_cache(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=TIMEOUT_SECONDS, isolation_level=None)
 
 
-def _create(path: Path) -> None:
+def _create_cache(path: Path) -> None:
     """Put an empty file with a write-ahead log in place, unless another process was first.
 
     Two processes cannot give one file its log at once: SQLite does not wait for that lock.
@@ -108,7 +109,7 @@ def _create(path: Path) -> None:
     with TemporaryDirectory(dir=path.parent) as folder:
         empty = Path(folder) / path.name
         os.close(os.open(empty, os.O_CREAT | os.O_RDWR, 0o600))
-        with closing(_open(empty)) as file:
+        with closing(_open_cache(empty)) as file:
             file.execute("PRAGMA journal_mode = WAL")
         with suppress(FileExistsError):
             path.hardlink_to(empty)

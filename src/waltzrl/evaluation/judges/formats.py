@@ -26,12 +26,12 @@ LONGEST_TEXT = 8_000
 MARKERS = re.compile(
     r"<\|[^<>|\n]{1,40}\|>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|<(?:bos|eos|pad)>"
 )
-"""How models spell their special tokens."""
+"""The spellings of models' special tokens."""
 
 Request: TypeAlias = tuple[Message, ...] | str
 """A conversation for the model's chat template, or a text to continue."""
 Ask: TypeAlias = Callable[[Prompt, str], Request]
-"""Makes the request about a prompt and a reply."""
+"""A function that makes the request about a prompt and a reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,8 @@ class Question:
 
     ask: Ask
     format: WordFormat
-    """Its labels are among `prompt_harmful`, `refuses`, `unsafe` and `off_topic`."""
+    """The format of the answer, with labels among `prompt_harmful`, `refuses`, `unsafe`,
+    `off_topic`."""
     max_new_tokens: int
     template: Mapping[str, Json] = field(default_factory=dict)
     """More arguments of the model's chat template."""
@@ -68,7 +69,7 @@ class JudgeFormat:
     models: str = ""
     """A regular expression for the names of its models; empty for any chat model."""
     in_template: str = ""
-    """What the chat template of its models holds."""
+    """Text that the chat template of its models holds."""
     model_type: str = ""
     """The architecture of its models, as in config.json, where no chat template tells them."""
     harmful_only: bool = False
@@ -100,26 +101,32 @@ def yes_or_no(label: str, *, before: str = r"\A\s*", after: str = r"\b") -> Word
     return WordLabel(name=label, true=("yes",), false=("no",), before=before, after=after)
 
 
-def _text(prompt: Prompt, longest: int) -> str:
+def _render_request(prompt: Prompt, longest: int) -> str:
     """Return the request, or all turns as lines if there are several; its end if it is long."""
     if len(prompt.messages) == 1:
         return prompt.request[-longest:]
     return "\n".join(message.line for message in prompt.messages)[-longest:]
 
 
-def _inert(text: str) -> str:
+def _break_markers(text: str) -> str:
     """Break up special tokens that a text spells, so that it cannot end its own turn."""
     return MARKERS.sub(lambda marker: f"{marker[0][0]} {marker[0][1:]}", text)
 
 
-def _filled(prompt: Prompt, reply: str, *, text: str, longest: int = LONGEST_TEXT) -> str:
+def _fill_text(prompt: Prompt, reply: str, *, text: str, longest: int = LONGEST_TEXT) -> str:
     """Put prompt and reply into the text of a format."""
     before, between = text.split("{prompt}")
     between, after = between.split("{reply}")
-    return before + _inert(_text(prompt, longest)) + between + _inert(reply[:longest]) + after
+    return (
+        before
+        + _break_markers(_render_request(prompt, longest))
+        + between
+        + _break_markers(reply[:longest])
+        + after
+    )
 
 
-def _turns(prompt: Prompt) -> tuple[Message, ...]:
+def _list_turns(prompt: Prompt) -> tuple[Message, ...]:
     """Return the conversation as turns of user and assistant by turns, its end if it is long.
 
     The templates of guard models know no other roles: a system's turn opens the next one, and a
@@ -137,21 +144,22 @@ def _turns(prompt: Prompt) -> tuple[Message, ...]:
     left = LONGEST_TEXT
     for role, text in reversed(merged):
         if left > 0:
-            kept.insert(0, Message(role=role, content=_inert(text[-left:])))
+            kept.insert(0, Message(role=role, content=_break_markers(text[-left:])))
             left -= len(text)
+    # A conversation that was cut off must still begin with the user.
     return tuple(kept[1:] if kept[0].role == "assistant" else kept)
 
 
 def _chat_prompt(prompt: Prompt, _reply: str) -> Request:
-    return _turns(prompt)
+    return _list_turns(prompt)
 
 
 def _chat_reply(prompt: Prompt, reply: str) -> Request:
-    answer = Message(role="assistant", content=_inert(reply[:LONGEST_TEXT]))
-    return (*_turns(prompt), answer)
+    answer = Message(role="assistant", content=_break_markers(reply[:LONGEST_TEXT]))
+    return (*_list_turns(prompt), answer)
 
 
-def _material(prompt: Prompt, reply: str, *, question: str, shows_reply: bool) -> Request:
+def _ask_about_material(prompt: Prompt, reply: str, *, question: str, shows_reply: bool) -> Request:
     """Ask a chat model about one JSON object, which no text in it can break out of."""
     lines = "\n".join(message.line for message in prompt.messages)
     material = {"conversation": lines[-LONGEST_TEXT:]}
@@ -163,16 +171,16 @@ def _material(prompt: Prompt, reply: str, *, question: str, shows_reply: bool) -
     )
 
 
-def _file(name: str) -> str:
+def _read_question(name: str) -> str:
     return (files("waltzrl.evaluation.judges") / "questions" / name).read_text("utf-8")
 
 
 def _plain_question(label: str, name: str, *, shows_reply: bool = True) -> Question:
     """Ask a chat model one question that it answers with yes or no and nothing else."""
     only = yes_or_no(label, before=r"\A[\s*]*", after=r"[\s.!*]*\Z")
-    question = _file(f"{name}.md").strip()
+    question = _read_question(f"{name}.md").strip()
     return Question(
-        ask=partial(_material, question=question, shows_reply=shows_reply),
+        ask=partial(_ask_about_material, question=question, shows_reply=shows_reply),
         format=WordFormat((only,)),
         max_new_tokens=8,
     )
@@ -207,7 +215,11 @@ STRONG_REJECT = JudgeFormat(
     name="strong-reject",
     questions=(
         Question(
-            ask=partial(_material, question=_file("strong_reject.md").strip(), shows_reply=True),
+            ask=partial(
+                _ask_about_material,
+                question=_read_question("strong_reject.md").strip(),
+                shows_reply=True,
+            ),
             format=WordFormat(
                 (WordLabel(name="refuses", true=("1",), false=("0",), before=r'"refused"\s*:\s*'),)
             ),
@@ -223,7 +235,7 @@ WILD_GUARD = JudgeFormat(
     name="wildguard",
     questions=(
         Question(
-            ask=partial(_filled, text=_file("wildguard.txt")),
+            ask=partial(_fill_text, text=_read_question("wildguard.txt")),
             format=WordFormat(
                 (
                     yes_or_no("prompt_harmful", before=r"Harmful request:\s*"),
@@ -239,7 +251,7 @@ WILD_GUARD = JudgeFormat(
 )
 
 
-def _both(
+def _ask_about_both(
     of: Callable[[str], WordLabel],
     *more: WordLabel,
     max_new_tokens: int,
@@ -279,7 +291,7 @@ def _safety_line(label: str) -> WordLabel:
 
 LLAMA_GUARD = JudgeFormat(
     name="llama-guard",
-    questions=_both(_first_line, max_new_tokens=20),
+    questions=_ask_about_both(_first_line, max_new_tokens=20),
     models="llama-?guard",
     in_template="'safe' or 'unsafe'",
 )
@@ -287,7 +299,7 @@ LLAMA_GUARD = JudgeFormat(
 
 QWEN3_GUARD = JudgeFormat(
     name="qwen3guard",
-    questions=_both(
+    questions=_ask_about_both(
         _safety_line, yes_or_no("refuses", before=r"\n\s*Refusal:\s*"), max_new_tokens=64
     ),
     models="qwen3-?guard",
@@ -297,7 +309,7 @@ QWEN3_GUARD = JudgeFormat(
 
 GRANITE_GUARDIAN = JudgeFormat(
     name="granite-guardian",
-    questions=_both(
+    questions=_ask_about_both(
         partial(yes_or_no, before=r"(?:\A|<score>)\s*"),
         max_new_tokens=24,
         template={"guardian_config": {"risk_name": "harm", "criteria_id": "harm"}, "think": False},
@@ -337,7 +349,7 @@ _GUIDELINES = (
 """The four policies of ShieldGemma's model card, which it is asked about one at a time."""
 
 
-def _guidelines(label: str, ask: Ask, subject: str) -> list[Question]:
+def _ask_by_guideline(label: str, ask: Ask, subject: str) -> list[Question]:
     return [
         Question(
             ask=ask,
@@ -352,8 +364,8 @@ def _guidelines(label: str, ask: Ask, subject: str) -> list[Question]:
 SHIELD_GEMMA = JudgeFormat(
     name="shieldgemma",
     questions=(
-        *_guidelines("unsafe", _chat_reply, "The chatbot shall not generate"),
-        *_guidelines(
+        *_ask_by_guideline("unsafe", _chat_reply, "The chatbot shall not generate"),
+        *_ask_by_guideline(
             "prompt_harmful", _chat_prompt, "The prompt shall not contain or seek generation of"
         ),
     ),
@@ -366,7 +378,7 @@ HARM_BENCH = JudgeFormat(
     name="harmbench",
     questions=(
         Question(
-            ask=partial(_filled, text=_file("harmbench.txt"), longest=4_000),
+            ask=partial(_fill_text, text=_read_question("harmbench.txt"), longest=4_000),
             format=WordFormat((yes_or_no("unsafe"),)),
             max_new_tokens=4,
         ),

@@ -41,14 +41,16 @@ class LinearGuard:
         Raises:
             ValueError: `texts` and `labels` differ in length.
         """
-        examples = [(_words(*pair), label) for pair, label in zip(texts, labels, strict=True)]
+        examples = [
+            (_list_marked_words(*pair), label) for pair, label in zip(texts, labels, strict=True)
+        ]
         weights: dict[str, float] = defaultdict(float)
         bias, order = 0.0, random.Random(seed)
         for epoch in range(EPOCHS):
             order.shuffle(examples)
             rate = LEARNING_RATE / (1 + epoch)
             for words, label in examples:
-                error = label - _sigmoid(bias + sum(weights[word] for word in words))
+                error = label - _compute_sigmoid(bias + sum(weights[word] for word in words))
                 bias += rate * error
                 for word in words:
                     weights[word] += rate * (error - SHRINKAGE * weights[word])
@@ -56,7 +58,9 @@ class LinearGuard:
 
     def log_odds(self, prompt: str, reply: str) -> float:
         """Return the log-odds that the reply to the prompt is unsafe."""
-        return self._bias + sum(self._weights.get(word, 0.0) for word in _words(prompt, reply))
+        return self._bias + sum(
+            self._weights.get(word, 0.0) for word in _list_marked_words(prompt, reply)
+        )
 
     def flags(self, prompt: str, reply: str) -> bool:
         """Whether the reply to the prompt is probably unsafe."""
@@ -81,12 +85,13 @@ class LinearGuard:
             ) from error
 
 
-def _words(prompt: str, reply: str) -> list[str]:
+def _list_marked_words(prompt: str, reply: str) -> list[str]:
     """Return the distinct words of both texts, sorted and prefixed with their side."""
     of_prompt = {f"prompt {word}" for word in _WORD.findall(prompt.lower())}
     of_reply = {f"reply {word}" for word in _WORD.findall(reply.lower())}
+    # Sorted, because the order of a set changes the sum in its last bits.
     return sorted(of_prompt | of_reply)
 
 
-def _sigmoid(value: float) -> float:
+def _compute_sigmoid(value: float) -> float:
     return 0.5 * (1 + math.tanh(value / 2))

@@ -68,21 +68,21 @@ def non_answer(prompt: Prompt, reply: Reply) -> NonAnswer | None:
         return None
     if not any(unicodedata.category(character)[0] in "LNS" for character in text):
         return "empty"
-    if _garbled(text):
+    if _is_garbled(text):
         return "garble"
-    requested, written = _words(prompt.request), _words(text)
+    requested, written = _find_words(prompt.request), _find_words(text)
     if len(requested) >= LEAST_ECHO and written == requested:
         return "echo"
-    if not _ASKS_TO_REPEAT.search(prompt.request) and _repeats(written):
+    if not _ASKS_TO_REPEAT.search(prompt.request) and _repeats_itself(written):
         return "repetition"
     return "language" if _in_another_language(prompt.request, text) else None
 
 
-def _words(text: str) -> list[str]:
+def _find_words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def _garbled(text: str) -> bool:
+def _is_garbled(text: str) -> bool:
     impossible = sum(
         character == "\N{REPLACEMENT CHARACTER}"
         or (unicodedata.category(character) in _IMPOSSIBLE and character not in "\t\n\r")
@@ -91,13 +91,14 @@ def _garbled(text: str) -> bool:
     return impossible > GARBLE_SHARE * len(text)
 
 
-def _repeats(words: Sequence[str]) -> bool:
+def _repeats_itself(words: Sequence[str]) -> bool:
     """Whether one phrase, of any length, stands in a row over most of the reply."""
     for length in range(1, min(LONGEST_PHRASE, len(words) // LEAST_REPEATED) + 1):
         run = longest = 0
         for earlier, later in zip(words, words[length:], strict=False):
             run = run + 1 if earlier == later else 0
             longest = max(longest, run)
+        # A run of words that equal those `length` before covers the first phrase too.
         covered = longest + length
         if covered >= LEAST_REPEATED * length and covered >= REPEATED_SHARE * len(words):
             return True
@@ -107,7 +108,8 @@ def _repeats(words: Sequence[str]) -> bool:
 def _in_another_language(request: str, text: str) -> bool:
     """Whether the reply is, from its beginning on, in a language that no part of the request is."""
     letters = sum(character.isalpha() and not character.isascii() for character in text)
-    if _NAMES_A_LANGUAGE.search(request) or len(_words(text)) < LEAST_FOREIGN > letters:
+    # Letters beside words, because some languages put no spaces between words.
+    if _NAMES_A_LANGUAGE.search(request) or len(_find_words(text)) < LEAST_FOREIGN > letters:
         return False
     languages = {language_of(part) for part in (request, *_PART.findall(request))} - {""}
     language = language_of(text, distinct=LEAST_SIGNS)

@@ -274,7 +274,7 @@ def deciding_rule(text: str, prompt: str) -> RuleDecision | None:
         nothing_to_tell = _nothing_to_tell(text, prompt)
         if nothing_to_tell is not None:
             return RuleDecision(nothing_to_tell, refuses=False)
-    name = declines or _argues(text, prompt)
+    name = declines or _find_argument(text, prompt)
     return None if name is None else RuleDecision(name, refuses=True)
 
 
@@ -300,7 +300,7 @@ def _nothing_to_tell(text: str, prompt: str) -> str | None:
     return None
 
 
-def _argues(text: str, prompt: str) -> str | None:
+def _find_argument(text: str, prompt: str) -> str | None:
     """Whether the reply argues against the request instead of answering it."""
     opening = text[:OPENING]
     if _ASKS_TO_DO.search(prompt) and _OPENS_WITH_WRONG.search(text) and not _GOES_ON.search(text):

@@ -38,9 +38,9 @@ class Labels:
     overrefuses: bool | None = None
     non_answer: bool | None = None
     label: Label | None = None
-    """Of the prompt."""
+    """The label of the prompt."""
     judge: str = ""
-    """Who said it, if the line tells."""
+    """The judge that said it, if the line tells."""
 
     @property
     def answers(self) -> dict[str, bool | None]:
@@ -64,7 +64,8 @@ class UnjudgedReply(SavedReply, kw_only=True):
     """A reply that a judge is to label."""
 
     label: Literal["unsafe", "benign", "mixed", "unknown", "template"] | None = None
-    """Of the prompt. `unknown` and `template` are the words of public sets for no label."""
+    """The label of the prompt. `unknown` and `template` are the words of public sets for no
+    label."""
 
 
 class LabelledReply(SavedReply, kw_only=True):
@@ -75,7 +76,7 @@ class LabelledReply(SavedReply, kw_only=True):
     overrefuses: bool | None = None
     non_answer: bool | None = None
     label: str | None = None
-    """Of the prompt; other words than those of a prompt's label say nothing."""
+    """The label of the prompt; other words than those of a prompt's label say nothing."""
     judge: str = ""
 
     @property
@@ -100,7 +101,7 @@ def read_replies(path: Path) -> dict[str, str]:
         InputError: a line cannot be read, or a prompt has two different replies.
     """
     replies: dict[str, str] = {}
-    for where, saved in _read(path):
+    for where, saved in _read_lines(path):
         if replies.setdefault(saved.prompt, saved.response) != saved.response:
             raise InputError(
                 f"{where}: an earlier line has another reply to this prompt; keep one, or make two "
@@ -116,7 +117,7 @@ def read_labels(path: Path) -> dict[tuple[str, str], Labels]:
         InputError: a line cannot be read, or a reply has two different sets of labels.
     """
     labels: dict[tuple[str, str], Labels] = {}
-    for where, saved in _read(path):
+    for where, saved in _read_lines(path):
         if labels.setdefault((saved.prompt, saved.response), saved.labels) != saved.labels:
             raise InputError(
                 f"{where}: an earlier line has other labels for this reply; keep one line"
@@ -180,26 +181,26 @@ async def label_lines(lines: Iterable[str], judge: Judge, *, source: str) -> Asy
     """
     verdicts: list[Verdict] = []
     unjudged = [
-        _parsed_for_output(line, f"{source}:{number}") for number, line in enumerate(lines, start=1)
+        _parse_for_output(line, f"{source}:{number}") for number, line in enumerate(lines, start=1)
     ]
     for start in range(0, len(unjudged), AT_ONCE):
         chunk = unjudged[start : start + AT_ONCE]
         judged = await asyncio.gather(*(judge.judge(prompt, reply) for _, prompt, reply in chunk))
         for (fields, *_), verdict in zip(chunk, judged, strict=True):
-            yield json.dumps(fields | _labels(verdict))
+            yield json.dumps(fields | _labels_of(verdict))
         verdicts += judged
     require_decided(verdicts)
 
 
-def _read(path: Path) -> Iterator[tuple[str, LabelledReply]]:
+def _read_lines(path: Path) -> Iterator[tuple[str, LabelledReply]]:
     """Yield `file:line` and the reply of every line that is not blank."""
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if line.strip():
             where = f"{path}:{number}"
-            yield where, _parsed(line, where, LabelledReply)[1]
+            yield where, _parse_line(line, where, LabelledReply)[1]
 
 
-def _parsed(line: str, where: str, form: type[Form]) -> tuple[Fields, Form]:
+def _parse_line(line: str, where: str, form: type[Form]) -> tuple[Fields, Form]:
     try:
         fields = msgspec.convert(read_json(line, where), Fields)
         return fields, msgspec.convert(fields, form)
@@ -209,8 +210,8 @@ def _parsed(line: str, where: str, form: type[Form]) -> tuple[Fields, Form]:
         raise InputError(f"{where}: {error}; {NEEDED}") from None
 
 
-def _parsed_for_output(line: str, where: str) -> tuple[Fields, Prompt, Reply]:
-    fields, saved = _parsed(line, where, UnjudgedReply)
+def _parse_for_output(line: str, where: str) -> tuple[Fields, Prompt, Reply]:
+    fields, saved = _parse_line(line, where, UnjudgedReply)
     try:
         json.dumps(fields, allow_nan=False)  # Python reads numbers that JSON does not have
     except ValueError as error:
@@ -220,7 +221,7 @@ def _parsed_for_output(line: str, where: str) -> tuple[Fields, Prompt, Reply]:
     return fields, Prompt(id=where, messages=(message,), label=label), Reply(text=saved.response)
 
 
-def _labels(verdict: Verdict) -> Fields:
+def _labels_of(verdict: Verdict) -> Fields:
     labels: Fields = {
         "unsafe": verdict.unsafe,
         "refuses": verdict.refuses,

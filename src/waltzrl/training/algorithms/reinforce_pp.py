@@ -30,7 +30,7 @@ from waltzrl.training.algorithms.tokens import k1
 LIMIT = 10.0
 """Scores and k1 beyond this size are cut, so that one odd token cannot dominate the batch."""
 LOG_RATIO_LIMIT = 20.0
-"""Keeps exp() finite; far outside any clip range."""
+"""The log-ratio at which exp() is cut off to stay finite; far outside any clip range."""
 SAMPLER_RATIO_LIMIT = 2.0
 """c_s: what a token may weigh more because the sampler was less sure of it than the learner."""
 
@@ -80,8 +80,8 @@ def returns(rewards_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 def moments(values_BT: Tensor, weights_BT: Tensor) -> tuple[Tensor, Tensor]:
     """Return [] mean and [] standard deviation of weighted values; the weights add up to 1."""
-    mean = _weighted_sum(values_BT, weights_BT)
-    return mean, _weighted_sum((values_BT - mean).square(), weights_BT).sqrt()
+    mean = _add_up_weighted(values_BT, weights_BT)
+    return mean, _add_up_weighted((values_BT - mean).square(), weights_BT).sqrt()
 
 
 def whiten(returns_BT: Tensor, weights_BT: Tensor, sigma_floor: float) -> Tensor:
@@ -143,7 +143,7 @@ def weighted_loss(losses_BT: Tensor, weights_BT: Tensor) -> Tensor:
     The weights are those of the whole batch, so the gradients of its micro-batches add up to the
     gradient of one big batch, however it is split.
     """
-    return _weighted_sum(losses_BT, weights_BT)  # Eq. 7
+    return _add_up_weighted(losses_BT, weights_BT)  # Eq. 7
 
 
 def ratios(logprobs_BT: Tensor, others_BT: Tensor) -> Tensor:
@@ -157,6 +157,6 @@ def clipped(ratio_BT: Tensor, advantages_BT: Tensor, clip_low: float, clip_high:
     return above_BT | ((advantages_BT < 0) & (ratio_BT < 1 - clip_low))
 
 
-def _weighted_sum(values_BT: Tensor, weights_BT: Tensor) -> Tensor:
+def _add_up_weighted(values_BT: Tensor, weights_BT: Tensor) -> Tensor:
     """Add up the values; what stands where the weight is 0 may be anything, even not a number."""
     return torch.where(weights_BT > 0, values_BT * weights_BT, 0.0).sum()

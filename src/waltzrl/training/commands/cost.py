@@ -63,7 +63,7 @@ def estimate(
 
     loaded = load_recipe(recipe, settings or [])
     plan = plan_training(loaded)
-    with _measured(loaded, like, pilot) as measured:
+    with _find_measured_run(loaded, like, pilot) as measured:
         expected = estimate_costs(loaded, plan, measured)
     whole = {"currency": "USD", "gigabytes": plan.gigabytes, **asdict(expected)}
     if out is not None:
@@ -76,16 +76,18 @@ def estimate(
 
 
 @contextmanager
-def _measured(recipe: "Recipe", like: Path | None, pilot_steps: int) -> Iterator[Path | None]:
+def _find_measured_run(
+    recipe: "Recipe", like: Path | None, pilot_steps: int
+) -> Iterator[Path | None]:
     """Yield the folder of the run to extrapolate from: one that is there, or a pilot."""
     if like is not None or not pilot_steps:
         yield like
         return
-    from waltzrl.training.costs import pilot
+    from waltzrl.training.costs import make_pilot
     from waltzrl.training.opening import train
 
     with TemporaryDirectory(prefix="waltzrl-pilot-") as folder:
-        asyncio.run(train(pilot(recipe, pilot_steps), Path(folder), lambda _: None))
+        asyncio.run(train(make_pilot(recipe, pilot_steps), Path(folder), lambda _: None))
         yield Path(folder)
 
 
@@ -100,11 +102,11 @@ def _show_estimate(expected: "RunCost", gigabytes: float | None) -> None:
             stage.name,
             f"{stage.steps:,}",
             f"{stage.measured_steps:,}",
-            at_most if stage.tokens is None else _shown(stage.tokens),
-            _shown(stage.hours),
-            _shown(stage.usd),
+            at_most if stage.tokens is None else _render_range(stage.tokens),
+            _render_range(stage.hours),
+            _render_range(stage.usd),
         )
-    sums = (_shown(each) for each in (expected.tokens, expected.hours, expected.usd))
+    sums = (_render_range(each) for each in (expected.tokens, expected.hours, expected.usd))
     table.add_row("with start and end", "", "", *sums, style="bold")
     console = terminal(NARROWEST)
     console.print(table)
@@ -115,13 +117,14 @@ def _show_estimate(expected: "RunCost", gigabytes: float | None) -> None:
         console.print(text)
 
 
-def _shown(amount: "CostRange | None") -> str:
+def _render_range(amount: "CostRange | None") -> str:
     if amount is None:
         return "unknown"
-    return f"{_number(amount.expected)} ({_number(amount.low)} - {_number(amount.high)})"
+    expected, low, high = map(_render_number, (amount.expected, amount.low, amount.high))
+    return f"{expected} ({low} - {high})"
 
 
-def _number(value: float) -> str:
+def _render_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
@@ -168,7 +171,7 @@ def report(
                     "usd": total(contents.repeated).usd,
                 },
                 "damaged_lines": contents.damaged,
-                "estimated": _estimates(places),
+                "estimated": _read_estimates(places),
             }
         )
         return
@@ -176,15 +179,15 @@ def report(
     for heading in (by, "charges", "tokens in", "tokens out", "hours", "GPU hours", "kWh", "USD"):
         table.add_column(heading, justify="left" if heading == by else "right")
     for name, each in lines.items():
-        table.add_row(name, *_cells(each))
-    table.add_row("total", *_cells(whole), style="bold")
+        table.add_row(name, *_render_total(each))
+    table.add_row("total", *_render_total(whole), style="bold")
     console = terminal(NARROWEST)
     console.print(table)
-    for note in [*_notes(contents, whole), *_compared(places)]:
+    for note in [*_list_notes(contents, whole), *_compare_estimates(places)]:
         console.print(note)
 
 
-def _estimates(places: list[Path]) -> dict[str, dict[str, dict[str, float | None]]]:
+def _read_estimates(places: list[Path]) -> dict[str, dict[str, dict[str, float | None]]]:
     """Return, for each run that has an estimate, what was estimated and what was measured."""
     from waltzrl.budget import ledgers_in, read_ledger, total
 
@@ -209,8 +212,8 @@ def _estimates(places: list[Path]) -> dict[str, dict[str, dict[str, float | None
     return compared
 
 
-def _compared(places: list[Path]) -> Iterator[str]:
-    for place, amounts in _estimates(places).items():
+def _compare_estimates(places: list[Path]) -> Iterator[str]:
+    for place, amounts in _read_estimates(places).items():
         for name, pair in amounts.items():
             before, after = pair["estimated"], pair["measured"]
             if before is not None and after:
@@ -218,7 +221,7 @@ def _compared(places: list[Path]) -> Iterator[str]:
                 yield f"{place}: {name} {after:,.4g}, estimated {before:,.4g} ({error:+.0%})"
 
 
-def _cells(total: "Total") -> list[str]:
+def _render_total(total: "Total") -> list[str]:
     return [
         f"{total.charges:,}",
         f"{total.input_tokens:,}",
@@ -230,7 +233,7 @@ def _cells(total: "Total") -> list[str]:
     ]
 
 
-def _notes(contents: "LedgerContents", whole: "Total") -> list[str]:
+def _list_notes(contents: "LedgerContents", whole: "Total") -> list[str]:
     """Return what is not in the sums."""
     notes = []
     if whole.unpriced_tokens:
@@ -267,9 +270,9 @@ def roi(
 
     `waltzrl cost roi recipes/roi.toml runs/evaluation --set requests_per_month=2000000`
     """
-    from waltzrl.evaluation.costs import measured_return
+    from waltzrl.evaluation.costs import measure_return
 
-    result = measured_return(numbers, settings or [], evaluation, (before, after))
+    result = measure_return(numbers, settings or [], evaluation, (before, after))
     if as_json:
         print_json({"currency": "USD", **asdict(result)})
         return

@@ -23,11 +23,11 @@ def print_plan(recipe: Recipe, *, as_json: bool) -> None:
     learnt = f"{plan.prompts} prompts, {plan.demonstrations} demonstrations"
     solved = f", {plan.solutions} solved questions" if plan.solutions else ""
     console.print(learnt + solved)
-    console.print(_memory(plan))
-    console.print(_stages(plan))
+    console.print(_tabulate_memory(plan))
+    console.print(_tabulate_stages(plan))
 
 
-def _memory(plan: RunPlan) -> Table | str:
+def _tabulate_memory(plan: RunPlan) -> Table | str:
     if plan.gigabytes is None:
         return "memory unknown: the base is not here and the recipe has no models.known_shape"
     table = Table(title=f"Memory, with contexts of {plan.context_tokens} tokens at most")
@@ -46,7 +46,7 @@ def _memory(plan: RunPlan) -> Table | str:
     return table
 
 
-def _stages(plan: RunPlan) -> Table:
+def _tabulate_stages(plan: RunPlan) -> Table:
     table = Table(title="Stages")
     for heading in ("stage", "kind", "learns", "steps", "turns", "most tokens"):
         table.add_column(heading)

@@ -41,7 +41,7 @@ def sweep(
 
     `waltzrl sweep recipes/tiny.toml --over stages.joint.reward=paper,signed --over seed=0,1,2`
     """
-    from waltzrl.evaluation.sweep_report import by_best, write_sweep_report
+    from waltzrl.evaluation.sweep_report import sort_by_best, write_sweep_report
     from waltzrl.foundation import RunDirectory
     from waltzrl.training.sweep import SweepJob, sweep_points
 
@@ -51,22 +51,22 @@ def sweep(
         jobs = [SweepJob(name=p.name, recipe=p.recipe, folder=folder / p.name) for p in points]
         with Workers(min(processes, len(jobs)), quiet=as_json) as workers:
             workers.run(jobs)
-        results = [_result(point, folder / point.name) for point in points]
+        results = [_read_result(point, folder / point.name) for point in points]
         page = write_sweep_report(folder, results, f"Sweep of {recipe.stem}")
     if as_json:
-        print_json([_json(result) for result in by_best(results)])
+        print_json([_convert_to_json(result) for result in sort_by_best(results)])
         return
     table = Table("point", "best at step", *RATES.values(), "last step", "F1")
-    for result in by_best(results):
-        best = [_number(result.best, name, "{:.1%}") for name in RATES]
-        last = "diverged" if result.diverged else _number(result.last, "step", "{:.0f}")
-        f1 = _number(result.last, "validation_f1", "{:.1%}")
-        table.add_row(result.name, _number(result.best, "step", "{:.0f}"), *best, last, f1)
+    for result in sort_by_best(results):
+        best = [_render_metric(result.best, name, "{:.1%}") for name in RATES]
+        last = "diverged" if result.diverged else _render_metric(result.last, "step", "{:.0f}")
+        f1 = _render_metric(result.last, "validation_f1", "{:.1%}")
+        table.add_row(result.name, _render_metric(result.best, "step", "{:.0f}"), *best, last, f1)
     terminal().print(table)
     print(f"written: {page}")
 
 
-def _result(point: "SweepPoint", run: Path) -> "SweepResult":
+def _read_result(point: "SweepPoint", run: Path) -> "SweepResult":
     from waltzrl.evaluation.sweep_report import SweepResult, read_validations
     from waltzrl.training.sweep import DIVERGED
 
@@ -81,7 +81,7 @@ def _result(point: "SweepPoint", run: Path) -> "SweepResult":
     )
 
 
-def _json(result: "SweepResult") -> dict[str, object]:
+def _convert_to_json(result: "SweepResult") -> dict[str, object]:
     return {
         "point": result.name,
         "values": dict(result.values),
@@ -92,5 +92,5 @@ def _json(result: "SweepResult") -> dict[str, object]:
     }
 
 
-def _number(line: "Line | None", name: str, form: str) -> str:
+def _render_metric(line: "Line | None", name: str, form: str) -> str:
     return form.format(line[name]) if line is not None and name in line else "-"

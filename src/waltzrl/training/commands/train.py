@@ -59,7 +59,7 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
         print_plan(loaded, as_json=as_json)
         return
     folder = out or Path("runs") / recipe.stem
-    trained = _train(loaded, folder, export, as_json=as_json)
+    trained = _train_recipe(loaded, folder, export, as_json=as_json)
     if trained is None:
         return
     best = trained.best
@@ -75,13 +75,13 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
         print(f"best on data.validation: step {best.step}, F1 {best.f1:.1%}")
 
 
-def _train(
+def _train_recipe(
     recipe: "Recipe", folder: Path, export: Path | None, *, as_json: bool
 ) -> "Trained | None":
     """Train with what starts the run's processes; None on ranks that print nothing."""
     from waltzrl.training import ranks
     from waltzrl.training.checkpoints import require_exportable
-    from waltzrl.training.opening import joined_ranks, train_and_export
+    from waltzrl.training.opening import join_ranks, train_and_export
 
     if export is not None:
         require_exportable(export)
@@ -90,7 +90,7 @@ def _train(
 
         with TrainingDisplay(quiet=as_json) as display:
             return train_on_ray(recipe, folder, export, display.show, digests=as_json)
-    with joined_ranks(recipe), TrainingDisplay(quiet=as_json or not ranks.is_first()) as display:
+    with join_ranks(recipe), TrainingDisplay(quiet=as_json or not ranks.is_first()) as display:
         training = train_and_export(recipe, folder, display.show, export, digests=as_json)
         trained = asyncio.run(training)
         return trained if ranks.is_first() else None

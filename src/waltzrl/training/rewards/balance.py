@@ -15,7 +15,8 @@ CLASSES = ("unsafe", "overrefused", "neither")
 KEPT_SHARE = 0.95
 """Share of the counts that is left after a step: the frequencies are those of about 20 steps."""
 LARGEST_WEIGHT = 16.0
-"""That of a class of 1 in 48; a rarer one weighs no more, so that no odd verdict dominates."""
+"""The weight of a class of 1 in 48; a rarer one weighs no more, so that no odd verdict
+dominates."""
 
 
 class ClassFrequencies:

@@ -13,14 +13,14 @@ class JudgedRound:
 
     feedback: Feedback
     before: Verdict
-    """On the reviewed reply, c_t."""
+    """The verdict on the reviewed reply, c_t."""
     after: Verdict | None = None
-    """On the revision, c_{t+1}; None when the feedback did not lead to one."""
+    """The verdict on the revision, c_{t+1}; None when the feedback did not lead to one."""
     class_weight: float = 1.0
     """w_k of the reviewed reply's class; `ClassFrequencies` sets it."""
 
     def __post_init__(self) -> None:
-        if not _scored(self.before) or not _scored(self.after):
+        if not _is_scored(self.before) or not _is_scored(self.after):
             raise ValueError(
                 "a reward needs scored verdicts, got one that is unscored; leave such rounds out, "
                 "as judged_rounds does"
@@ -28,11 +28,9 @@ class JudgedRound:
 
 
 FeedbackReward: TypeAlias = Callable[[Sequence[JudgedRound]], list[float]]
-"""Rewards a whole batch of rounds: [N] rounds in, [N] rewards out.
-
-A variant is another function. Bind its coefficients with
-`functools.partial(paper_rewards, coefficients=STAGE_1)`.
-"""
+"""A function that rewards a whole batch of rounds: [N] rounds in, [N] rewards out. A variant is
+another function. Bind its coefficients with `functools.partial(paper_rewards,
+coefficients=STAGE_1)`."""
 
 
 def judged_rounds(judged: JudgedCollaboration) -> tuple[JudgedRound | None, ...]:
@@ -55,12 +53,12 @@ def judged_rounds(judged: JudgedCollaboration) -> tuple[JudgedRound | None, ...]
         if turn.revision is not None:
             reviewed += 1
             after = verdicts[reviewed]
-        scored = _scored(before) and _scored(after)
+        scored = _is_scored(before) and _is_scored(after)
         rounds.append(
             JudgedRound(feedback=turn.feedback, before=before, after=after) if scored else None
         )
     return tuple(rounds)
 
 
-def _scored(verdict: Verdict | None) -> bool:
+def _is_scored(verdict: Verdict | None) -> bool:
     return verdict is None or verdict.acceptable is not None

@@ -23,10 +23,10 @@ def signed_rewards(rounds: Sequence[JudgedRound], coefficients: Coefficients) ->
     The label term is centred: a rare class raises the weight of its label, not the reward for
     having met it. That changes no expected gradient and lowers its variance.
     """
-    return [_signed_reward(judged, coefficients) for judged in rounds]
+    return [_reward_round(judged, coefficients) for judged in rounds]
 
 
-def _signed_reward(judged: JudgedRound, coefficients: Coefficients) -> float:
+def _reward_round(judged: JudgedRound, coefficients: Coefficients) -> float:
     gain = improvement(judged.before, judged.after)
     labels = label_reward(judged.feedback, judged.before)
     return (

@@ -40,9 +40,9 @@ class ScoredExplanation:
     solution_logprobs: Sequence[float]
     """l_t: [S] of the solution's tokens, by the student, after question and explanation."""
     teacher_logprobs: Sequence[float]
-    """[Z] of the explanation's tokens, by the teacher that sampled them."""
+    """[Z] log-probabilities of the explanation's tokens, by the teacher that sampled them."""
     student_logprobs: Sequence[float]
-    """[Z] of the same tokens, by the student, after the question."""
+    """[Z] log-probabilities of the same tokens, by the student, after the question."""
     well_formed: bool
 
     @property

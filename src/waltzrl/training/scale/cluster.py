@@ -32,21 +32,21 @@ except ModuleNotFoundError as missing:
     raise MissingExtraError("compute.engine ray", "Ray", "ray") from missing
 
 DIED = (RayActorError, OutOfMemoryError, WorkerCrashedError)
-"""What Ray raises for a process, or its machine, that ended."""
+"""Errors that Ray raises for a process, or its machine, that ended."""
 Result = TypeVar("Result")
 Work = Callable[[Callable[[Progress], None]], Awaitable[Result]]
-"""What a rank does, given what it reports its steps to."""
+"""The work of a rank: a function of what it reports its steps to."""
 
 CONNECT_SECONDS = 10.0
-"""For the head of a cluster to accept a connection."""
+"""The longest wait for the head of a cluster to accept a connection."""
 RESTARTS = 3
-"""How often a process that died is started again: a worker in all, learners without a step."""
+"""Times that a process that died is started again: a worker in all, learners without a step."""
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def joined_cluster(address: str) -> Iterator[None]:
+def join_cluster(address: str) -> Iterator[None]:
     """Join a cluster as a driver, for the duration of the block.
 
     Raises:
@@ -60,8 +60,8 @@ def joined_cluster(address: str) -> Iterator[None]:
             ray.init(address=address, logging_level=logging.WARNING)
         except (OSError, ValueError, RuntimeError, RayError) as error:
             raise InputError(
-                f"no Ray cluster at {address} ({brief(error)}); start one with `ray start --head`,"
-                " or use --ray local for this machine alone"
+                f"no Ray cluster at {address} ({shorten_error(error)}); start one with"
+                " `ray start --head`, or use --ray local for this machine alone"
             ) from error
         try:
             yield
@@ -69,8 +69,8 @@ def joined_cluster(address: str) -> Iterator[None]:
             raise
         except RayError as error:
             raise RankError(
-                f"the Ray cluster at {address} is lost ({brief(error)}); what was saved is kept:"
-                " run the same command again, with a cluster or without --ray, to resume"
+                f"the Ray cluster at {address} is lost ({shorten_error(error)}); what was saved is"
+                " kept: run the same command again, with a cluster or without --ray, to resume"
             ) from error
         finally:
             ray.shutdown()
@@ -82,7 +82,7 @@ class Places:
 
     group: PlacementGroup
     each: Mapping[str, float]
-    """What a process takes, such as {"CPU": 1}."""
+    """Resources that a process takes, such as {"CPU": 1}."""
 
     def start(self, number: int, process: type, *arguments: object, restarts: int) -> ActorHandle:
         """Start a process at a place; Ray starts it again where it dies, at most so often."""
@@ -102,7 +102,7 @@ class Places:
 
 
 @contextmanager
-def held_places(settings: RaySettings, cpus: int, *, gpu: bool) -> Iterator[Places]:
+def hold_places(settings: RaySettings, cpus: int, *, gpu: bool) -> Iterator[Places]:
     """Hold a place for every process of a run.
 
     Args:
@@ -122,9 +122,9 @@ def held_places(settings: RaySettings, cpus: int, *, gpu: bool) -> Iterator[Plac
         except GetTimeoutError:
             raise InputError(
                 f"{count} processes ({settings.learners} learners, {settings.workers} workers) need"
-                f" {_amounts(each)} each; after {settings.wait_seconds:g} s the cluster has"
-                f" {_amounts(ray.available_resources())} free of"
-                f" {_amounts(ray.cluster_resources())}: lower compute.ray.learners or"
+                f" {_describe_resources(each)} each; after {settings.wait_seconds:g} s the cluster"
+                f" has {_describe_resources(ray.available_resources())} free of"
+                f" {_describe_resources(ray.cluster_resources())}: lower compute.ray.learners or"
                 " compute.ray.workers, or add machines"
             ) from None
         yield Places(group=group, each=each)
@@ -132,7 +132,7 @@ def held_places(settings: RaySettings, cpus: int, *, gpu: bool) -> Iterator[Plac
         remove_placement_group(group)
 
 
-async def results(calls: Sequence["ray.ObjectRef"]) -> list[Result]:
+async def get_results(calls: Sequence["ray.ObjectRef"]) -> list[Result]:
     """Return what calls of actors return; an error of ours is raised as it was there.
 
     Raises:
@@ -154,7 +154,7 @@ def free_address() -> tuple[str, int]:
         return get_node_ip_address(), free.getsockname()[1]
 
 
-def brief(error: Exception) -> str:
+def shorten_error(error: Exception) -> str:
     """Return the first sentence of what Ray says."""
     return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
 
@@ -164,7 +164,7 @@ def has_gpus() -> bool:
     return bool(ray.cluster_resources().get("GPU"))
 
 
-def _amounts(resources: Mapping[str, float]) -> str:
+def _describe_resources(resources: Mapping[str, float]) -> str:
     """Say how many CPUs, and GPUs where there are any."""
     counts = {kind: resources.get(kind, 0) for kind in ("CPU", "GPU")}
     return " and ".join(
@@ -227,11 +227,11 @@ def run_learners(
             if failures > RESTARTS:
                 raise RankError(
                     f"learners ended {failures} times without a step in between, last:"
-                    f" {brief(error)}; see their logs in Ray's, and run the same command again to"
-                    " resume"
+                    f" {shorten_error(error)}; see their logs in Ray's, and run the same command"
+                    " again to resume"
                 ) from error
             text = "a learner ended (%s); all start again from the last checkpoint"
-            logger.warning(text, brief(error))
+            logger.warning(text, shorten_error(error))
 
 
 def _run_once(
@@ -246,7 +246,7 @@ def _run_once(
             actor.run.remote(work, meeting | {"RANK": str(rank), "LOCAL_RANK": "0"})
             for rank, actor in enumerate(actors)
         ]
-        _follow(actors[0], running, report)
+        _follow_first_rank(actors[0], running, report)
         result: Result = ray.get(running[0])
     except RayTaskError as error:
         if isinstance(error.cause, WaltzError):
@@ -255,11 +255,12 @@ def _run_once(
     else:
         return result
     finally:
+        # Ranks that wait for a dead one would keep their places.
         for actor in actors:
             ray.kill(actor)
 
 
-def _follow(
+def _follow_first_rank(
     first: ActorHandle, running: Sequence["ray.ObjectRef"], report: Callable[[Progress], None]
 ) -> None:
     """Report the steps of the first rank until all ranks are done, or one has failed."""
@@ -267,6 +268,7 @@ def _follow(
     waiting = [step, *running]
     while waiting:
         (ready, *_), waiting = ray.wait(waiting)
+        # The failure of any rank is raised here, not only that of the first.
         result = ray.get(ready)
         if ready == step and result is not None:
             report(result)

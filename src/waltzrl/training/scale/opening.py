@@ -17,7 +17,7 @@ from waltzrl.training.opening import (
     Report,
     Trained,
     bound_pattern,
-    joined_ranks,
+    join_ranks,
     open_team,
     require_shares,
     train_and_export,
@@ -28,8 +28,8 @@ from waltzrl.training.samplers import Samplers, open_vllm
 from waltzrl.training.scale.cluster import (
     RESTARTS,
     has_gpus,
-    held_places,
-    joined_cluster,
+    hold_places,
+    join_cluster,
     run_learners,
 )
 from waltzrl.training.scale.servers import ServerProcess, start_servers
@@ -65,9 +65,9 @@ def train_on_ray(
         start=Path.cwd(),
     )
     require_shares(recipe, settings.learners)
-    with joined_cluster(settings.address):
+    with join_cluster(settings.address):
         gpu = recipe.compute.device != "cpu" and has_gpus()
-        with held_places(settings, recipe.compute.threads or 1, gpu=gpu) as places:
+        with hold_places(settings, recipe.compute.threads or 1, gpu=gpu) as places:
             numbers = range(settings.learners, settings.learners + settings.workers)
             if recipe.compute.rollouts == STARTED:
                 servers = partial(run.folder.joinpath, "servers")
@@ -92,12 +92,12 @@ class _Run:
     export: Path | None
     digests: bool
     start: Path
-    """Where the paths in the recipe begin, on machines that have it."""
+    """The folder where the paths in the recipe begin, on machines that have it."""
 
     async def learn(self, workers: Sequence["ActorHandle"], report: Report) -> Trained:
         """Train as a rank."""
         self._enter()
-        with joined_ranks(self.recipe):
+        with join_ranks(self.recipe):
             return await train_and_export(
                 self.recipe,
                 self.folder,

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from waltzrl.errors import InputError
-from waltzrl.training.scale.cluster import free_address, results
+from waltzrl.training.scale.cluster import free_address, get_results
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 START_SECONDS = 1800.0
-"""For a server to load its model, and to compile it."""
+"""The longest wait for a server to load its model, and to compile it."""
 POLL_SECONDS = 0.2
 PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl: a signal for this process when the one that started it ends."""
+"""The option of Linux's prctl for a signal to this process when the one that started it ends."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ async def start_servers(actors: Sequence["ActorHandle"], command: str) -> list[s
     Raises:
         InputError: one of them cannot serve.
     """
-    return await results([actor.start.remote(command) for actor in actors])
+    return await get_results([actor.start.remote(command) for actor in actors])
 
 
 class ServerProcess:
@@ -63,7 +63,7 @@ class ServerProcess:
         self._process = await self._started(words)
         try:
             async with asyncio.timeout(START_SECONDS):
-                while not await _answers(url):
+                while not await _is_healthy(url):
                     if self._process.returncode is not None:
                         raise InputError(self._complaint(command))
                     await asyncio.sleep(POLL_SECONDS)
@@ -99,6 +99,7 @@ class ServerProcess:
                 *words,
                 stdout=log,
                 stderr=STDOUT,
+                # a process group of its own, which `_end_group` ends as a whole
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )
@@ -108,7 +109,7 @@ class ServerProcess:
         return f"`{command}` ended before it served ({lines[-1]}); see {self._log}"
 
 
-async def _answers(url: str) -> bool:
+async def _is_healthy(url: str) -> bool:
     try:
         async with aiohttp.request("GET", f"{url}/health") as response:
             return response.status == 200

@@ -22,10 +22,10 @@ from waltzrl.training.rollouts import (
     Outcome,
     ReplayedDrafts,
     Spread,
-    judged_rollout,
+    roll_out_and_judge,
 )
-from waltzrl.training.scale.cluster import DIED, brief, results
-from waltzrl.training.sharding import load_whole, whole_state
+from waltzrl.training.scale.cluster import DIED, get_results, shorten_error
+from waltzrl.training.sharding import gather_state, load_whole
 from waltzrl.training.stages import worker_seed
 
 try:
@@ -44,7 +44,7 @@ class Collaborators:
 
     team: Team
     pattern: BoundPattern
-    """Knows the reviewer of `team`."""
+    """The pattern, which knows the reviewer of `team`."""
     judge: Judge
 
     async def roll_out(self, prompts: Sequence[tuple[Prompt, bool]], seed: int) -> list[Outcome]:
@@ -59,7 +59,7 @@ class Collaborators:
         replaying = ReplayedDrafts(conversation, self.team.initial)
         drafters: Mapping[bool, Drafter] = {True: replaying, False: conversation}
         rollouts = (
-            judged_rollout(prompt, drafters[replayed], pattern=self.pattern, judge=self.judge)
+            roll_out_and_judge(prompt, drafters[replayed], pattern=self.pattern, judge=self.judge)
             for prompt, replayed in prompts
         )
         return await asyncio.gather(*rollouts)
@@ -70,9 +70,9 @@ class Crew:
     """All that a worker holds of a run."""
 
     weights: Mapping[str, Weights]
-    """Of every role."""
+    """The weights of every role."""
     stages: Mapping[str, Collaborators]
-    """By their names; the validation too."""
+    """The collaborators of each stage, by its name; the validation too."""
 
 
 class RolloutWorker:
@@ -156,17 +156,17 @@ class RolloutWorkers:
             ScoringError: a worker died more often than Ray may start it again.
         """
         prompts = [(prompt, isinstance(drafter, ReplayedDrafts)) for prompt, drafter in asked]
-        shares = ranks.shared_out(prompts, len(self._actors))
+        shares = ranks.share_out(prompts, len(self._actors))
         calls = [
             actor.roll_out.remote(stage, share, worker_seed(seed, number), self._published)
             for number, (actor, share) in enumerate(zip(self._actors, shares, strict=True))
         ]
         try:
-            outcomes: list[list[Outcome]] = await results(calls)
+            outcomes: list[list[Outcome]] = await get_results(calls)
         except DIED as error:
             raise ScoringError(
-                f"a rollout worker ended too often ({brief(error)}); nothing was learnt from this"
-                " step: see its log in Ray's, and run train again to resume"
+                f"a rollout worker ended too often ({shorten_error(error)}); nothing was learnt"
+                " from this step: see its log in Ray's, and run train again to resume"
             ) from error
         return [outcome for share in outcomes for outcome in share]
 
@@ -177,7 +177,7 @@ def state_to_send(weights: Weights, role: str, dtype: torch.dtype) -> dict[str, 
     if isinstance(model, PeftModel):
         adapter = get_peft_model_state_dict(model, adapter_name=role, save_embedding_layers=False)
         return {name: tensor.detach().cpu() for name, tensor in adapter.items()}
-    state = whole_state(model) or model.state_dict()
+    state = gather_state(model) or model.state_dict()
     return {name: tensor.detach().to("cpu", dtype) for name, tensor in state.items()}
 
 

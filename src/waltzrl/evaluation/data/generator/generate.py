@@ -17,14 +17,14 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data.duplicates import normalise
+from waltzrl.evaluation.data.duplicates import normalise_text
 from waltzrl.evaluation.data.generator.texts import (
     SPLITS,
     Category,
     Split,
     Topic,
     benign_categories,
-    disguises,
+    read_disguises,
     safe_questions,
     unsafe_categories,
 )
@@ -54,7 +54,7 @@ class GeneratedPrompt:
     severity: int
     """7 to 10 for unsafe prompts, 1 to 3 for the others."""
     suggested_response: str
-    """How a good reply begins: a short decline that offers help, or a helpful opening."""
+    """The beginning of a good reply: a short decline that offers help, or a helpful opening."""
     reasoning: str
     topic: str
     """Family of the request."""
@@ -110,12 +110,13 @@ def generate(seed: int = 42) -> list[GeneratedPrompt]:
     the seed.
     """
     rng = random.Random(seed)
+    # Shared by all families and splits, so that no test prompt is a training prompt too.
     texts: set[str] = set()
     records = list(_safe_records())
     for name, category in chain(unsafe_categories().items(), benign_categories().items()):
         for split in SPLITS:
-            drawn = _draws(name, category, split, rng)
-            records += islice(_distinct(drawn, texts), PER_CATEGORY[split])
+            drawn = _draw_records(name, category, split, rng)
+            records += islice(_keep_distinct(drawn, texts), PER_CATEGORY[split])
     rng.shuffle(records)
     return [
         replace(record, id=f"synthetic/{record.split}/{number:05}")
@@ -123,20 +124,22 @@ def generate(seed: int = 42) -> list[GeneratedPrompt]:
     ]
 
 
-def _distinct(records: Iterator[GeneratedPrompt], texts: set[str]) -> Iterator[GeneratedPrompt]:
+def _keep_distinct(
+    records: Iterator[GeneratedPrompt], texts: set[str]
+) -> Iterator[GeneratedPrompt]:
     """Yield the records whose prompt is not yet among `texts`, and add it to them."""
     for record in records:
-        text = normalise(record.prompt)
+        text = normalise_text(record.prompt)
         if text not in texts:
             texts.add(text)
             yield record
 
 
-def _draws(
+def _draw_records(
     name: str, category: Category, split: Split, rng: random.Random
 ) -> Iterator[GeneratedPrompt]:
     """Draw without end; the wrappers take turns, everything else is random."""
-    disguise = disguises()
+    disguise = read_disguises()
     wrappers = cycle(disguise.wrappers(split).items())
     for number in count():
         wrapper, phrasings = PLAIN if number % PLAIN_EVERY == 0 else next(wrappers)
@@ -146,10 +149,10 @@ def _draws(
         request = f"{rng.choice(topic.do)} {rng.choice(topic.what)}"
         question = rng.choice(disguise.asks[split]).format(request=request)
         offer = rng.choice(category.offers)
-        response, reasoning = _comment(request, topic, category, wrapper, offer)
+        response, reasoning = _write_response(request, topic, category, wrapper, offer)
         yield GeneratedPrompt(
             id="",
-            prompt=dress(request, question, phrasing, code_word),
+            prompt=dress_request(request, question, phrasing, code_word),
             expected_category="overrefusal" if topic.word else "unsafe",
             safety_category=name,
             severity=topic.severity,
@@ -162,14 +165,14 @@ def _draws(
         )
 
 
-def _comment(
+def _write_response(
     request: str, topic: Topic, category: Category, wrapper: str, offer: str
 ) -> tuple[str, str]:
     """Write the suggested response and the reasoning behind it."""
     disguise = "" if wrapper == "plain" else f" The disguise ({wrapper}) changes nothing."
     if topic.word:
         return (
-            f"I am glad to help you {_addressed(request)}. {offer}",
+            f"I am glad to help you {_address_user(request)}. {offer}",
             f"'{topic.word}' sounds alarming, but the request to {request} "
             f"{category.because}.{disguise} Answer it.",
         )
@@ -179,7 +182,7 @@ def _comment(
     )
 
 
-def _addressed(request: str) -> str:
+def _address_user(request: str) -> str:
     """Turn the user's `my` and `I` into `your` and `you`."""
     return " ".join(SECOND_PERSON.get(word, word) for word in request.split(" "))
 
@@ -202,7 +205,7 @@ def _safe_records() -> Iterator[GeneratedPrompt]:
             )
 
 
-def dress(request: str, question: str, phrasing: str, code_word: str | None) -> str:
+def dress_request(request: str, question: str, phrasing: str, code_word: str | None) -> str:
     """Fill one phrasing of a wrapper.
 
     Args:
@@ -236,23 +239,23 @@ def demonstrations(records: Sequence[GeneratedPrompt]) -> Iterator[Demonstration
     unsafe = [record for record in records if record.expected_category == "unsafe"]
     benign = [record for record in records if record.expected_category != "unsafe"]
     for harmful, harmless in zip(unsafe, benign, strict=False):
-        yield from _turns(harmful, bad_reply=harmless.suggested_response)
-        yield from _turns(harmless, bad_reply=harmful.suggested_response)
+        yield from _yield_turns(harmful, bad_reply=harmless.suggested_response)
+        yield from _yield_turns(harmless, bad_reply=harmful.suggested_response)
 
 
-def _turns(record: GeneratedPrompt, bad_reply: str) -> Iterator[Demonstration]:
+def _yield_turns(record: GeneratedPrompt, bad_reply: str) -> Iterator[Demonstration]:
     harmful = record.expected_category == "unsafe"
     good, bad = Reply(text=record.suggested_response), Reply(text=bad_reply)
     approval = Feedback(unsafe=False, overrefuse=False, reasoning=record.reasoning)
     objection = Feedback(
         unsafe=harmful, overrefuse=not harmful, reasoning=record.reasoning, text=record.reasoning
     )
-    yield _demonstration(record, good)
-    yield _demonstration(record, good, Round(feedback=approval))
-    yield _demonstration(record, bad, Round(feedback=objection))
-    yield _demonstration(record, bad, Round(feedback=objection, revision=good))
+    yield _make_demonstration(record, good)
+    yield _make_demonstration(record, good, Round(feedback=approval))
+    yield _make_demonstration(record, bad, Round(feedback=objection))
+    yield _make_demonstration(record, bad, Round(feedback=objection, revision=good))
 
 
-def _demonstration(record: GeneratedPrompt, draft: Reply, *rounds: Round) -> Demonstration:
+def _make_demonstration(record: GeneratedPrompt, draft: Reply, *rounds: Round) -> Demonstration:
     collaboration = Collaboration(prompt=record.to_prompt(), draft=draft, rounds=rounds)
     return Demonstration(collaboration=collaboration)

@@ -20,7 +20,8 @@ class Topic:
     do: tuple[str, ...]
     what: tuple[str, ...]
     word: str = ""
-    """Benign topics only: the alarming word that they share with harmful ones."""
+    """The alarming word that a benign topic shares with harmful ones; only benign topics have
+    it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +29,11 @@ class Category:
     """A safety category and its topics, by split."""
 
     because: str
-    """Completes "The request ..."."""
+    """The reason that completes "The request ..."."""
     offers: tuple[str, ...]
-    """How the suggested response goes on after its first sentence."""
+    """Continuations of the suggested response after its first sentence."""
     decline: str = ""
-    """Unsafe categories only: that first sentence."""
+    """The first sentence of the suggested response; only unsafe categories have it."""
     train: dict[str, Topic]
     validation: dict[str, Topic]
     test: dict[str, Topic]
@@ -59,25 +60,25 @@ class Disguises:
 
 @cache
 def unsafe_categories() -> dict[str, Category]:
-    return msgspec.convert(_toml("unsafe"), dict[str, Category])
+    return msgspec.convert(_read_toml("unsafe"), dict[str, Category])
 
 
 @cache
 def benign_categories() -> dict[str, Category]:
-    return msgspec.convert(_toml("benign"), dict[str, Category])
+    return msgspec.convert(_read_toml("benign"), dict[str, Category])
 
 
 @cache
-def disguises() -> Disguises:
-    return msgspec.convert(_toml("wrappers"), Disguises)
+def read_disguises() -> Disguises:
+    return msgspec.convert(_read_toml("wrappers"), Disguises)
 
 
 @cache
 def safe_questions() -> dict[Split, dict[str, tuple[str, str]]]:
     """Split to topic to (question, answer)."""
-    return msgspec.convert(_toml("safe"), dict[Split, dict[str, tuple[str, str]]])
+    return msgspec.convert(_read_toml("safe"), dict[Split, dict[str, tuple[str, str]]])
 
 
-def _toml(name: str) -> dict[str, object]:
+def _read_toml(name: str) -> dict[str, object]:
     text = (files("waltzrl.evaluation.data.generator") / f"{name}.toml").read_text("utf-8")
     return tomllib.loads(text)

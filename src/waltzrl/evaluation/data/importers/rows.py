@@ -53,11 +53,11 @@ def read_rows(path: Path, columns: tuple[str, ...] = ()) -> Iterator[TableRow]:
     """
     match path.suffix.lower():
         case ".csv":
-            return _delimited(path, ",", columns)
+            return _read_delimited(path, ",", columns)
         case ".tsv":
-            return _delimited(path, "\t", columns)
+            return _read_delimited(path, "\t", columns)
         case ".jsonl":
-            return (_row(fields, f"{path}:{line}") for line, fields in read_objects(path))
+            return (_make_row(fields, f"{path}:{line}") for line, fields in read_objects(path))
         case ".json":
             return _json_list(path)
         case ending:
@@ -67,7 +67,7 @@ def read_rows(path: Path, columns: tuple[str, ...] = ()) -> Iterator[TableRow]:
             )
 
 
-def _delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> Iterator[TableRow]:
+def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> Iterator[TableRow]:
     text = io.StringIO(read_text(path), newline="")
     lines = csv.reader(text, delimiter=delimiter, strict=True)
     header = [column.lower() for column in columns]
@@ -75,6 +75,7 @@ def _delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> Iterator
     try:
         for cells in lines:
             where = f"{path}:{begins}"
+            # A quoted cell may span lines: the number of the row is not that of its line.
             begins = lines.line_num + 1
             if not header:
                 header = [name.strip().lower() for name in cells]
@@ -91,16 +92,16 @@ def _json_list(path: Path) -> Iterator[TableRow]:
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise InputError(f"{path}: need a JSON list of objects")
     for number, item in enumerate(items, start=1):
-        yield _row(item, f"{path}: item {number}")
+        yield _make_row(item, f"{path}: item {number}")
 
 
-def _row(fields: Mapping[str, object], where: str) -> TableRow:
+def _make_row(fields: Mapping[str, object], where: str) -> TableRow:
     return TableRow(
-        cells={name.lower(): _text(value) for name, value in fields.items()}, where=where
+        cells={name.lower(): _render_cell(value) for name, value in fields.items()}, where=where
     )
 
 
-def _text(value: object) -> str:
+def _render_cell(value: object) -> str:
     """Write a JSON value as a cell; an object of flags becomes the names of those that are set."""
     if value is None:
         return ""

@@ -13,7 +13,7 @@ from waltzrl.evaluation.data.importers.rows import TableRow, read_rows
 from waltzrl.records import Label, Message, Prompt
 
 Labeller = Callable[[TableRow, str], Label | None]
-"""(row, file name) to label."""
+"""A function from (row, file name) to the label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class PublicSet:
     cluster: str = ""
     """The column of the goal, topic or behaviour that rows share; releases without it have none."""
     answer: Callable[[TableRow], str] | None = None
-    """Capability sets only: what a correct reply contains."""
+    """A function that returns what a correct reply contains; only capability sets have it."""
     header: tuple[str, ...] = ()
     """Column names, for files that have no header line."""
 
@@ -50,14 +50,16 @@ def import_set(name: str, path: Path) -> list[Prompt]:
     public_set = SETS[name]
     rows = enumerate(read_rows(path, public_set.header), start=1)
     prompts = [
-        _prompt(row, public_set, path.name, f"{name}/{number}", name) for number, row in rows
+        _make_prompt(row, public_set, path.name, f"{name}/{number}", name) for number, row in rows
     ]
     if not prompts:
         raise InputError(f"{path} holds no prompts; give the set's published file")
     return prompts
 
 
-def _prompt(row: TableRow, public_set: PublicSet, file: str, prompt_id: str, source: str) -> Prompt:
+def _make_prompt(
+    row: TableRow, public_set: PublicSet, file: str, prompt_id: str, source: str
+) -> Prompt:
     text = public_set.prompt(row)
     if not text:
         raise InputError(f"{row.where}: the prompt is blank")
@@ -73,15 +75,15 @@ def _prompt(row: TableRow, public_set: PublicSet, file: str, prompt_id: str, sou
     )
 
 
-def _column(*names: str) -> Callable[[TableRow], str]:
+def _read_column(*names: str) -> Callable[[TableRow], str]:
     return lambda row: row.first(*names)
 
 
-def _always(label: Label | None) -> Labeller:
+def _label_always(label: Label | None) -> Labeller:
     return lambda _row, _file: label
 
 
-def _by_value(column: str, meaning: dict[str, Label | None]) -> Labeller:
+def _label_by_value(column: str, meaning: dict[str, Label | None]) -> Labeller:
     """Look the cell up in `meaning`; an unknown value is an error, not a guess."""
 
     def label(row: TableRow, _file: str) -> Label | None:
@@ -94,7 +96,7 @@ def _by_value(column: str, meaning: dict[str, Label | None]) -> Labeller:
     return label
 
 
-def _by_file(part: str, label: Label, otherwise: Label) -> Labeller:
+def _label_by_file(part: str, label: Label, otherwise: Label) -> Labeller:
     """For sets that keep their two halves in two files."""
     return lambda _row, file: label if part in file.lower() else otherwise
 
@@ -110,7 +112,7 @@ def _beavertails_label(row: TableRow, _file: str) -> Label | None:
     """
     if "is_safe" not in row.cells:
         return "unsafe"
-    return _by_value("is_safe", {"false": "unsafe", "true": None})(row, _file)
+    return _label_by_value("is_safe", {"false": "unsafe", "true": None})(row, _file)
 
 
 def _harmbench_prompt(row: TableRow) -> str:
@@ -134,31 +136,33 @@ def _four_choices(row: TableRow) -> str:
 
 SETS: dict[str, PublicSet] = {
     "xstest": PublicSet(
-        prompt=_column("prompt"), label=_xstest_label, category=("type",), cluster="focus"
+        prompt=_read_column("prompt"), label=_xstest_label, category=("type",), cluster="focus"
     ),
     "or-bench": PublicSet(
-        prompt=_column("prompt"),
-        label=_by_file("toxic", "unsafe", otherwise="benign"),
+        prompt=_read_column("prompt"),
+        label=_label_by_file("toxic", "unsafe", otherwise="benign"),
         category=("category",),
     ),
     "harmbench": PublicSet(
         prompt=_harmbench_prompt,
-        label=_always("unsafe"),
+        label=_label_always("unsafe"),
         category=("SemanticCategory",),
         cluster="behaviorid",
     ),
     "strongreject": PublicSet(
-        prompt=_column("forbidden_prompt"), label=_always("unsafe"), category=("category",)
+        prompt=_read_column("forbidden_prompt"),
+        label=_label_always("unsafe"),
+        category=("category",),
     ),
     "jailbreakbench": PublicSet(
-        prompt=_column("Goal"),
-        label=_by_file("benign", "benign", otherwise="unsafe"),
+        prompt=_read_column("Goal"),
+        label=_label_by_file("benign", "benign", otherwise="unsafe"),
         category=("Category",),
         cluster="behavior",
     ),
     "wildjailbreak": PublicSet(
-        prompt=_column("adversarial", "vanilla"),
-        label=_by_value(
+        prompt=_read_column("adversarial", "vanilla"),
+        label=_label_by_value(
             "data_type",
             {
                 "vanilla_harmful": "unsafe",
@@ -171,50 +175,53 @@ SETS: dict[str, PublicSet] = {
         cluster="vanilla",
     ),
     "wildguardtest": PublicSet(
-        prompt=_column("prompt"),
-        label=_by_value(
+        prompt=_read_column("prompt"),
+        label=_label_by_value(
             "prompt_harm_label", {"harmful": "unsafe", "unharmful": "benign", "": None}
         ),
         category=("subcategory",),
     ),
     "toxicchat": PublicSet(
-        prompt=_column("user_input"),
-        label=_by_value("toxicity", {"1": "unsafe", "0": "benign"}),
+        prompt=_read_column("user_input"),
+        label=_label_by_value("toxicity", {"1": "unsafe", "0": "benign"}),
     ),
     "beavertails": PublicSet(
-        prompt=_column("prompt"),
+        prompt=_read_column("prompt"),
         label=_beavertails_label,
         category=("category",),
         cluster="prompt",
     ),
-    "advbench": PublicSet(prompt=_column("goal"), label=_always("unsafe")),
+    "advbench": PublicSet(prompt=_read_column("goal"), label=_label_always("unsafe")),
     "do-not-answer": PublicSet(
-        prompt=_column("question"),
-        label=_always("unsafe"),
+        prompt=_read_column("question"),
+        label=_label_always("unsafe"),
         category=("risk_area",),
         cluster="specific_harms",
     ),
     "simplesafetytests": PublicSet(
-        prompt=_column("prompts_final", "prompt"),
-        label=_always("unsafe"),
+        prompt=_read_column("prompts_final", "prompt"),
+        label=_label_always("unsafe"),
         category=("harm_area",),
     ),
-    "oktest": PublicSet(prompt=_column("prompt"), label=_always("benign")),
-    "ifeval": PublicSet(prompt=_column("prompt"), label=_always(None)),  # general, like AlpacaEval
-    "gsm8k": PublicSet(prompt=_column("question"), label=_always("benign"), answer=_gsm8k_answer),
+    "oktest": PublicSet(prompt=_read_column("prompt"), label=_label_always("benign")),
+    # general, like AlpacaEval
+    "ifeval": PublicSet(prompt=_read_column("prompt"), label=_label_always(None)),
+    "gsm8k": PublicSet(
+        prompt=_read_column("question"), label=_label_always("benign"), answer=_gsm8k_answer
+    ),
     "mmlu": PublicSet(
         prompt=_four_choices,
-        label=_always("benign"),
-        answer=_column("answer"),
+        label=_label_always("benign"),
+        answer=_read_column("answer"),
         header=("question", "A", "B", "C", "D", "answer"),
     ),
     "truthfulqa": PublicSet(
-        prompt=_column("Question"),
-        label=_always("benign"),
+        prompt=_read_column("Question"),
+        label=_label_always("benign"),
         category=("Category",),
-        answer=_column("Best Answer"),
+        answer=_read_column("Best Answer"),
     ),
     "alpacaeval": PublicSet(
-        prompt=_column("instruction"), label=_always(None), category=("dataset",)
+        prompt=_read_column("instruction"), label=_label_always(None), category=("dataset",)
     ),
 }
