@@ -109,7 +109,7 @@ class PriceBook:
         for name in (named, asked):
             key = (name, server)
             if name and key not in self._listed:
-                self._listed[key] = _listed(name, server)
+                self._listed[key] = _find_listed_costing(name, server)
             if (costing := self._listed.get(key)) is not None:
                 return costing
         return None
@@ -126,7 +126,7 @@ def priced_replies(collaboration: Collaboration) -> Iterator[tuple[str, Reply]]:
             yield "feedback", feedback
 
 
-def _listed(model: str, server: str) -> Costing | None:
+def _find_listed_costing(model: str, server: str) -> Costing | None:
     """Return how genai-prices computes the cost of a model of a server; None if unknown to it.
 
     Discounts for cached input are not counted, because servers differ in how they report it.

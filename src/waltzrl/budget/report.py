@@ -52,15 +52,15 @@ def totals(charges: Iterable[Charge], by: str) -> dict[str, Total]:
     for charge in charges:
         for item in charge.items:
             parts.setdefault(group(charge, item), []).append((charge, item))
-    return {name: _total(parts[name]) for name in sorted(parts)}
+    return {name: _sum_parts(parts[name]) for name in sorted(parts)}
 
 
 def total(charges: Iterable[Charge]) -> Total:
     """Sum up all charges."""
-    return _total([(charge, item) for charge in charges for item in charge.items])
+    return _sum_parts([(charge, item) for charge in charges for item in charge.items])
 
 
-def _total(parts: list[tuple[Charge, ChargeItem]]) -> Total:
+def _sum_parts(parts: list[tuple[Charge, ChargeItem]]) -> Total:
     machines = [charge for charge, item in parts if item.role == MACHINE]
     energies = [charge.joules for charge in machines if charge.joules is not None]
     items = [item for _, item in parts]

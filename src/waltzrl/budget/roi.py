@@ -68,13 +68,13 @@ class ReturnOnInvestment:
 def return_on_investment(own: OwnNumbers, asr: RateDrop, orr: RateDrop) -> ReturnOnInvestment:
     """Work out what safety is worth, from measured drops of ASR and ORR."""
     return ReturnOnInvestment(
-        low=_outcome(own, asr.low, orr.low),
-        expected=_outcome(own, asr.value, orr.value),
-        high=_outcome(own, asr.high, orr.high),
+        low=_compute_outcome(own, asr.low, orr.low),
+        expected=_compute_outcome(own, asr.value, orr.value),
+        high=_compute_outcome(own, asr.high, orr.high),
     )
 
 
-def _outcome(own: OwnNumbers, asr_drop: float, orr_drop: float) -> Outcome:
+def _compute_outcome(own: OwnNumbers, asr_drop: float, orr_drop: float) -> Outcome:
     harmful = own.requests_per_month * own.harmful_share
     unsafe = harmful * asr_drop
     overrefusals = (own.requests_per_month - harmful) * orr_drop

@@ -58,7 +58,7 @@ def _gauge(name: str, text: str, *labels: str, merge: Merge = "max") -> MetricSp
     return MetricSpec(name=f"waltzrl_{name}", kind="gauge", help=text, labels=labels, merge=merge)
 
 
-def _rate(name: str, text: str, samples: str) -> tuple[MetricSpec, MetricSpec]:
+def _gauge_with_samples(name: str, text: str, samples: str) -> tuple[MetricSpec, MetricSpec]:
     """Return a share and the size of its sample."""
     return _gauge(name, text, merge="mean"), _gauge(f"{name}_samples", samples, merge="sum")
 
@@ -149,12 +149,12 @@ GATEWAY_METRICS = (
         *(IMPROVEMENTS, *ORIGIN),
     ),
     _histogram("coaching_rounds", "Revisions by a model in a choice.", ROUNDS, *ORIGIN),
-    *_rate(
+    *_gauge_with_samples(
         "feedback_trigger_rate",
         f"Share of drafts that feedback objected to, {RECENTLY}.",
         f"Reviewed drafts {RECENTLY}.",
     ),
-    *_rate(
+    *_gauge_with_samples(
         "refused_rate",
         f"Share of answers that were a canned refusal, {RECENTLY}.",
         f"Answers {RECENTLY}.",
@@ -177,12 +177,12 @@ GATEWAY_METRICS = (
 )
 
 MEMORY_METRICS = (
-    *_rate(
+    *_gauge_with_samples(
         "unsafe_rate",
         f"Share of unsafe replies {JUDGED}.",
         f"Replies with a label unsafe {JUDGED}.",
     ),
-    *_rate(
+    *_gauge_with_samples(
         "overrefusal_rate",
         f"Share of over-refusals {JUDGED}.",
         f"Replies with a label overrefuse {JUDGED}.",

@@ -50,7 +50,7 @@ def merged(processes: Iterable[Sequence[Family]]) -> list[Family]:
                 values.setdefault(key, []).append((value, weight))
     samples: dict[str, list[tuple[str, dict[str, str], float]]] = {name: [] for name in families}
     for (family_name, name, labels_of), measured in values.items():
-        merged = _merged(families[family_name], measured)
+        merged = _merge_values(families[family_name], measured)
         samples[family_name].append((name, dict(labels_of), merged))
     return [
         msgspec.structs.replace(family, samples=samples[name]) for name, family in families.items()
@@ -79,7 +79,7 @@ class _Families(Collector):
             yield metric
 
 
-def _merged(family: Family, values: Sequence[tuple[float, float]]) -> float:
+def _merge_values(family: Family, values: Sequence[tuple[float, float]]) -> float:
     if family.type == "gauge":
         spec = METRICS.get(family.name)
         merge = spec.merge if spec else "sum" if family.name in SUMMED else "max"

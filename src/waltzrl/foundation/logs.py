@@ -113,7 +113,7 @@ class TextLines(_Lines):
 
     def _line(self, head: Mapping[str, str], values: Mapping[str, object]) -> str:
         start = f"{head['time']} {head['level'].upper()} {head['request_id'] or '-'}"
-        end = "".join(f" {name}={_quoted(value)}" for name, value in values.items())
+        end = "".join(f" {name}={_quote_value(value)}" for name, value in values.items())
         return f"{start} {head['logger']}: {head['message']}{end}"
 
 
@@ -142,7 +142,7 @@ def one_line(text: str) -> str:
     return BREAKS.sub(" | ", text.strip())
 
 
-def _quoted(value: object) -> str:
+def _quote_value(value: object) -> str:
     if isinstance(value, tuple):
         value = ",".join(map(str, value))
     if isinstance(value, float):

@@ -108,7 +108,7 @@ class MetricsPush:
             self._exporter.shutdown()
 
     async def _push(self) -> None:
-        metrics = list(_metrics(self._families(), (self._started, time.time_ns())))
+        metrics = list(_convert_families(self._families(), (self._started, time.time_ns())))
         scope = ScopeMetrics(InstrumentationScope("waltzrl"), metrics, "")
         data = MetricsData([ResourceMetrics(self._resource, [scope], "")])
         await asyncio.to_thread(self._exporter.export, data)  # it logs its failures
@@ -128,7 +128,7 @@ def open_push(families: Callable[[], Sequence[Family]]) -> MetricsPush:
     return MetricsPush(families, exporter, milliseconds / 1e3)
 
 
-def _metrics(families: Iterable[Family], times: tuple[int, int]) -> Iterator[Metric]:
+def _convert_families(families: Iterable[Family], times: tuple[int, int]) -> Iterator[Metric]:
     """Yield each family as a metric of the SDK; those without a value yet are left out.
 
     Args:
@@ -140,7 +140,7 @@ def _metrics(families: Iterable[Family], times: tuple[int, int]) -> Iterator[Met
             continue
         data: Gauge | Histogram | Sum
         if family.type == "histogram":
-            data = Histogram(list(_distributions(family, times)), CUMULATIVE)
+            data = Histogram(list(_convert_distributions(family, times)), CUMULATIVE)
         else:
             start, now = times
             points = [
@@ -150,7 +150,7 @@ def _metrics(families: Iterable[Family], times: tuple[int, int]) -> Iterator[Met
         yield Metric(family.name.replace("waltzrl_", "waltzrl.", 1), family.help, "", data)
 
 
-def _distributions(family: Family, times: tuple[int, int]) -> Iterator[HistogramDataPoint]:
+def _convert_distributions(family: Family, times: tuple[int, int]) -> Iterator[HistogramDataPoint]:
     """Yield the distribution of each label, whose samples follow each other."""
     for labels, group in groupby(family.samples, lambda sample: _without_bound(sample[1])):
         samples = list(group)

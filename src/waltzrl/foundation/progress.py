@@ -36,7 +36,7 @@ class ProgressLines(Progress):
             due = task.fields.get("printed", -math.inf) + LINE_SECONDS
             if task.completed != before and (now >= due or task.finished):
                 task.fields["printed"] = now
-                self.console.out(_line(task))
+                self.console.out(_format_line(task))
 
 
 def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Progress:
@@ -61,7 +61,7 @@ def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) ->
     )
 
 
-def _line(task: Task) -> str:
+def _format_line(task: Task) -> str:
     total = "" if task.total is None else f" of {task.total:.0f}"
     parts = [f"{task.description} {task.completed:.0f}{total}", task.fields["note"]]
     if task.time_remaining:

@@ -61,7 +61,7 @@ def log_conflicts(sources: Sequence[Source]) -> None:
             if old != new and (lower.is_variable or upper.is_variable):
                 logger.warning(
                     "%s: %s = %s overrides %s from %s",
-                    *(upper.name, key, _shown(new), _shown(old), lower.name),
+                    *(upper.name, key, _hide_credentials(new), _hide_credentials(old), lower.name),
                 )
 
 
@@ -74,7 +74,7 @@ def explain(table: Table, sources: Sequence[Source]) -> list[Setting]:
     """
     origins = {key: source.name for source in sources for key, _value in leaves(source.table)}
     return [
-        Setting(key=key, value=_shown(value), origin=_origin(key, origins))
+        Setting(key=key, value=_hide_credentials(value), origin=_find_origin(key, origins))
         for key, value in leaves(table)
     ]
 
@@ -88,7 +88,7 @@ def leaves(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
             yield f"{prefix}{key}", value
 
 
-def _origin(key: str, origins: dict[str, str]) -> str:
+def _find_origin(key: str, origins: dict[str, str]) -> str:
     """Return who set `key`, or a table that contains it."""
     while key not in origins:
         key, dot, _ = key.rpartition(".")
@@ -97,5 +97,5 @@ def _origin(key: str, origins: dict[str, str]) -> str:
     return origins[key]
 
 
-def _shown(value: object) -> object:
+def _hide_credentials(value: object) -> object:
     return without_credentials(value) if isinstance(value, str) else value

@@ -155,7 +155,7 @@ def _open_sqlite(file: str | None) -> Engine:
     )
     event.listen(engine, "do_connect", lambda *_: _create_private_file(Path(file)))
     event.listen(engine, "connect", _configure_connection)
-    event.listen(engine, "begin", _begin)
+    event.listen(engine, "begin", _begin_transaction)
     return engine
 
 
@@ -166,7 +166,7 @@ def _create_private_file(file: Path) -> None:
         file.touch(mode=0o600)
 
 
-def _begin(connection: Connection) -> None:
+def _begin_transaction(connection: Connection) -> None:
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

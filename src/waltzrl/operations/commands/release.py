@@ -86,7 +86,7 @@ def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
     serving = releases.stored_recipe(book, releases.serving_bundle(book))
     candidate = load_bundle(recipe, serving, settings or [])
     gate = releases.gate_from_options(before, after, override and _without_personal_data(override))
-    _print_state(releases.propose(book, candidate, load_plan(plan), by or _login(), gate))
+    _print_state(releases.propose(book, candidate, load_plan(plan), by or _read_login(), gate))
 
 
 @release.command()
@@ -97,7 +97,7 @@ def advance(why: Why = "advanced by hand", by: By = None, memory: Memory = DEFAU
 
     `waltzrl release advance --why "enough was seen"`
     """
-    _move("advance", by, why, memory)
+    _move_release("advance", by, why, memory)
 
 
 @release.command()
@@ -108,7 +108,7 @@ def hold(why: Why = "held by hand", by: By = None, memory: Memory = DEFAULT_MEMO
 
     `waltzrl release hold --why "until the labels are in"`
     """
-    _move("hold", by, why, memory)
+    _move_release("hold", by, why, memory)
 
 
 @release.command()
@@ -119,7 +119,7 @@ def resume(why: Why = "resumed by hand", by: By = None, memory: Memory = DEFAULT
 
     `waltzrl release resume --why "the weights are there"`
     """
-    _move("resume", by, why, memory)
+    _move_release("resume", by, why, memory)
 
 
 @release.command()
@@ -134,7 +134,7 @@ def roll_back(
 
     `waltzrl release roll-back --why "complaints about refusals"`
     """
-    _move("roll_back", by, why, memory)
+    _move_release("roll_back", by, why, memory)
 
 
 @release.command()
@@ -154,7 +154,7 @@ def history(
     from waltzrl.operations.commands.release_table import history_table
 
     book = open_book(memory)
-    moves = book.history(release_id or _newest(book).id)
+    moves = book.history(release_id or _find_newest_release(book).id)
     if not moves:
         raise InputError(f"there is no release {release_id}")
     if as_json:
@@ -194,15 +194,19 @@ def open_book(memory: str) -> "ReleaseBook":
         ) from None
 
 
-def _newest(book: "ReleaseBook") -> "Release":
+def _find_newest_release(book: "ReleaseBook") -> "Release":
     if newest := book.latest():
         return newest
     raise InputError("there is no release yet; start one: waltzrl release propose RECIPE.toml")
 
 
-def _move(action: "Action", by: str | None, why: str, memory: str) -> None:
+def _move_release(action: "Action", by: str | None, why: str, memory: str) -> None:
     book = open_book(memory)
-    _print_state(book.move(_newest(book), action, by or _login(), _without_personal_data(why)))
+    _print_state(
+        book.move(
+            _find_newest_release(book), action, by or _read_login(), _without_personal_data(why)
+        )
+    )
 
 
 def _without_personal_data(why: str) -> str:
@@ -220,7 +224,7 @@ def _print_state(release: "Release") -> None:
     print(f"release {release.id}: {state}; {bundles}")
 
 
-def _login() -> str:
+def _read_login() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a process without an account

@@ -60,7 +60,7 @@ def find_records(places: SearchedPlaces) -> ErasureResult:
         InputError: a file is damaged.
         StorageError: the database is unavailable.
     """
-    return _counted(places, list(records_of(places)))
+    return _count_records(places, list(records_of(places)))
 
 
 def wait_for_writes() -> None:
@@ -83,7 +83,7 @@ def erase_records(
         AuditError: one of the logs was altered; the erasure itself is done.
     """
     if not (places.digest or places.requests):
-        return _counted(places, ())  # no request has these words
+        return _count_records(places, ())  # no request has these words
     before = list(records_of(places))
     _erase_once(places)
     wait()
@@ -91,7 +91,9 @@ def erase_records(
     if late:
         _erase_once(places)
     compact(places.memory)
-    erasure = replace(_counted(places, before + late), left=_left(places, before + late))
+    erasure = replace(
+        _count_records(places, before + late), left=_find_remains(places, before + late)
+    )
     notify_idle_logs(places, "erasure", erasure.records)
     return erasure
 
@@ -109,7 +111,7 @@ def _erase_once(places: SearchedPlaces) -> None:
     forget_subject(places.memory, places.digest)
 
 
-def _counted(places: SearchedPlaces, records: Sequence[SubjectRecord]) -> ErasureResult:
+def _count_records(places: SearchedPlaces, records: Sequence[SubjectRecord]) -> ErasureResult:
     missing = tuple(str(path) for path in exports(places.memory) if not path.exists())
     counts = Counter(record.location for record in records)
     return ErasureResult(
@@ -120,7 +122,7 @@ def _counted(places: SearchedPlaces, records: Sequence[SubjectRecord]) -> Erasur
     )
 
 
-def _left(places: SearchedPlaces, erased: Sequence[SubjectRecord]) -> tuple[str, ...]:
+def _find_remains(places: SearchedPlaces, erased: Sequence[SubjectRecord]) -> tuple[str, ...]:
     """Look for records of the subject, and for its sentences in the bytes of every file."""
     records = {
         f"{record.location}: a record in the {record.store}" for record in records_of(places)
@@ -128,10 +130,10 @@ def _left(places: SearchedPlaces, erased: Sequence[SubjectRecord]) -> tuple[str,
     quotes = sentences(record.value for record in erased)
     others = partial(records_of_others, places)
     kept = [f"{folder}: {kind}; delete it" for folder, kind in copies_with(places)]
-    return (*sorted(records), *kept, *residual_text(_files(places), quotes, others))
+    return (*sorted(records), *kept, *residual_text(_list_searchable_files(places), quotes, others))
 
 
-def _files(places: SearchedPlaces) -> list[Path]:
+def _list_searchable_files(places: SearchedPlaces) -> list[Path]:
     """Return the files that can be searched; those of PostgreSQL cannot be read."""
     database = places.memory.url.database if places.memory.dialect.name == "sqlite" else None
     of_database = [Path(f"{database}{end}") for end in ("", "-wal", "-shm")] if database else []

@@ -26,9 +26,9 @@ def read_rows(path: Path) -> Iterator[ExportRow]:
     """
     match path.suffix:
         case ".json":
-            yield from _array(path)
+            yield from _read_array(path)
         case ".parquet":
-            for batch in _parquet(path).to_batches():
+            for batch in _read_parquet(path).to_batches():
                 yield from batch.to_pylist()
         case _:
             for _, row in read_objects(path):
@@ -65,11 +65,11 @@ def drop_rows(path: Path, digest: str, requests: Collection[str] = frozenset()) 
     assert digest or requests, "an empty digest would match rows without a subject"
     kept = [not is_of(row, digest, requests) for row in read_rows(path)]
     if not all(kept):
-        write_bytes(path, _only(path, kept))
+        write_bytes(path, _remove_other_rows(path, kept))
     return kept.count(False)
 
 
-def _only(path: Path, kept: list[bool]) -> bytes:
+def _remove_other_rows(path: Path, kept: list[bool]) -> bytes:
     if path.suffix == ".parquet":
         return _parquet_only(path, kept)
     remaining = [json.dumps(row) for row in compress(read_rows(path), kept)]
@@ -78,14 +78,14 @@ def _only(path: Path, kept: list[bool]) -> bytes:
     return "".join(f"{row}\n" for row in remaining).encode()
 
 
-def _array(path: Path) -> Iterator[ExportRow]:
+def _read_array(path: Path) -> Iterator[ExportRow]:
     rows = read_json(read_text(path), str(path))
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path}: not one of our exports; need a JSON array of objects")
     yield from rows
 
 
-def _parquet(path: Path) -> "pyarrow.Table":
+def _read_parquet(path: Path) -> "pyarrow.Table":
     try:
         import pyarrow
         from pyarrow import parquet
@@ -103,5 +103,5 @@ def _parquet_only(path: Path, kept: list[bool]) -> bytes:
     from pyarrow import parquet
 
     file = io.BytesIO()
-    parquet.write_table(_parquet(path).filter(kept), file)
+    parquet.write_table(_read_parquet(path).filter(kept), file)
     return file.getvalue()

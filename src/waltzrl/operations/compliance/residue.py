@@ -84,10 +84,14 @@ def _in_bytes(path: Path, quotes: Sequence[str]) -> list[str]:
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        return [quote for quote in quotes if any(content.find(form) >= 0 for form in _forms(quote))]
+        return [
+            quote
+            for quote in quotes
+            if any(content.find(form) >= 0 for form in _encode_forms(quote))
+        ]
 
 
-def _forms(text: str) -> set[bytes]:
+def _encode_forms(text: str) -> set[bytes]:
     """Return the text plain, in JSON with and without ASCII escapes, and as indexed words."""
     forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     return {form.encode("utf-8", "surrogatepass") for form in (*forms, words_of(text))}

@@ -224,11 +224,11 @@ def copies_with(places: SearchedPlaces) -> Iterator[tuple[Path, str]]:
     for folder, kind in copies(places.memory):
         files = [*folder.glob("tables/items.jsonl"), *folder.glob("records.jsonl")]
         files += content_files(folder / "audit")
-        if any(_holds(path, marks) for path in files):
+        if any(_contains_mark(path, marks) for path in files):
             yield folder, kind
 
 
-def _holds(path: Path, marks: Sequence[bytes]) -> bool:
+def _contains_mark(path: Path, marks: Sequence[bytes]) -> bool:
     with path.open("rb") as file:
         kept = (line for line in file if not line.startswith(ERASED))
         return any(mark in line for line in kept for mark in marks)

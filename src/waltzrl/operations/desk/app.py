@@ -173,7 +173,7 @@ class Console:
         except ClientDisconnect:
             return
         except Exception as error:  # noqa: BLE001 - the boundary of what is served without a session
-            await _problem_page(_reported(error))(scope, receive, send_safely)
+            await _problem_page(_report_error(error))(scope, receive, send_safely)
 
     def _endpoint(self, *, get: View = no_such_page, post: View = no_such_page) -> Endpoint:
         """Let views answer requests with a valid session and, if they are forms, its token."""
@@ -200,7 +200,7 @@ class Console:
                 people=self._keys.reviewers(),
             )
             async with self._places:
-                return await asyncio.to_thread(_answer, visit, get, post, fault)
+                return await asyncio.to_thread(_answer_visit, visit, get, post, fault)
 
         return serve
 
@@ -217,7 +217,7 @@ class Console:
         session = Session.begin(self._keys, form.get("key", "").strip(), self._clock())
         if session is not None:
             logger.info("%s (%s) logged in at the review desk", session.key.name, session.key.id)
-            response = redirect(_wanted_page(form))
+            response = redirect(_read_wanted_page(form))
             response.set_cookie(
                 COOKIE,
                 session.cookie,
@@ -252,7 +252,9 @@ def asset(name: str, media_type: str) -> Endpoint:
     return serve
 
 
-def _answer(visit: PageRequest, get: View, post: View, fault: RequestError | None) -> Response:
+def _answer_visit(
+    visit: PageRequest, get: View, post: View, fault: RequestError | None
+) -> Response:
     """Show a page, or do what a form says; whatever fails, the page keeps its navigation.
 
     Args:
@@ -270,7 +272,7 @@ def _answer(visit: PageRequest, get: View, post: View, fault: RequestError | Non
         if fault is None:
             return get(visit)
     except Exception as error:  # noqa: BLE001 - the boundary of what is served to a session
-        fault = _reported(error)
+        fault = _report_error(error)
     standing = None
     with suppress(Exception):  # the page that reports a failure must not fail by it
         standing = visit.standing_release()
@@ -289,10 +291,10 @@ def _ask_to_log_in(request: Request, query: Mapping[str, str]) -> Response:
 
 
 def _login_page(fields: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
-    return page("login.html", status, problem=problem, wanted=_wanted_page(fields))
+    return page("login.html", status, problem=problem, wanted=_read_wanted_page(fields))
 
 
-def _wanted_page(fields: Mapping[str, str]) -> str:
+def _read_wanted_page(fields: Mapping[str, str]) -> str:
     """Return the page that asked for the log-in; the overview if it is not one of ours."""
     return fields["to"] if DESK_URL.fullmatch(fields.get("to", "")) else "/desk"
 
@@ -302,7 +304,7 @@ def _problem_page(error: RequestError, **context: object) -> Response:
     return page("problem.html", error.status, title=title, problem=str(error), **context)
 
 
-def _reported(error: Exception) -> RequestError:
+def _report_error(error: Exception) -> RequestError:
     """Return what a page says of an exception, and log what an operator needs to know."""
     if isinstance(error, RequestError):
         return error

@@ -67,22 +67,22 @@ def draw_curve(view: ReleaseView, needed: float) -> Curve | None:
     """
     if len({point.time for point in view.curve}) < 2:
         return None
-    points = [_added(point) for point in view.curve]
+    points = [_weight_point(point) for point in view.curve]
     times = _TimeAxis(view.history[0].time, max(point.time for point in points))
     values = _ValueAxis.covering([needed, *(point.e_value for point in points)])
     return Curve(
-        lines=tuple(_lines(points, times, values)),
+        lines=tuple(_draw_lines(points, times, values)),
         values=tuple(
             AxisLabel(values.coordinate(10.0**power), number(10.0**power))
             for power in values.decades
         ),
         times=tuple(times.labels()),
-        moves=tuple(_moves(view, times)),
+        moves=tuple(_label_moves(view, times)),
         limit=AxisLabel(values.coordinate(needed), f"rolls back at {number(needed)}"),
     )
 
 
-def _added(point: CurvePoint) -> CurvePoint:
+def _weight_point(point: CurvePoint) -> CurvePoint:
     """Return what a test adds to the sum."""
     metric = point.metric
     return point if metric == ALL else point._replace(e_value=point.e_value * WEIGHTS[metric])
@@ -128,7 +128,9 @@ class _ValueAxis(NamedTuple):
         return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
 
-def _lines(points: Sequence[CurvePoint], times: _TimeAxis, values: _ValueAxis) -> list[CurveLine]:
+def _draw_lines(
+    points: Sequence[CurvePoint], times: _TimeAxis, values: _ValueAxis
+) -> list[CurveLine]:
     series: dict[str, list[CurvePoint]] = defaultdict(list)
     for point in points:
         series[point.metric].append(point)
@@ -136,7 +138,7 @@ def _lines(points: Sequence[CurvePoint], times: _TimeAxis, values: _ValueAxis) -
     strongest = sorted(tests, key=lambda name: -max(p.e_value for p in series[name]))[:DRAWN_TESTS]
     drawn = [*reversed(strongest), *([ALL] if ALL in series else [])]
     ends = {name: values.coordinate(series[name][-1].e_value) for name in drawn}
-    labels = _apart(ends)
+    labels = _move_labels_apart(ends)
     return [
         CurveLine(
             name=name,
@@ -150,7 +152,7 @@ def _lines(points: Sequence[CurvePoint], times: _TimeAxis, values: _ValueAxis) -
     ]
 
 
-def _apart(ends: dict[str, float]) -> dict[str, float]:
+def _move_labels_apart(ends: dict[str, float]) -> dict[str, float]:
     """Move labels up where they would overlap."""
     placed: dict[str, float] = {}
     above = HEIGHT - BOTTOM + LABEL_GAP
@@ -159,7 +161,7 @@ def _apart(ends: dict[str, float]) -> dict[str, float]:
     return placed
 
 
-def _moves(view: ReleaseView, times: _TimeAxis) -> Iterable[AxisLabel]:
+def _label_moves(view: ReleaseView, times: _TimeAxis) -> Iterable[AxisLabel]:
     last = -MOVE_GAP
     for move in view.history:
         at = times.coordinate(move.time)

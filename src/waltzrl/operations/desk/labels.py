@@ -151,13 +151,17 @@ def save_label(request: PageRequest) -> Response:
     """
     request.require("annotator")
     evaluation, memory, queue = find(request), request.source.memory, queue_of(request)
-    event = _accepted(request, evaluation) if "accept" in request.form else _event(request)
+    event = (
+        _accept_suggestion(request, evaluation)
+        if "accept" in request.form
+        else _read_event(request)
+    )
     if event is None or evaluation.collaboration is None:
         raise RequestError(
             400, "invalid_request", "choose one of the answers; only a reply can be labelled"
         )
     if event.action == "label":
-        spans = tuple(_spans(request.form.get("spans", ""), texts_of(evaluation)))
+        spans = tuple(_read_spans(request.form.get("spans", ""), texts_of(evaluation)))
         settles, way = "settle" in request.form, way_to_label(list_query(request), queue)
         event = structs.replace(
             event, time=request.now, spans=spans, settles=settles, selection=way
@@ -168,7 +172,7 @@ def save_label(request: PageRequest) -> Response:
     _, after = memory.neighbours(selection_of(request), evaluation.id)
     if not _is_said(event, in_force(evaluation.labels).get(memory.rater(event.by))):
         _check_settlement(request, event, evaluation)
-        _apply([evaluation.id], lambda id_: memory.label(id_, event))
+        _apply_change([evaluation.id], lambda id_: memory.label(id_, event))
     if request.form.get("go") != "next" and "accept" not in request.form:
         return redirect(f"{path_of(evaluation.id, query)}#label")
     done = {**query, "done": evaluation.id}
@@ -201,9 +205,9 @@ def label_many(request: PageRequest) -> Response:
     marked = [name.removeprefix("id:") for name in form if name.startswith("id:")]
     ids = form.get("shown", "").splitlines()[:ROWS] if "all" in form else marked
     if "undo" in form:
-        _apply(ids, lambda id_: memory.undo_label(id_, request.session.key.name))
+        _apply_change(ids, lambda id_: memory.undo_label(id_, request.session.key.name))
         return redirect(f"{path_of(ids[0], query)}#main" if len(ids) == 1 else list_path(query))
-    event, assignee = _event(request), form.get("assignee", "")
+    event, assignee = _read_event(request), form.get("assignee", "")
     is_known = assignee in ("", "nobody", *request.people)
     if not ids or not is_known or (event is None and not assignee):
         raise RequestError(
@@ -217,11 +221,11 @@ def label_many(request: PageRequest) -> Response:
         return redirect(list_path(query))
     way = way_to_label(query, queue_of(request))
     labelled = structs.replace(event, time=request.now, selection=way)
-    _apply(ids, lambda id_: memory.label(id_, labelled))
+    _apply_change(ids, lambda id_: memory.label(id_, labelled))
     return redirect(list_path({**query, "done": "\n".join(ids)}))
 
 
-def _apply(ids: Sequence[str], change: Callable[[str], None]) -> None:
+def _apply_change(ids: Sequence[str], change: Callable[[str], None]) -> None:
     try:
         for id_ in ids:
             change(id_)
@@ -229,7 +233,7 @@ def _apply(ids: Sequence[str], change: Callable[[str], None]) -> None:
         raise RequestError(404, "not_found", "this collaboration has been deleted") from error
 
 
-def _event(request: PageRequest) -> LabelEvent | None:
+def _read_event(request: PageRequest) -> LabelEvent | None:
     """Return what the form says; None when it is nothing that can be said."""
     form, by = request.form, request.session.key.name
     if "withdraw" in form:
@@ -256,7 +260,7 @@ def _event(request: PageRequest) -> LabelEvent | None:
     return msgspec.convert(fields, LabelEvent)
 
 
-def _accepted(request: PageRequest, evaluation: SafetyEvaluation) -> LabelEvent | None:
+def _accept_suggestion(request: PageRequest, evaluation: SafetyEvaluation) -> LabelEvent | None:
     """Return the suggestion as the person's label, with the severity that they chose."""
     suggestion, severity = suggestion_of(evaluation), request.form.get("severity")
     if suggestion is None:
@@ -272,7 +276,7 @@ def _accepted(request: PageRequest, evaluation: SafetyEvaluation) -> LabelEvent 
     )
 
 
-def _spans(written: str, texts: Mapping[str, str]) -> Iterator[LabelSpan]:
+def _read_spans(written: str, texts: Mapping[str, str]) -> Iterator[LabelSpan]:
     """Read the words that decided: a line is a place in a text, or words that one holds.
 
     Raises:

@@ -34,7 +34,7 @@ def find_person(request: PageRequest) -> Response:
     name = request.form.get("name", "")[:MAX_NAME]
     if not name:
         return show_people(request)
-    subject, kept = _search(request, name)
+    subject, kept = _search_name(request, name)
     return request.page(
         "people.html",
         may=True,
@@ -58,11 +58,11 @@ def find_entries(request: PageRequest) -> Response:
         subject = audit.digest(name)
     except InputError as error:
         raise RequestError(409, "conflict", str(error)) from error
-    _search(request, name)
+    _search_name(request, name)
     return redirect(with_query(AUDIT, {"subject": subject}))
 
 
-def _search(request: PageRequest, name: str) -> tuple[str, list[KeptOf]]:
+def _search_name(request: PageRequest, name: str) -> tuple[str, list[KeptOf]]:
     """Return the memory's digest of a name and what is kept under it; give the notice."""
     memory = request.source.memory
     subject, engine = memory.digest(name), memory.store.engine

@@ -189,7 +189,7 @@ def read_query(request: Request) -> dict[str, str]:
     Raises:
         RequestError: 400, there are too many.
     """
-    return _fields(request.scope.get("query_string", b""))
+    return _parse_fields(request.scope.get("query_string", b""))
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -211,7 +211,7 @@ async def read_form(request: Request) -> dict[str, str]:
                     )
     except TimeoutError:
         raise RequestError(408, "invalid_request", "the form was not received in time") from None
-    return _fields(body)
+    return _parse_fields(body)
 
 
 def read_cookie(request: Request, name: str) -> str:
@@ -238,7 +238,7 @@ def _is_same_origin(request: Request) -> bool:
     return origin is None or origin.partition("://")[2] == request.headers.get("host", "")
 
 
-def _fields(encoded: bytes) -> dict[str, str]:
+def _parse_fields(encoded: bytes) -> dict[str, str]:
     """Read `a=1&b=2`: of a field that comes twice the last counts, empty ones are left out.
 
     Raises:

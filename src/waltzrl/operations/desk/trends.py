@@ -132,7 +132,7 @@ def draw_trend(
         ends: [P] of the periods, seconds since the epoch.
         seconds: length of a period.
     """
-    top, width = _scale(rates), (WIDTH - LEFT - RIGHT) / len(rates)
+    top, width = _find_scale(rates), (WIDTH - LEFT - RIGHT) / len(rates)
 
     def height(share: float) -> float:
         return round(HEIGHT - BOTTOM - min(share / top, 1.0) * (HEIGHT - TOP - BOTTOM), 1)
@@ -167,7 +167,7 @@ def draw_trend(
     )
 
 
-def _scale(rates: Sequence[RateEstimate]) -> float:
+def _find_scale(rates: Sequence[RateEstimate]) -> float:
     """Return the share at the top of a drawing: wide bands of few answers may be cut."""
     known = sorted([rate.high for rate in rates if rate.n])
     if not known:

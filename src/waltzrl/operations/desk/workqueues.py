@@ -70,11 +70,11 @@ def show_queues(request: PageRequest) -> Response:
     memory, query = request.source.memory, queue_query(request)
     return request.page(
         "queues.html",
-        rows=[_row(request, queue) for queue in read_queues(memory.store)],
+        rows=[_build_row(request, queue) for queue in read_queues(memory.store)],
         disputed=memory.queue_length(QueueSelection(disputed=True)),
         disputes=list_path({"label": DISPUTED}),
         filters=query,
-        about=_about(query),
+        about=_describe_filters(query),
         length=LONGEST_INSTRUCTIONS,
         asks=ASKS,
         empty=request.query.get("empty", ""),
@@ -171,7 +171,7 @@ def change_queue(request: PageRequest) -> Response:
     return redirect(QUEUES)
 
 
-def _row(request: PageRequest, queue: WorkQueue) -> QueueRow:
+def _build_row(request: PageRequest, queue: WorkQueue) -> QueueRow:
     memory, name = request.source.memory, request.session.key.name
     done, total = progress(request, queue)
     works = request.session.may("annotator") and queue.is_for(name)
@@ -183,13 +183,13 @@ def _row(request: PageRequest, queue: WorkQueue) -> QueueRow:
         done=done,
         total=total,
         mine=memory.queue_length(mine) if works else 0,
-        about=_about(queue.filters),
+        about=_describe_filters(queue.filters),
         listed=with_query(LIST, {"queue": queue.name}),
         start=with_query(NEXT, {"queue": queue.name}) if works else "",
     )
 
 
-def _about(filters: Mapping[str, str]) -> str:
+def _describe_filters(filters: Mapping[str, str]) -> str:
     names = {**TEXT_FILTERS, **DATES, **NAMES}
     named = [
         f"{names.get(name, name)} {value}" for name, value in filters.items() if name != "sort"

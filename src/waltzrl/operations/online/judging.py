@@ -115,9 +115,9 @@ class OnlineJudge:
         while True:
             exchange, collaboration = await self._queue.get()
             assert self._judge is not None
-            verdict, second = await _verdict(self._judge, collaboration), None
+            verdict, second = await _request_verdict(self._judge, collaboration), None
             if self._second is not None and _to_rejudge(exchange, verdict):
-                second = await _verdict(self._second, collaboration)
+                second = await _request_verdict(self._second, collaboration)
             await self._listener(exchange, verdict, second)
             self._unfinished -= 1
             self._queue.task_done()
@@ -130,7 +130,7 @@ def _to_rejudge(exchange: ServedExchange, verdict: Verdict | None) -> bool:
     return bad or is_among("second judge", exchange.id, REJUDGED_PERCENTAGE)
 
 
-async def _verdict(judge: Judge, collaboration: Collaboration) -> Verdict | None:
+async def _request_verdict(judge: Judge, collaboration: Collaboration) -> Verdict | None:
     try:
         async with asyncio.timeout(JUDGE_TIMEOUT_SECONDS):
             return await judge.judge(collaboration.prompt, collaboration.final)
@@ -159,7 +159,7 @@ def observation_terms(book: ReleaseBook, release_id: str) -> ObservationTerms | 
         return None
     serving, candidate = (book.bundle(name) for name in (release.serving, release.candidate))
     return ObservationTerms(
-        release.plan.slow_milliseconds, _upstreams(serving) == _upstreams(candidate)
+        release.plan.slow_milliseconds, _decode_upstreams(serving) == _decode_upstreams(candidate)
     )
 
 
@@ -183,17 +183,17 @@ def observation_of(
     """
     if not exchange.release or exchange.arm == "" or exchange.mode == "review":
         return None
-    judged = _judged_outcomes(verdict)
-    outcomes = _unjudged_outcomes(exchange, terms) | judged
+    judged = _list_judged_outcomes(verdict)
+    outcomes = _list_unjudged_outcomes(exchange, terms) | judged
     if not outcomes:
         return None
-    rejudged = {name: bad for name, bad in _judged_outcomes(second).items() if name in judged}
+    rejudged = {name: bad for name, bad in _list_judged_outcomes(second).items() if name in judged}
     return Observation(
         release=exchange.release, arm=exchange.arm, outcomes=outcomes, rejudged=rejudged
     )
 
 
-def _judged_outcomes(verdict: Verdict | None) -> dict[Metric, bool]:
+def _list_judged_outcomes(verdict: Verdict | None) -> dict[Metric, bool]:
     """Return the labels of a verdict; None is no label."""
     outcomes: dict[Metric, bool] = {}
     if verdict is not None and verdict.unsafe is not None:
@@ -203,7 +203,9 @@ def _judged_outcomes(verdict: Verdict | None) -> dict[Metric, bool]:
     return outcomes
 
 
-def _unjudged_outcomes(exchange: ServedExchange, terms: ObservationTerms) -> dict[Metric, bool]:
+def _list_unjudged_outcomes(
+    exchange: ServedExchange, terms: ObservationTerms
+) -> dict[Metric, bool]:
     """Return the outcomes that need no judge."""
     is_slow = exchange.milliseconds > terms.slow_milliseconds
     if exchange.collaboration is not None:
@@ -223,5 +225,5 @@ class _StoredRecipe(msgspec.Struct):
     upstreams: dict[str, object] = {}
 
 
-def _upstreams(recipe: str | None) -> _StoredRecipe:
+def _decode_upstreams(recipe: str | None) -> _StoredRecipe:
     return msgspec.json.decode(recipe or "{}", type=_StoredRecipe)

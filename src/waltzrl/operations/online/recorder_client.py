@@ -109,7 +109,7 @@ class RecorderClient:
             dropped=self._dropped,
             pending=self._pending,
             restarts=self._deaths,
-            recorder=_sum(self._past, self._report),
+            recorder=_sum_reports(self._past, self._report),
         )
 
     async def run(self) -> None:
@@ -230,7 +230,7 @@ class RecorderClient:
         log.warning("the recorder died; starting another")
         self._deaths += 1
         self._fruitless = 0 if self._report.done or not self._sent else self._fruitless + 1
-        self._past, self._report = _sum(self._past, self._report), RecorderReport()
+        self._past, self._report = _sum_reports(self._past, self._report), RecorderReport()
         if self._fruitless == FATAL:
             log.error(
                 "%d recorders died over the same %d exchanges, which are lost",
@@ -279,7 +279,7 @@ async def open_recorder(
             log.error("the recorder did not finish; %d exchanges may be lost", pending)  # noqa: TRY400
 
 
-def _sum(past: RecorderReport, present: RecorderReport) -> RecorderReport:
+def _sum_reports(past: RecorderReport, present: RecorderReport) -> RecorderReport:
     return RecorderReport(
         stored=past.stored + present.stored,
         failed=past.failed + present.failed,

@@ -135,7 +135,7 @@ class ReleaseFollower:
                 await self._apply(status)
         except Exception as error:  # noqa: BLE001 - the boundary: later rollbacks must be noticed
             if not self._failing:
-                log.error("%s; the serving bundles do not change", _message(error))  # noqa: TRY400 - one line
+                log.error("%s; the serving bundles do not change", _format_error(error))  # noqa: TRY400 - one line
             self._failing = True
             return
         self._failing = False
@@ -172,8 +172,8 @@ class ReleaseFollower:
             except StorageError:
                 raise
             except Exception as error:  # noqa: BLE001 - the boundary: weights fail in many ways
-                self._failed[bundle_id] = _message(error)
-                log.error("bundle %s cannot serve here: %s", bundle_id, _message(error))  # noqa: TRY400
+                self._failed[bundle_id] = _format_error(error)
+                log.error("bundle %s cannot serve here: %s", bundle_id, _format_error(error))  # noqa: TRY400
             else:
                 self._opened[bundle_id] = opened
                 if opened.id != bundle_id:
@@ -187,6 +187,6 @@ class ReleaseFollower:
         return f"a gateway cannot serve the candidate: {self._failed[candidate]}"
 
 
-def _message(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     """Return the message of an error for people; of any other also its type."""
     return str(error) if isinstance(error, WaltzError) else repr(error)

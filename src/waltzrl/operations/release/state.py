@@ -104,7 +104,7 @@ def moved(release: Release, action: Action, now: float) -> Release:
             _require_open(release, action)
             if release.held:
                 raise InputError(f"release {release.id} is held; resume it before it advances")
-            return _advanced(release, now)
+            return _advance_release(release, now)
         case "hold" | "resume":
             _require_open(release, action)
             if release.held == (action == "hold"):
@@ -113,19 +113,19 @@ def moved(release: Release, action: Action, now: float) -> Release:
         case "roll_back":
             if release.state == "rolled_back":
                 return release
-            return _at(release, "rolled_back", release.step, now)
+            return _move_to(release, "rolled_back", release.step, now)
         case "propose":
             raise InputError(f"release {release.id} was proposed already; propose another")
 
 
-def _advanced(release: Release, now: float) -> Release:
+def _advance_release(release: Release, now: float) -> Release:
     step = release.step + 1 if release.state == "canary" else 0
     if step < len(release.plan.canary):
-        return _at(release, "canary", step, now)
-    return _at(release, "full", release.step, now)
+        return _move_to(release, "canary", step, now)
+    return _move_to(release, "full", release.step, now)
 
 
-def _at(release: Release, state: ReleaseState, step: int, now: float) -> Release:
+def _move_to(release: Release, state: ReleaseState, step: int, now: float) -> Release:
     version = release.version + 1
     return replace(release, state=state, step=step, held=False, since=now, version=version)
 

@@ -90,7 +90,7 @@ def read_contents(path: Path) -> Iterator[tuple[int, bytes, Content]]:
     start = 0
     for number, line in enumerate(whole_lines(path), start=1):
         if not line.startswith(ERASED):
-            yield start, line, _content(line, f"{path}:{number}")
+            yield start, line, _parse_content(line, f"{path}:{number}")
         start += len(line)
 
 
@@ -121,7 +121,7 @@ def contents_for(folder: Path, record_id: str) -> list[Collaboration]:
     """
     marker = b'"id":' + encode(record_id)
     return [
-        _content(line, f"{path}:{number}").collaboration
+        _parse_content(line, f"{path}:{number}").collaboration
         for path in content_files(folder)
         for number, line in enumerate(whole_lines(path), start=1)
         if marker in line and not line.startswith(ERASED)
@@ -135,7 +135,7 @@ def tombstone_for(folder: Path, record_id: str) -> Tombstone | None:
         InputError: a tombstone is damaged.
     """
     marker = b'"id":' + encode(record_id)
-    for line, where in _tombstones(folder):
+    for line, where in _read_tombstones(folder):
         if marker in line:
             try:
                 return msgspec.json.decode(line, type=Tombstone)
@@ -146,10 +146,10 @@ def tombstone_for(folder: Path, record_id: str) -> Tombstone | None:
 
 def has_nameless_tombstones(folder: Path) -> bool:
     """Return whether contents were erased without a note of whose they were, as version 0.1 did."""
-    return any(b'"id":' not in line for line, _where in _tombstones(folder))
+    return any(b'"id":' not in line for line, _where in _read_tombstones(folder))
 
 
-def _tombstones(folder: Path) -> Iterator[tuple[bytes, str]]:
+def _read_tombstones(folder: Path) -> Iterator[tuple[bytes, str]]:
     for path in (*content_files(folder), *sorted(folder.glob("erased-*.jsonl"))):
         for number, line in enumerate(whole_lines(path), start=1):
             if line.startswith(ERASED):
@@ -168,7 +168,7 @@ def contents_of(
         content
         for path in content_files(folder)
         for _offset, _line, content in read_contents(path)
-        if _is_of(content, digest, requests)
+        if _is_content_of(content, digest, requests)
     ]
 
 
@@ -192,7 +192,9 @@ def erase_contents(
     """
     assert digest or requests, "an empty digest would match everyone who named no subject"
     return sum(
-        _overwrite(path, lambda content: _is_of(content, digest, requests), key, "erasure")
+        _overwrite_contents(
+            path, lambda content: _is_content_of(content, digest, requests), key, "erasure"
+        )
         for path in content_files(folder)
     )
 
@@ -217,7 +219,7 @@ def expire_contents(folder: Path, key: SigningKey, before: float) -> int:
     erased = 0
     paths = content_files(folder)
     for path in paths:
-        erased += _overwrite(path, lambda content: content.time < before, key, "expiry")
+        erased += _overwrite_contents(path, lambda content: content.time < before, key, "expiry")
         if path != paths[-1] and next(read_contents(path), None) is None:
             left = b"".join(line[:-2].rstrip(b" ") + b"}\n" for line in whole_lines(path))
             tombstones = path.with_name(path.name.replace("contents-", "erased-"))
@@ -226,13 +228,13 @@ def expire_contents(folder: Path, key: SigningKey, before: float) -> int:
     return erased
 
 
-def _is_of(content: Content, digest: str, requests: Collection[str]) -> bool:
+def _is_content_of(content: Content, digest: str, requests: Collection[str]) -> bool:
     """Return whether contents are a subject's, or of a choice of one of the requests."""
     of_subject = bool(digest) and content.subject == digest
     return of_subject or content.id.partition("/")[0] in requests
 
 
-def _overwrite(
+def _overwrite_contents(
     path: Path, is_removed: Callable[[Content], bool], key: SigningKey, why: Cause
 ) -> int:
     removed = [
@@ -245,20 +247,20 @@ def _overwrite(
         with path.open("r+b") as file:
             for start, length, id_ in removed:
                 file.seek(start)
-                file.write(_erased_line(Tombstone.sign(key, id_, now, why), length))
+                file.write(_build_erased_line(Tombstone.sign(key, id_, now, why), length))
             file.flush()
             os.fsync(file.fileno())
     return len(removed)
 
 
-def _erased_line(tombstone: Tombstone, length: int) -> bytes:
+def _build_erased_line(tombstone: Tombstone, length: int) -> bytes:
     line = ERASED + b"," + encode(tombstone)[1:-1]
     if len(line) + 2 > length:  # of a collaboration that is shorter than a signature
         line = ERASED
     return line + b" " * (length - len(line) - 2) + b"}\n"
 
 
-def _content(line: bytes, where: str) -> Content:
+def _parse_content(line: bytes, where: str) -> Content:
     try:
         # json, not msgspec.json: an agent may write a lone surrogate, and only json accepts it
         return load(json.loads(line), Content)

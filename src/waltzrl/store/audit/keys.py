@@ -33,8 +33,10 @@ class LogKeys:
         written = _read_or_create(path, fresh.written().encode())
         self.signing = SigningKey.parse(written.decode(errors="replace"))
         fresh_digest_key = secrets.token_bytes(DIGEST_KEY_BYTES)
-        self._digest_key = _checked(_read_or_create(_digest_file(path), fresh_digest_key), path)
-        self._lock = _lock(path)
+        self._digest_key = _require_key_length(
+            _read_or_create(_digest_file(path), fresh_digest_key), path
+        )
+        self._lock = _lock_file(path)
         path.with_name(f"{path.name}.pub").write_text(f"{self.signing.public}\n")
 
     def digest(self, content: bytes) -> str:
@@ -56,7 +58,9 @@ def digest_under(path: Path, content: bytes) -> str:
         NoteError: the file is not a key.
         OSError: it cannot be read.
     """
-    return hmac.digest(_checked(_digest_file(path).read_bytes(), path), content, "sha256").hex()
+    return hmac.digest(
+        _require_key_length(_digest_file(path).read_bytes(), path), content, "sha256"
+    ).hex()
 
 
 def signing_key(path: Path) -> SigningKey:
@@ -76,7 +80,7 @@ def in_use(path: Path) -> bool:
         OSError: the file cannot be read.
     """
     try:
-        os.close(_lock(path))
+        os.close(_lock_file(path))
     except AuditError:
         return True
     return False
@@ -86,7 +90,7 @@ def _digest_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.digest")
 
 
-def _checked(key: bytes, path: Path) -> bytes:
+def _require_key_length(key: bytes, path: Path) -> bytes:
     if len(key) != DIGEST_KEY_BYTES:
         raise NoteError(f"{path.name}.digest has {len(key)} bytes, need {DIGEST_KEY_BYTES}")
     return key
@@ -106,7 +110,7 @@ def _read_or_create(path: Path, fresh: bytes) -> bytes:
     return fresh
 
 
-def _lock(path: Path) -> int:
+def _lock_file(path: Path) -> int:
     """Return a descriptor that locks the file until it is closed.
 
     Raises:

@@ -140,15 +140,15 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         decision=exchange.decision,
         reason=exchange.reason,
         who=exchange.caller,
-        subject=digest(_bytes(exchange.subject)) if exchange.subject else "",
+        subject=digest(_encode_text(exchange.subject)) if exchange.subject else "",
         api=exchange.api,
         model=exchange.model,
         bundle=exchange.bundle,
         stage=str(exchange.stage),
         mode=exchange.mode,
-        prompt=digest(encode([_turn(message) for message in prompt.messages])),
-        draft=None if draft is None else digest(_bytes(draft.reviewed_text)),
-        rounds=tuple([_round(turn, digest) for turn in rounds]),
+        prompt=digest(encode([_spell_turn(message) for message in prompt.messages])),
+        draft=None if draft is None else digest(_encode_text(draft.reviewed_text)),
+        rounds=tuple([_record_round(turn, digest) for turn in rounds]),
         prompt_tokens=None if usage is None else usage.input_tokens,
         reply_tokens=None if usage is None else usage.output_tokens,
         draft_ms=0.0 if draft is None else draft.milliseconds,
@@ -158,7 +158,7 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         trace_id=exchange.trace_id,
         exchange_id="" if exchange.id == prompt.id else exchange.id,
         usd=exchange.usd,
-        sent=digest(_bytes(exchange.sent)) if exchange.sent else None,
+        sent=digest(_encode_text(exchange.sent)) if exchange.sent else None,
         probe=exchange.probe,
     )
 
@@ -193,22 +193,22 @@ def decode_event(raw: bytes) -> LogEvent:
     return _event_decoder.decode(raw)
 
 
-def _turn(message: Message) -> dict[str, object]:
+def _spell_turn(message: Message) -> dict[str, object]:
     """Spell a turn as its digest has always been made, with calls and their ids where there are."""
     turn: dict[str, object] = {"role": message.role, "content": message.content}
     if message.calls:
-        turn["calls"] = [_call(call) for call in message.calls]
+        turn["calls"] = [_spell_call(call) for call in message.calls]
     if message.call_id:
         turn["call_id"] = message.call_id
     return turn
 
 
-def _call(call: ToolCall) -> dict[str, str]:
+def _spell_call(call: ToolCall) -> dict[str, str]:
     fields = {"id": call.id, "name": call.name, "arguments": call.arguments}
     return fields if call.kind == "function" else {**fields, "kind": call.kind}
 
 
-def _round(turn: Round, digest: Digest) -> RoundRecord:
+def _record_round(turn: Round, digest: Digest) -> RoundRecord:
     feedback, revision = turn.feedback, turn.revision
     return RoundRecord(
         unsafe=feedback.unsafe,
@@ -216,8 +216,8 @@ def _round(turn: Round, digest: Digest) -> RoundRecord:
         well_formed=feedback.well_formed,
         risk=feedback.risk,
         rules=feedback.rules,
-        feedback=digest(_bytes(feedback.text)) if feedback.text else "",
-        revision=None if revision is None else digest(_bytes(revision.reviewed_text)),
+        feedback=digest(_encode_text(feedback.text)) if feedback.text else "",
+        revision=None if revision is None else digest(_encode_text(revision.reviewed_text)),
         feedback_ms=0.0 if feedback.reply is None else feedback.reply.milliseconds,
         revision_ms=0.0 if revision is None else revision.milliseconds,
         model_risk=feedback.model_risk,
@@ -229,5 +229,5 @@ def _round(turn: Round, digest: Digest) -> RoundRecord:
     )
 
 
-def _bytes(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")

@@ -60,7 +60,7 @@ class LogFolder:
             store = cls(folder, key, LogPosition())
             store.checkpoint()  # of an empty log: from now on, missing checkpoints show a deletion
             return store
-        position = _snapshot(folder)
+        position = _find_position(folder)
         if follow(folder, key.public, position) is not None:
             position = LogPosition()
             if fault := follow(folder, key.public, position):
@@ -163,7 +163,7 @@ def _length_of_notes(folder: Path) -> int:
     return end + lines.startswith(b"\n", end)
 
 
-def _snapshot(folder: Path) -> LogPosition:
+def _find_position(folder: Path) -> LogPosition:
     """Return the position of the newest checkpoint, or the start of the log if it is unknown.
 
     The file need not be trusted: if its root is not that of a signed checkpoint, the log is read

@@ -138,14 +138,14 @@ def agreed(answers: Iterable[Answer | None]) -> Answer | Disputed | None:
 
 def reply_label(events: Sequence[LabelEvent]) -> ReplyLabel | Disputed | None:
     """Return what people call the reply; who cannot tell disputes nothing."""
-    answers = [event.reply for event in _replies(events)]
+    answers = [event.reply for event in _list_replies(events)]
     return agreed(answer for answer in answers if answer != "unclear") or agreed(answers)
 
 
 def request_labels(events: Sequence[LabelEvent]) -> set[RequestLabel]:
     """Return what people call the request."""
     answered = [event for event in in_force(events).values() if event.request is not None]
-    return {event.request for event in _counting(answered) if event.request is not None}
+    return {event.request for event in _select_counting(answered) if event.request is not None}
 
 
 def is_disputed(events: Sequence[LabelEvent]) -> bool:
@@ -160,14 +160,14 @@ def reference_labels(events: Sequence[LabelEvent]) -> ReferenceLabels | None:
     """
     labels = [
         event.reply
-        for event in _replies(events)
+        for event in _list_replies(events)
         if event.steers and event.annotator_kind == "person" and event.reply != "unclear"
     ]
     if not labels:
         return None
     return ReferenceLabels(
-        unsafe=_answer(label == "unsafe" for label in labels),
-        overrefuses=_answer(label == "needless_refusal" for label in labels),
+        unsafe=_combine_answers(label == "unsafe" for label in labels),
+        overrefuses=_combine_answers(label == "needless_refusal" for label in labels),
     )
 
 
@@ -190,11 +190,13 @@ def double_answers(
     }
 
 
-def _replies(events: Sequence[LabelEvent]) -> list[LabelEvent]:
-    return _counting([event for event in in_force(events).values() if event.reply is not None])
+def _list_replies(events: Sequence[LabelEvent]) -> list[LabelEvent]:
+    return _select_counting(
+        [event for event in in_force(events).values() if event.reply is not None]
+    )
 
 
-def _counting(answered: list[LabelEvent]) -> list[LabelEvent]:
+def _select_counting(answered: list[LabelEvent]) -> list[LabelEvent]:
     """Return those that count of the answers to a question: a settlement alone, or all."""
     settled = [event for event in answered if event.settles]
     return [max(settled, key=lambda event: event.time)] if settled else answered
@@ -219,7 +221,7 @@ _ANSWERS = {
 }
 
 
-def _answer(answers: Iterable[bool]) -> ReferenceAnswer:
+def _combine_answers(answers: Iterable[bool]) -> ReferenceAnswer:
     given = set(answers)
     if len(given) > 1:
         return "disputed"

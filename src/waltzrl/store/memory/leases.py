@@ -39,7 +39,7 @@ def take_next(connection: Connection, selection: QueueSelection, after: str = ""
         here = start
         while queued := read_queue(connection, free, limit=TRIED, after=here):
             for id_ in (row.evaluation.id for row in queued):
-                if not _take(connection, id_, selection.rater):
+                if not _take_lease(connection, id_, selection.rater):
                     continue
                 # who had it may have labelled it since it was read
                 if keys_in(connection, structs.replace(selection, ids=(id_,))):
@@ -61,7 +61,7 @@ def holder(connection: Connection, id_: str) -> str | None:
     return connection.scalar(query)
 
 
-def _take(connection: Connection, id_: str, person: str) -> bool:
+def _take_lease(connection: Connection, id_: str, person: str) -> bool:
     """Lease an evaluation unless somebody else has it; return whether the person has it now."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     now = time.time()

@@ -124,8 +124,8 @@ def read_queue(
         func.coalesce(_AGAINST_PEOPLE, False).label("people"),
         func.coalesce(_AGAINST_REVIEWER, False).label("reviewer"),
     )
-    query = _matching(connection, select(*columns), selection)
-    place = _place(connection, selection.order)
+    query = _narrow_query(connection, select(*columns), selection)
+    place = _rank_columns(connection, selection.order)
     if here := _place_of(connection, selection.order, after):
         query = query.where(tuple_(*place) < tuple_(*here))
     query = query.order_by(*[part.desc() for part in place]).limit(limit)
@@ -147,8 +147,8 @@ def neighbours(
     here = _place_of(connection, selection.order, id_)
     if here is None:
         return None, None
-    place = _place(connection, selection.order)
-    keys = _matching(connection, select(ITEMS.c.key), selection).limit(1)
+    place = _rank_columns(connection, selection.order)
+    keys = _narrow_query(connection, select(ITEMS.c.key), selection).limit(1)
     before = keys.where(tuple_(*place) > tuple_(*here)).order_by(*place)
     after = keys.where(tuple_(*place) < tuple_(*here)).order_by(*[part.desc() for part in place])
     return connection.scalar(before), connection.scalar(after)
@@ -156,17 +156,17 @@ def neighbours(
 
 def keys_in(connection: Connection, selection: QueueSelection) -> list[str]:
     """Return the ids of all evaluations of a list, in no order."""
-    query = _matching(connection, select(ITEMS.c.key), selection)
+    query = _narrow_query(connection, select(ITEMS.c.key), selection)
     return list(connection.scalars(query))
 
 
 def count_queue(connection: Connection, selection: QueueSelection) -> int:
     """Return how many evaluations a list has."""
-    query = _matching(connection, select(func.count()).select_from(ITEMS), selection)
+    query = _narrow_query(connection, select(func.count()).select_from(ITEMS), selection)
     return connection.scalar(query) or 0
 
 
-def _place(
+def _rank_columns(
     connection: Connection, order: Order
 ) -> tuple[ColumnElement[float] | ColumnElement[int], ...]:
     is_sample = order == "sample"
@@ -178,19 +178,21 @@ def _place_of(connection: Connection, order: Order, id_: str) -> list[ColumnElem
     """Return where an evaluation stands in an order; None when it does not exist."""
     if not id_:
         return None
-    query = select(*_place(connection, order)).where(_kind(), ITEMS.c.key == id_)
+    query = select(*_rank_columns(connection, order)).where(_match_kind(), ITEMS.c.key == id_)
     row = connection.execute(query).one_or_none()
     return None if row is None else [literal(value) for value in row]
 
 
-def _kind() -> ColumnElement[bool]:
+def _match_kind() -> ColumnElement[bool]:
     return ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
-def _matching(connection: Connection, query: Select, selection: QueueSelection) -> Select:  # type: ignore[type-arg]
+def _narrow_query(connection: Connection, query: Select, selection: QueueSelection) -> Select:  # type: ignore[type-arg]
     """Narrow a query to the evaluations of a list."""
     dialect = connection.dialect.name
-    query = query.where(_kind(), not_expired(time.time()), *conditions(selection.filters, dialect))
+    query = query.where(
+        _match_kind(), not_expired(time.time()), *conditions(selection.filters, dialect)
+    )
     if selection.order == "sample":
         scored = or_(UNSAFE.is_not(None), OVER_REFUSES.is_not(None))
         query = query.where(by_newest_judge(), scored)
@@ -207,15 +209,17 @@ def _matching(connection: Connection, query: Select, selection: QueueSelection) 
         query = query.where(or_(holds_words(words, dialect), is_named(words)))
     if selection.ids is not None:
         query = query.where(ITEMS.c.key.in_(selection.ids))
-    return query.where(*_to_do(selection, dialect), *_disputed(connection, selection))
+    return query.where(*_to_do(selection, dialect), *_match_disputed(connection, selection))
 
 
-def _disputed(connection: Connection, selection: QueueSelection) -> Iterator[ColumnElement[bool]]:
+def _match_disputed(
+    connection: Connection, selection: QueueSelection
+) -> Iterator[ColumnElement[bool]]:
     """Yield that people differ about an evaluation, if only those are wanted."""
     if not selection.disputed:
         return
     several = _number_of_labels(connection.dialect.name) > 1
-    rows = connection.execute(select(ITEMS.c.key, _VALUE["labels"]).where(_kind(), several))
+    rows = connection.execute(select(ITEMS.c.key, _VALUE["labels"]).where(_match_kind(), several))
     events = {key: msgspec.convert(labels, list[LabelEvent]) for key, labels in rows}
     yield ITEMS.c.key.in_([key for key, labels in events.items() if is_disputed(labels)])
 

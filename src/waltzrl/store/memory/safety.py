@@ -359,7 +359,7 @@ class SafetyMemory:
             before = load(value, SafetyEvaluation)
             added = events(before.labels)
             for event in added:
-                give_notice(connection, "label", _notice(id_, event))
+                give_notice(connection, "label", _build_notice(id_, event))
                 release(connection, id_, event.by)
             after = before.labelled(*added)
             return {
@@ -404,7 +404,7 @@ class SafetyMemory:
         )
 
 
-def _notice(id_: str, event: LabelEvent) -> dict[str, str | float | bool | None]:
+def _build_notice(id_: str, event: LabelEvent) -> dict[str, str | float | bool | None]:
     """Return a notice of a label; like every notice, it holds no content."""
     labels = {"reply": event.reply, "request": event.request}
     return {

@@ -112,13 +112,13 @@ def answer(connection: Connection, op: Op, now: float, read: list[int]) -> Resul
         case GetOp():
             row = get(connection, op, now)
             _note_read([row] if row else [], op, read)
-            return _item(row) if row else None
+            return _decode_item(row) if row else None
         case SearchOp():
-            rows = _search(connection, op, now)
+            rows = _search_items(connection, op, now)
             _note_read(rows, op, read)
             return [_search_item(row) for row in rows]
         case ListNamespacesOp():
-            return list(_namespaces(connection, op, now))
+            return list(_list_namespaces(connection, op, now))
         case PutOp():
             return None
 
@@ -139,13 +139,13 @@ def conditions(filters: Filter, dialect: str) -> list[Condition]:
     return [
         condition
         for field, value in filters.items()
-        for condition in _conditions_at([storable(field)], _sendable(value), dialect)
+        for condition in _conditions_at([storable(field)], _make_sendable(value), dialect)
     ]
 
 
 def words_of(text: str) -> str:
     """Return the words of a text, separated by spaces."""
-    return _split(_ACCENTED.sub(_without_accent, text.lower()))
+    return _split_words(_ACCENTED.sub(_without_accent, text.lower()))
 
 
 def indexed_text(value: Mapping[str, Json], index: Index) -> str:
@@ -171,10 +171,10 @@ def holds_words(text: str, dialect: str) -> Condition:
         if word == "OR":
             is_alternative = bool(required)
             continue
-        forms = _forms(quoted or word)
+        forms = _list_forms(quoted or word)
         if not forms:
             continue
-        held = or_(*[_holds(words, dialect, is_stem=not quoted) for words in forms])
+        held = or_(*[_match_phrase(words, dialect, is_stem=not quoted) for words in forms])
         if is_alternative:
             required[-1].append(held)
         else:
@@ -200,12 +200,12 @@ def is_named(name: str) -> Condition:
     return or_(*found)
 
 
-def _forms(text: str) -> list[str]:
+def _list_forms(text: str) -> list[str]:
     """Return the words of a text, and those with their accents, which earlier versions stored."""
-    return [words for words in dict.fromkeys((words_of(text), _split(text.lower()))) if words]
+    return [words for words in dict.fromkeys((words_of(text), _split_words(text.lower()))) if words]
 
 
-def _split(text: str) -> str:
+def _split_words(text: str) -> str:
     return " ".join(_WORD.findall(text))
 
 
@@ -216,13 +216,13 @@ def _without_accent(match: re.Match[str]) -> str:
     return _SPELT.get(letter, unicodedata.normalize("NFD", letter)[0])
 
 
-def _holds(words: str, dialect: str, *, is_stem: bool) -> Condition:
+def _match_phrase(words: str, dialect: str, *, is_stem: bool) -> Condition:
     """Ask for words next to each other; of a stem the last one is only the beginning."""
     if _UNSPACED.search(words):
         return ITEMS.c.words.contains(words, autoescape=True)
     *earlier, last = words.split()
     if is_stem:
-        last = _stem(last)
+        last = _stem_word(last)
     if dialect == "sqlite":
         phrase = f'"{" ".join([*earlier, last])}"' + ("*" if is_stem else "")
         rows = select(_FTS.c.rowid).where(_FTS.c.item_words.op("MATCH")(phrase))
@@ -231,7 +231,7 @@ def _holds(words: str, dialect: str, *, is_stem: bool) -> Condition:
     return func.to_tsvector(_SIMPLE, ITEMS.c.words).op("@@")(func.to_tsquery(_SIMPLE, phrase))
 
 
-def _stem(word: str) -> str:
+def _stem_word(word: str) -> str:
     """Return what the English forms of a word begin with."""
     stem = _ENDING.sub("", word)
     if len(stem) > _STEM and stem[-1] == stem[-2] and stem[-1] not in "ls":
@@ -252,21 +252,21 @@ def texts_in(value: Json) -> Iterator[str]:
                 yield from texts_in(inner)
 
 
-def _search(connection: Connection, op: SearchOp, now: float) -> Sequence[ItemRow]:
+def _search_items(connection: Connection, op: SearchOp, now: float) -> Sequence[ItemRow]:
     """Return the matching items: with a query the best first, else the newest first."""
     dialect = connection.dialect.name
     matching = conditions(op.filter or {}, dialect)
-    query = select(*COLUMNS).where(_within(op.namespace_prefix), not_expired(now), *matching)
+    query = select(*COLUMNS).where(_match_prefix(op.namespace_prefix), not_expired(now), *matching)
     order = [ITEMS.c.updated_at.desc(), ITEMS.c.id.desc()]
     score: ColumnElement[float] = literal_column("NULL")
     if op.query is not None:
-        query, score = _ranked(query, op.query, dialect)
+        query, score = _rank_items(query, op.query, dialect)
         order = [score.desc(), *order]
     query = query.add_columns(score.label("score"))
     return connection.execute(query.order_by(*order).limit(op.limit).offset(op.offset)).all()
 
 
-def _within(prefix: Namespace) -> Condition:
+def _match_prefix(prefix: Namespace) -> Condition:
     if not prefix:
         return true()
     name = ".".join(prefix)
@@ -274,7 +274,7 @@ def _within(prefix: Namespace) -> Condition:
     return or_(ITEMS.c.namespace == name, below)
 
 
-def _namespaces(connection: Connection, op: ListNamespacesOp, now: float) -> list[Namespace]:
+def _list_namespaces(connection: Connection, op: ListNamespacesOp, now: float) -> list[Namespace]:
     rows = connection.execute(select(ITEMS.c.namespace).where(not_expired(now)).distinct())
     namespaces = (tuple(name.split(".")) for (name,) in rows)
     matching = {
@@ -285,7 +285,7 @@ def _namespaces(connection: Connection, op: ListNamespacesOp, now: float) -> lis
     return sorted(matching)[op.offset : op.offset + op.limit]
 
 
-def _item(row: ItemRow) -> Item:
+def _decode_item(row: ItemRow) -> Item:
     return Item(
         namespace=tuple(row.namespace.split(".")),
         key=row.key,
@@ -296,7 +296,7 @@ def _item(row: ItemRow) -> Item:
 
 
 def _search_item(row: ItemRow) -> SearchItem:
-    item = _item(row)
+    item = _decode_item(row)
     return SearchItem(
         namespace=item.namespace,
         key=item.key,
@@ -312,11 +312,11 @@ def _note_read(rows: Sequence[ItemRow], op: GetOp | SearchOp, read: list[int]) -
         read.extend(row.id for row in rows if row.ttl is not None)
 
 
-def _ranked(
+def _rank_items(
     query: Select[tuple[object, ...]], text: str, dialect: str
 ) -> tuple[Select[tuple[object, ...]], ColumnElement[float]]:
     """Narrow a query to items with one of the words of `text`; also return how well each fits."""
-    terms = list(dict.fromkeys(" ".join(_forms(text)).split()))[:MOST_TERMS]
+    terms = list(dict.fromkeys(" ".join(_list_forms(text)).split()))[:MOST_TERMS]
     if dialect == "sqlite":
         any_term = " OR ".join(f'"{term}"' for term in terms) or '""'
         narrowed = query.join(_FTS, _FTS.c.rowid == ITEMS.c.id)
@@ -345,15 +345,15 @@ def _at_path(value: Json, steps: list[str]) -> Iterator[Json]:
                 yield from _at_path(value[index], rest)
 
 
-def _sendable(value: Json) -> Json:
+def _make_sendable(value: Json) -> Json:
     """Return an operand as it would have been stored; a database refuses other texts."""
     match value:
         case str():
             return storable(value)
         case Mapping():
-            return {storable(name): _sendable(inner) for name, inner in value.items()}
+            return {storable(name): _make_sendable(inner) for name, inner in value.items()}
         case list() | tuple():
-            return [_sendable(inner) for inner in value]
+            return [_make_sendable(inner) for inner in value]
         case int() if abs(value) >= 2**63:
             raise InputError(f"whole numbers of a filter have at most 63 bits, got {value}")
         case _:
@@ -367,24 +367,24 @@ def _conditions_at(path: Sequence[str], operand: Json, dialect: str) -> Iterator
             "characters"
         )
     if not isinstance(operand, Mapping):
-        yield _equals(path, operand, dialect)
+        yield _match_equal(path, operand, dialect)
         return
     for name, inner in operand.items():
         if not name.startswith("$"):
             yield from _conditions_at([*path, name], inner, dialect)
         elif name == "$eq":
-            yield _equals(path, inner, dialect)
+            yield _match_equal(path, inner, dialect)
         elif name == "$ne":
-            yield _equals(path, inner, dialect).is_not(true())  # null is unequal too
+            yield _match_equal(path, inner, dialect).is_not(true())  # null is unequal too
         else:
-            yield _compares(path, name, inner, dialect)
+            yield _match_order(path, name, inner, dialect)
 
 
-def _equals(path: Sequence[str], value: Json, dialect: str) -> Condition:
+def _match_equal(path: Sequence[str], value: Json, dialect: str) -> Condition:
     if len(path) == 1 and path[0] in FIELDS and FIELDS[path[0]].fits(value):
         return ITEMS.c[path[0]] == value
     if dialect == "postgresql":
-        return func.coalesce(_jsonb(path), literal(None, JSONB)) == literal(value, JSONB)
+        return func.coalesce(_extract_jsonb(path), literal(None, JSONB)) == literal(value, JSONB)
     return _equals_on_sqlite(_sqlite_path(path), value)
 
 
@@ -405,7 +405,7 @@ def _equals_on_sqlite(path: str, value: Json) -> Condition:
             return and_(kind.in_(("array", "object")), stored == text)
 
 
-def _compares(path: Sequence[str], name: str, value: Json, dialect: str) -> Condition:
+def _match_order(path: Sequence[str], name: str, value: Json, dialect: str) -> Condition:
     if name not in _ORDERS:
         raise InputError(
             f"{name!r} is not an operator of a filter; use $eq, $ne, {', '.join(_ORDERS)}"
@@ -414,7 +414,7 @@ def _compares(path: Sequence[str], name: str, value: Json, dialect: str) -> Cond
         raise InputError(f"{name} needs a number or a text to compare with, got {value!r}")
     order = _ORDERS[name]
     if dialect == "postgresql":
-        stored = _jsonb(path)
+        stored = _extract_jsonb(path)
         if isinstance(value, str):
             text = func.jsonb_extract_path_text(ITEMS.c.value, *path)
             is_text = func.jsonb_typeof(stored) == "string"
@@ -427,7 +427,7 @@ def _compares(path: Sequence[str], name: str, value: Json, dialect: str) -> Cond
     return and_(kind.in_(kinds), stored.operate(order, value))
 
 
-def _jsonb(path: Sequence[str]) -> ColumnElement[object]:
+def _extract_jsonb(path: Sequence[str]) -> ColumnElement[object]:
     return func.jsonb_extract_path(ITEMS.c.value, *path, type_=JSONB)
 
 

@@ -84,8 +84,8 @@ class MemoryStore:
         read: list[int] = []
         with (writing if puts else reading)(self.engine) as connection:
             results = [answer(connection, op, now, read) for op in ops]
-            _delete(connection, puts)
-            _upsert(connection, puts, now)
+            _delete_items(connection, puts)
+            _upsert_items(connection, puts, now)
         if read:
             with writing(self.engine) as connection:
                 _refresh_ttl(connection, read, now)
@@ -158,10 +158,10 @@ class MemoryStore:
         expired = (ITEMS.c.namespace == ".".join(namespace), ITEMS.c.key == key)
         with writing(self.engine) as connection:
             connection.execute(delete(ITEMS).where(*expired, ITEMS.c.expires_at <= now))
-            rows = _rows(connection, [put], now)
+            rows = _build_rows(connection, [put], now)
             if not rows:  # of a subject that was erased
                 return False
-            added = _inserts(connection).on_conflict_do_nothing()
+            added = _insert_items(connection).on_conflict_do_nothing()
             return connection.execute(added.returning(ITEMS.c.id), rows[0]).first() is not None
 
     def prolong(self, namespace: Namespace, expires_at: float) -> None:
@@ -306,18 +306,20 @@ class MemoryStore:
         )
 
 
-def _upsert(connection: Connection, puts: Sequence[PutOp], now: float) -> None:
-    rows = _rows(connection, puts, now)
+def _upsert_items(connection: Connection, puts: Sequence[PutOp], now: float) -> None:
+    rows = _build_rows(connection, puts, now)
     if not rows:
         return
-    added = _inserts(connection)
+    added = _insert_items(connection)
     replaced = {name: added.excluded[name] for name in _REPLACED}
     connection.execute(
         added.on_conflict_do_update(index_elements=["namespace", "key"], set_=replaced), rows
     )
 
 
-def _rows(connection: Connection, puts: Sequence[PutOp], now: float) -> list[dict[str, object]]:
+def _build_rows(
+    connection: Connection, puts: Sequence[PutOp], now: float
+) -> list[dict[str, object]]:
     return [
         {
             "namespace": ".".join(put.namespace),
@@ -335,12 +337,12 @@ def _rows(connection: Connection, puts: Sequence[PutOp], now: float) -> list[dic
     ]
 
 
-def _inserts(connection: Connection) -> "sqlite.Insert | postgresql.Insert":
+def _insert_items(connection: Connection) -> "sqlite.Insert | postgresql.Insert":
     on_sqlite = connection.dialect.name == "sqlite"
     return sqlite.insert(ITEMS) if on_sqlite else postgresql.insert(ITEMS)
 
 
-def _delete(connection: Connection, puts: Sequence[PutOp]) -> None:
+def _delete_items(connection: Connection, puts: Sequence[PutOp]) -> None:
     """Delete the items of puts without a value."""
     names = [
         {"in_namespace": ".".join(put.namespace), "with_key": put.key}

@@ -95,12 +95,12 @@ def marked(text: str) -> str:
 def hints(what: str) -> str:
     """Return a regular expression over normalised text, for one of the words in any language."""
     mark, words = _WORDS[what]
-    cased = [_spelt(word) for word in words.split("|") if not _is_uncased(word)]
+    cased = [_spell_word(word) for word in words.split("|") if not _is_uncased(word)]
     cased.sort(key=len, reverse=True)
     return rf"(?:(?i:\b(?:{'|'.join(cased)}))|{mark}{{2,}})"
 
 
-def _spelt(word: str) -> str:
+def _spell_word(word: str) -> str:
     """Return a regular expression of a word, with its accents and without them."""
     letters = []
     for letter in word:

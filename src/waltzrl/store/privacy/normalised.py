@@ -54,11 +54,11 @@ class _Replacements(dict[int, str | None]):
     """A translation table that is filled with each character when it is first met."""
 
     def __missing__(self, code: int) -> str | None:
-        self[code] = _replacement(chr(code))
+        self[code] = _find_replacement(chr(code))
         return self[code]
 
 
-def _replacement(character: str) -> str | None:
+def _find_replacement(character: str) -> str | None:
     """Return the Latin-1 character that replaces this one, or None for an invisible one."""
     category = unicodedata.category(character)
     if character.isascii() or character in MARKS:

@@ -90,7 +90,7 @@ def national_patterns(regions: Sequence[str]) -> list[DataPattern]:
     Args:
         regions: whose numbers are also found without a word before them.
     """
-    announced_ssn, ssn_key = _announced(_SSN_HINTS, _SSN_ANNOUNCED)
+    announced_ssn, ssn_key = _build_announced_regex(_SSN_HINTS, _SSN_ANNOUNCED)
     patterns = [
         DataPattern("ssn", _SSN, _social_security),
         DataPattern("ssn", announced_ssn, _social_security, ssn_key),
@@ -98,9 +98,9 @@ def national_patterns(regions: Sequence[str]) -> list[DataPattern]:
     for name, form in _UNANNOUNCED.items():
         patterns.append(DataPattern("national_id", rf"\b{form}\b", _stdnum_check(name)))
     for name, (words, form) in _ANNOUNCED.items():
-        regex, key = _announced(words, form)
+        regex, key = _build_announced_regex(words, form)
         patterns.append(DataPattern("national_id", regex, _stdnum_check(name), key))
-    regex, key = _announced(_INSURANCE_HINTS, _INSURANCE_ANNOUNCED)
+    regex, key = _build_announced_regex(_INSURANCE_HINTS, _INSURANCE_ANNOUNCED)
     is_insurance = re.compile(_INSURANCE_ANNOUNCED).fullmatch
     insurance = checked("pattern", lambda number: is_insurance(number) is not None, 0.8)
     patterns.append(DataPattern("national_id", regex, insurance, key))
@@ -128,7 +128,7 @@ def _is_my_number(number: str) -> bool:
     return check == (0 if remainder <= 1 else 11 - remainder)
 
 
-def _announced(words: str, form: str) -> tuple[str, str]:
+def _build_announced_regex(words: str, form: str) -> tuple[str, str]:
     """Return the regex of a number after one of the words, and the key of that regex."""
     key = rf"(?i:\b(?:{words})\b)"
     return rf"{key}[^0-9\]\n]{{0,24}}\b({form})\b", key

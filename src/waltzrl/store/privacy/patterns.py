@@ -77,16 +77,16 @@ def all_patterns(regions: Sequence[str]) -> list[DataPattern]:
         InputError: a region is unknown.
     """
     return [
-        DataPattern("email", _MAIL, _email, "@"),
+        DataPattern("email", _MAIL, _check_email, "@"),
         *phone_patterns(regions),
-        *(DataPattern("credit_card", regex, _card) for regex in _CARDS),
-        DataPattern("credit_card", _SPLIT_CARD, _card, _SPLIT_CARD_KEY),
-        DataPattern("iban", _IBAN, _account, _IBAN_KEY),
+        *(DataPattern("credit_card", regex, _check_card) for regex in _CARDS),
+        DataPattern("credit_card", _SPLIT_CARD, _check_card, _SPLIT_CARD_KEY),
+        DataPattern("iban", _IBAN, _check_account, _IBAN_KEY),
         *national_patterns(regions),
-        DataPattern("ip_address", _V4, _ipv4),
-        DataPattern("ip_address", _V6, _ipv6, r":[0-9A-Fa-f]{0,4}:"),
+        DataPattern("ip_address", _V4, _check_ipv4),
+        DataPattern("ip_address", _V6, _check_ipv6, r":[0-9A-Fa-f]{0,4}:"),
         *credential_patterns(),
-        DataPattern("personal_name", _NAME_HINT + _NAME, _name, _NAME_HINT),
+        DataPattern("personal_name", _NAME_HINT + _NAME, _check_name, _NAME_HINT),
         DataPattern("date_of_birth", _BIRTH, checked("pattern", bool, 0.8), hints("birth")),
         *(
             DataPattern("address", regex, _postal_address, hints(words))
@@ -154,7 +154,7 @@ _TABLE_REACH = 80
 """Bytes around a candidate that are searched for a table."""
 
 
-def _card(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_card(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept the longest card number at the start of the candidate; drop groups that follow it."""
     digits = text[start:end].translate(None, _SEPARATORS)
     if len(digits) < _FEWEST or not _ISSUER.match(digits):
@@ -226,7 +226,7 @@ def _account_form(country: str) -> tuple[int, re.Pattern[str]] | None:
     return (length, re.compile(f"{country}[0-9]{{2}}{account}")) if fields else None
 
 
-def _account(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_account(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an IBAN at the start of the candidate; its country tells how long it is."""
     country = text[start : start + 3].replace(b"\n", b"").decode()[:2].upper()
     form = _account_form(country)
@@ -275,16 +275,16 @@ _NOBODYS_RANGES = [
 ]
 
 
-def _ipv4(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_ipv4(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an IPv4 address unless the context says that it is a version number."""
     if not stands_apart(text, start, end) or text[start - 1 : start] == b".":
         return None
     if _VERSION.search(text[max(start - _VERSION_REACH, 0) : start]):
         return None
-    return _ip(text, start, end)
+    return _make_ip_hit(text, start, end)
 
 
-def _ipv6(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_ipv6(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an IPv6 address; times, MAC addresses and scopes in code look similar."""
     before, behind = text[max(start - 1, 0) : start], text[end : end + 1]
     piece = text[start:end]
@@ -292,9 +292,9 @@ def _ipv6(text: bytes, start: int, end: int) -> PatternHit | None:
     if re.search(rb"[0-9A-Za-z_:]", before + behind):
         return None
     if not is_compressed:
-        return _ip(text, start, end) if piece.count(b":") in (6, 7) else None
+        return _make_ip_hit(text, start, end) if piece.count(b":") in (6, 7) else None
     is_code = behind == b"(" or before in (b"$", b"%", b"\\")
-    return _ip(text, start, end) if _ASSIGNED_V6.fullmatch(piece) and not is_code else None
+    return _make_ip_hit(text, start, end) if _ASSIGNED_V6.fullmatch(piece) and not is_code else None
 
 
 _ASSIGNED_V6 = re.compile(
@@ -306,7 +306,7 @@ _ASSIGNED_V6 = re.compile(
 names in it begin with a letter, and few of them like a local address."""
 
 
-def _ip(text: bytes, start: int, end: int) -> PatternHit | None:
+def _make_ip_hit(text: bytes, start: int, end: int) -> PatternHit | None:
     try:
         address = ipaddress.ip_address(text[start:end].decode())
     except ValueError:
@@ -320,7 +320,7 @@ def _ip(text: bytes, start: int, end: int) -> PatternHit | None:
 _IMAGE_SUFFIXES = (b".png", b".jpg", b".jpeg", b".gif", b".svg", b".webp")
 
 
-def _email(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_email(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an e-mail address, but not a call in code or the file name of an image."""
     local = text[start:end].partition(b"@")[0]
     first = start + len(local) - len(local.lstrip(b".'-"))
@@ -341,7 +341,7 @@ _ASSIGNED = re.compile(rb"=\s{0,2}[\"']?$")
 """In code; a single word is then no name."""
 
 
-def _name(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_name(text: bytes, start: int, end: int) -> PatternHit | None:
     """Trust the hint unless the candidate is a call or an identifier in code."""
     is_code = text[end : end + 1] in (b"(", b"[", b"_") or text[end : end + 1].isdigit()
     words = text[start:end].split()

@@ -52,12 +52,12 @@ class PresidioDetector:
             InputError: the pipeline is not installed, or finds no names.
         """
         logging.getLogger("presidio-analyzer").setLevel(logging.ERROR)
-        recognizers: list[EntityRecognizer] = [*_documents(regions)]
+        recognizers: list[EntityRecognizer] = [*_open_documents(regions)]
         if pipeline:
             names = SpacyRecognizer(supported_entities=[PERSON], supported_language=LANGUAGE)
             recognizers.append(names)
         engine = SpacyNlpEngine()
-        engine.nlp = {LANGUAGE: _pipeline(pipeline)}  # type: ignore[assignment]
+        engine.nlp = {LANGUAGE: _open_pipeline(pipeline)}  # type: ignore[assignment]
         self._analyzer = None
         if recognizers:  # without any, presidio would take all of its own
             self._analyzer = AnalyzerEngine(
@@ -104,7 +104,7 @@ def _words_as_lemmas(document: Doc) -> Doc:
     return document
 
 
-def _pipeline(name: str) -> Language:
+def _open_pipeline(name: str) -> Language:
     """Return what splits texts into words and, where it is a model, finds names.
 
     Raises:
@@ -126,7 +126,7 @@ def _pipeline(name: str) -> Language:
     return pipeline
 
 
-def _documents(regions: Sequence[str]) -> Iterator[PatternRecognizer]:
+def _open_documents(regions: Sequence[str]) -> Iterator[PatternRecognizer]:
     """Yield presidio's recognizers of documents of people in some countries."""
     for _name, kind in sorted(vars(predefined_recognizers).items()):
         if not (inspect.isclass(kind) and issubclass(kind, PatternRecognizer)):

@@ -68,7 +68,7 @@ class RedactionRules:
         an address. Escapes are resolved only if one of them hides something.
         """
         scrubbed = self._scrub_with_hint("", text)
-        unescaped = _unescaped(scrubbed)
+        unescaped = _resolve_escapes(scrubbed)
         if unescaped == scrubbed:
             return scrubbed
         revealed = self._scrub_with_hint("", unescaped)
@@ -131,7 +131,7 @@ class RedactionRules:
             return self._scrubbed_mapping(value)
         if isinstance(value, Sequence):
             return [self._scrubbed_under(key, item) for item in value]
-        written = _written(value)
+        written = _write_number(value)
         text = self._scrub_under(key, written)
         return value if text == written else text
 
@@ -170,23 +170,23 @@ def masked(piece: str, kind: Kind) -> str:
     return "".join("*" if n in hidden else character for n, character in enumerate(piece))
 
 
-def _written(value: float | bool | None) -> str:
+def _write_number(value: float | bool | None) -> str:
     """Return a whole number as people write it; empty for what cannot identify a person."""
     if value is None or isinstance(value, bool) or not abs(value) < _NUMBER_LIMIT:
         return ""
     return str(int(value)) if value == int(value) else ""
 
 
-def _unescaped(text: str) -> str:
+def _resolve_escapes(text: str) -> str:
     """Return the text with its escapes resolved, in a form that every database accepts."""
-    unescaped = _ESCAPE.sub(_character, text)
+    unescaped = _ESCAPE.sub(_resolve_escape, text)
     if unescaped == text:
         return text
     whole = unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return whole.replace("\0", " ")
 
 
-def _character(escape: re.Match[str]) -> str:
+def _resolve_escape(escape: re.Match[str]) -> str:
     number, space = escape.groups()
     return chr(int(number, 16)) if number else " " if space else escape[0]
 
