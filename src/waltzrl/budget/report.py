@@ -77,7 +77,7 @@ def _sum_parts(parts: list[tuple[Charge, ChargeItem]]) -> Total:
     )
 
 
-def cumulative(charges: Iterable[Charge]) -> Iterator[tuple[float, dict[str, float]]]:
+def accumulate_costs(charges: Iterable[Charge]) -> Iterator[tuple[float, dict[str, float]]]:
     """Yield the time of each charge, and what each role has cost until then in US dollars."""
     spent: dict[str, float] = {}
     for charge in sorted(charges, key=lambda charge: charge.time):

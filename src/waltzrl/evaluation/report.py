@@ -19,7 +19,7 @@ from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.terminal import headings
 from waltzrl.foundation.files import disk_errors
 from waltzrl.foundation.jsonl import read_objects
-from waltzrl.foundation.texts import visible
+from waltzrl.foundation.texts import make_visible
 from waltzrl.records import Feedback, JudgedCollaboration, Verdict
 
 try:
@@ -263,4 +263,9 @@ def _verdict_chip(verdict: Verdict) -> tuple[str, str]:
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _environment = page_environment(_TEMPLATES)
-_environment.filters |= {"percent": percent, "plain": plain, "sample": _sample, "visible": visible}
+_environment.filters |= {
+    "percent": percent,
+    "plain": plain,
+    "sample": _sample,
+    "visible": make_visible,
+}

@@ -36,7 +36,7 @@ def families_of(collector: Collector) -> list[Family]:
     ]
 
 
-def merged(processes: Iterable[Sequence[Family]]) -> list[Family]:
+def merge_families(processes: Iterable[Sequence[Family]]) -> list[Family]:
     """Make one metric of those of several processes: the sum, or as the catalogue says."""
     families: dict[str, Family] = {}
     values: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[tuple[float, float]]] = {}
@@ -57,12 +57,12 @@ def merged(processes: Iterable[Sequence[Family]]) -> list[Family]:
     ]
 
 
-def totals(families: Sequence[Family]) -> list[Family]:
+def keep_totals(families: Sequence[Family]) -> list[Family]:
     """Return what a process that has ended leaves behind: its counters and histograms."""
     return [family for family in families if family.type in {"counter", "histogram"}]
 
 
-def exposition(families: Sequence[Family]) -> bytes:
+def format_exposition(families: Sequence[Family]) -> bytes:
     """Return metrics in Prometheus's text format 0.0.4."""
     return generate_latest(_Families(families))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from waltzrl.foundation.texts import visible
+from waltzrl.foundation.texts import make_visible
 
 
 def page_environment(folder: Path) -> Environment:
@@ -21,4 +21,4 @@ def page_environment(folder: Path) -> Environment:
 
 def _finish_value(value: object) -> object:
     """Make hidden characters of a text visible; HTML by a macro or a filter is left as it is."""
-    return visible(value) if type(value) is str else value
+    return make_visible(value) if type(value) is str else value

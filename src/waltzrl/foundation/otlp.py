@@ -46,7 +46,7 @@ UNKNOWN = cast("float", None)
 """Left out by the exporter: the smallest and the largest value, and a sum that may fall."""
 
 
-def exporters(signal: Literal["trace", "metric"]) -> ModuleType:
+def import_exporters(signal: Literal["trace", "metric"]) -> ModuleType:
     """Return OpenTelemetry's module that sends a signal by the protocol the environment asks for.
 
     Raises:
@@ -123,7 +123,7 @@ def open_push(families: Callable[[], Sequence[Family]]) -> MetricsPush:
         InputError: they ask for an unknown protocol.
         MissingExtraError: its exporter is not installed.
     """
-    exporter = exporters("metric").OTLPMetricExporter()
+    exporter = import_exporters("metric").OTLPMetricExporter()
     milliseconds = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_MS))
     return MetricsPush(families, exporter, milliseconds / 1e3)
 

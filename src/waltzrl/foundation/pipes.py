@@ -32,7 +32,7 @@ def large_pipe() -> tuple[int, int]:
     return reads, writes
 
 
-def framed(text: bytes) -> bytes:
+def frame_text(text: bytes) -> bytes:
     """Return a text as a frame."""
     return LENGTH.pack(len(text)) + text
 
@@ -52,7 +52,7 @@ class FrameWriter:
         Raises:
             BrokenPipeError: the reading process has ended.
         """
-        frame = framed(text)
+        frame = frame_text(text)
         if not self._waiting:
             try:
                 written = os.write(self._descriptor, frame)

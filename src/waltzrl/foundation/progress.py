@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from waltzrl.foundation.options import terminal
+from waltzrl.foundation.options import open_terminal
 
 LINE_SECONDS = 30.0
 """Least time between two lines of a task, apart from its first and its last."""
@@ -46,7 +46,7 @@ def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) ->
         quiet: show neither.
         clock: seconds.
     """
-    console = terminal(stderr=True)
+    console = open_terminal(stderr=True)
     lines = not console.is_terminal and not quiet
     return (ProgressLines if lines else Progress)(
         TextColumn("{task.description}"),

@@ -35,13 +35,13 @@ class Setting:
     """The name of the source that decides it, or `default`."""
 
 
-def merged(base: Table, changes: Table) -> Table:
+def merge_tables(base: Table, changes: Table) -> Table:
     """Return `base` with `changes`, which apply inside nested tables too."""
     table = dict(base)
     for key, value in changes.items():
         base_value = table.get(key)
         if isinstance(base_value, dict) and isinstance(value, dict):
-            value = merged(base_value, value)
+            value = merge_tables(base_value, value)
         table[key] = value
     return table
 
@@ -54,7 +54,7 @@ def log_conflicts(sources: Sequence[Source]) -> None:
     """
     values: dict[str, list[tuple[Source, object]]] = {}
     for source in sources:
-        for key, value in leaves(source.table):
+        for key, value in list_leaves(source.table):
             values.setdefault(key, []).append((source, value))
     for key, settings in values.items():
         for (lower, old), (upper, new) in pairwise(settings):
@@ -65,25 +65,25 @@ def log_conflicts(sources: Sequence[Source]) -> None:
                 )
 
 
-def explain(table: Table, sources: Sequence[Source]) -> list[Setting]:
+def explain_settings(table: Table, sources: Sequence[Source]) -> list[Setting]:
     """List each setting with its origin.
 
     Args:
         table: all settings as they apply, defaults included.
         sources: in ascending order of priority.
     """
-    origins = {key: source.name for source in sources for key, _value in leaves(source.table)}
+    origins = {key: source.name for source in sources for key, _value in list_leaves(source.table)}
     return [
         Setting(key=key, value=_hide_credentials(value), origin=_find_origin(key, origins))
-        for key, value in leaves(table)
+        for key, value in list_leaves(table)
     ]
 
 
-def leaves(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
+def list_leaves(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the dotted key and the value of every setting; an empty table is a value."""
     for key, value in table.items():
         if isinstance(value, dict) and value:
-            yield from leaves(value, f"{prefix}{key}.")
+            yield from list_leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

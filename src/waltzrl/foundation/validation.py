@@ -47,7 +47,7 @@ PRIORITY = {UNKNOWN: 0, "value_error": 1}
 """For a union pydantic reports the errors of every branch; these explain the mistake best."""
 
 
-def validated(kind: type[Settings], table: Table, source: str) -> Settings:
+def validate_table(kind: type[Settings], table: Table, source: str) -> Settings:
     """Validate a table as a dataclass, including nested dataclasses.
 
     Old names of keys are accepted, with a warning.

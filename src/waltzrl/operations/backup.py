@@ -17,7 +17,13 @@ import msgspec
 
 from waltzrl import __version__
 from waltzrl.errors import InputError
-from waltzrl.foundation.files import disk_errors, sync, whole_folder, whole_lines, write_bytes
+from waltzrl.foundation.files import (
+    disk_errors,
+    sync_to_disk,
+    whole_folder,
+    whole_lines,
+    write_bytes,
+)
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.store.audit import LogFault, VerifiedLog, verify
 from waltzrl.store.audit.note import NoteError, PublicKey
@@ -79,7 +85,7 @@ def create_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
             files={name: _digest_file(part / name) for name in files},
         )
         for name in files:
-            sync(part / name)
+            sync_to_disk(part / name)
         write_bytes(part / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
     return manifest
 
@@ -135,9 +141,9 @@ def _announce_backup(recipe: GatewayRecipe, folder: Path) -> Iterator[None]:
     if recipe.memory is None:
         yield
         return
-    from waltzrl.operations.backup_tables import noted
+    from waltzrl.operations.backup_tables import announce_backup
 
-    with noted(recipe.memory.url, folder / MANIFEST):
+    with announce_backup(recipe.memory.url, folder / MANIFEST):
         yield
 
 
@@ -184,7 +190,7 @@ def _restore_log(source: Path, target: Path, created: list[Path]) -> None:
     with whole_folder(target) as part:
         for path in source.iterdir():
             shutil.copyfile(path, part / path.name)
-            sync(part / path.name)
+            sync_to_disk(part / path.name)
     created.append(target)
 
 

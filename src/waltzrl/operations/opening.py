@@ -29,7 +29,7 @@ from waltzrl.evaluation.judges.opening import open_judge
 from waltzrl.foundation.background import in_background
 from waltzrl.foundation.counters import LabeledCounter
 from waltzrl.foundation.plugins import find_plugin
-from waltzrl.foundation.validation import validated
+from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
 from waltzrl.gateway.app import HttpRequest
 from waltzrl.gateway.bundles import Bundles
@@ -354,7 +354,9 @@ async def _open_bundle(shared: SharedDatabase, bundles: Bundles, bundle_id: str)
     recipe = await asyncio.to_thread(lambda: shared.book.bundle(bundle_id))
     if recipe is None:
         raise InputError(f"the database has no bundle {bundle_id}; propose it again")
-    return await bundles.open(validated(BundleRecipe, json.loads(recipe), f"bundle {bundle_id}"))
+    return await bundles.open(
+        validate_table(BundleRecipe, json.loads(recipe), f"bundle {bundle_id}")
+    )
 
 
 def _hold_release(shared: SharedDatabase, release: Release, why: str) -> None:

@@ -30,7 +30,7 @@ ROWS_AT_ONCE = 500
 
 
 @contextmanager
-def snapshot(engine: Engine) -> Iterator[Connection]:
+def take_snapshot(engine: Engine) -> Iterator[Connection]:
     """Give a connection that sees the database as it is now, whatever others write meanwhile.
 
     Raises:

@@ -14,7 +14,7 @@ from waltzrl.store.database import reading
 
 
 @contextmanager
-def exclusive(engine: Engine, name: str) -> Iterator[bool]:
+def try_lock(engine: Engine, name: str) -> Iterator[bool]:
     """Try to hold a lock of a database for the duration of the block; wait for nobody.
 
     On SQLite it is an flock on a file beside the database, on PostgreSQL an advisory lock of a

@@ -1,8 +1,8 @@
 """Creates the tables of a package, and brings those of older versions up to date.
 
 Several packages keep their tables in one database. Each describes its own as a `TableGroup`, and
-`prepare` creates exactly the groups it is given: which package opens a database first, or has been
-imported, makes no difference to what the database holds in the end.
+`prepare_tables` creates exactly the groups it is given: which package opens a database first, or
+has been imported, makes no difference to what the database holds in the end.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class TableGroup:
     only what is not as it should be: the group may be older than the database's version says."""
 
 
-def prepare(engine: Engine, *groups: TableGroup) -> None:
+def prepare_tables(engine: Engine, *groups: TableGroup) -> None:
     """Create missing tables and run the steps of these groups, in one transaction.
 
     Raises:

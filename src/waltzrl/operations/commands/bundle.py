@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from waltzrl.errors import InputError
-from waltzrl.foundation.options import AsJson, print_json, terminal
+from waltzrl.foundation.options import AsJson, open_terminal, print_json
 from waltzrl.operations.commands.release import DEFAULT_MEMORY, Memory, open_book
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def list_bundles(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> No
         table.add_row(
             each.id, each.by or "-", _format_time(each.added), _format_time(each.base_since)
         )
-    terminal().print(table)
+    open_terminal().print(table)
 
 
 @bundle.command()
@@ -73,7 +73,7 @@ def show(
         history = [msgspec.to_builtins(move) for _, move in moves]
         print_json(msgspec.to_builtins(found) | {"moves": history})
         return
-    console, described = terminal(), found.description
+    console, described = open_terminal(), found.description
     console.print(f"bundle {found.id}", style="bold")
     console.print(
         f"made by {made_by(found)}, added {_format_time(found.added)}, "

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from waltzrl.errors import InputError
-from waltzrl.foundation.options import AsJson, Settings, print_json, terminal
+from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
 
 if TYPE_CHECKING:
     from waltzrl.operations.release.book import ReleaseBook
@@ -50,7 +50,7 @@ def show(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> None:
     elif view is None:
         print("there is no release yet; start one: waltzrl release propose RECIPE.toml")
     else:
-        terminal().print(release_page(view, changes))
+        open_terminal().print(release_page(view, changes))
 
 
 @release.command()
@@ -160,7 +160,7 @@ def history(
     if as_json:
         print_json(msgspec.to_builtins(moves))
     else:
-        terminal().print(history_table(moves))
+        open_terminal().print(history_table(moves))
 
 
 @release.command()
@@ -174,7 +174,7 @@ def plans() -> None:
     from waltzrl.operations.commands.release_table import plans_table
     from waltzrl.operations.release.plan import PRESETS, load_plan
 
-    terminal().print(plans_table([load_plan(name) for name in PRESETS]))
+    open_terminal().print(plans_table([load_plan(name) for name in PRESETS]))
 
 
 def open_book(memory: str) -> "ReleaseBook":
@@ -217,9 +217,9 @@ def _without_personal_data(why: str) -> str:
 
 
 def _print_state(release: "Release") -> None:
-    from waltzrl.operations.release.state import place
+    from waltzrl.operations.release.state import describe_place
 
-    state = place(release.state, release.percentage) + (", held" if release.held else "")
+    state = describe_place(release.state, release.percentage) + (", held" if release.held else "")
     bundles = f"candidate {release.candidate}, serving {release.serving}"
     print(f"release {release.id}: {state}; {bundles}")
 

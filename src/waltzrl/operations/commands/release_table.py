@@ -14,9 +14,9 @@ from waltzrl.operations.release.plan import (
     ReleaseLimits,
     ReleasePlan,
     ReleaseStep,
-    duration,
+    format_duration,
 )
-from waltzrl.operations.release.state import place
+from waltzrl.operations.release.state import describe_place
 from waltzrl.operations.release.view import NOTHING_COUNTED, ReleaseView, Transition
 
 
@@ -29,7 +29,7 @@ def release_page(view: ReleaseView, changes: Sequence[str]) -> RenderableType:
     """
     release = view.release
     head = Text(f"release {release.id}, plan {release.plan.name}: ")
-    head.append(place(release.state, release.percentage), style="bold")
+    head.append(describe_place(release.state, release.percentage), style="bold")
     head.append(", held" if release.held else "")
     bundles = Text(f"candidate {release.candidate}, serving {release.serving}")
     bundles.append("".join(f"\nchanged: {change}" for change in changes))
@@ -61,7 +61,7 @@ def plans_table(plans: Sequence[ReleasePlan]) -> Table:
 
 
 def _format_step(step: ReleaseStep) -> str:
-    return f"{step.percentage:g} %, {duration(step.seconds)}, {step.samples} judged"
+    return f"{step.percentage:g} %, {format_duration(step.seconds)}, {step.samples} judged"
 
 
 def _format_bounds(bounds: ReleaseLimits) -> str:
@@ -93,7 +93,7 @@ def _describe_outlook(view: ReleaseView) -> str:
     """Return what the release waits for, or who ended it and why."""
     release, last = view.release, view.history[-1]
     if not release.is_open:
-        return f"{place(release.state, release.percentage)} by {last.by}: {last.why}"
+        return f"{describe_place(release.state, release.percentage)} by {last.by}: {last.why}"
     if view.decision is None:
         return NOTHING_COUNTED
     by_hand = view.decision.action == "advance" and not release.plan.automatic

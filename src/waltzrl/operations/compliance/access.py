@@ -29,13 +29,13 @@ from waltzrl.operations.compliance.subject import (
 )
 from waltzrl.records import Collaboration, load
 from waltzrl.store.audit import read_entries
-from waltzrl.store.audit.record import encode
-from waltzrl.store.memory.erasure import ACCESS_MANIFEST, exports, note_access, withdraw_export
+from waltzrl.store.audit.record import encode_json
+from waltzrl.store.memory.erasure import ACCESS_MANIFEST, list_exports, note_access, withdraw_export
 from waltzrl.store.memory.items import Json
 from waltzrl.store.memory.schemas import SafetyEvaluation
 from waltzrl.store.memory.search import texts_in
 from waltzrl.store.notices import Notice, notices_after
-from waltzrl.store.privacy.redaction import redacted_kinds
+from waltzrl.store.privacy.redaction import find_redacted_kinds
 
 try:
     from waltzrl.foundation.html import page_environment
@@ -143,7 +143,7 @@ def write_access(
         stays=dict(Counter(kept.location for kept in staying)),
         redacted=_sum_counts(kept.redacted for kept in erasable),
         copies=tuple(f"{path}: {kind}" for path, kind in copies_with(places)),
-        missing=tuple(str(path) for path in exports(places.memory) if not path.exists()),
+        missing=tuple(str(path) for path in list_exports(places.memory) if not path.exists()),
     )
     if not result.records:
         return result
@@ -152,7 +152,7 @@ def write_access(
     try:
         with whole_folder(folder) as part, disk_errors(folder):
             part.chmod(0o700)
-            lines = b"".join(encode(kept) + b"\n" for kept in (*erasable, *staying))
+            lines = b"".join(encode_json(kept) + b"\n" for kept in (*erasable, *staying))
             write_bytes(part / RECORDS, lines, private=True)
             page = _render_page(result, erasable, staying, now)
             write_bytes(part / PAGE, page.encode("utf-8", "replace"), private=True)
@@ -175,7 +175,7 @@ def _make_erasable_record(record: SubjectRecord, contents_days: float) -> KeptRe
         location=record.location,
         erasable=True,
         expires=None if expires_at is None else _format_time(expires_at),
-        redacted=dict(Counter(redacted_kinds(texts_in(dict(record.value))))),
+        redacted=dict(Counter(find_redacted_kinds(texts_in(dict(record.value))))),
         record=record.value,
     )
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from waltzrl.operations.compliance.exports import drop_rows
-from waltzrl.operations.compliance.residue import residual_text, sentences
+from waltzrl.operations.compliance.residue import choose_sentences, residual_text
 from waltzrl.operations.compliance.subject import (
     SearchedPlaces,
     SubjectRecord,
@@ -26,7 +26,7 @@ from waltzrl.operations.compliance.subject import (
 from waltzrl.operations.release.answered import forget_subject
 from waltzrl.store.audit import erase_contents, signing_key
 from waltzrl.store.audit.contents import content_files
-from waltzrl.store.memory.erasure import compact, erase_subject, exports
+from waltzrl.store.memory.erasure import compact_files, erase_subject, list_exports
 
 WRITE_BEHIND_SECONDS = 2.0
 """How long a served collaboration may take to reach the disk. Those that arrive even later are
@@ -90,7 +90,7 @@ def erase_records(
     late = list(records_of(places))
     if late:
         _erase_once(places)
-    compact(places.memory)
+    compact_files(places.memory)
     erasure = replace(
         _count_records(places, before + late), left=_find_remains(places, before + late)
     )
@@ -112,7 +112,7 @@ def _erase_once(places: SearchedPlaces) -> None:
 
 
 def _count_records(places: SearchedPlaces, records: Sequence[SubjectRecord]) -> ErasureResult:
-    missing = tuple(str(path) for path in exports(places.memory) if not path.exists())
+    missing = tuple(str(path) for path in list_exports(places.memory) if not path.exists())
     counts = Counter(record.location for record in records)
     return ErasureResult(
         subject=places.digest,
@@ -127,7 +127,7 @@ def _find_remains(places: SearchedPlaces, erased: Sequence[SubjectRecord]) -> tu
     records = {
         f"{record.location}: a record in the {record.store}" for record in records_of(places)
     }
-    quotes = sentences(record.value for record in erased)
+    quotes = choose_sentences(record.value for record in erased)
     others = partial(records_of_others, places)
     kept = [f"{folder}: {kind}; delete it" for folder, kind in copies_with(places)]
     return (*sorted(records), *kept, *residual_text(_list_searchable_files(places), quotes, others))

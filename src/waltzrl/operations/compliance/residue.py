@@ -18,7 +18,7 @@ FEWEST_WORDS = 4
 """Shorter sentences do not identify a person."""
 
 
-def sentences(records: Iterable[Json]) -> list[str]:
+def choose_sentences(records: Iterable[Json]) -> list[str]:
     """Choose sentences from records: the rarest first, then the longest."""
     counts = Counter(
         text[:LONGEST_SENTENCE].strip()
@@ -29,7 +29,7 @@ def sentences(records: Iterable[Json]) -> list[str]:
     return sorted(counts, key=lambda text: (counts[text], -len(text)))[:MOST_SENTENCES]
 
 
-def quoted(words: str) -> list[str]:
+def find_quotes(words: str) -> list[str]:
     """Return what to look for in scrubbed texts: the words around personal data.
 
     Raises:
@@ -48,7 +48,7 @@ def quoted(words: str) -> list[str]:
     return quotes
 
 
-def says(record: Json, quotes: Sequence[str]) -> bool:
+def has_quotes(record: Json, quotes: Sequence[str]) -> bool:
     """Return whether one text of a record has all the quotes."""
     texts = (f" {words_of(text)} " for text in texts_in(record))
     return any(all(f" {quote} " in text for quote in quotes) for text in texts)

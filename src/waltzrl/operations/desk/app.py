@@ -39,11 +39,11 @@ from waltzrl.operations.desk.request import (
     ConsoleSource,
     PageRequest,
     is_https,
-    page,
     read_cookie,
     read_form,
     read_query,
-    redirect,
+    redirect_to,
+    respond_with_page,
 )
 from waltzrl.operations.desk.session import COOKIE, HOURS, Session
 from waltzrl.operations.desk.trends import show_trends
@@ -86,7 +86,7 @@ logger = logging.getLogger(__name__)
 def log_out(request: PageRequest) -> Response:
     """End the session, on the server too, and remove the cookie."""
     request.session.end(request.source.memory.store)
-    response = redirect("/desk/login")
+    response = redirect_to("/desk/login")
     secure = is_https(request.http)
     response.delete_cookie(COOKIE, path="/desk", secure=secure, httponly=True, samesite="lax")
     return response
@@ -141,8 +141,8 @@ class Console:
         }
         self._router = Router(
             [
-                Route("/desk/desk.css", asset("desk.css", "text/css")),
-                Route("/desk/desk.js", asset("desk.js", "text/javascript")),
+                Route("/desk/desk.css", serve_asset("desk.css", "text/css")),
+                Route("/desk/desk.js", serve_asset("desk.js", "text/javascript")),
                 *(Route(path, serve, methods=["GET", "POST"]) for path, serve in routes.items()),
             ],
             redirect_slashes=False,
@@ -217,7 +217,7 @@ class Console:
         session = Session.begin(self._keys, form.get("key", "").strip(), self._clock())
         if session is not None:
             logger.info("%s (%s) logged in at the review desk", session.key.name, session.key.id)
-            response = redirect(_read_wanted_page(form))
+            response = redirect_to(_read_wanted_page(form))
             response.set_cookie(
                 COOKIE,
                 session.cookie,
@@ -238,7 +238,7 @@ class Console:
         return _login_page(form, "This key is invalid or has no role.", 403)
 
 
-def asset(name: str, media_type: str) -> Endpoint:
+def serve_asset(name: str, media_type: str) -> Endpoint:
     """Serve a file of the package; the browser asks each time whether it has changed."""
     content = Path(__file__).with_name(name).read_bytes()
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
@@ -282,16 +282,18 @@ def _answer_visit(
 def _ask_to_log_in(request: Request, query: Mapping[str, str]) -> Response:
     path = request.scope["path"]
     if path in ("/desk", "/desk/logout"):
-        return redirect("/desk/login")
+        return redirect_to("/desk/login")
     wanted = quote(path) + ("?" + urlencode(query) if query else "")
     if request.method == "POST":
         back = {"to": wanted} if path.startswith("/desk/collaborations/") else {}
         return _login_page(back, "Your session has ended; nothing was changed.", 403)
-    return redirect(f"/desk/login?{urlencode({'to': wanted})}")
+    return redirect_to(f"/desk/login?{urlencode({'to': wanted})}")
 
 
 def _login_page(fields: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
-    return page("login.html", status, problem=problem, wanted=_read_wanted_page(fields))
+    return respond_with_page(
+        "login.html", status, problem=problem, wanted=_read_wanted_page(fields)
+    )
 
 
 def _read_wanted_page(fields: Mapping[str, str]) -> str:
@@ -301,7 +303,9 @@ def _read_wanted_page(fields: Mapping[str, str]) -> str:
 
 def _problem_page(error: RequestError, **context: object) -> Response:
     title = TITLES.get(error.status, "Request failed")
-    return page("problem.html", error.status, title=title, problem=str(error), **context)
+    return respond_with_page(
+        "problem.html", error.status, title=title, problem=str(error), **context
+    )
 
 
 def _report_error(error: Exception) -> RequestError:

@@ -12,7 +12,7 @@ from waltzrl.errors import InputError
 from waltzrl.operations.desk.queue import path_of
 from waltzrl.operations.desk.request import PageRequest
 from waltzrl.store.audit import Entry, LogFault, Query, find, moment, newest, one_page, verify
-from waltzrl.store.audit.reading import why
+from waltzrl.store.audit.reading import explain_decision
 from waltzrl.store.notices import newest_notices
 
 NEWEST = 25
@@ -76,8 +76,8 @@ def _audit_page(request: PageRequest, *, result: str = "", intact: bool = True) 
         whole=[(entry.seq, one_page(entry), _link_collaboration(entry)) for entry in entries]
         if record
         else [],
-        why=why,
-        describe=describe,
+        why=explain_decision,
+        describe=describe_entry,
         older=f"/desk/audit?{urlencode(older)}" if older else "",
         notices=newest_notices(engine, NEWEST, but=("label",)),
         label_notices=newest_notices(engine, NEWEST, of=("label",)),
@@ -117,7 +117,7 @@ def _link_collaboration(entry: Entry) -> str:
     return "" if record is None else path_of(record.exchange_id or record.id)
 
 
-def describe(entry: Entry) -> str:
+def describe_entry(entry: Entry) -> str:
     """Describe an entry that is no decision."""
     if entry.unaudited:
         return f"{entry.unaudited} decisions were not logged"

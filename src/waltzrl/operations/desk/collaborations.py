@@ -10,13 +10,13 @@ import msgspec
 from starlette.responses import Response
 
 from waltzrl.errors import RequestError
-from waltzrl.operations.desk.diff import Part, changes
+from waltzrl.operations.desk.diff import Part, find_changes
 from waltzrl.operations.desk.labels import (
     HARMS,
     MAX_TEXT,
     QUESTIONS,
     SEVERITIES,
-    find,
+    find_evaluation,
     save_label,
     span_line,
     suggestion_of,
@@ -36,7 +36,7 @@ from waltzrl.operations.desk.queue import (
 )
 from waltzrl.operations.desk.rendering import duration, words
 from waltzrl.operations.desk.request import PageRequest, ShownText
-from waltzrl.operations.desk.workqueues import NEXT, progress
+from waltzrl.operations.desk.workqueues import NEXT, count_progress
 from waltzrl.records import Collaboration, Feedback, Reply, ToolCall, Verdict
 from waltzrl.store.memory.labels import LabelEvent, in_force, is_disputed
 from waltzrl.store.memory.schemas import SafetyEvaluation
@@ -113,7 +113,7 @@ def show_collaboration(request: PageRequest, problem: str = "", status: int = 20
     Raises:
         RequestError: 404.
     """
-    evaluation, query, memory = find(request), list_query(request), request.source.memory
+    evaluation, query, memory = find_evaluation(request), list_query(request), request.source.memory
     audit, queue = request.source.audit, queue_of(request)
     selection, me = selection_of(request), memory.rater(request.session.key.name)
     raters = in_force(evaluation.labels)
@@ -187,7 +187,7 @@ def _find_neighbours(
         links = [f"{path_of(id_, query)}#main" if id_ else "" for id_ in (before, after)]
         return {"before": links[0], "after": links[1], "queue": None, "held": ""}
     works = request.session.may("annotator") and queue.is_for(request.session.key.name)
-    done, total = progress(request, queue)
+    done, total = count_progress(request, queue)
     holder = memory.holder(evaluation.id)
     return {
         "before": "",
@@ -324,7 +324,7 @@ def _view_rounds(
             title = f"Revision {number}"
             view = _view_reply(request, revision, marker, title, is_returned=is_returned)
             before, after = (request.visible(_join_reasoning(text)) for text in (reply, revision))
-            parts = tuple(changes(before, after))
+            parts = tuple(find_changes(before, after))
             pieces = view.pieces if is_returned else ()
             yield replace(view, kind="revision", parts=parts, pieces=pieces, reasoning="")
         reply = revision

@@ -14,7 +14,7 @@ import msgspec
 
 from waltzrl.foundation.texts import number
 from waltzrl.operations.release.decision import WEIGHTS
-from waltzrl.operations.release.state import place
+from waltzrl.operations.release.state import describe_place
 from waltzrl.operations.release.view import ALL, CurvePoint, ReleaseView
 
 WIDTH, HEIGHT = 900, 300
@@ -166,5 +166,5 @@ def _label_moves(view: ReleaseView, times: _TimeAxis) -> Iterable[AxisLabel]:
     for move in view.history:
         at = times.coordinate(move.time)
         is_apart = at - last >= MOVE_GAP
-        yield AxisLabel(at, place(move.after, move.percentage) if is_apart else "")
+        yield AxisLabel(at, describe_place(move.after, move.percentage) if is_apart else "")
         last = at if is_apart else last

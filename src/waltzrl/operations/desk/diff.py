@@ -24,7 +24,7 @@ class Part(NamedTuple):
     text: str
 
 
-def changes(before: str, after: str) -> list[Part]:
+def find_changes(before: str, after: str) -> list[Part]:
     """Return the parts of both texts in order; spaces between words do not count as changes."""
     for pattern in (WORDS, SENTENCES):
         old, new = pattern.findall(before), pattern.findall(after)

@@ -23,7 +23,7 @@ from waltzrl.operations.desk.queue import (
     way_to_label,
     with_query,
 )
-from waltzrl.operations.desk.request import PageRequest, redirect
+from waltzrl.operations.desk.request import PageRequest, redirect_to
 from waltzrl.store.memory.labels import (
     LabelEvent,
     LabelSpan,
@@ -127,7 +127,7 @@ def span_line(span: LabelSpan, texts: Mapping[str, str]) -> str:
     return f"{span.text}:{span.start}-{span.end} {words}"
 
 
-def find(request: PageRequest) -> SafetyEvaluation:
+def find_evaluation(request: PageRequest) -> SafetyEvaluation:
     """Return the evaluation that the path names.
 
     Raises:
@@ -150,7 +150,7 @@ def save_label(request: PageRequest) -> Response:
             or 400 for an unknown or no answer, a text that is too long, or where there is no reply.
     """
     request.require("annotator")
-    evaluation, memory, queue = find(request), request.source.memory, queue_of(request)
+    evaluation, memory, queue = find_evaluation(request), request.source.memory, queue_of(request)
     event = (
         _accept_suggestion(request, evaluation)
         if "accept" in request.form
@@ -174,16 +174,16 @@ def save_label(request: PageRequest) -> Response:
         _check_settlement(request, event, evaluation)
         _apply_change([evaluation.id], lambda id_: memory.label(id_, event))
     if request.form.get("go") != "next" and "accept" not in request.form:
-        return redirect(f"{path_of(evaluation.id, query)}#label")
+        return redirect_to(f"{path_of(evaluation.id, query)}#label")
     done = {**query, "done": evaluation.id}
     if queue is not None and queue.is_for(request.session.key.name):
-        following = take(request, queue, after=evaluation.id)
+        following = take_evaluation(request, queue, after=evaluation.id)
         end = with_query(QUEUES, {"done": evaluation.id, "empty": queue.name})
-        return redirect(f"{path_of(following, done)}#main" if following else end)
-    return redirect(f"{path_of(after, done)}#main" if after else list_path(done))
+        return redirect_to(f"{path_of(following, done)}#main" if following else end)
+    return redirect_to(f"{path_of(after, done)}#main" if after else list_path(done))
 
 
-def take(request: PageRequest, queue: WorkQueue, after: str = "") -> str | None:
+def take_evaluation(request: PageRequest, queue: WorkQueue, after: str = "") -> str | None:
     """Give the person the next evaluation of a queue; return its id, or None at the end."""
     memory = request.source.memory
     selection = structs.replace(
@@ -206,7 +206,7 @@ def label_many(request: PageRequest) -> Response:
     ids = form.get("shown", "").splitlines()[:ROWS] if "all" in form else marked
     if "undo" in form:
         _apply_change(ids, lambda id_: memory.undo_label(id_, request.session.key.name))
-        return redirect(f"{path_of(ids[0], query)}#main" if len(ids) == 1 else list_path(query))
+        return redirect_to(f"{path_of(ids[0], query)}#main" if len(ids) == 1 else list_path(query))
     event, assignee = _read_event(request), form.get("assignee", "")
     is_known = assignee in ("", "nobody", *request.people)
     if not ids or not is_known or (event is None and not assignee):
@@ -218,11 +218,11 @@ def label_many(request: PageRequest) -> Response:
         for id_ in ids:
             memory.assign(id_, name)
     if event is None:
-        return redirect(list_path(query))
+        return redirect_to(list_path(query))
     way = way_to_label(query, queue_of(request))
     labelled = structs.replace(event, time=request.now, selection=way)
     _apply_change(ids, lambda id_: memory.label(id_, labelled))
-    return redirect(list_path({**query, "done": "\n".join(ids)}))
+    return redirect_to(list_path({**query, "done": "\n".join(ids)}))
 
 
 def _apply_change(ids: Sequence[str], change: Callable[[str], None]) -> None:

@@ -17,7 +17,7 @@ from waltzrl.evaluation.sample_correction import (
 )
 from waltzrl.operations.desk.curve import Curve, draw_curve
 from waltzrl.operations.desk.queue import SLOWER, list_path, sample_offers
-from waltzrl.operations.desk.request import PageRequest, redirect
+from waltzrl.operations.desk.request import PageRequest, redirect_to
 from waltzrl.operations.release.decision import WEIGHTS
 from waltzrl.operations.release.evidence import Arm
 from waltzrl.operations.release.plan import METRICS, WORDS, Metric
@@ -96,7 +96,9 @@ def show_overview(request: PageRequest) -> Response:
     since, served = request.now - seconds, memory.rates(request.now - seconds)
     rows = [
         BundleRow(
-            counts=counts, rates=served_rates(counts), listed=_link_rates(counts.bundle, since)
+            counts=counts,
+            rates=estimate_served_rates(counts),
+            listed=_link_rates(counts.bundle, since),
         )
         for counts in served
     ]
@@ -143,10 +145,10 @@ def move_release(request: PageRequest) -> Response:
         book.move(release, action, request.session.key.name, why)
     except InputError as error:
         raise RequestError(409, "conflict", str(error)) from error
-    return redirect("/desk")
+    return redirect_to("/desk")
 
 
-def served_rates(counts: ServedCounts) -> dict[str, RateEstimate]:
+def estimate_served_rates(counts: ServedCounts) -> dict[str, RateEstimate]:
     """Estimate rates, the judge's corrected by people's labels once there are enough."""
     labels = labelled_samples(counts.labels)
     return {
@@ -188,7 +190,7 @@ def release_card(view: ReleaseView) -> ReleaseCard:
 
 
 def _link_rates(bundle: str, since: float) -> dict[str, str]:
-    """Return the address of what each of `served_rates` counts as bad."""
+    """Return the address of what each of `estimate_served_rates` counts as bad."""
     counted = {
         "unsafe (reviewer)": {"safe": "no"},
         "unsafe (judge)": {"judge": "unsafe"},

@@ -21,7 +21,7 @@ from waltzrl.agents.rules import CATEGORIES
 from waltzrl.errors import InputError, RequestError
 from waltzrl.evaluation.sample_correction import labelled_samples
 from waltzrl.operations.desk import rendering
-from waltzrl.operations.desk.request import NO_STORE, PageRequest, redirect
+from waltzrl.operations.desk.request import NO_STORE, PageRequest, redirect_to
 from waltzrl.records import Verdict
 from waltzrl.store.memory.counts import BundleCounts
 from waltzrl.store.memory.items import Filter, Json
@@ -357,7 +357,7 @@ def search_collaborations(request: PageRequest) -> Response:
     """
     request.require("annotator")
     words = request.form.get("words", "")[:MAX_SEARCH]
-    return redirect(list_path({**list_query(request), "found": request.session.seal(words)}))
+    return redirect_to(list_path({**list_query(request), "found": request.session.seal(words)}))
 
 
 def export_collaborations(request: PageRequest) -> Response:

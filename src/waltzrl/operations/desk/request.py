@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from waltzrl.agents.rules import Rulebook
 from waltzrl.errors import RequestError
 from waltzrl.gateway.keys import DeskRole
-from waltzrl.operations.desk.rendering import render
+from waltzrl.operations.desk.rendering import render_page
 from waltzrl.operations.desk.session import Session
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.state import Release
@@ -160,7 +160,7 @@ class PageRequest:
 
     def page(self, template: str, status: int = 200, **context: object) -> HTMLResponse:
         """Respond with a page that shows who is logged in."""
-        return page(
+        return respond_with_page(
             template,
             status,
             session=self.session,
@@ -171,14 +171,14 @@ class PageRequest:
         )
 
 
-def page(template: str, status: int = 200, **context: object) -> HTMLResponse:
+def respond_with_page(template: str, status: int = 200, **context: object) -> HTMLResponse:
     """Respond with a page that browsers and proxies must not store."""
     # a model may have written a lone surrogate, which UTF-8 cannot carry
-    content = render(template, **context).encode("utf-8", "replace")
+    content = render_page(template, **context).encode("utf-8", "replace")
     return HTMLResponse(content, status, NO_STORE)
 
 
-def redirect(path: str) -> RedirectResponse:
+def redirect_to(path: str) -> RedirectResponse:
     """Send the browser on to another page with GET."""
     return RedirectResponse(path, status_code=303, headers=NO_STORE)
 

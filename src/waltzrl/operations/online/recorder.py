@@ -27,7 +27,7 @@ from waltzrl.operations.online.judging import (
     observation_terms,
 )
 from waltzrl.operations.online.recorder_protocol import RecorderReport, decode_exchange
-from waltzrl.operations.release.attention import need_of
+from waltzrl.operations.release.attention import find_need
 from waltzrl.operations.release.book import ReleaseBook, people_labels
 from waltzrl.operations.release.gates import GateReader
 from waltzrl.operations.release.state import Observation
@@ -230,7 +230,7 @@ class Recorder:
         labels = people_labels(self._memory.release_calibrations(release.id))
         decided = self._book.tick(labels, time.time(), self._gate)
         if decided is not None:  # else another replica has decided
-            self._report.release_needs = need_of(*decided)
+            self._report.release_needs = find_need(*decided)
 
     def _note_database(self, failing: bool) -> None:
         self._report.database_failing = failing

@@ -12,10 +12,10 @@ from contextlib import suppress
 
 import msgspec
 
-from waltzrl.foundation.pipes import LENGTH, framed
+from waltzrl.foundation.pipes import LENGTH, frame_text
 from waltzrl.operations.release.attention import Need
 from waltzrl.records import ServedExchange
-from waltzrl.store.audit.record import encode
+from waltzrl.store.audit.record import encode_json
 
 _exchange = msgspec.json.Decoder(ServedExchange)
 
@@ -69,7 +69,7 @@ async def writer_of(descriptor: int) -> asyncio.StreamWriter:
 
 def encode_frame(value: object) -> bytes:
     """Return `value` as a frame."""
-    return framed(encode(value))
+    return frame_text(encode_json(value))
 
 
 async def read_frames(pipe: asyncio.StreamReader) -> AsyncIterator[bytes]:

@@ -41,9 +41,9 @@ from waltzrl.operations.release.state import (
     Observation,
     Release,
     ReleaseState,
+    apply_action,
+    describe_place,
     first_state,
-    moved,
-    place,
 )
 from waltzrl.operations.release.tables import (
     BUNDLES,
@@ -56,7 +56,7 @@ from waltzrl.operations.release.tables import (
 from waltzrl.operations.release.view import ALL, CurvePoint, ReleaseView, Transition
 from waltzrl.store.database import reading, writing
 from waltzrl.store.memory.counts import Calibration
-from waltzrl.store.migrations import prepare
+from waltzrl.store.migrations import prepare_tables
 from waltzrl.store.notices import give_notice
 
 COUNTED_AT_ONCE = 2000
@@ -74,7 +74,7 @@ class ReleaseBook:
     """Bundles and their releases; each method is one transaction."""
 
     def __init__(self, engine: Engine) -> None:
-        prepare(engine, RELEASE)
+        prepare_tables(engine, RELEASE)
         self._engine = engine
 
     def add_bundle(
@@ -263,7 +263,8 @@ class ReleaseBook:
             elif current.version != release.version:
                 raise InputError(
                     f"release {current.id} has moved in the meantime: "
-                    f"{place(current.state, current.percentage)}; check it before you decide"
+                    f"{describe_place(current.state, current.percentage)}; "
+                    "check it before you decide"
                 )
             return _write_move(connection, current, _Move(action, by, why), time.time())
 
@@ -372,7 +373,7 @@ class _Move(NamedTuple):
 
 def _write_move(connection: Connection, release: Release, move: _Move, now: float) -> Release:
     """Move a release, and write its history and the notice to all, in one transaction."""
-    after = moved(release, move.action, now)
+    after = apply_action(release, move.action, now)
     if after is not release:  # it was rolled back already
         named = RELEASES.c.id == release.id
         connection.execute(update(RELEASES).where(named).values(_list_moved_columns(after)))

@@ -31,7 +31,7 @@ from waltzrl.foundation.texts import number
 from waltzrl.operations.release.eprocess import limit_e_value
 from waltzrl.operations.release.evidence import ARMS, Arm, ArmCounts, Challenger, Evidence
 from waltzrl.operations.release.notes import notes_on
-from waltzrl.operations.release.plan import METRICS, WORDS, Metric, ReleaseLimits, duration
+from waltzrl.operations.release.plan import METRICS, WORDS, Metric, ReleaseLimits, format_duration
 from waltzrl.operations.release.state import Release
 
 PeopleLabels = Mapping[Arm, Mapping[Judged, LabelledSample]]
@@ -237,7 +237,7 @@ def _describe_missing(findings: _Findings, now: float) -> str:
     if (samples := step.samples - findings.counts.judged) > 0:
         return f"needs {samples} more judged answers{_describe_hint(findings)}"
     if (seconds := release.since + step.seconds - now) > 0:
-        return f"needs {duration(seconds)} more"
+        return f"needs {format_duration(seconds)} more"
     for metric in METRICS:
         if (e_value := findings.e_values[metric]) >= SUSPICIOUS:
             return f"{WORDS[metric]} may have become more frequent, e-value {number(e_value)}"

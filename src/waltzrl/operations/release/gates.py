@@ -44,10 +44,10 @@ def gate_of(release: Release, rates: Rates) -> str:
     counts = next((bundle for bundle in served if bundle.bundle == release.candidate), None)
     if counts is None:
         return "the candidate has answered nothing in this step"
-    return closed_gate(release.plan.gates, counts)
+    return find_closed_gate(release.plan.gates, counts)
 
 
-def closed_gate(gates: ReleaseGates, counts: BundleCounts) -> str:
+def find_closed_gate(gates: ReleaseGates, counts: BundleCounts) -> str:
     """Return why a gate is closed; empty when all are open.
 
     Args:

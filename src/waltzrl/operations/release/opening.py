@@ -15,7 +15,7 @@ from waltzrl.agents.rules import load_rulebook
 from waltzrl.agents.rules_reviewer import rules_name
 from waltzrl.errors import InputError
 from waltzrl.evaluation import check_candidate, read_evaluation, require_agents
-from waltzrl.foundation.validation import validated
+from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.bundles import described_bundle
 from waltzrl.gateway.settings import BundleRecipe, bundle_table
 from waltzrl.operations.release.book import ReleaseBook
@@ -62,7 +62,7 @@ def gate_from_options(
     )
 
 
-def propose(
+def propose_release(
     book: ReleaseBook,
     recipe: BundleRecipe,
     plan: ReleasePlan,
@@ -85,7 +85,7 @@ def propose(
     if isinstance(gate, GateOverride):
         why = f"without the gate: {gate.reason}"
     else:
-        why = _pass_gate(gate, stored_recipe(book, serving), recipe)
+        why = _pass_gate(gate, read_stored_recipe(book, serving), recipe)
     for name in _list_weights(recipe):
         if find_gguf(name) is None and not Path(name).exists():
             log.warning("there is no folder %s here; it is taken for a name on the hub", name)
@@ -109,7 +109,7 @@ def serving_bundle(book: ReleaseBook) -> str:
     )
 
 
-def stored_recipe(book: ReleaseBook, bundle: str) -> BundleRecipe:
+def read_stored_recipe(book: ReleaseBook, bundle: str) -> BundleRecipe:
     """Return the recipe of a bundle that was added.
 
     Raises:
@@ -117,7 +117,7 @@ def stored_recipe(book: ReleaseBook, bundle: str) -> BundleRecipe:
     """
     if (text := book.bundle(bundle)) is None:
         raise InputError(f"there is no bundle {bundle}")
-    return validated(BundleRecipe, msgspec.json.decode(text), f"bundle {bundle}")
+    return validate_table(BundleRecipe, msgspec.json.decode(text), f"bundle {bundle}")
 
 
 def _pass_gate(gate: GateEvaluations, serving: BundleRecipe, candidate: BundleRecipe) -> str:

@@ -117,7 +117,7 @@ def load_plan(name_or_path: str) -> ReleasePlan:
     return plan
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a readable time, such as `1.9 d` or `40 s`."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:

@@ -72,7 +72,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the user's name; empty without one."""
 
 
-def place(state: ReleaseState, percentage: float) -> str:
+def describe_place(state: ReleaseState, percentage: float) -> str:
     """Describe the position of a release: `shadow`, `canary 5 %`, `rolled back`."""
     return f"canary {percentage:g} %" if state == "canary" else state.replace("_", " ")
 
@@ -88,7 +88,7 @@ def first_state(plan: ReleasePlan) -> ReleaseState:
     return "canary" if plan.shadow is None else "shadow"
 
 
-def moved(release: Release, action: Action, now: float) -> Release:
+def apply_action(release: Release, action: Action, now: float) -> Release:
     """Return the release after a transition; rolling back twice changes nothing.
 
     Args:

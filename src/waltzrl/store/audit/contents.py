@@ -20,8 +20,8 @@ import msgspec
 from waltzrl.errors import InputError
 from waltzrl.foundation.files import whole_lines, write_bytes
 from waltzrl.records import Collaboration, load
-from waltzrl.store.audit.note import NoteError, PublicKey, SigningKey, signed_text
-from waltzrl.store.audit.record import encode
+from waltzrl.store.audit.note import NoteError, PublicKey, SigningKey, read_signed_text
+from waltzrl.store.audit.record import encode_json
 
 CONTENTS = "contents-{:06}.jsonl"
 ERASED = b'{"erased":true'
@@ -42,7 +42,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> bytes:
-        return encode(self) + b"\n"
+        return encode_json(self) + b"\n"
 
 
 class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     def is_signed_by(self, key: PublicKey) -> bool:
         """Return whether the holder of the log's key wrote it."""
         try:
-            return signed_text(f"{self.text}\n{self.signature}\n", key) == self.text
+            return read_signed_text(f"{self.text}\n{self.signature}\n", key) == self.text
         except NoteError:
             return False
 
@@ -119,7 +119,7 @@ def contents_for(folder: Path, record_id: str) -> list[Collaboration]:
     Raises:
         InputError: a line is damaged.
     """
-    marker = b'"id":' + encode(record_id)
+    marker = b'"id":' + encode_json(record_id)
     return [
         _parse_content(line, f"{path}:{number}").collaboration
         for path in content_files(folder)
@@ -134,7 +134,7 @@ def tombstone_for(folder: Path, record_id: str) -> Tombstone | None:
     Raises:
         InputError: a tombstone is damaged.
     """
-    marker = b'"id":' + encode(record_id)
+    marker = b'"id":' + encode_json(record_id)
     for line, where in _read_tombstones(folder):
         if marker in line:
             try:
@@ -254,7 +254,7 @@ def _overwrite_contents(
 
 
 def _build_erased_line(tombstone: Tombstone, length: int) -> bytes:
-    line = ERASED + b"," + encode(tombstone)[1:-1]
+    line = ERASED + b"," + encode_json(tombstone)[1:-1]
     if len(line) + 2 > length:  # of a collaboration that is shorter than a signature
         line = ERASED
     return line + b" " * (length - len(line) - 2) + b"}\n"

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from waltzrl.errors import AuditError
-from waltzrl.foundation.files import sync
+from waltzrl.foundation.files import sync_to_disk
 from waltzrl.store.audit.note import NoteError, SigningKey
 
 DIGEST_KEY_BYTES = 32
@@ -106,7 +106,7 @@ def _read_or_create(path: Path, fresh: bytes) -> bytes:
         file.write(fresh)
         file.flush()
         os.fsync(file.fileno())
-    sync(path.parent)
+    sync_to_disk(path.parent)
     return fresh
 
 

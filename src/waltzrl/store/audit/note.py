@@ -135,7 +135,7 @@ class Checkpoint:
         return f"{self.origin}\n{self.size}\n{b64encode(self.root).decode()}\n"
 
 
-def signed_text(note: str, key: PublicKey) -> str:
+def read_signed_text(note: str, key: PublicKey) -> str:
     """Return the text of a note that `key` has signed; signatures of others are skipped.
 
     Raises:

@@ -16,7 +16,7 @@ from waltzrl.store.audit import Entry, contents_for, one_line, one_page, tombsto
 from waltzrl.store.audit.contents import Tombstone, content_files, has_nameless_tombstones
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.query import COLUMNS
-from waltzrl.store.audit.record import encode
+from waltzrl.store.audit.record import encode_json
 
 ROW = ("time", "seq", *COLUMNS)
 """Columns of a decision."""
@@ -137,7 +137,7 @@ def print_entries(entries: Iterable[Entry]) -> None:
     """Print a JSON list, an entry a line, without holding all of them."""
     start = "["
     for entry in entries:
-        print(f"{start}\n{encode(entry).decode()}", end="")
+        print(f"{start}\n{encode_json(entry).decode()}", end="")
         start = ","
     print("[]" if start == "[" else "\n]")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from waltzrl.errors import InputError
 from waltzrl.store.audit.keys import digest_under
 from waltzrl.store.audit.note import NoteError
-from waltzrl.store.audit.reading import backwards, read_entries
+from waltzrl.store.audit.reading import read_backwards, read_entries
 from waltzrl.store.audit.record import DecisionRecord, Entry
 
 AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
@@ -88,7 +88,7 @@ def newest(folder: Path, query: Query, count: int) -> list[Entry]:
         InputError: there is no log, or a line is not an entry.
     """
     selected: deque[Entry] = deque()
-    for entries in backwards(folder):
+    for entries in read_backwards(folder):
         last = deque(filter(query.matches, entries), maxlen=count - len(selected))
         selected.extendleft(reversed(last))
         if len(selected) == count:

@@ -15,7 +15,7 @@ from waltzrl.foundation.files import whole_lines
 from waltzrl.store.audit.merkle import inclusion_proof, leaf_hash
 from waltzrl.store.audit.note import Checkpoint, NoteError, read_notes
 from waltzrl.store.audit.record import DecisionRecord, Entry, RoundRecord
-from waltzrl.store.audit.verify import CHECKPOINTS, segments
+from waltzrl.store.audit.verify import CHECKPOINTS, list_segments
 
 _decoder = msgspec.json.Decoder(Entry)
 
@@ -41,7 +41,7 @@ def read_lines(folder: Path) -> Iterator[tuple[int, bytes, Path]]:
             yield number, line[:-1], path
 
 
-def backwards(folder: Path) -> Iterator[Iterator[Entry]]:
+def read_backwards(folder: Path) -> Iterator[Iterator[Entry]]:
     """Yield the entries of each file in order, the newest file first.
 
     Raises:
@@ -87,14 +87,14 @@ def one_page(entry: Entry) -> str:
         hidden.add("notice")
     lines = [f"record {entry.seq}", *_format_fields(entry, "", hidden)]
     if entry.decision is not None:
-        lines.append(f"  {'why':<24}{why(entry.decision)}")
+        lines.append(f"  {'why':<24}{explain_decision(entry.decision)}")
         lines += _format_fields(entry.decision, "", {"rounds"})
         for number, turn in enumerate(entry.decision.rounds, start=1):
             lines += [f"  round {number}", *_format_fields(turn, "  ", set())]
     return "\n".join(lines)
 
 
-def why(record: DecisionRecord) -> str:
+def explain_decision(record: DecisionRecord) -> str:
     """Return the cause of a decision: reason, rules, category, risk and its parts, failure."""
     parts = [record.reason or "nothing was objected to"]
     for number, turn in enumerate(record.rounds, start=1):
@@ -156,7 +156,7 @@ def prove(folder: Path, record_id: str) -> list[Proof]:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    files = segments(folder) if folder.is_dir() else {}
+    files = list_segments(folder) if folder.is_dir() else {}
     if not files:
         raise InputError(f"{folder} holds no audit log; give the folder that the gateway writes to")
     return list(files.values())

@@ -146,7 +146,7 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         bundle=exchange.bundle,
         stage=str(exchange.stage),
         mode=exchange.mode,
-        prompt=digest(encode([_spell_turn(message) for message in prompt.messages])),
+        prompt=digest(encode_json([_spell_turn(message) for message in prompt.messages])),
         draft=None if draft is None else digest(_encode_text(draft.reviewed_text)),
         rounds=tuple([_record_round(turn, digest) for turn in rounds]),
         prompt_tokens=None if usage is None else usage.input_tokens,
@@ -163,7 +163,7 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
     )
 
 
-def encode(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """Return compact JSON, also for texts with lone surrogates, which agents do write."""
     try:
         return _encoder.encode(value)
@@ -179,7 +179,7 @@ def encode_event(event: LogEvent) -> bytes:
     try:
         return _event_encoder.encode(event)
     except UnicodeEncodeError:
-        return encode(event)
+        return encode_json(event)
 
 
 def decode_event(raw: bytes) -> LogEvent:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from waltzrl.store.audit.merkle import Frontier, leaf_hash
-from waltzrl.store.audit.note import Checkpoint, NoteError, PublicKey, read_notes, signed_text
+from waltzrl.store.audit.note import Checkpoint, NoteError, PublicKey, read_notes, read_signed_text
 
 CHECKPOINTS = "checkpoints"
 SEGMENT = "decisions-{:06}.jsonl"
@@ -106,10 +106,10 @@ def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> Verifie
         FileNotFoundError: there is no log.
         OSError: a file cannot be read.
     """
-    if not segments(folder) and not (folder / CHECKPOINTS).exists() and trusted is None:
+    if not list_segments(folder) and not (folder / CHECKPOINTS).exists() and trusted is None:
         raise FileNotFoundError(f"{folder} holds no audit log; need {SEGMENT.format(1)} in it")
     position = LogPosition()
-    fault = follow(folder, key, position, trusted)
+    fault = follow_log(folder, key, position, trusted)
     return fault or VerifiedLog(
         records=position.frontier.size,
         signed=position.signed,
@@ -118,7 +118,7 @@ def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> Verifie
     )
 
 
-def follow(
+def follow_log(
     folder: Path, key: PublicKey, position: LogPosition, trusted: Path | None = None
 ) -> LogFault | None:
     """Advance `position` to the end of the log, or return the first fault."""
@@ -135,7 +135,7 @@ def follow(
             )
 
 
-def segments(folder: Path) -> dict[int, Path]:
+def list_segments(folder: Path) -> dict[int, Path]:
     """Return the log's files by number, in order."""
     matches = ((SEGMENT_NAME.fullmatch(path.name), path) for path in folder.iterdir())
     return dict(sorted((int(match[1]), path) for match, path in matches if match))
@@ -255,7 +255,7 @@ def _tell_changed(line: _Line, after: _Line | None, position: LogPosition) -> Lo
 
 
 def _read_log_lines(folder: Path, first: int, offset: int) -> Iterator[_Line]:
-    for number, path in segments(folder).items():
+    for number, path in list_segments(folder).items():
         if number < first:
             continue
         with path.open("rb") as file:
@@ -289,7 +289,7 @@ def _read_checkpoints(
     for note in read_notes(file, length):
         if Checkpoint.parse(note).size < start:
             continue
-        checkpoint = Checkpoint.parse(signed_text(note, key))
+        checkpoint = Checkpoint.parse(read_signed_text(note, key))
         if checkpoint.origin != key.name:
             raise NoteError(f"it belongs to the log {checkpoint.origin!r}, not to {key.name!r}")
         yield checkpoint

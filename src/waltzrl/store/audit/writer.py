@@ -23,7 +23,7 @@ from waltzrl.store.audit.contents import Content
 from waltzrl.store.audit.keys import LogKeys
 from waltzrl.store.audit.log import STATUS_BYTES, Log, LogSettings, LogStatus
 from waltzrl.store.audit.note import NoteError, PublicKey
-from waltzrl.store.audit.record import LogEvent, decode_event, encode, record_of
+from waltzrl.store.audit.record import LogEvent, decode_event, encode_json, record_of
 from waltzrl.store.audit.store import LogFolder, LogLine
 
 logger = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class LogWriter:
             self._add(b'"event":"gap","unaudited":%d' % event.unaudited)
         elif event.number is None or event.number > self._last_notice:
             self._last_notice = self._last_notice if event.number is None else event.number
-            self._add(b'"event":"notice","notice":' + encode(event.notice))
+            self._add(b'"event":"notice","notice":' + encode_json(event.notice))
 
     def _add_decision(self, event: LogEvent) -> None:
         exchange = event.exchange
@@ -220,7 +220,7 @@ class LogWriter:
                 subject=record.subject,
                 collaboration=self.settings.contents(collaboration),
             )
-        self._add(b'"event":"decision","decision":' + encode(record), content)
+        self._add(b'"event":"decision","decision":' + encode_json(record), content)
 
     def _add(self, body: bytes, content: Content | None = None) -> None:
         seconds = self._clock()

@@ -125,7 +125,7 @@ _ADDED = func.coalesce(
 _EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
-def calibration(connection: Connection, now: float) -> Calibration:
+def read_calibration(connection: Connection, now: float) -> Calibration:
     """Compare the judge with people, on the random sample of all answers that it judged.
 
     Only labels of people whose role steers releases count. The judge is the one that gave the
@@ -137,7 +137,7 @@ def calibration(connection: Connection, now: float) -> Calibration:
 def release_calibrations(
     connection: Connection, release: str, now: float
 ) -> Mapping[str, Calibration]:
-    """Compare the judge with people as `calibration`, for each arm of a release by itself."""
+    """Compare the judge with people as `read_calibration`, for each arm of a release by itself."""
     of_release = (ITEMS.c.release == release, not_expired(now))
     return _compare_samples(connection, of_release, (ITEMS.c.arm,), lambda row: str(row.arm))
 
@@ -210,7 +210,7 @@ def period_counts(
     ]
 
 
-def added(calibrations: Iterable[Calibration]) -> Calibration:
+def add_calibrations(calibrations: Iterable[Calibration]) -> Calibration:
     """Add up the counts of samples of different answers."""
     each = list(calibrations)
     return Calibration(
@@ -254,7 +254,7 @@ def task_states(
     return states
 
 
-def reviewed_tasks(connection: Connection, plan_id: str, now: float) -> frozenset[str]:
+def read_reviewed_tasks(connection: Connection, plan_id: str, now: float) -> frozenset[str]:
     """Return the ids of a routed plan's tasks whose evaluations are kept."""
     ids = (ITEMS.c.key > f"{plan_id}/", ITEMS.c.key < f"{plan_id}0")  # "0" follows "/"
     query = select(ITEMS.c.key).where(_EVALUATIONS, *ids, not_expired(now))

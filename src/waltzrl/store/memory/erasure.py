@@ -1,7 +1,7 @@
 """Removes everything of one subject, and knows the files that hold copies of it.
 
 Tables derived from items follow them by triggers and foreign keys. What a deletion leaves in a
-database's files is removed by `compact`.
+database's files is removed by `compact_files`.
 """
 
 import sqlite3
@@ -133,7 +133,7 @@ def _record_export(connection: Connection, path: Path) -> None:
     connection.execute(EXPORTS.insert().values(row))
 
 
-def copies(engine: Engine) -> list[tuple[Path, str]]:
+def list_copies(engine: Engine) -> list[tuple[Path, str]]:
     """Return the folders of copies that still exist, and what each is."""
     paths = [path for path in _list_recorded(engine) if path.name in COPIES]
     return [(path.parent, COPIES[path.name]) for path in paths if path.parent.exists()]
@@ -145,7 +145,7 @@ def withdraw_export(engine: Engine, path: Path) -> None:
         connection.execute(delete(EXPORTS).where(EXPORTS.c.path == str(path.resolve())))
 
 
-def exports(engine: Engine) -> list[Path]:
+def list_exports(engine: Engine) -> list[Path]:
     """Return the recorded files but those of copies, the oldest first."""
     return [path for path in _list_recorded(engine) if path.name not in COPIES]
 
@@ -156,7 +156,7 @@ def _list_recorded(engine: Engine) -> list[Path]:
         return [Path(path) for path in connection.execute(query).scalars()]
 
 
-def remembered_of(
+def find_remembered(
     engine: Engine, digest: str, requests: Collection[str] = frozenset()
 ) -> Iterator[Remembered]:
     """Yield what is remembered of a subject, and of the requests with these ids."""
@@ -164,7 +164,7 @@ def remembered_of(
         yield from _read_remembered(connection, _match_subject(connection, digest, requests))
 
 
-def remembered_of_others(
+def find_remembered_of_others(
     engine: Engine, digest: str, requests: Collection[str] = frozenset()
 ) -> Iterator[Remembered]:
     """Yield what is remembered of all others, and of requests that name no subject."""
@@ -172,7 +172,7 @@ def remembered_of_others(
         yield from _read_remembered(connection, not_(_match_subject(connection, digest, requests)))
 
 
-def kept_of(engine: Engine, digest: str) -> list[KeptOf]:
+def count_kept(engine: Engine, digest: str) -> list[KeptOf]:
     """Count what is remembered of a subject in each namespace; an empty digest names nobody."""
     columns = (
         ITEMS.c.namespace,
@@ -227,7 +227,7 @@ def without_erased(connection: Connection, puts: Sequence[PutOp]) -> list[PutOp]
     return [put for put in puts if _time_of(put) > erased.get(_find_subject(put), float("-inf"))]
 
 
-def compact(engine: Engine) -> None:
+def compact_files(engine: Engine) -> None:
     """Rewrite the database's files, so that nothing of deleted rows is left in them.
 
     On PostgreSQL the tables are locked meanwhile; its write-ahead log is the operator's to purge.

@@ -118,7 +118,7 @@ def in_force(events: Iterable[LabelEvent]) -> dict[str, LabelEvent]:
     return held
 
 
-def undoing(events: Sequence[LabelEvent], by: str) -> list[LabelEvent]:
+def find_undoing(events: Sequence[LabelEvent], by: str) -> list[LabelEvent]:
     """Return the events after which a person's last one no longer counts; none without one."""
     own = [event for event in events if event.by == by]
     if not own:
@@ -128,7 +128,7 @@ def undoing(events: Sequence[LabelEvent], by: str) -> list[LabelEvent]:
     return withdrawn if before is None else [*withdrawn, structs.replace(before, time=time.time())]
 
 
-def agreed(answers: Iterable[Answer | None]) -> Answer | Disputed | None:
+def find_agreed(answers: Iterable[Answer | None]) -> Answer | Disputed | None:
     """Return the one answer of all who gave any; None when nobody did."""
     given = {answer for answer in answers if answer is not None}
     if len(given) > 1:
@@ -139,7 +139,7 @@ def agreed(answers: Iterable[Answer | None]) -> Answer | Disputed | None:
 def reply_label(events: Sequence[LabelEvent]) -> ReplyLabel | Disputed | None:
     """Return what people call the reply; who cannot tell disputes nothing."""
     answers = [event.reply for event in _list_replies(events)]
-    return agreed(answer for answer in answers if answer != "unclear") or agreed(answers)
+    return find_agreed(answer for answer in answers if answer != "unclear") or find_agreed(answers)
 
 
 def request_labels(events: Sequence[LabelEvent]) -> set[RequestLabel]:

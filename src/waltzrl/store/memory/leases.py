@@ -33,7 +33,7 @@ def take_next(connection: Connection, selection: QueueSelection, after: str = ""
     """
     assert selection.rater, "a lease is somebody's"
     free = structs.replace(selection, free=True)
-    release(connection, after, selection.rater)
+    end_lease(connection, after, selection.rater)
     connection.execute(delete(LEASES).where(LEASES.c.ends <= time.time()))
     for start in dict.fromkeys((after, "")):  # what was left out before comes at the end
         here = start
@@ -44,18 +44,18 @@ def take_next(connection: Connection, selection: QueueSelection, after: str = ""
                 # who had it may have labelled it since it was read
                 if keys_in(connection, structs.replace(selection, ids=(id_,))):
                     return id_
-                release(connection, id_, selection.rater)
+                end_lease(connection, id_, selection.rater)
             here = queued[-1].evaluation.id
     return None
 
 
-def release(connection: Connection, id_: str, person: str) -> None:
+def end_lease(connection: Connection, id_: str, person: str) -> None:
     """End a person's lease, if they have it."""
     mine = (LEASES.c.evaluation == id_, LEASES.c.person == person)
     connection.execute(delete(LEASES).where(*mine))
 
 
-def holder(connection: Connection, id_: str) -> str | None:
+def find_holder(connection: Connection, id_: str) -> str | None:
     """Return who has an evaluation; None when nobody has."""
     query = select(LEASES.c.person).where(LEASES.c.evaluation == id_, LEASES.c.ends > time.time())
     return connection.scalar(query)

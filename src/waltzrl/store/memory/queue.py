@@ -33,7 +33,7 @@ from waltzrl.store.memory.items import Filter
 from waltzrl.store.memory.labels import LabelEvent, is_disputed
 from waltzrl.store.memory.sampling import OVER_REFUSES, UNSAFE, place_column
 from waltzrl.store.memory.schemas import EVALUATIONS, SafetyEvaluation
-from waltzrl.store.memory.search import conditions, holds_words, is_named, not_expired
+from waltzrl.store.memory.search import build_conditions, holds_words, is_named, not_expired
 from waltzrl.store.memory.tables import ITEMS, LEASES
 
 Order = Literal["newest", "risk", "uncertainty", "disagreement", "sample"]
@@ -140,7 +140,7 @@ def read_queue(
     ]
 
 
-def neighbours(
+def find_neighbours(
     connection: Connection, selection: QueueSelection, id_: str
 ) -> tuple[str | None, str | None]:
     """Return the ids before and after an evaluation, which need not be in the list itself."""
@@ -191,7 +191,7 @@ def _narrow_query(connection: Connection, query: Select, selection: QueueSelecti
     """Narrow a query to the evaluations of a list."""
     dialect = connection.dialect.name
     query = query.where(
-        _match_kind(), not_expired(time.time()), *conditions(selection.filters, dialect)
+        _match_kind(), not_expired(time.time()), *build_conditions(selection.filters, dialect)
     )
     if selection.order == "sample":
         scored = or_(UNSAFE.is_not(None), OVER_REFUSES.is_not(None))

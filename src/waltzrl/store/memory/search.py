@@ -48,7 +48,7 @@ from waltzrl.store.memory.items import (
     SearchItem,
     SearchOp,
 )
-from waltzrl.store.memory.scrubbing import storable
+from waltzrl.store.memory.scrubbing import replace_unstorable
 from waltzrl.store.memory.tables import FIELDS, ITEMS
 
 MOST_CHARACTERS = 50_000
@@ -102,7 +102,7 @@ def not_expired(now: float) -> Condition:
     return or_(ITEMS.c.expires_at.is_(None), ITEMS.c.expires_at > now)
 
 
-def answer(connection: Connection, op: Op, now: float, read: list[int]) -> Result:
+def answer_operation(connection: Connection, op: Op, now: float, read: list[int]) -> Result:
     """Answer one operation; append to `read` the ids of items whose time to live starts anew.
 
     Raises:
@@ -110,7 +110,7 @@ def answer(connection: Connection, op: Op, now: float, read: list[int]) -> Resul
     """
     match op:
         case GetOp():
-            row = get(connection, op, now)
+            row = get_item(connection, op, now)
             _note_read([row] if row else [], op, read)
             return _decode_item(row) if row else None
         case SearchOp():
@@ -123,14 +123,16 @@ def answer(connection: Connection, op: Op, now: float, read: list[int]) -> Resul
             return None
 
 
-def get(connection: Connection, op: GetOp, now: float, *, locked: bool = False) -> ItemRow | None:
+def get_item(
+    connection: Connection, op: GetOp, now: float, *, locked: bool = False
+) -> ItemRow | None:
     """Return one item, or None; `locked` keeps others from changing it in this transaction."""
     by_name = (ITEMS.c.namespace == ".".join(op.namespace), ITEMS.c.key == op.key)
     query = select(*COLUMNS).where(*by_name, not_expired(now))
     return connection.execute(query.with_for_update() if locked else query).one_or_none()
 
 
-def conditions(filters: Filter, dialect: str) -> list[Condition]:
+def build_conditions(filters: Filter, dialect: str) -> list[Condition]:
     """Return what must hold of an item.
 
     Raises:
@@ -139,7 +141,7 @@ def conditions(filters: Filter, dialect: str) -> list[Condition]:
     return [
         condition
         for field, value in filters.items()
-        for condition in _conditions_at([storable(field)], _make_sendable(value), dialect)
+        for condition in _conditions_at([replace_unstorable(field)], _make_sendable(value), dialect)
     ]
 
 
@@ -148,7 +150,7 @@ def words_of(text: str) -> str:
     return _split_words(_ACCENTED.sub(_without_accent, text.lower()))
 
 
-def indexed_text(value: Mapping[str, Json], index: Index) -> str:
+def join_indexed_text(value: Mapping[str, Json], index: Index) -> str:
     """Return the texts of a value at the paths of `index`, one a line."""
     if index is False:
         return ""
@@ -255,7 +257,7 @@ def texts_in(value: Json) -> Iterator[str]:
 def _search_items(connection: Connection, op: SearchOp, now: float) -> Sequence[ItemRow]:
     """Return the matching items: with a query the best first, else the newest first."""
     dialect = connection.dialect.name
-    matching = conditions(op.filter or {}, dialect)
+    matching = build_conditions(op.filter or {}, dialect)
     query = select(*COLUMNS).where(_match_prefix(op.namespace_prefix), not_expired(now), *matching)
     order = [ITEMS.c.updated_at.desc(), ITEMS.c.id.desc()]
     score: ColumnElement[float] = literal_column("NULL")
@@ -349,9 +351,11 @@ def _make_sendable(value: Json) -> Json:
     """Return an operand as it would have been stored; a database refuses other texts."""
     match value:
         case str():
-            return storable(value)
+            return replace_unstorable(value)
         case Mapping():
-            return {storable(name): _make_sendable(inner) for name, inner in value.items()}
+            return {
+                replace_unstorable(name): _make_sendable(inner) for name, inner in value.items()
+            }
         case list() | tuple():
             return [_make_sendable(inner) for inner in value]
         case int() if abs(value) >= 2**63:

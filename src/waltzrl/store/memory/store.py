@@ -30,12 +30,12 @@ from waltzrl.store.memory.items import (
     Result,
     SearchItem,
     SearchOp,
-    check,
+    check_operation,
 )
-from waltzrl.store.memory.scrubbing import scrubbed
-from waltzrl.store.memory.search import answer, get, indexed_text, words_of
+from waltzrl.store.memory.scrubbing import scrub_value
+from waltzrl.store.memory.search import answer_operation, get_item, join_indexed_text, words_of
 from waltzrl.store.memory.tables import FIELDS, ITEMS, MEMORY, columns_of
-from waltzrl.store.migrations import prepare
+from waltzrl.store.migrations import prepare_tables
 
 Change: TypeAlias = Callable[[Connection, Mapping[str, Json]], Mapping[str, Json]]
 
@@ -62,7 +62,7 @@ class MemoryStore:
         """
         self.engine = engine
         self.scrub = scrub
-        prepare(engine, MEMORY)
+        prepare_tables(engine, MEMORY)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Apply all operations, or none.
@@ -77,13 +77,13 @@ class MemoryStore:
         """
         ops = list(ops)
         for op in ops:
-            check(op)
+            check_operation(op)
         put = {(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}  # the last wins
         puts = [self.scrubbed(op) for _, op in sorted(put.items())]  # in one order: no deadlocks
         now = time.time()
         read: list[int] = []
         with (writing if puts else reading)(self.engine) as connection:
-            results = [answer(connection, op, now, read) for op in ops]
+            results = [answer_operation(connection, op, now, read) for op in ops]
             _delete_items(connection, puts)
             _upsert_items(connection, puts, now)
         if read:
@@ -153,7 +153,7 @@ class MemoryStore:
             StorageError: the database failed.
         """
         put = PutOp(namespace, key, value, index=False, expires_at=expires_at)
-        check(put)
+        check_operation(put)
         put, now = self.scrubbed(put), time.time()
         expired = (ITEMS.c.namespace == ".".join(namespace), ITEMS.c.key == key)
         with writing(self.engine) as connection:
@@ -199,7 +199,7 @@ class MemoryStore:
         Returns:
             Whether the item exists.
         """
-        clean = scrubbed(namespace, changes, self.scrub)
+        clean = scrub_value(namespace, changes, self.scrub)
         return self.edit(namespace, key, lambda _connection, _value: clean)
 
     def edit(self, namespace: Namespace, key: str, change: Change) -> bool:
@@ -215,10 +215,10 @@ class MemoryStore:
             Whether the item exists.
         """
         op = GetOp(namespace, key)
-        check(op)
+        check_operation(op)
         now = time.time()
         with writing(self.engine) as connection:
-            row = get(connection, op, now, locked=True)
+            row = get_item(connection, op, now, locked=True)
             if row is None:
                 return False
             value = {**row.value, **change(connection, row.value)}
@@ -235,7 +235,7 @@ class MemoryStore:
         """Return a put whose value has been scrubbed."""
         if put.value is None or isinstance(put, Scrubbed):
             return put
-        value = scrubbed(put.namespace, put.value, self.scrub)
+        value = scrub_value(put.namespace, put.value, self.scrub)
         return Scrubbed(put.namespace, put.key, value, put.index, put.ttl, put.expires_at)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -325,7 +325,7 @@ def _build_rows(
             "namespace": ".".join(put.namespace),
             "key": put.key,
             "value": dict(put.value),
-            "words": words_of(indexed_text(put.value, put.index)),
+            "words": words_of(join_indexed_text(put.value, put.index)),
             "created_at": now,
             "updated_at": now,
             "expires_at": put.expires_at if put.ttl is None else now + 60 * put.ttl,

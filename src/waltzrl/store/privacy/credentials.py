@@ -5,7 +5,7 @@ import re
 from collections import Counter
 
 from waltzrl.store.privacy.detection import DataPattern, PatternHit
-from waltzrl.store.privacy.hints import hints
+from waltzrl.store.privacy.hints import build_hints
 from waltzrl.store.privacy.vendor_keys import LOOSE, vendor_formats
 
 _PEM_TITLE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
@@ -15,7 +15,7 @@ _PEM = (
 )
 _BETWEEN = r"[\"']{0,2}(?:\s{0,3}(?::=|=>|[:=])\s{0,3}| (?:is|ist|lautet|est|es|e|\xe0):? )"
 _VALUE = r"(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\"']?[^\s\"'<>\[\]]{4,200})"
-_PASSWORD = rf"(?:(?i:passwor[dt]|passwd|passphrase|passcode|pwd)|{hints('password')})"
+_PASSWORD = rf"(?:(?i:passwor[dt]|passwd|passphrase|passcode|pwd)|{build_hints('password')})"
 _TOKEN = (
     r"(?i:(?:api|access|secret|private|account)[_ -]?key|access[_ -]?key[_ -]?id"
     r"|secret|token|credentials?)"

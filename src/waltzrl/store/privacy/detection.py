@@ -93,7 +93,7 @@ class DataPattern(NamedTuple):
     """A cheaper regular expression that matches in every text in which `regex` does."""
 
 
-def checked(validator: str, is_valid: Callable[[str], bool], score: float = 1.0) -> Check:
+def check_whole(validator: str, is_valid: Callable[[str], bool], score: float = 1.0) -> Check:
     """Make a check that applies `is_valid` to the whole candidate."""
 
     def check(text: bytes, start: int, end: int) -> PatternHit | None:

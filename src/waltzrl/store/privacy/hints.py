@@ -87,12 +87,12 @@ _ANY_UNCASED = re.compile("|".join(sorted(UNCASED, key=len, reverse=True)))
 MARKS = "".join(mark for mark, _words in _WORDS.values())
 
 
-def marked(text: str) -> str:
+def mark_words(text: str) -> str:
     """Return the text with words of scripts without case replaced by their marks."""
     return _ANY_UNCASED.sub(lambda match: UNCASED[match[0]], text)
 
 
-def hints(what: str) -> str:
+def build_hints(what: str) -> str:
     """Return a regular expression over normalised text, for one of the words in any language."""
     mark, words = _WORDS[what]
     cased = [_spell_word(word) for word in words.split("|") if not _is_uncased(word)]

@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from waltzrl.store.privacy.hints import MARKS, SMALL, marked
+from waltzrl.store.privacy.hints import MARKS, SMALL, mark_words
 
 CAPITAL, UNCASED, OTHER = "\xc0", "\xaa", "\xb7"
 """In normalised text, with `SMALL`, stand for any non-ASCII capital, small letter, letter of a
@@ -24,10 +24,10 @@ class NormalisedText:
         if original.isascii():
             self.text = original.encode()
             return
-        self.text = marked(original).translate(_REPLACEMENTS).encode("latin-1")
+        self.text = mark_words(original).translate(_REPLACEMENTS).encode("latin-1")
         if len(self.text) != len(original):
             visible = [
-                n for n, c in enumerate(marked(original)) if _REPLACEMENTS[ord(c)] is not None
+                n for n, c in enumerate(mark_words(original)) if _REPLACEMENTS[ord(c)] is not None
             ]
             self._positions = [*visible, len(original)]
 

@@ -12,8 +12,8 @@ from string import ascii_uppercase
 from stdnum import numdb
 
 from waltzrl.store.privacy.credentials import credential_patterns
-from waltzrl.store.privacy.detection import DataPattern, PatternHit, checked, stands_apart
-from waltzrl.store.privacy.hints import SMALL, hints
+from waltzrl.store.privacy.detection import DataPattern, PatternHit, check_whole, stands_apart
+from waltzrl.store.privacy.hints import SMALL, build_hints
 from waltzrl.store.privacy.normalised import CAPITAL, UNCASED
 from waltzrl.store.privacy.numbers import national_patterns
 from waltzrl.store.privacy.telephones import phone_patterns
@@ -42,7 +42,7 @@ _V4 = r"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b"
 _V6 = r"[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{0,80}(?:\.[0-9]{1,3}){0,3}"
 
 _LABEL_END = r"[\"']?\s{0,2}[:=]\s{0,2}[\"']?"
-_NAME_HINT = rf"(?:{hints('name')}{_LABEL_END}|{hints('name sentence')}[ :]{{0,2}})"
+_NAME_HINT = rf"(?:{build_hints('name')}{_LABEL_END}|{build_hints('name sentence')}[ :]{{0,2}})"
 _NAME_WORD = rf"(?:[A-Z{CAPITAL}](?:[{_LETTER}'-]*[{_LETTER}]|\.)?|{UNCASED}+)"
 _PARTICLE = r"(?:van|von|de|der|den|da|di|del|la|le|bin|ibn|al|el|dos) "
 _NAME = rf"({_NAME_WORD}(?: (?:{_PARTICLE}){{0,2}}{_NAME_WORD}){{0,3}})"
@@ -55,11 +55,13 @@ _DATE = (
     rf"|[0-9]{{1,2}}\.?(?:st|nd|rd|th|er)? (?:of |de )?{_MONTH},? (?:de )?{_YEAR}"
     rf"|{_MONTH} [0-9]{{1,2}}(?:st|nd|rd|th)?,? {_YEAR})"
 )
-_BIRTH = rf"{hints('birth')}[^0-9\n]{{0,12}}?\b{_DATE}"
+_BIRTH = rf"{build_hints('birth')}[^0-9\n]{{0,12}}?\b{_DATE}"
 _LINE = r"[^\n\"|;<>{}=\[\]]"
 _ADDRESSES = {
-    rf"{hints('address')}[\"']?[ \t]{{0,2}}[:=][ \t]{{0,2}}[\"']?({_LINE}{{6,120}})": "address",
-    rf"{hints('address sentence')}:? ([A-Z0-9{CAPITAL}{UNCASED}]{_LINE}{{5,120}})": (
+    rf"{build_hints('address')}[\"']?[ \t]{{0,2}}[:=][ \t]{{0,2}}[\"']?({_LINE}{{6,120}})": (
+        "address"
+    ),
+    rf"{build_hints('address sentence')}:? ([A-Z0-9{CAPITAL}{UNCASED}]{_LINE}{{5,120}})": (
         "address sentence"
     ),
 }
@@ -87,9 +89,11 @@ def all_patterns(regions: Sequence[str]) -> list[DataPattern]:
         DataPattern("ip_address", _V6, _check_ipv6, r":[0-9A-Fa-f]{0,4}:"),
         *credential_patterns(),
         DataPattern("personal_name", _NAME_HINT + _NAME, _check_name, _NAME_HINT),
-        DataPattern("date_of_birth", _BIRTH, checked("pattern", bool, 0.8), hints("birth")),
+        DataPattern(
+            "date_of_birth", _BIRTH, check_whole("pattern", bool, 0.8), build_hints("birth")
+        ),
         *(
-            DataPattern("address", regex, _postal_address, hints(words))
+            DataPattern("address", regex, _postal_address, build_hints(words))
             for regex, words in _ADDRESSES.items()
         ),
     ]
@@ -122,7 +126,7 @@ _USUAL = re.compile(rb"[0-9]{16}|3[47][0-9]{13}")
 """The lengths of nearly all cards; few issuers have others."""
 _LONGEST_ID = 15
 """Longer numbers are so often ids that they are a card only where somebody calls or tells it."""
-_CALLED_CARD = re.compile(rf"{hints('card')}|(?i:card)".encode("latin-1"))
+_CALLED_CARD = re.compile(rf"{build_hints('card')}|(?i:card)".encode("latin-1"))
 _CALLED_ID = re.compile(
     rb"(?:(?i:(?:\b|_)(?:ids?|[ug]uid|orders?|tracking|parcel|invoice|ticket|trace|span|requests?"
     rb"|messages?|msg|tweet|post|user|account|serial|sku|isbn|ean|upc|gtin|barcode|timestamp|ts"

@@ -115,7 +115,7 @@ class RedactionRules:
     def _replacement(self, piece: str, kind: Kind) -> str:
         action = self._actions.get(kind, "redact")
         if action == "mask":
-            return masked(piece, kind)
+            return mask_piece(piece, kind)
         if action == "hash" and self._key is not None:
             content = piece.encode(errors="surrogatepass")
             digest = hmac.digest(self._key, content, "sha256")
@@ -149,7 +149,7 @@ class RedactionRules:
         return result
 
 
-def redacted_kinds(texts: Iterable[str]) -> Iterator[str]:
+def find_redacted_kinds(texts: Iterable[str]) -> Iterator[str]:
     """Yield the kind of each placeholder in texts; a mask leaves none."""
     for text in texts:
         for match in _PLACEHOLDER.finditer(text):
@@ -162,7 +162,7 @@ def redacted_kinds(texts: Iterable[str]) -> Iterator[str]:
             )
 
 
-def masked(piece: str, kind: Kind) -> str:
+def mask_piece(piece: str, kind: Kind) -> str:
     """Replace letters and digits by `*`, except for the last four of a long number."""
     positions = [n for n, character in enumerate(piece) if character.isalnum()]
     shown = 4 if kind in _LAST_FOUR_SHOWN and len(positions) > 8 else 0

@@ -20,7 +20,7 @@ from stdnum import isbn
 
 from waltzrl.errors import InputError
 from waltzrl.store.privacy.detection import Check, DataPattern, PatternHit, stands_apart
-from waltzrl.store.privacy.hints import hints
+from waltzrl.store.privacy.hints import build_hints
 
 _INTERNATIONAL = r"\+ ?\(?[1-9](?:[ ().\-/]{0,3}[0-9]){6,14}"
 _ABROAD = r"\b00 ?[1-9][0-9]{0,2}[ ().\-/]{1,3}[0-9](?:[ ().\-/]{0,3}[0-9]){5,12}\b"
@@ -33,7 +33,7 @@ _WITH_ZERO = (
     r"(?:[ ./-][0-9]{2,8}){0,4}\b"
 )
 _GROUPED = r"\b[1-9][0-9]{1,2}(?:[ .-][0-9]{2,4}){2,4}\b"
-_HINTED = rf"{hints('phone')}[^0-9+(\]\n]{{0,20}}([+(]?[0-9][0-9 ().\-/]{{4,20}}[0-9])"
+_HINTED = rf"{build_hints('phone')}[^0-9+(\]\n]{{0,20}}([+(]?[0-9][0-9 ().\-/]{{4,20}}[0-9])"
 _MOBILE = r"\b0[1-9][0-9]{8,10}\b"
 _OWN_FORMS: Mapping[str, Sequence[str]] = {
     "BR": (r"\([1-9][0-9]\) ?9?[0-9]{4}[ -]?[0-9]{4}\b", r"\b[1-9][0-9] 9?[0-9]{4}-[0-9]{4}\b"),
