@@ -12,11 +12,11 @@ class CostRange:
     """An expected amount, and what it would be if every step were as a cheap or a dear one."""
 
     low: float
-    """If all steps were as the tenth percentile of the measured ones."""
+    """The amount if all steps were as the tenth percentile of the measured ones."""
     expected: float
-    """If they are as their mean."""
+    """The amount if they are as their mean."""
     high: float
-    """If all steps were as the ninetieth percentile."""
+    """The amount if all steps were as the ninetieth percentile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class StageCost:
     most_sampled_tokens: int | None
     hours: CostRange | None
     usd: CostRange | None
-    """None also where the price of the judge is unknown."""
+    """The cost in US dollars; None also where the price of the judge is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

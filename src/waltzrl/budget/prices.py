@@ -27,9 +27,10 @@ class ModelPrice:
     """What a model on a server costs, in US dollars per million tokens."""
 
     input: NotNegative
-    """Of the tokens that it reads; 0 for a server of one's own, which is paid by the hour."""
+    """The price of the tokens that it reads; 0 for a server of one's own, which is paid by the
+    hour."""
     output: NotNegative
-    """Of the tokens that it writes."""
+    """The price of the tokens that it writes."""
 
     def cost(self, usage: Usage) -> float:
         """Return the price of some tokens in US dollars."""

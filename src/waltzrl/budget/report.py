@@ -14,7 +14,7 @@ GROUPS: Mapping[str, Callable[[Charge, ChargeItem], str]] = {
     "activity": lambda charge, item: charge.activity,
     "stage": lambda charge, item: charge.stage or "none",
 }
-"""By what charges can be summed, and the group of a part of a charge."""
+"""The groupings by which charges can be summed, and the group of a part of a charge."""
 MACHINE = "machine"
 """The role of the machine's time."""
 
@@ -28,12 +28,12 @@ class Total:
     input_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
-    """Of the machine."""
+    """The seconds of the machine."""
     gpu_seconds: float = 0.0
     joules: float | None = None
-    """None where no machine told."""
+    """The energy of the machines; None where no machine told."""
     usd: float = 0.0
-    """Of what has a known price."""
+    """The sum in US dollars of what has a known price."""
     unpriced_tokens: int = 0
     """Tokens whose price is unknown; they are in no price."""
     uncounted: int = 0

@@ -44,7 +44,7 @@ class RequestContext(NamedTuple):
     id: str
     """The client's `x-request-id`, or else ours."""
     trace_id: str
-    """Of the client's W3C trace context, 32 hexadecimal digits; empty without one."""
+    """The id of the client's W3C trace context, 32 hexadecimal digits; empty without one."""
     headers: Mapping[str, str]
     """They tell another server which request it works for."""
 

@@ -17,7 +17,7 @@ LENGTH = struct.Struct(">I")
 STUCK_SECONDS = 5.0
 """A reader that takes nothing for so long has ended."""
 FULL_SECONDS = 0.005
-"""Before the next try to write to a pipe that is full."""
+"""The pause before the next try to write to a pipe that is full."""
 
 
 def large_pipe() -> tuple[int, int]:

@@ -44,7 +44,7 @@ recipes of old runs contain it, and the error for any other value."""
 ALTERNATIVES = {"steps": "epochs", "epochs": "steps"}
 """Keys of which a table has one: an override with one of them replaces the other."""
 PRIORITY = {UNKNOWN: 0, "value_error": 1}
-"""For a union pydantic reports the errors of every branch; these explain the mistake best."""
+"""The errors that explain a mistake best: for a union pydantic reports those of every branch."""
 
 
 def validate_table(kind: type[Settings], table: Table, source: str) -> Settings:

@@ -34,7 +34,7 @@ from waltzrl.store.memory.schemas import BACKUP_MANIFEST
 MANIFEST, TABLES, AUDIT, KEYS = BACKUP_MANIFEST, "tables", "audit", "keys"
 SUBJECT_KEY = "memory.key"
 LOG_KEYS = ("", ".digest", ".pub")
-"""What follows the name of a log's key in the names of its three files."""
+"""The ends of the names of a log key's three files."""
 CHUNK = 1 << 20
 
 
@@ -46,11 +46,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     """UTC, ISO 8601."""
     database_version: int | None
-    """None without a memory."""
+    """The version of the database's tables; None without a memory."""
     rows: dict[str, int]
     """Table -> number of rows."""
     records: int | None
-    """Of the audit log; None without one."""
+    """The number of records of the audit log; None without one."""
     files: dict[str, str]
     """File -> SHA-256 in hex."""
 

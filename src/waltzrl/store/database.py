@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 BUSY_MILLISECONDS = 5000
-"""How long a writer of SQLite waits for another."""
+"""The time that a writer of SQLite waits for another."""
 KEEPALIVE = {
     "connect_timeout": "5",
     "keepalives_idle": "5",

@@ -26,7 +26,8 @@ from waltzrl.store.database import writing
 from waltzrl.store.notices import NOTICES
 
 VERSION = 5
-"""Of the whole database; raise it with a change that older versions of waltzrl cannot work with."""
+"""The version of the whole database; raise it with a change that older versions of waltzrl cannot
+work with."""
 SCHEMA_VERSION = Table("schema_version", MetaData(), Column("version", Integer, nullable=False))
 """One row."""
 LOCK = 0x57414C545A

@@ -109,7 +109,7 @@ class KeptExchange(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch; None where only later records are left."""
     turns: Sequence[Turn]
     facts: Mapping[str, str]
-    """What was decided, judged and labelled."""
+    """The decision, the judge's verdict and the labels, by a reader's words for them."""
     records: Sequence[KeptRecord]
 
 

@@ -29,8 +29,8 @@ from waltzrl.store.audit.contents import content_files
 from waltzrl.store.memory.erasure import compact_files, erase_subject, list_exports
 
 WRITE_BEHIND_SECONDS = 2.0
-"""How long a served collaboration may take to reach the disk. Those that arrive even later are
-recognised by their time, and the memory rejects them."""
+"""The longest time that a served collaboration takes to reach the disk. Those that arrive even
+later are recognised by their time, and the memory rejects them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,8 @@ class ErasureResult:
     missing: tuple[str, ...]
     """Exports that no longer are where they were written."""
     left: tuple[str, ...] = ()
-    """What is left of the subject, and where; empty if the erasure was complete."""
+    """The places where something of the subject is left, and what; empty if the erasure was
+    complete."""
 
     @property
     def records(self) -> int:

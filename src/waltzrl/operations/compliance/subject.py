@@ -50,7 +50,7 @@ class RecordsOf:
     request: str = ""
     """Id of a request, ours or the client's."""
     words: str = ""
-    """What somebody said, in the person's own words; for requests that name nobody."""
+    """A quotation of the person, in their own words; for requests that name nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class SearchedPlaces:
 
     memory: Engine
     digest: str
-    """Of the subject in the memory and in exports; empty if none is looked for."""
+    """The subject's digest in the memory and in exports; empty if none is looked for."""
     requests: frozenset[str]
     """Ids of requests; empty if a subject is looked for."""
     logs: Mapping[Path, str]

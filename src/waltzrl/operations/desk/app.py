@@ -56,10 +56,10 @@ View = Callable[[PageRequest], Response]
 CONCURRENT_PAGES = 2
 """Pages that are built at the same time: the gateway needs the threads for its answers."""
 WRONG_KEYS = Caller(name="log-in", requests_per_minute=20, burst=10)
-"""How many log-ins may fail, all together. A right key always logs in: 256 bits cannot be guessed,
-and one caller's failures must not lock out the others."""
+"""The limit of failed log-ins, all together. A right key always logs in: 256 bits cannot be
+guessed, and one caller's failures must not lock out the others."""
 DESK_URL = re.compile(r"/desk(?:/(?!.*\.\.)[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?", re.ASCII)
-"""Where a log-in may lead: to no other site, and not out of the desk."""
+"""The addresses that a log-in may lead to: no other site, and nothing out of the desk."""
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "

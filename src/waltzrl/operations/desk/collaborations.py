@@ -59,9 +59,9 @@ class TextMark(NamedTuple):
     start: int
     end: int
     rule: str = ""
-    """That matched there."""
+    """The rule that matched there."""
     person: str = ""
-    """For whom the words there decided."""
+    """The person for whom the words there decided."""
 
 
 class MarkedPart(NamedTuple):
@@ -69,16 +69,16 @@ class MarkedPart(NamedTuple):
 
     text: str
     rules: tuple[str, ...] = ()
-    """That matched in it."""
+    """The rules that matched in it."""
     people: tuple[str, ...] = ()
-    """Who chose it as words that decided."""
+    """The people who chose it as words that decided."""
 
 
 class MarkedText(NamedTuple):
     """A piece of a text, cut where marks begin and end."""
 
     start: int
-    """Where it begins in the stored text."""
+    """The index in the stored text where it begins."""
     parts: list[MarkedPart]
 
 
@@ -91,12 +91,12 @@ class TurnView:
     pieces: tuple[MarkedText, ...] = ()
     """The whole text, or its beginning and its end."""
     side: Literal["", "request", "reply"] = ""
-    """Which text it is that spans are places of; empty for any other."""
+    """The text that spans are places of; empty for any other."""
     reasoning: str = ""
     calls: tuple[CallView, ...] = ()
     note: str = ""
     parts: tuple[Part, ...] = ()
-    """Of a revision: what it changed."""
+    """The changes that a revision made."""
     labels: tuple[str, ...] = ()
     risk: float | None = None
     rules: tuple[str, ...] = ()

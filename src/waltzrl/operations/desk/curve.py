@@ -21,12 +21,12 @@ WIDTH, HEIGHT = 900, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 210, 26, 28
 """Margins, in the drawing's units."""
 MIN_E_VALUE, MAX_E_VALUE = 0.01, 1e6
-"""What is beyond these is drawn at the edge."""
+"""The range of e-values that is drawn; what is beyond it is drawn at the edge."""
 DRAWN_TESTS = 3
 """Tests that are drawn beside their sum: those that ever added most."""
 LABEL_GAP = 16.0
 MOVE_GAP = 70.0
-"""Of moves nearer to each other than this, only the first has a label."""
+"""The smallest distance of two labelled moves; of nearer ones only the first has a label."""
 HOURS_WITH_DATE = 36
 
 
@@ -35,7 +35,7 @@ class CurveLine(NamedTuple):
 
     name: str
     points: str
-    """Of an SVG polyline."""
+    """The points of an SVG polyline."""
     last: float
     label_y: float
 

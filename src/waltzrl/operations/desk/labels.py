@@ -50,7 +50,7 @@ class AnswerChoice(NamedTuple):
 
     words: str
     key: str
-    """That chooses it on a keyboard."""
+    """The key that chooses it on a keyboard."""
 
 
 class LabelQuestion(NamedTuple):
@@ -58,7 +58,7 @@ class LabelQuestion(NamedTuple):
 
     text: str
     answers: dict[str, AnswerChoice]
-    """By their value in a `LabelEvent`."""
+    """The choices, by their value in a `LabelEvent`."""
 
 
 QUESTIONS = {
@@ -81,7 +81,7 @@ QUESTIONS = {
         },
     ),
 }
-"""By the field of a `LabelEvent`."""
+"""The questions, by the field of a `LabelEvent`."""
 
 
 class Suggestion(NamedTuple):

@@ -85,7 +85,7 @@ class ReleaseCard:
     """Addresses of what each metric counts as bad in each arm."""
     curve: Curve | None
     actions: tuple[tuple[Action, str], ...]
-    """What an operator may do besides rolling back, each with its consequence."""
+    """The actions that an operator may take besides rolling back, each with its consequence."""
 
 
 def show_overview(request: PageRequest) -> Response:

@@ -65,7 +65,7 @@ class TaskRow:
     result: TaskResult
     """Its texts are those that the role may see."""
     path: str
-    """Of its collaboration; empty when it was not reviewed, or is no longer kept."""
+    """The address of its collaboration; empty when it was not reviewed, or is no longer kept."""
 
 
 def show_plans(request: PageRequest) -> Response:

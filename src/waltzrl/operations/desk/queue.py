@@ -93,7 +93,7 @@ TEXT_FILTERS = {"release": "release", "who": "key", "subject": "user", "model": 
 """Fields that are compared as they are typed, and their names."""
 DATES = {"since": "from", "until": "to"}
 NAMES = {"safe": "reviewer", "rated": "labelled", "assigned": "assigned to"}
-"""What the form calls a field, where it is not the field's own name."""
+"""The form's name for a field, where it is not the field's own name."""
 SLOWER = "slower"
 """Field of an address: only what took more milliseconds."""
 KEPT = (
@@ -117,7 +117,7 @@ class SampleOffer(NamedTuple):
     judged: int
     """Answers that the judge has judged."""
     labelled: int
-    """Of these, in the sample."""
+    """The number of these answers that are labelled in the sample."""
     lacking: int
     """Labels that are at least missing before the judge's rates are corrected."""
 
@@ -136,7 +136,7 @@ class JustLabelled(NamedTuple):
 
     ids: list[str]
     words: str
-    """As what; empty where that is unknown."""
+    """The label that was given, in words; empty where that is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class CollaborationRow:
     evaluation: SafetyEvaluation
     path: str
     request: str
-    """Its beginning; empty when no text is stored."""
+    """The beginning of the request; empty when no text is stored."""
     reply: str
     """The beginning of what was returned."""
     risk: float | None
@@ -154,7 +154,7 @@ class CollaborationRow:
     judge: str
     """Empty when it was not asked."""
     reasons: tuple[str, ...]
-    """Why it may be worth a look."""
+    """The reasons why it may be worth a look."""
     is_blind: bool
     """Whether verdicts and labels are hidden."""
 

@@ -38,7 +38,7 @@ class ShownText(NamedTuple):
     """A text, or a piece of one, as a page shows it."""
 
     start: int
-    """Where it begins in the text, in which every line end is one character."""
+    """The index where it begins in the text, in which every line end is one character."""
     text: str
 
 
@@ -69,9 +69,9 @@ class ConsoleSource:
     redact: Callable[[str], str]
     """Removes personal data from a text: from what viewers see, and from what is written here."""
     audit: AuditLog | None = None
-    """None when nothing is audited."""
+    """The audit log; None when nothing is audited."""
     draw_plan: DrawPlan | None = None
-    """None when plans are shown without a picture."""
+    """The function that draws a plan; None when plans are shown without a picture."""
     rulebook: Rulebook | None = None
     """Marks what rules matched; None for no marks."""
 
@@ -83,7 +83,7 @@ class PageRequest:
     source: ConsoleSource
     session: Session
     http: Request
-    """As it was received; its body is in `form`."""
+    """The request as it was received; its body is in `form`."""
     query: Mapping[str, str]
     form: Mapping[str, str]
     """Empty unless it is a POST."""

@@ -39,7 +39,7 @@ class TrendBar(NamedTuple):
     high: float
     """Coordinate of the upper bound."""
     height: float
-    """Of the band."""
+    """The height of the band."""
     rate: float
 
 
@@ -56,7 +56,7 @@ class TrendChart:
 
     name: str
     bars: tuple[TrendBar, ...]
-    """Of the periods in which it is known."""
+    """The bars of the periods in which the rate is known."""
     lines: tuple[str, ...]
     """Points of a polyline for each run of such periods."""
     values: tuple[AxisLabel, ...]

@@ -54,9 +54,9 @@ class QueueRow:
     done: int
     """Evaluations that enough people have labelled."""
     total: int
-    """With a reply."""
+    """The number of evaluations with a reply."""
     mine: int
-    """That need a label of the person who looks."""
+    """The number of those that need a label of the person who looks."""
     about: str
     """Its filters and its order."""
     listed: str

@@ -20,9 +20,9 @@ FAULTS = "audit|internal|overloaded|unreviewed|upstream|upstream_timeout"
 OVERLOADS = "overloaded|timeout"
 """Causes of `waltzrl_review_failures_total` that are a lack of capacity."""
 ROLLED_BACK_SECONDS = 3600
-"""For so long it is told that a release was rolled back by itself."""
+"""The time for which it is told that a release was rolled back by itself."""
 DOCS = "docs"
-"""Where people read the documents, until a deployment says where."""
+"""The folder or address where people read the documents, until a deployment names its own."""
 HEADER = """\
 # Written by `waltzrl metrics --out deploy`; change waltzrl/operations/monitoring/alerts.py instead.
 # Check with: promtool check rules.
@@ -49,7 +49,7 @@ class Alert:
     summary: str
     """Template of Prometheus; `$value` is that of the query."""
     action: str
-    """What to do first."""
+    """The first thing to do."""
     runbook: str
     """Its section of docs/on-call.md."""
 
@@ -70,7 +70,7 @@ class Objective:
     all: str
     """Query of all events a second."""
     summary: str
-    """Of the alerts, after the share."""
+    """The summary of the alerts, after the share."""
     action: str
     runbook: str
 

@@ -28,7 +28,7 @@ Unit = Literal["percentunit", "ms", "reqps", "short", "currencyUSD"]
 RATE_WINDOW = "$__rate_interval"
 """Grafana's variable: at least four scrapes."""
 WIDTH, HEIGHT = 12, 8
-"""Of a panel, in cells of Grafana's grid, which has 24 columns."""
+"""The size of a panel, in cells of Grafana's grid, which has 24 columns."""
 SOURCE: Mapping[str, Json] = {"type": "prometheus", "uid": "${datasource}"}
 RELEASES_MOVED = "max by (action, by) (changes(waltzrl_release_moved_timestamp_seconds[1m])) > 0"
 """Query of the annotations."""

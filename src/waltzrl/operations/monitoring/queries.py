@@ -16,7 +16,7 @@ WORDS = {
     *("absent", "and", "changes", "count", "histogram_quantile", "increase", "max", "or", "rate"),
     *("sum", "time", "vector"),
 }
-"""Of PromQL, as far as we use them."""
+"""The words of PromQL, as far as we use them."""
 TARGET_LABELS = frozenset({"instance", "job"})
 """Labels that Prometheus adds to every series."""
 

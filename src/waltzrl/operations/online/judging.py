@@ -22,7 +22,7 @@ JUDGE_TIMEOUT_SECONDS = 60.0
 MOST_AHEAD = LARGEST_BLOCK
 """Judged answers of the serving bundle beyond those of the candidate that are remembered."""
 REJUDGED_PERCENTAGE = 10.0
-"""Of the replies that the judge did not find bad, for the second judge."""
+"""The percentage of replies for the second judge among those that the judge did not find bad."""
 
 FAULTS_OF_THE_REQUEST = frozenset(
     {"invalid_request", "authentication", "permission", "not_found", "too_large", "rate_limit"}

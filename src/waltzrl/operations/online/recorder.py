@@ -83,7 +83,7 @@ class Recorder:
         self._ended = False
         self._observations: list[Observation] = []
         self._terms: dict[str, ObservationTerms] = {}
-        """By release."""
+        """The terms of the observations, by release."""
 
     async def run(self, texts: AsyncIterator[bytes]) -> None:
         """Store, judge and decide until the texts end and everything is stored.

@@ -22,12 +22,13 @@ from waltzrl.operations.online.recorder_protocol import RecorderReport, encode_f
 
 MOST_PENDING = 10_000
 MOST_PENDING_BYTES = 64 * 2**20
-"""Of exchanges that are not done; more are dropped."""
+"""The most bytes of exchanges that are not done; more are dropped."""
 GATHER_SECONDS = 0.02
 CHUNK_BYTES = 64 * 1024
 """Size of the pieces that are written to the pipe, one after another."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
-"""Before a dead recorder is replaced; doubled each time, until one lives longer than the last."""
+"""The pause before a dead recorder is replaced; doubled each time, until one lives longer than the
+last."""
 FATAL = 3
 """Exchanges are dropped after so many recorders in a row died over them."""
 FINISH_SECONDS = 10.0
@@ -69,7 +70,7 @@ class RecorderClient:
         self._sent: deque[bytes] = deque()
         """Sent to the recorder, and not done."""
         self._bytes = 0
-        """Of both queues."""
+        """The bytes in both queues."""
         self._accepted = self._dropped = self._deaths = 0
         self._fruitless = 0
         """Recorders in a row that were sent something and died before anything was done."""

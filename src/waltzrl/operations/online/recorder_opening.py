@@ -51,7 +51,7 @@ class RecorderConfig:
     categories: Mapping[str, str] = field(default_factory=dict)
     """Rule id -> category, of the stage-1 rules."""
     budget: LedgerConfig | None = None
-    """Where what the judges answer is charged."""
+    """The ledger that is charged for what the judges answer."""
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
 
     def to_json(self) -> object:

@@ -30,12 +30,13 @@ class RecorderReport(msgspec.Struct, kw_only=True):
     judged: int = 0
     """Replies whose verdict is in the database."""
     unsafe: int = 0
-    """Of the random sample: replies that the judge called unsafe."""
+    """The number of replies of the random sample that the judge called unsafe."""
     not_unsafe: int = 0
     overrefusals: int = 0
     not_overrefusals: int = 0
     unsafe_unscored: int = 0
-    """Of the random sample: replies of which the judge does not say whether they are unsafe."""
+    """The number of replies of the random sample of which the judge does not say whether they are
+    unsafe."""
     overrefusal_unscored: int = 0
     unjudged: int = 0
     """Sampled replies without a verdict: the judge failed, or was too slow."""
@@ -44,7 +45,7 @@ class RecorderReport(msgspec.Struct, kw_only=True):
     database_failing: bool = False
     """The recorder is retrying."""
     release_needs: Need | None = None
-    """What the release under way waits for people to do."""
+    """The thing that the release under way waits for people to do."""
 
     @property
     def labels(self) -> tuple[int, int, int, int]:

@@ -37,7 +37,7 @@ class ReleaseStatus(msgspec.Struct, frozen=True, kw_only=True):
     release: Release | None
     """The one under way."""
     newest: Release | None
-    """In any state."""
+    """The newest release, in any state."""
     moves: dict[tuple[Action, Mover], float]
     """See `ReleaseBook.last_moves`."""
     notices: list[Notice]
@@ -74,7 +74,7 @@ class ReleaseFollower:
         self._last_notice: int | None = None
         self._opened = {own.serving.id: own.serving}
         self._failed: dict[str, str] = {}
-        """Why a bundle could not be opened at the last attempt."""
+        """The reasons why bundles could not be opened at the last attempt."""
         self._failing = False
         self._newest: Release | None = None
         self._moves: dict[tuple[Action, Mover], float] = {}

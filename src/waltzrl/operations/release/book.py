@@ -62,7 +62,7 @@ from waltzrl.store.notices import give_notice
 COUNTED_AT_ONCE = 2000
 """Most observations of one transaction, so that none takes long."""
 MOST_POINTS = 500
-"""Of a release's curve, however long it takes."""
+"""The most points of a release's curve, however long it takes."""
 BY_ITSELF = "waltzrl"
 """Author of transitions that no person made."""
 

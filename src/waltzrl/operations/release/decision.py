@@ -52,7 +52,7 @@ WEIGHTS: dict[Test, float] = {
 """They add up to 1. A test with more weight rolls back sooner: unsafe replies do the most harm and
 are the rarest, while the others show in more answers."""
 SHADOW_SHARE = 0.2
-"""Of alpha, when the plan has a shadow: a bad shadow harms no user."""
+"""The shadow's share of alpha, when the plan has one: a bad shadow harms no user."""
 PUZZLING = 100
 """Answers of the serving bundle with none of the candidate, which a gateway may fail to load."""
 SUSPICIOUS = 5.0
@@ -68,15 +68,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     """A sentence for people."""
     rates: dict[Arm, dict[Metric, RateEstimate]]
-    """Of the two arms that are compared, and of any other that answered."""
+    """The rates of the two arms that are compared, and of any other that answered."""
     e_values: dict[Test, float]
-    """Of the shadow in state shadow, else of the candidate."""
+    """The e-values of the shadow in state shadow, else of the candidate."""
     e_value: float
     """Their weighted mean."""
     needed: float
     """The weighted mean at which the release is rolled back."""
     differences: dict[Metric, RateDifference] = {}
-    """Of the arm under test, against the serving bundle."""
+    """The differences of the arm under test from the serving bundle."""
     notes: tuple[str, ...] = ()
     """Sentences on how far the evidence can be trusted."""
 

@@ -39,7 +39,7 @@ class ArmCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Answers with a verdict."""
     counts: dict[Metric, OutcomeCount] = {}
     repeats: dict[Metric, OutcomeCount] = {}
-    """Of the `counts` those of users who had answers before, which no test counts."""
+    """The part of `counts` by users who had answers before, which no test counts."""
     excess: int = 0
     """Sum of n^2 - n over the n answers of each user in each step."""
     rejudged: dict[Metric, JudgeError] = {}

@@ -12,7 +12,7 @@ from waltzrl.operations.release.state import Release
 from waltzrl.store.memory.counts import BundleCounts
 
 GATE_SECONDS = 30.0
-"""For so long a gate's answer is taken again: to count reads every answer of the step."""
+"""The time for which a gate's answer is taken again: to count reads every answer of the step."""
 
 Rates = Callable[[float], Sequence[BundleCounts]]
 """Counts what each bundle served since a time, seconds since the epoch."""

@@ -71,7 +71,7 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     name: str
     shadow: ReleaseStep | None
-    """None starts with the canary."""
+    """The shadow step; None starts with the canary."""
     canary: tuple[ReleaseStep, ...]
     """Percentages rise; after the last step the candidate serves everyone."""
     targets: ReleaseLimits
@@ -79,7 +79,7 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     limits: ReleaseLimits
     """Beyond these it is rolled back, even if the serving bundle is as bad."""
     gates: ReleaseGates = ReleaseGates()
-    """What must hold of the candidate's answers to users before it advances."""
+    """The conditions on the candidate's answers to users before it advances."""
     alpha: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
     """Chance that a candidate that is no worse is ever rolled back, however often it is tested."""
     slow_milliseconds: float = 10_000.0

@@ -15,7 +15,7 @@ from waltzrl.operations.release.plan import Metric, ReleasePlan
 ReleaseState = Literal["shadow", "canary", "full", "rolled_back"]
 Action = Literal["propose", "advance", "hold", "resume", "roll_back"]
 Mover = Literal["itself", "person"]
-"""Who moves a release: it itself, by the evidence, or a person."""
+"""The mover of a release: the release itself, by the evidence, or a person."""
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[Metric, bool]
     """The metrics that were observed; True is bad."""
     rejudged: dict[Metric, bool] = {}
-    """Of these the ones that a second judge looked at, and its own outcome; True is bad."""
+    """The outcomes that a second judge looked at too, with its own outcome; True is bad."""
     subject: str = ""
     """Digest of the user's name; empty without one."""
 

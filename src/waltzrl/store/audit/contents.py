@@ -26,14 +26,15 @@ from waltzrl.store.audit.record import encode_json
 CONTENTS = "contents-{:06}.jsonl"
 ERASED = b'{"erased":true'
 Cause = Literal["erasure", "expiry"]
-"""Why contents are gone: a person was erased, or the time for which they are kept has passed."""
+"""The reason why contents are gone: a person was erased, or the time for which they are kept has
+passed."""
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """The collaboration behind one decision, and whose it is."""
 
     id: str
-    """Of the request."""
+    """The id of the request."""
     subject: str = ""
     """Digest, as in the decision's record; empty if the client named no subject."""
     time: float = 0.0
@@ -49,12 +50,12 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     """What is left of contents that were removed; it holds none of them."""
 
     id: str
-    """Of the request."""
+    """The id of the request."""
     at: float
     """Seconds since the epoch."""
     why: Cause
     signature: str
-    """Of `text`, by the log's key: the last line of a signed note."""
+    """The signature of `text` by the log's key: the last line of a signed note."""
 
     @classmethod
     def sign(cls, key: SigningKey, id_: str, at: float, why: Cause) -> "Tombstone":

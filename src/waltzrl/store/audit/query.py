@@ -28,7 +28,7 @@ class Query:
     """Which entries; a field that is empty selects all of them."""
 
     since: str = ""
-    """As `moment` returns it; entries at this time are selected."""
+    """The time as `moment` returns it; entries at this time are selected."""
     until: str = ""
     """Entries at this time are not."""
     before: int | None = None
@@ -155,7 +155,7 @@ COUNTED = (
     *("decision", "reason", "who", "rule", "category", "failure", "model", "bundle", "stage"),
     *("api", "mode", "day"),
 )
-"""What decisions can be counted by."""
+"""The fields that decisions can be counted by."""
 
 
 def tally(entries: Iterable[Entry], by: Sequence[str]) -> Counter[tuple[str, ...]]:

@@ -39,7 +39,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A model's; `overrefuse` says whether the refusal was challenged for it."""
     category: str = ""
     failure: str = ""
-    """Why no model reviewed the reply, such as `timeout`."""
+    """The reason why no model reviewed the reply, such as `timeout`."""
     doubtful: bool = False
     """The draft was revised for a doubt, neither label holding."""
 
@@ -78,10 +78,10 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     client_request_id: str = ""
     trace_id: str = ""
     exchange_id: str = ""
-    """Of the exchange in the memory, where it is not `id`."""
+    """The id of the exchange in the memory, where it is not `id`."""
     usd: float | None = None
     sent: str | None = None
-    """Of a stream that ended early: digest of what had been released to the client; else None."""
+    """The digest of what a stream that ended early had released to the client; else None."""
     probe: bool = False
     """An operator's own check, which the memory does not keep."""
 
@@ -90,14 +90,14 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a process tells the log's writer: a decision, a notice or a gap."""
 
     exchange: ServedExchange | None = None
-    """Of a decision."""
+    """The exchange of a decision."""
     prompt: Prompt | None = None
-    """Of the decision's request, unless it is the collaboration's."""
+    """The prompt of the decision's request, unless it is the collaboration's."""
     notice: dict[str, str | int | float | bool | None] | None = None
     number: int | None = None
-    """Of a notice that several processes send."""
+    """The number of a notice that several processes send."""
     unaudited: int = 0
-    """Of a gap."""
+    """The number of unaudited decisions of a gap."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,9 +114,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     event: Event
     decision: DecisionRecord | None = None
     notice: dict[str, str | int | float | bool | None] | None = None
-    """Of a notice: what happened to the gateway, such as a release that moved; no content."""
+    """The content of a notice: what happened to the gateway, such as a release that moved; no
+    texts."""
     unaudited: int = 0
-    """Of a gap: decisions that went out while they could not be logged."""
+    """The number of decisions of a gap, which went out while they could not be logged."""
 
 
 _event_encoder = msgspec.msgpack.Encoder()

@@ -77,12 +77,12 @@ class LogPosition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
     raw: bytes
-    """Without its newline."""
+    """The bytes of the line without its newline."""
     segment: int
     end: int
     """Offset of the next line."""
     seq: int | None
-    """None if the line cannot be parsed."""
+    """The record's number; None if the line cannot be parsed."""
     prev: str
 
     @property

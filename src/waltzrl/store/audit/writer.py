@@ -56,7 +56,7 @@ class LogWriter:
         self._lines: list[LogLine] = []
         """Lines that are not on the disk."""
         self._contents: list[bytes] = []
-        """To be stored beside these lines, scrubbed."""
+        """The contents to be stored beside these lines, scrubbed."""
         self._last_notice = -1
         self._signed_at = self._tried_at = time.monotonic()
         self._new: deque[_Source] = deque()

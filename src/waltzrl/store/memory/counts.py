@@ -47,28 +47,29 @@ class ServedCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What was served; shadow answers, which no user saw, and routed tasks are left out."""
 
     answers: int = 0
-    """Errors included."""
+    """The number of answers, errors included."""
     revised: int = 0
     refused: int = 0
     errors: int = 0
     unsafe_scored: int = 0
-    """Of which the judge said whether they are unsafe."""
+    """The number of those of which the judge said whether they are unsafe."""
     unsafe: int = 0
     needless_scored: int = 0
-    """Of which the judge said whether they are over-refusals."""
+    """The number of those of which the judge said whether they are over-refusals."""
     needless: int = 0
-    """Over-refusals."""
+    """The number of over-refusals."""
     reviewed: int = 0
-    """Whose returned reply was reviewed."""
+    """The number of answers whose returned reply was reviewed."""
     unsafe_left: int = 0
-    """Of the reviewed: returned although the reviewer called it unsafe."""
+    """The number of reviewed ones that were returned although the reviewer called them unsafe."""
     incidents: int = 0
-    """Whose reply people whose labels steer releases called unsafe, all of them or some."""
+    """The number of answers whose reply people whose labels steer releases called unsafe, all of
+    them or some."""
     thumbs_up: int = 0
-    """Of users."""
+    """The number of users' thumbs up."""
     thumbs_down: int = 0
     labels: Calibration = Calibration()
-    """Of these answers."""
+    """The labels of these answers."""
 
 
 class BundleCounts(ServedCounts, frozen=True, kw_only=True):
@@ -103,7 +104,7 @@ class AgentCounts(msgspec.Struct, frozen=True, kw_only=True):
     successes: int
     """Tasks that it did, as they were or after coaching."""
     trials: int
-    """Also those that it failed, and those whose result was declined."""
+    """The number of trials, with those that it failed and those whose result was declined."""
 
 
 _REFERENCE = [ITEMS.c.value["reference", name].as_string() for name in ("unsafe", "overrefuses")]
@@ -115,7 +116,7 @@ _LABELS = (
     ITEMS.c.value["thumb"].as_string().label("thumb"),
     ITEMS.c.value["sampled"].as_boolean().label("sampled"),
 )
-"""What `_list_counts` needs of an answer."""
+"""The columns of an answer that `_list_counts` needs."""
 _MILLISECONDS = ITEMS.c.value["milliseconds"].as_float()
 _ADDED = func.coalesce(
     ITEMS.c.value["added_milliseconds"].as_float(),

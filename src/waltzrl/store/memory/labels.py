@@ -13,20 +13,20 @@ import msgspec
 from msgspec import structs
 
 ReplyLabel = Literal["correct", "unsafe", "needless_refusal", "unhelpful", "unclear"]
-"""What a person calls the reply that was returned. `needless_refusal` is an over-refusal,
+"""A person's word for the reply that was returned. `needless_refusal` is an over-refusal,
 `unhelpful` a safe reply that is wrong or does not help, `unclear`: cannot tell."""
 RequestLabel = Literal["harmful", "harmless", "unclear"]
-"""Whether a person holds the request to be harmful, whatever was replied; unclear: cannot tell."""
+"""A person's opinion of the request, whatever was replied; unclear: cannot tell."""
 Selection = Literal[
     "sample", "newest", "risk", "uncertainty", "disagreement", "search", "filter", "import"
 ]
-"""How a person came to label an exchange: in the order of the random sample, which alone measures
-the judge; in another order of the desk's list, which may have been searched or filtered; or a
-program labelled it."""
+"""The way by which a person came to label an exchange: in the order of the random sample, which
+alone measures the judge; in another order of the desk's list, which may have been searched or
+filtered; or a program labelled it."""
 Severity = Literal["low", "medium", "high"]
-"""How much harm a reply could do."""
+"""The size of the harm that a reply could do."""
 AnnotatorKind = Literal["person", "accepted", "program"]
-"""Who answered: a person, a person who accepted a suggestion as it was, or a program."""
+"""The kind of annotator: a person, a person who accepted a suggestion as it was, or a program."""
 Disputed = Literal["disputed"]
 """People differ."""
 ReferenceAnswer = Literal["yes", "no", "disputed"]
@@ -53,7 +53,8 @@ class LabelEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
     action: Literal["label", "withdraw"] = "label"
     reply: ReplyLabel | None = None
-    """None, like an empty text below, leaves what the person said before."""
+    """The label of the reply; None, like an empty text below, leaves what the person said before.
+    """
     request: RequestLabel | None = None
     correction: str = ""
     """A better reply, as it should have been returned."""
@@ -65,7 +66,7 @@ class LabelEvent(msgspec.Struct, frozen=True, kw_only=True):
     steers: bool = False
     """Whether the person's role lets their labels of replies steer releases."""
     selection: Selection | None = None
-    """None where it is not known, as in labels of earlier versions."""
+    """The way to the exchange; None where it is not known, as in labels of earlier versions."""
     settles: bool = False
     """Whether it decides a dispute of others: where it answers, only it counts."""
     annotator_kind: AnnotatorKind = "person"

@@ -15,7 +15,7 @@ from waltzrl.store.memory.queue import QueueSelection, keys_in, read_queue
 from waltzrl.store.memory.tables import LEASES
 
 SECONDS = 1800.0
-"""How long an evaluation stays with a person who does not label it."""
+"""The time for which an evaluation stays with a person who does not label it."""
 TRIED = 5
 """Evaluations that are read at a time, because others may take the first ones meanwhile."""
 

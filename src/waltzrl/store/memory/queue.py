@@ -37,9 +37,10 @@ from waltzrl.store.memory.search import build_conditions, holds_words, is_named,
 from waltzrl.store.memory.tables import ITEMS, LEASES
 
 Order = Literal["newest", "risk", "uncertainty", "disagreement", "sample"]
-"""By the first review's risk, by how near that is to a half, or by where the judge disagrees: with
-people first, then with the reviewer; or the random sample of `waltzrl.store.memory.sampling`, which
-lists what the judge has judged and nobody who may has labelled."""
+"""The order of a list: by the first review's risk, by how near that is to a half, or by where the
+judge disagrees: with people first, then with the reviewer; or the random sample of
+`waltzrl.store.memory.sampling`, which lists what the judge has judged and nobody who may has
+labelled."""
 Rated = Literal["yes", "no", "others"]
 """Whether a person has labelled an evaluation; `others`: only others have."""
 
@@ -49,7 +50,7 @@ class QueueSelection(msgspec.Struct, frozen=True, kw_only=True):
 
     order: Order = "newest"
     filters: Filter = {}
-    """As of `MemoryStore.search`, such as `{"label": "unsafe"}`."""
+    """The filters of `MemoryStore.search`, such as `{"label": "unsafe"}`."""
     since: float | None = None
     """Seconds since the epoch."""
     until: float | None = None
@@ -59,7 +60,7 @@ class QueueSelection(msgspec.Struct, frozen=True, kw_only=True):
     rater: str = ""
     """Whom `rated`, `needs` and `free` are about."""
     rated: Rated | None = None
-    """None for all."""
+    """The labelled or the unlabelled ones; None for all."""
     answered: bool = False
     """Leave out errors: there is no reply to label."""
     needs: int = 0

@@ -6,7 +6,7 @@ from waltzrl.errors import InputError
 from waltzrl.store.memory.items import Json, Namespace
 
 RECORDS: Sequence[Namespace] = (("safety", "waltzrl"), ("routing",), ("evolution",), ("desk",))
-"""In namespaces below them, machine-made fields are not scanned."""
+"""The namespaces below which machine-made fields are not scanned."""
 MACHINE_MADE = frozenset(
     {
         *("id", "coaching_session_id", "interaction", "subject", "request_hash"),

@@ -52,9 +52,9 @@ from waltzrl.store.memory.scrubbing import replace_unstorable
 from waltzrl.store.memory.tables import FIELDS, ITEMS
 
 MOST_CHARACTERS = 50_000
-"""Of an item that are indexed; PostgreSQL refuses a text of a megabyte."""
+"""The most characters of an item that are indexed; PostgreSQL refuses a text of a megabyte."""
 MOST_TERMS = 64
-"""Of a query."""
+"""The most terms of a query."""
 
 Condition = ColumnElement[bool]
 ItemRow = Row[tuple[object, ...]]

@@ -34,7 +34,8 @@ class Detection(msgspec.Struct, frozen=True, kw_only=True):
     score: float
     """Confidence, 0 to 1."""
     validator: str
-    """What confirmed it: `luhn`, `mod97`, `stdnum.us.ssn`, ...; `pattern` if nothing else did."""
+    """The check that confirmed it: `luhn`, `mod97`, `stdnum.us.ssn`, ...; `pattern` if nothing else
+    did."""
 
 
 class Detector(Protocol):
@@ -86,8 +87,9 @@ class DataPattern(NamedTuple):
 
     kind: Kind
     regex: str
-    """For re2, over normalised text. The candidate is group 1 if there is one; the rest is
-    context. An unbounded repetition must not match anything that could begin another match."""
+    """The expression for re2, over normalised text. The candidate is group 1 if there is one; the
+    rest is context. An unbounded repetition must not match anything that could begin another match.
+    """
     check: Check
     key: str = ""
     """A cheaper regular expression that matches in every text in which `regex` does."""

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Mapping
 
 SMALL = "\xe0"
-"""In normalised text, any small letter that is not ASCII."""
+"""The letter that stands in normalised text for any small letter that is not ASCII."""
 
 _PASSWORD = (
     "password|passwort|passwd|passphrase|passcode|pwd|kennwort|kennwörter|mot de passe|mdp"
@@ -69,7 +69,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "card": ("\x8a", _CARD),
     "aadhaar": ("\x88", "aadhaar|aadhar|uidai|आधार"),
 }
-"""What is announced -> its mark, and the words."""
+"""The marks and the words, by what they announce."""
 
 
 def _is_uncased(word: str) -> bool:

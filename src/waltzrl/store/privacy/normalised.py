@@ -5,8 +5,8 @@ import unicodedata
 from waltzrl.store.privacy.hints import MARKS, SMALL, mark_words
 
 CAPITAL, UNCASED, OTHER = "\xc0", "\xaa", "\xb7"
-"""In normalised text, with `SMALL`, stand for any non-ASCII capital, small letter, letter of a
-script without case, and other character."""
+"""The characters that in normalised text, with `SMALL`, stand for any non-ASCII capital, small
+letter, letter of a script without case, and other character."""
 
 
 class NormalisedText:

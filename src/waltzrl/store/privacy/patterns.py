@@ -133,9 +133,9 @@ _CALLED_ID = re.compile(
     rb"|epoch|millis|ms|ns|imei|imsi|transaction|txn|event|session|build))|[a-z]I[dD])"
     rb"(?i:[ _-](?:no|nr|num|number|id|is|was))?\.?[\"']?[ \t:=#(\[]{0,4}[\"']?$"
 )
-"""What stands before a number that is something else."""
+"""The words before a number that is something else."""
 _TOLD = re.compile(rb"\b(?:is|ist|est|es|is het|[e\xe0]) $")
-"""Before a number that somebody tells in a sentence."""
+"""The words before a number that somebody tells in a sentence."""
 _CALLED_REACH = 48
 _DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
 """A digit -> the sum of the digits of its double."""
@@ -342,7 +342,7 @@ _NO_NAMES = frozenset(
 )
 """Words that begin a sentence after "Customer:" or a value in code."""
 _ASSIGNED = re.compile(rb"=\s{0,2}[\"']?$")
-"""In code; a single word is then no name."""
+"""The end of an assignment in code; a single word after it is no name."""
 
 
 def _check_name(text: bytes, start: int, end: int) -> PatternHit | None:

@@ -26,16 +26,16 @@ from waltzrl.errors import InputError
 from waltzrl.store.privacy.detection import DEFAULT_REGIONS, Detection, Detector, disjoint
 
 MIN_SCORE = 0.4
-"""What a weak pattern reaches only beside a word of its context, such as "passport"."""
+"""The score that a weak pattern reaches only beside a word of its context, such as "passport"."""
 LANGUAGE = "en"
 """Under which all recognizers are registered: texts are not sorted by language."""
 PERSON = "PERSON"
 CODES = {"UK": "GB"}
-"""What presidio calls a country, where that is not its ISO 3166 code."""
+"""The names that presidio has for countries, where these are not their ISO 3166 codes."""
 NOT_OF_PEOPLE = re.compile(
     "PLZ|POSTCODE|VAT|COMPANY|ORGANISATIONSNUMMER|HANDELSREGISTER|GSTIN|UEN|BRN|BANK|SSN"
 )
-"""In names of entities: places, companies, and what our own patterns find."""
+"""The words in names of entities that are places, companies, and what our own patterns find."""
 
 
 class PresidioDetector:

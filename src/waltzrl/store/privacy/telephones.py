@@ -60,7 +60,7 @@ _FEWEST, _MOST = 7, 15
 _FEWEST_AT_HOME = 9
 """Digits of a number without a country code, and without a word before it."""
 _GROUPS_BEFORE = re.compile(rb"(?:[0-9]{4}|[A-Z]{2}[0-9]{2} [A-Z]{4})[ -]$")
-"""Before a candidate in the middle of a card or an account."""
+"""The groups before a candidate in the middle of a card or an account."""
 _REACH = 12
 """Bytes before a candidate."""
 
@@ -236,9 +236,9 @@ class _Plan:
     def __init__(self, code: int, region: str) -> None:
         own = _load_metadata(code, region)
         self.abroad = re.compile(own.international_prefix or _NEVER)
-        """What is dialled before the code of another country."""
+        """The digits that are dialled before the code of another country."""
         self._trunk = re.compile(own.national_prefix_for_parsing or _NEVER)
-        """What is dialled within the country, and is no part of the number."""
+        """The digits that are dialled within the country, and are no part of the number."""
         self._rewrites = bool(own.national_prefix_transform_rule)
         self._code = code
 
