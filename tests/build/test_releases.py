@@ -107,9 +107,9 @@ def test_weights_that_are_not_there_are_told_of(book, agents, caplog):
 def test_the_recipe_of_the_candidate_can_be_read_back(book, agents):
     candidate = recipe(agents, "new")
     release = propose_release(book, candidate, PLAN, "ada", GateOverride(reason="a test"))
-    assert releases.stored_recipe(book, release.candidate) == candidate
+    assert releases.read_stored_recipe(book, release.candidate) == candidate
     with pytest.raises(InputError, match="there is no bundle other"):
-        releases.stored_recipe(book, "other")
+        releases.read_stored_recipe(book, "other")
 
 
 @pytest.mark.parametrize(

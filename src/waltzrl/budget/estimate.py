@@ -26,7 +26,7 @@ class PlannedStage:
     name: str
     steps: int
     measured: Sequence[Charge]
-    """Its steps in another run; empty when there are none."""
+    """The stage's steps in another run; empty when there are none."""
     scale: float = 1.0
     """Turns of a step of this run, for each turn of a measured step."""
     most_tokens: int | None = None

@@ -54,6 +54,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
     temporary = path.with_name(f".{path.name}.part")
     with disk_errors(path):
         try:
+            # The mode is set before there is content, which nobody else may read in between.
             temporary.touch(mode=0o600 if private else 0o666)
             if path.exists():
                 temporary.chmod(path.stat().st_mode)

@@ -60,6 +60,7 @@ class FrameWriter:
                 written = 0
             if written == len(frame):
                 return
+            # The pipe has no room for all of it: the rest waits, and goes before later frames.
             frame = frame[written:]
             self._later()
         self._waiting.append(frame)

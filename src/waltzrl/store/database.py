@@ -168,6 +168,7 @@ def _create_private_file(file: Path) -> None:
 
 def _begin_transaction(connection: Connection) -> None:
     writes = connection.get_execution_options().get("writes", False)
+    # A plain BEGIN that writes later fails at once when another writer was faster in between.
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 

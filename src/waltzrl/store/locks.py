@@ -50,6 +50,8 @@ def try_lock(engine: Engine, name: str) -> Iterator[bool]:
         yield descriptor is not None
     finally:
         if descriptor is not None:
+            # Deleted while it is locked: after the close, another could hold the file that is
+            # deleted.
             path.unlink(missing_ok=True)
             os.close(descriptor)
 
@@ -60,6 +62,7 @@ def _lock_file(path: Path) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder deletes the file; a lock on a deleted file would exclude nobody.
             if path.stat().st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
         except BlockingIOError:

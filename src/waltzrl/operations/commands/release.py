@@ -83,10 +83,12 @@ def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.operations.release.plan import load_plan
 
     book = open_book(memory)
-    serving = releases.stored_recipe(book, releases.serving_bundle(book))
+    serving = releases.read_stored_recipe(book, releases.serving_bundle(book))
     candidate = load_bundle(recipe, serving, settings or [])
     gate = releases.gate_from_options(before, after, override and _without_personal_data(override))
-    _print_state(releases.propose(book, candidate, load_plan(plan), by or _read_login(), gate))
+    _print_state(
+        releases.propose_release(book, candidate, load_plan(plan), by or _read_login(), gate)
+    )
 
 
 @release.command()

@@ -63,7 +63,7 @@ class TaskRow:
     """One task in the table of its plan."""
 
     result: TaskResult
-    """Its texts are those that the role may see."""
+    """The result, with the texts that the role may see."""
     path: str
     """The address of its collaboration; empty when it was not reviewed, or is no longer kept."""
 

@@ -58,7 +58,7 @@ class QueueRow:
     mine: int
     """The number of those that need a label of the person who looks."""
     about: str
-    """Its filters and its order."""
+    """The queue's filters and its order."""
     listed: str
     """Address of the list of all that it holds."""
     start: str

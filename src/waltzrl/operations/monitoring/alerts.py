@@ -51,7 +51,7 @@ class Alert:
     action: str
     """The first thing to do."""
     runbook: str
-    """Its section of docs/on-call.md."""
+    """The alert's section of docs/on-call.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

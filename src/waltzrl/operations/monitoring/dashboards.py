@@ -66,7 +66,7 @@ class Dashboard:
     """One page of panels."""
 
     uid: str
-    """Also the name of its file."""
+    """The dashboard's id, and the name of its file."""
     title: str
     panels: tuple[Panel, ...]
 

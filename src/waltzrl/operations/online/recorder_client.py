@@ -77,7 +77,7 @@ class RecorderClient:
         self._past = RecorderReport()
         """Sum over the recorders that have died."""
         self._report = RecorderReport()
-        """Of the present past."""
+        """The last report of the present recorder."""
         self.judged = SlidingCounter(4, slice_seconds=60.0, slices=60)
         """`RecorderReport.labels` of the last hour."""
         self._changed = asyncio.Event()
@@ -126,6 +126,8 @@ class RecorderClient:
                 log.exception("the recorder cannot be fed")
             if self._pending or not self._stopping:
                 self._note_death()
+                # One that lived that long had worked; its death is no reason to wait longer for the
+                # next.
                 if time.monotonic() - started > LONGEST_PAUSE_SECONDS:
                     pause = FIRST_PAUSE_SECONDS
                 await asyncio.sleep(pause)
@@ -187,6 +189,7 @@ class RecorderClient:
 
     async def _feed(self, pipe: asyncio.StreamWriter) -> None:
         """Write what waits, as fast as the recorder reads; close the pipe after `stop`."""
+        # `drain` then waits for the pipe: what waits is bounded and counted here, not in asyncio.
         pipe.transport.set_write_buffer_limits(high=0)
         pipe.write(self._config)
         try:
@@ -194,6 +197,7 @@ class RecorderClient:
                 await self._changed.wait()
                 if not self._stopping:
                     await asyncio.sleep(GATHER_SECONDS)
+                # Cleared before the queue is emptied: what is added meanwhile sets it again.
                 self._changed.clear()
                 while self._waiting:
                     pipe.write(self._chunk())
@@ -242,6 +246,7 @@ class RecorderClient:
             self._dropped += len(self._sent)
             self._bytes -= sum(map(len, self._sent))
             self._sent.clear()
+        # extendleft turns the order round, so this keeps it.
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()
         if self._waiting:

@@ -85,6 +85,7 @@ async def _open_and_run() -> None:
     texts = read_frames(pipe)
     config = _CONFIG.validate_json(await anext(texts))
     configure_logs(config.logs.format, config.logs.level)
+    # Scanning and judging must not take the cores from requests.
     os.nice(config.memory.niceness)
     try:
         async with AsyncExitStack() as stack:

@@ -41,7 +41,7 @@ class ReleaseStatus(msgspec.Struct, frozen=True, kw_only=True):
     moves: dict[tuple[Action, Mover], float]
     """See `ReleaseBook.last_moves`."""
     notices: list[Notice]
-    """Those since the last poll, the oldest first."""
+    """The notices since the last poll, the oldest first."""
     last_notice: int
     """Id of the newest."""
 

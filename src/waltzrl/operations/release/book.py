@@ -231,6 +231,7 @@ class ReleaseBook:
         row |= {"candidate": candidate, "serving": serving, **_list_moved_columns(release)}
         try:
             with writing(self._engine) as connection:
+                # A unique index on `is_open` refuses a second one, also when two propose at once.
                 connection.execute(insert(RELEASES).values(row))
                 _record_move(connection, "off", release, _Move("propose", by, why))
         except IntegrityError:
@@ -258,6 +259,7 @@ class ReleaseBook:
             if row is None:
                 raise InputError(f"there is no release {release.id}")
             current = _decode_release(row)
+            # A rollback must not fail because the release moved while a person was reading.
             if action == "roll_back":
                 _require_newest(connection, current)
             elif current.version != release.version:
@@ -304,6 +306,7 @@ class ReleaseBook:
             release = _decode_release(row)
             fresh = take_observations(connection, release.id)
             before = read_answered(connection, release.id, fresh)
+            # `updated` adds to it; only what differs from `before` is stored.
             answered = before.copy()
             evidence = updated(row.evidence, fresh, release.plan, answered)
             store_answered(connection, release.id, before, answered)
@@ -377,6 +380,7 @@ def _write_move(connection: Connection, release: Release, move: _Move, now: floa
     if after is not release:  # it was rolled back already
         named = RELEASES.c.id == release.id
         connection.execute(update(RELEASES).where(named).values(_list_moved_columns(after)))
+        # A hold or a resume stays in the step, and keeps what was counted of it.
         if (after.state, after.step) != (release.state, release.step):
             start_step(connection, release.id)
         _record_move(connection, release.state, after, move)

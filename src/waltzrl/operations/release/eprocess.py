@@ -117,6 +117,7 @@ def limit_e_value(bad: int, n: int, limit: float) -> float:
 
     It depends only on the counts, not on their order.
     """
+    # At 0 or 1 the logarithms below are infinite.
     limit = min(max(limit, 1e-6), 1 - 1e-6)
     higher = (raise_rate(limit, ratio) for ratio in LIMIT_ODDS_RATIOS)
     return mean_exp([_log_ratio(rate, limit, bad, n) for rate in higher])
@@ -125,6 +126,7 @@ def limit_e_value(bad: int, n: int, limit: float) -> float:
 def mean_exp(logs: tuple[float, ...] | list[float]) -> float:
     """Return mean(exp(logs)), at most e to the `HIGHEST_LOG`."""
     highest = max(logs)
+    # The highest is taken out, so that exp cannot overflow.
     mean = highest + log(sum(exp(value - highest) for value in logs) / len(logs))
     return exp(min(mean, HIGHEST_LOG))
 

@@ -16,10 +16,10 @@ PRESETS = ("weekly", "seven_days", "quick")
 """The names of the plans that come with waltzrl."""
 
 Metric = Literal["unsafe", "needless", "revision_failed", "error", "slow"]
-"""What may be worse about a candidate: an unsafe reply was returned; a harmless prompt was refused
-(an over-refusal); a revision ended in a canned refusal; the request failed; the answer took longer
-than the plan allows. Each is a share of answers: a candidate with better drafts has fewer and
-harder revisions, and as a share of these more would fail."""
+"""The ways in which a candidate may be worse: an unsafe reply was returned; a harmless prompt was
+refused (an over-refusal); a revision ended in a canned refusal; the request failed; the answer took
+longer than the plan allows. Each is a share of answers: a candidate with better drafts has fewer
+and harder revisions, and as a share of these more would fail."""
 METRICS: tuple[Metric, ...] = ("unsafe", "needless", "revision_failed", "error", "slow")
 WORDS: dict[Metric, str] = {
     "unsafe": "unsafe replies",

@@ -221,9 +221,13 @@ def expire_contents(folder: Path, key: SigningKey, before: float) -> int:
     paths = content_files(folder)
     for path in paths:
         erased += _overwrite_contents(path, lambda content: content.time < before, key, "expiry")
+        # A gateway may be appending to the newest file.
         if path != paths[-1] and next(read_contents(path), None) is None:
+            # The padding that kept the lengths is no longer needed.
             left = b"".join(line[:-2].rstrip(b" ") + b"}\n" for line in whole_lines(path))
             tombstones = path.with_name(path.name.replace("contents-", "erased-"))
+            # First the new file, then the old one goes: a crash leaves tombstones twice, never
+            # nowhere.
             write_bytes(tombstones, left, private=True)
             path.unlink()
     return erased
@@ -232,6 +236,7 @@ def expire_contents(folder: Path, key: SigningKey, before: float) -> int:
 def _is_content_of(content: Content, digest: str, requests: Collection[str]) -> bool:
     """Return whether contents are a subject's, or of a choice of one of the requests."""
     of_subject = bool(digest) and content.subject == digest
+    # Choices of one request are `id/0`, `id/1`, ...
     return of_subject or content.id.partition("/")[0] in requests
 
 

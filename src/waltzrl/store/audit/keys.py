@@ -37,6 +37,7 @@ class LogKeys:
             _read_or_create(_digest_file(path), fresh_digest_key), path
         )
         self._lock = _lock_file(path)
+        # Written only under the lock, and always anew, so that it can never belong to an older key.
         path.with_name(f"{path.name}.pub").write_text(f"{self.signing.public}\n")
 
     def digest(self, content: bytes) -> str:
@@ -99,6 +100,7 @@ def _require_key_length(key: bytes, path: Path) -> bytes:
 def _read_or_create(path: Path, fresh: bytes) -> bytes:
     """Return the content of a file, which is `fresh` if the file did not exist."""
     try:
+        # O_EXCL decides which of two processes that start together makes the key.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return path.read_bytes()

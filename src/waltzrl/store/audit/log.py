@@ -58,6 +58,7 @@ class LogStatus:
     @failed.setter
     def failed(self, failure: str | None) -> None:
         text = (failure or "").encode()[:LONGEST_FAILURE]
+        # The length comes last: a reader in another process never sees more than is written.
         self._text[: len(text)] = text
         self._length[0] = len(text)
 
@@ -128,6 +129,8 @@ class Log:
         """
         if self._has_room():
             said = exchange.said
+            # The prompt is mostly in the exchange already; sending it twice would double the pipe's
+            # load.
             known = said is not None and said.prompt is prompt
             self._send(LogEvent(exchange=exchange, prompt=None if known else prompt), decisions=1)
 
@@ -199,6 +202,8 @@ class Log:
             time.sleep(self._settings.commit_seconds / 4)
 
     def _report_gap(self) -> None:
+        # Gaps go out before the next decision, so that they stand in the log where records are
+        # missing.
         missing = self.unaudited - self._reported
         if missing and not self._is_full and not self._alone:
             self._reported = self.unaudited

@@ -33,7 +33,7 @@ class LogLine(NamedTuple):
     hash: str
     """SHA-256 of `raw`, in hex; the next line repeats it."""
     leaf: bytes
-    """Its hash in the Merkle tree."""
+    """The line's hash in the Merkle tree."""
 
 
 class LogFolder:
@@ -61,6 +61,7 @@ class LogFolder:
             store.checkpoint()  # of an empty log: from now on, missing checkpoints show a deletion
             return store
         position = _find_position(folder)
+        # A stale or forged snapshot is no fault of the log, which is then read from its start.
         if follow_log(folder, key.public, position) is not None:
             position = LogPosition()
             if fault := follow_log(folder, key.public, position):
@@ -100,6 +101,7 @@ class LogFolder:
         Raises:
             OSError: the disk is full or fails; no line was appended.
         """
+        # Contents first: a decision that is on the disk then has its contents there too.
         before = self._contents.length
         if contents:
             self._contents.append(contents)

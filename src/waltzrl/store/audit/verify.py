@@ -195,6 +195,7 @@ def _find_mismatch(
     if checkpoint.root == position.frontier.root():
         return None
     last = size - 1
+    # The next record's link tells a changed record from a chain that was rewritten.
     chain_breaks = after is not None and after.seq == size and after.prev != position.head
     if size == position.signed:
         return _make_fault(
@@ -287,6 +288,7 @@ def _read_checkpoints(
     file = opened.enter_context(path.open("rb"))
     length = path.stat().st_size
     for note in read_notes(file, length):
+        # Signatures are slow to verify, and the walk needs only those from `start` on.
         if Checkpoint.parse(note).size < start:
             continue
         checkpoint = Checkpoint.parse(read_signed_text(note, key))

@@ -33,6 +33,7 @@ def take_next(connection: Connection, selection: QueueSelection, after: str = ""
     """
     assert selection.rater, "a lease is somebody's"
     free = structs.replace(selection, free=True)
+    # Before the search: a person who leaves the last one of a queue may be given it again.
     end_lease(connection, after, selection.rater)
     connection.execute(delete(LEASES).where(LEASES.c.ends <= time.time()))
     for start in dict.fromkeys((after, "")):  # what was left out before comes at the end
@@ -70,6 +71,8 @@ def _take_lease(connection: Connection, id_: str, person: str) -> bool:
     statement = taken.on_conflict_do_update(
         index_elements=["evaluation"],
         set_={"person": taken.excluded.person, "ends": taken.excluded.ends},
+        # The condition is checked by the database while it holds the row, so two takers cannot both
+        # win.
         where=or_(LEASES.c.ends <= now, LEASES.c.person == person),
     ).returning(LEASES.c.evaluation)
     return connection.scalar(statement) is not None

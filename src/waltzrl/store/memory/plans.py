@@ -39,8 +39,8 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """The reason why it was not done; empty of one that was."""
     fault: Fault = ""
-    """Whose fault it is that it was not done; empty of one that was, and of one that was blocked
-    or interrupted."""
+    """The agent or part whose fault it is that it was not done; empty of one that was, and of one
+    that was blocked or interrupted."""
     ran: bool = False
     """Whether the agent was called, and so may have acted."""
     checked: bool = False

@@ -54,7 +54,7 @@ class QueueSelection(msgspec.Struct, frozen=True, kw_only=True):
     since: float | None = None
     """Seconds since the epoch."""
     until: float | None = None
-    """Only earlier ones."""
+    """The end, in seconds since the epoch; only earlier ones are listed."""
     words: str | None = None
     """`holds_words` of the item, or `is_named` of the exchange; None for all."""
     rater: str = ""
@@ -64,14 +64,14 @@ class QueueSelection(msgspec.Struct, frozen=True, kw_only=True):
     answered: bool = False
     """Leave out errors: there is no reply to label."""
     needs: int = 0
-    """Only those that `rater` has not labelled, and fewer people than this; 0 for all. Who has
-    withdrawn their labels has not labelled."""
+    """The number of people who label each: only those are listed that `rater` has not labelled, and
+    fewer people than this; 0 for all. Who has withdrawn their labels has not labelled."""
     free: bool = False
     """Leave out what has been given to others than `rater`."""
     ids: tuple[str, ...] | None = None
-    """Only these; None for all."""
+    """The only ids that are listed; None for all."""
     disputed: bool = False
-    """Only those about whose reply or request people differ."""
+    """True lists only those about whose reply or request people differ."""
 
 
 class QueuedEvaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +102,7 @@ _AGAINST_REVIEWER = or_(
 )
 _ORDERS: dict[Order, ColumnElement[float]] = {
     "newest": literal(0.0, Float()),
+    # Below every risk, so that evaluations without one come last.
     "risk": func.coalesce(_RISK, -1.0),
     "uncertainty": func.coalesce(1 - 2 * func.abs(_RISK - 0.5), -1.0),
     "disagreement": case((_AGAINST_PEOPLE, 2.0), (_AGAINST_REVIEWER, 1.0), else_=0.0),
@@ -128,6 +129,7 @@ def read_queue(
     query = _narrow_query(connection, select(*columns), selection)
     place = _rank_columns(connection, selection.order)
     if here := _place_of(connection, selection.order, after):
+        # A comparison of rows, so that equal first columns are told apart by the later ones.
         query = query.where(tuple_(*place) < tuple_(*here))
     query = query.order_by(*[part.desc() for part in place]).limit(limit)
     return [
@@ -171,6 +173,7 @@ def _rank_columns(
     connection: Connection, order: Order
 ) -> tuple[ColumnElement[float] | ColumnElement[int], ...]:
     is_sample = order == "sample"
+    # The sample begins with the lowest place, and all orders are descending.
     first = -place_column(connection.dialect.name) if is_sample else _ORDERS[order]
     return first, ITEMS.c.time, ITEMS.c.id
 
@@ -221,6 +224,7 @@ def _match_disputed(
         return
     several = _number_of_labels(connection.dialect.name) > 1
     rows = connection.execute(select(ITEMS.c.key, _VALUE["labels"]).where(_match_kind(), several))
+    # Who differs depends on withdrawals and settlements, which SQL cannot follow.
     events = {key: msgspec.convert(labels, list[LabelEvent]) for key, labels in rows}
     yield ITEMS.c.key.in_([key for key, labels in events.items() if is_disputed(labels)])
 

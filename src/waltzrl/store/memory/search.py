@@ -178,6 +178,7 @@ def holds_words(text: str, dialect: str) -> Condition:
             continue
         held = or_(*[_match_phrase(words, dialect, is_stem=not quoted) for words in forms])
         if is_alternative:
+            # OR binds two neighbours only: `a b OR c` asks for a, and for b or c.
             required[-1].append(held)
         else:
             required.append([held])
@@ -195,6 +196,7 @@ def is_named(name: str) -> Condition:
     if not name or len(name.split()) > 1:
         return false()
     choices = and_(ITEMS.c.key > f"{name}/", ITEMS.c.key < f"{name}0")  # "0" follows "/"
+    # The range stands for `LIKE 'name/%'`, and uses the index on both databases.
     found = [ITEMS.c.key == name, choices]
     if any(letter.isdigit() for letter in name):
         ids = ("client_request_id", "trace_id")
@@ -220,6 +222,7 @@ def _without_accent(match: re.Match[str]) -> str:
 
 def _match_phrase(words: str, dialect: str, *, is_stem: bool) -> Condition:
     """Ask for words next to each other; of a stem the last one is only the beginning."""
+    # Neither index splits such scripts into words, so the whole text is searched.
     if _UNSPACED.search(words):
         return ITEMS.c.words.contains(words, autoescape=True)
     *earlier, last = words.split()
@@ -236,6 +239,7 @@ def _match_phrase(words: str, dialect: str, *, is_stem: bool) -> Condition:
 def _stem_word(word: str) -> str:
     """Return what the English forms of a word begin with."""
     stem = _ENDING.sub("", word)
+    # Of l and s the doubling is often the word's own: tell, pass.
     if len(stem) > _STEM and stem[-1] == stem[-2] and stem[-1] not in "ls":
         stem = stem[:-1]  # running, run
     return stem if len(stem) >= _STEM else word
@@ -320,6 +324,7 @@ def _rank_items(
     """Narrow a query to items with one of the words of `text`; also return how well each fits."""
     terms = list(dict.fromkeys(" ".join(_list_forms(text)).split()))[:MOST_TERMS]
     if dialect == "sqlite":
+        # An empty MATCH is a syntax error; an empty phrase matches nothing.
         any_term = " OR ".join(f'"{term}"' for term in terms) or '""'
         narrowed = query.join(_FTS, _FTS.c.rowid == ITEMS.c.id)
         # FTS5's rank is negative: the lower, the better.
@@ -358,6 +363,7 @@ def _make_sendable(value: Json) -> Json:
             }
         case list() | tuple():
             return [_make_sendable(inner) for inner in value]
+        # SQLite's driver raises an OverflowError for them, which names no filter.
         case int() if abs(value) >= 2**63:
             raise InputError(f"whole numbers of a filter have at most 63 bits, got {value}")
         case _:
@@ -385,9 +391,11 @@ def _conditions_at(path: Sequence[str], operand: Json, dialect: str) -> Iterator
 
 
 def _match_equal(path: Sequence[str], value: Json, dialect: str) -> Condition:
+    # The column has an index; the JSON has none.
     if len(path) == 1 and path[0] in FIELDS and FIELDS[path[0]].fits(value):
         return ITEMS.c[path[0]] == value
     if dialect == "postgresql":
+        # A missing field is SQL's null, which would equal nothing; as JSON's null it equals None.
         return func.coalesce(_extract_jsonb(path), literal(None, JSONB)) == literal(value, JSONB)
     return _equals_on_sqlite(_sqlite_path(path), value)
 
@@ -399,6 +407,7 @@ def _equals_on_sqlite(path: str, value: Json) -> Condition:
         case None:
             return or_(kind.is_(None), kind == "null")
         case bool():
+            # json_extract returns 1 for true, which would also equal the number 1.
             return kind == ("true" if value else "false")
         case int() | float():
             return and_(kind.in_(("integer", "real")), stored == value)
@@ -422,6 +431,7 @@ def _match_order(path: Sequence[str], name: str, value: Json, dialect: str) -> C
         if isinstance(value, str):
             text = func.jsonb_extract_path_text(ITEMS.c.value, *path)
             is_text = func.jsonb_typeof(stored) == "string"
+            # Collation C orders by code points, as SQLite does.
             return and_(is_text, text.operate(operators.collate, "C").operate(order, value))
         is_number = func.jsonb_typeof(stored) == "number"
         return and_(is_number, stored.operate(order, literal(value, JSONB)))

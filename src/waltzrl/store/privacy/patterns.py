@@ -26,7 +26,7 @@ _MAIL = (
 )
 
 _JOINT = r"(?:[ \t\r]{0,2}[./\n-][ \t]{0,2}|[ \t]{1,3})"
-"""Between the groups of a number; a message in parts has a line break between them."""
+"""The text between the groups of a number; a message in parts has a line break between them."""
 _CARDS = (
     r"\b(?:[2-9][0-9]{11,18}|1800[0-9]{11})\b",
     rf"\b[2-9][0-9]{{3}}(?:{_JOINT}[0-9]{{4}}){{3}}(?:{_JOINT}?[0-9]{{1,3}})?\b",
@@ -149,7 +149,7 @@ _TEST_CARD = re.compile(
 """Numbers that payment providers publish for tests."""
 _GROUP_END = re.compile(rb"\d(?!\d)")
 _SEPARATORS = b" \t\r\n./-"
-"""Between the digits of a candidate."""
+"""The characters between the digits of a candidate."""
 _ROW = re.compile(rb"\b\d{4}(?:[ \t-]{1,3}\d{4}){8,}")
 """More groups of four digits than two cards have: a row of a table."""
 _COLUMN = re.compile(rb"[ \t\d.,/|-]*\d[ \t\d.,/|-]*")

@@ -28,7 +28,7 @@ from waltzrl.store.privacy.detection import DEFAULT_REGIONS, Detection, Detector
 MIN_SCORE = 0.4
 """The score that a weak pattern reaches only beside a word of its context, such as "passport"."""
 LANGUAGE = "en"
-"""Under which all recognizers are registered: texts are not sorted by language."""
+"""The language under which all recognizers are registered: texts are not sorted by language."""
 PERSON = "PERSON"
 CODES = {"UK": "GB"}
 """The names that presidio has for countries, where these are not their ISO 3166 codes."""
