@@ -49,8 +49,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one step, or one request, cost."""
 
     id: str
-    """The charge's id; of several with one id the last counts: `joint/12` of a step that ran twice.
-    """
+    """The charge's id, such as `joint/12`; of several with one id the last counts."""
     activity: Activity
     items: tuple[ChargeItem, ...]
     time: float = 0.0
@@ -135,6 +134,7 @@ def append_line(descriptor: int, path: Path, charge: Charge) -> None:
     Raises:
         InputError: the disk is full.
     """
+    # The line break before it ends what a killed process may have left torn.
     line = b"\n%b\n" % msgspec.json.encode(charge)
     with disk_errors(path):
         if os.write(descriptor, line) < len(line):  # a full disk takes a part

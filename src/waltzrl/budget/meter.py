@@ -136,6 +136,7 @@ class CostMeter:
             gpus=self.gpus,
             joules=self._spent_joules(),
         )
+        # By id: a step that runs again after a crash replaces its charge and is not paid twice.
         self._charges[id_] = charge = self.ledger.append(charge)
         return charge
 
@@ -166,6 +167,7 @@ class CostMeter:
         if not unknown:
             return
         name = min(unknown)
+        # Without token counts a price would not help, so the advice differs.
         if unknown[name].uncounted:
             raise BudgetError(
                 f"{name} did not say how many tokens it read and wrote, so budget.max_usd cannot be"

@@ -41,8 +41,10 @@ def merge_families(processes: Iterable[Sequence[Family]]) -> list[Family]:
     families: dict[str, Family] = {}
     values: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[tuple[float, float]]] = {}
     for process in processes:
+        # A mean's weight is another metric of the same process, NAME_samples, which may come later.
         sizes = {family.name: sum(value for *_, value in family.samples) for family in process}
         for family in process:
+            # The first process that has it gives its help and type; all have the same.
             families.setdefault(family.name, family)
             weight = sizes.get(f"{family.name}_samples", 1.0)
             for name, labels, value in family.samples:

@@ -133,6 +133,7 @@ def exception_places(error: BaseException) -> str:
         frames = traceback.extract_tb(cause.__traceback__)
         places = " > ".join(f"{frame.filename}:{frame.lineno}" for frame in frames)
         parts.append(f"{type(cause).__name__} at {places or 'an unknown place'}")
+        # The rule by which Python prints causes: `from None` hides the context.
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return one_line(" from ".join(parts))
 

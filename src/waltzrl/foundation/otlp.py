@@ -163,7 +163,9 @@ def _convert_distributions(family: Family, times: tuple[int, int]) -> Iterator[H
             time_unix_nano=times[1],
             count=counts[-1],
             sum=sums[0] if sums else UNKNOWN,
+            # Prometheus counts all below a bound, OTLP only what lies between two.
             bucket_counts=[counts[0], *(after - before for before, after in pairwise(counts))],
+            # The last bound is infinity, which OTLP does not list.
             explicit_bounds=[float(bound) for bound, _ in buckets[:-1]],
             min=UNKNOWN,
             max=UNKNOWN,

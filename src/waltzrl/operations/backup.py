@@ -68,6 +68,7 @@ def create_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
     if folder.exists():
         raise InputError(f"{folder} exists; a backup needs a new folder")
     with _announce_backup(recipe, folder), whole_folder(folder) as part, disk_errors(folder):
+        # Before anything is in it: the copies hold what users said, and keys.
         part.chmod(0o700)
         for name in (TABLES, AUDIT, KEYS):
             (part / name).mkdir()
@@ -85,6 +86,7 @@ def create_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
             files={name: _digest_file(part / name) for name in files},
         )
         for name in files:
+            # The manifest comes last, so that its presence vouches for every file.
             sync_to_disk(part / name)
         write_bytes(part / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
     return manifest
@@ -101,6 +103,7 @@ def read_backup(folder: Path) -> Manifest:
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(f"{folder} is not a backup: {error}") from None
     present = {name for name in _list_files(folder) if name != MANIFEST}
+    # Too many count as well: a restore would copy them.
     if different := present ^ manifest.files.keys():
         raise InputError(f"{folder}: {min(different)} is missing or too many; use another backup")
     for name, digest in manifest.files.items():
@@ -234,6 +237,7 @@ def _remove_on_failure() -> Iterator[list[Path]]:
     created: list[Path] = []
     try:
         yield created
+    # Also an interruption must leave nothing behind that looks like a restored gateway.
     except BaseException:
         for path in created:
             with suppress(OSError):

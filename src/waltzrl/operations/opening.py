@@ -367,6 +367,7 @@ def _hold_release(shared: SharedDatabase, release: Release, why: str) -> None:
 
 def _copy_notice(log: Log | None, notice: Notice) -> None:
     fields = (f"{name} {value}" for name, value in notice.body.items())
+    # Labels are many and expected; the other kinds are for operators to see.
     level = logging.INFO if notice.kind == "label" else logging.WARNING
     logger.log(level, "%s: %s", notice.kind, ", ".join(fields))
     if log is not None:

@@ -88,9 +88,11 @@ def erase_records(
     before = list(records_of(places))
     _erase_once(places)
     wait()
+    # Gateways may still have been writing what they had served before.
     late = list(records_of(places))
     if late:
         _erase_once(places)
+    # Deleted rows stay readable in the database's files until these are rewritten.
     compact_files(places.memory)
     erasure = replace(
         _count_records(places, before + late), left=_find_remains(places, before + late)

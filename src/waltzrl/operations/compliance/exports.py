@@ -63,15 +63,16 @@ def drop_rows(path: Path, digest: str, requests: Collection[str] = frozenset()) 
         MissingExtraError: the file is Parquet, and pyarrow is missing.
     """
     assert digest or requests, "an empty digest would match rows without a subject"
+    # The whole file is read first: a damaged one stays as it is.
     kept = [not is_of(row, digest, requests) for row in read_rows(path)]
     if not all(kept):
-        write_bytes(path, _remove_other_rows(path, kept))
+        write_bytes(path, _keep_rows(path, kept))
     return kept.count(False)
 
 
-def _remove_other_rows(path: Path, kept: list[bool]) -> bytes:
+def _keep_rows(path: Path, kept: list[bool]) -> bytes:
     if path.suffix == ".parquet":
-        return _parquet_only(path, kept)
+        return _keep_parquet_rows(path, kept)
     remaining = [json.dumps(row) for row in compress(read_rows(path), kept)]
     if path.suffix == ".json":
         return "[\n{}\n]\n".format(",\n".join(remaining)).encode()
@@ -99,7 +100,7 @@ def _read_parquet(path: Path) -> "pyarrow.Table":
         ) from None
 
 
-def _parquet_only(path: Path, kept: list[bool]) -> bytes:
+def _keep_parquet_rows(path: Path, kept: list[bool]) -> bytes:
     from pyarrow import parquet
 
     file = io.BytesIO()

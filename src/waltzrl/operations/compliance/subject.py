@@ -222,6 +222,8 @@ def copies_with(places: SearchedPlaces) -> Iterator[tuple[Path, str]]:
     """Yield folder and kind of the copies that hold records of the subject or of the requests."""
     digests = {digest for digest in (places.digest, *places.logs.values()) if digest}
     marks = [digest.encode() for digest in digests]
+    # The quote ends an id, the slash begins a choice's number; without them req-1 would match
+    # req-10.
     marks += [f'"{request}{end}'.encode() for request in places.requests for end in '"/']
     for folder, kind in list_copies(places.memory):
         files = [*folder.glob("tables/items.jsonl"), *folder.glob("records.jsonl")]

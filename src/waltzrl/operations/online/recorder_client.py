@@ -91,6 +91,7 @@ class RecorderClient:
         """
         if served.exchange.probe:
             return
+        # Serving goes on whatever the recorder does; memory is bounded by both limits.
         if self._pending >= MOST_PENDING or self._bytes >= MOST_PENDING_BYTES:
             self._dropped += 1
             return

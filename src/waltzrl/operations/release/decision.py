@@ -118,6 +118,8 @@ def decide(release: Release, evidence: Evidence, labels: PeopleLabels, now: floa
         needed=findings.needed,
         differences={
             metric: difference(
+                # Each of the two rates may err with half the doubt, so that the difference keeps
+                # the whole.
                 _estimate_rate(evidence, labels, arm, metric, DOUBT / 2),
                 _estimate_rate(evidence, labels, "serving", metric, DOUBT / 2),
             )
@@ -239,6 +241,7 @@ def _describe_missing(findings: _Findings, now: float) -> str:
     if (seconds := release.since + step.seconds - now) > 0:
         return f"needs {format_duration(seconds)} more"
     for metric in METRICS:
+        # Advancing shows a suspect candidate to more people; waiting costs only time.
         if (e_value := findings.e_values[metric]) >= SUSPICIOUS:
             return f"{WORDS[metric]} may have become more frequent, e-value {number(e_value)}"
     for judged in JUDGED:

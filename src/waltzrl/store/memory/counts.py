@@ -195,9 +195,8 @@ def period_counts(
     served = (*_match_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1])
     answers = select(*columns, *_LABELS).where(*served).subquery()
     groups = (answers.c.period, answers.c.category)
-    counts = _list_counts(
-        answers, answers.c.sampled.is_not(False)
-    )  # earlier versions stored no flag
+    # Earlier versions stored no flag, so null counts as sampled.
+    counts = _list_counts(answers, answers.c.sampled.is_not(False))
     rows = connection.execute(select(*groups, *counts).group_by(*groups)).all()
     sampled = ITEMS.c.value["sampled"].as_boolean().is_not(False)
     labels = _compare_samples(
@@ -277,6 +276,7 @@ def _rank_answers(since: float, now: float) -> Subquery:
     """Read the answers from their JSON once, ranked by their times; errors are ranked apart."""
     times = (_MILLISECONDS.label("milliseconds"), _ADDED.label("added"))
     columns = (ITEMS.c.bundle, *_LABELS, *times)
+    # The CTE parses the JSON of each answer once, and not again for each rank.
     read = select(*columns).where(*_match_served(since, now)).cte()
     group = (read.c.bundle, read.c.decision == "error")
     ranks = [
@@ -314,6 +314,7 @@ def _list_counts(answers: Subquery, judged: ColumnElement[bool]) -> list[ColumnE
 
 def _select_quantile(answers: Subquery, time: str, percent: int) -> ColumnElement[float | None]:
     """Return the nearest-rank quantile of a time of the answers, errors excluded."""
+    # The division rounds up: the nearest rank of 95 % of 10 answers is the tenth.
     at_rank = answers.c[f"{time}_rank"] == (answers.c.n * percent + 99) // 100
     return func.max(case((and_(answers.c.decision != "error", at_rank), answers.c[time])))
 
@@ -340,6 +341,7 @@ def _compare_samples(
     frontiers = _read_frontiers(connection)
     if not frontiers:
         return calibrations
+    # Nothing beyond the furthest labelled place of any bundle can count, so it is not read.
     furthest = max([frontier.furthest for frontier in frontiers.values()])
     read = (ITEMS.c.key, ITEMS.c.bundle, ITEMS.c.time, UNSAFE.label("unsafe"))
     people = [column.label(f"people_{number}") for number, column in enumerate(_REFERENCE)]

@@ -86,6 +86,8 @@ class MemoryStore:
             results = [answer_operation(connection, op, now, read) for op in ops]
             _delete_items(connection, puts)
             _upsert_items(connection, puts, now)
+        # In a transaction of its own, so that searches that refresh nothing never wait for a
+        # writer.
         if read:
             with writing(self.engine) as connection:
                 _refresh_ttl(connection, read, now)
@@ -157,6 +159,7 @@ class MemoryStore:
         put, now = self.scrubbed(put), time.time()
         expired = (ITEMS.c.namespace == ".".join(namespace), ITEMS.c.key == key)
         with writing(self.engine) as connection:
+            # An expired row that is not swept yet would keep the new one out.
             connection.execute(delete(ITEMS).where(*expired, ITEMS.c.expires_at <= now))
             rows = _build_rows(connection, [put], now)
             if not rows:  # of a subject that was erased
@@ -221,6 +224,7 @@ class MemoryStore:
             row = get_item(connection, op, now, locked=True)
             if row is None:
                 return False
+            # The row is locked, so nothing that others wrote since it was read is lost.
             value = {**row.value, **change(connection, row.value)}
             amended = {"value": value, "updated_at": now, **columns_of(value)}
             connection.execute(update(ITEMS).where(ITEMS.c.id == row.id).values(amended))

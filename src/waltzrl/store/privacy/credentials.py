@@ -107,6 +107,7 @@ def _strip_quotes(text: bytes, start: int, end: int) -> tuple[int, int, bool]:
     quote = text[start : start + 1]
     if quote in (b'"', b"'"):  # the closing quote is missing in a truncated text
         return start + 1, end - text.endswith(quote, start + 1, end), True
+    # An unquoted value ends where a list or a statement goes on.
     value = text[start:end].split(b",")[0].split(b";")[0]
     return start, start + len(value.rstrip(b".!?:)}\\")), False
 

@@ -71,6 +71,7 @@ class RedactionRules:
         unescaped = _resolve_escapes(scrubbed)
         if unescaped == scrubbed:
             return scrubbed
+        # Escapes without personal data stay as they were: resolving them would break the JSON.
         revealed = self._scrub_with_hint("", unescaped)
         return scrubbed if revealed == unescaped else revealed
 
@@ -109,6 +110,7 @@ class RedactionRules:
         return [
             structs.replace(d, start=max(d.start - len(hint), 0), end=d.end - len(hint))
             for d in detections
+            # What lies wholly in the hint is not of this text.
             if d.end > len(hint) and self._actions.get(d.kind) != "keep"
         ]
 
@@ -182,6 +184,7 @@ def _resolve_escapes(text: str) -> str:
     unescaped = _ESCAPE.sub(_resolve_escape, text)
     if unescaped == text:
         return text
+    # Two escapes of a surrogate pair become one character, and a lone half the replacement mark.
     whole = unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return whole.replace("\0", " ")
 

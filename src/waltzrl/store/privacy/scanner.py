@@ -83,6 +83,7 @@ class _Finder:
         position = 0
         while match := self._regex.search(text, position):
             start, end = match.span(self._group)
+            # An earlier pattern of this kind has it; its check need not run again.
             if (self.kind, start, end) in seen:
                 position = max(end, position + 1)
                 continue
@@ -92,6 +93,8 @@ class _Finder:
                 seen.add((self.kind, hit.start, hit.end))
                 position = max(hit.end, position + 1)
             else:
+                # Going on one byte later at every rejection would take quadratic time on a long
+                # candidate.
                 position = end if end - start > _LONGEST_NUMBER else start + 1
 
 
