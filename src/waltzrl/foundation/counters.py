@@ -57,6 +57,7 @@ class Histogram:
         """Start empty; `name` is that of a histogram in the catalogue."""
         self._spec = METRICS[name]
         self._bounds = self._spec.bounds
+        # One more bucket for what is above all bounds, and the sum.
         size = len(self._bounds) + 2
         self._series: defaultdict[tuple[str, ...], list[float]] = defaultdict(lambda: [0] * size)
         """Label values -> the count of each bucket, and then the sum of the values."""

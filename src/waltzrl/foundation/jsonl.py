@@ -60,6 +60,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     Raises:
         InputError: the file cannot be read, or a line is not a JSON object.
     """
+    # Not `splitlines`, which also splits at characters that JSON allows within a text.
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
@@ -111,6 +112,7 @@ def write_lines(path: Path, records: Iterable[object]) -> None:
     """
     if not path.name:
         raise InputError(f"cannot write {path}: it is a folder; name a file in it")
+    # With the process's number: two may write the same file at once.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("wb") as file:

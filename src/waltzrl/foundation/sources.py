@@ -72,6 +72,7 @@ def explain_settings(table: Table, sources: Sequence[Source]) -> list[Setting]:
         table: all settings as they apply, defaults included.
         sources: in ascending order of priority.
     """
+    # Sources of higher priority come later, and so overwrite the names of lower ones.
     origins = {key: source.name for source in sources for key, _value in list_leaves(source.table)}
     return [
         Setting(key=key, value=_hide_credentials(value), origin=_find_origin(key, origins))

@@ -177,6 +177,7 @@ def _apply_override(table: Table, override: str) -> None:
 
 def _parse_value(text: str) -> object:
     try:
+        # TOML has no parser for a value alone.
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text.strip()
@@ -190,6 +191,7 @@ def _explain_error(kind: object, error: ErrorDetails) -> str:
     location = [part for part in error["loc"] if isinstance(part, str)]
     if error["type"] == UNKNOWN:
         key = ".".join([*(part for part in location[:-1] if part in words), location[-1]])
+        # The table that holds the unknown key is close to it, and no help.
         close = get_close_matches(key, [k for k in known if not key.startswith(f"{k}.")], n=1)
         return f"unknown key {key!r}; " + (f"did you mean {close[0]!r}?" if close else "delete it")
     key = ".".join(part for part in location if part in words)

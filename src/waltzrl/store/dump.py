@@ -88,6 +88,7 @@ def fill_table(connection: Connection, table: Table, path: Path) -> None:
     while batch := list(islice(rows, ROWS_AT_ONCE)):
         connection.execute(insert(plain), [dict(zip(names, row, strict=True)) for row in batch])
     numbered = [c for c in table.primary_key.columns if c.autoincrement is not False]
+    # PostgreSQL does not count rows that bring their numbers; the next insert would repeat one.
     if connection.dialect.name == "postgresql" and len(table.primary_key.columns) == 1:
         _advance_numbers(connection, table, numbered[0])
 
@@ -117,6 +118,7 @@ def _read_rows(
 ) -> Iterator[list[object]]:
     plain = _strip_types(table)
     columns = [plain.columns[name] for name in names or plain.columns.keys()]
+    # A fixed order, so that `check_table` can compare row by row.
     keys = [plain.columns[column.name] for column in table.primary_key.columns]
     query = select(*columns).order_by(*keys).execution_options(yield_per=ROWS_AT_ONCE)
     for row in connection.execute(query):

@@ -60,6 +60,7 @@ def prepare_tables(engine: Engine, *groups: TableGroup) -> None:
                 f"{engine.url.render_as_string()} has version {version}, and this waltzrl knows "
                 f"versions up to {VERSION}; install the newer waltzrl that it was used with"
             )
+        # Every group may give notices, in the transaction of its own change.
         NOTICES.create(connection, checkfirst=True)
         for group in groups:
             group.tables.create_all(connection)
@@ -67,5 +68,6 @@ def prepare_tables(engine: Engine, *groups: TableGroup) -> None:
                 step(connection)
         if version is None:
             connection.execute(insert(SCHEMA_VERSION).values(version=VERSION))
+        # Last, in the same transaction: a version never stands for steps that did not run.
         elif version < VERSION:
             connection.execute(update(SCHEMA_VERSION).values(version=VERSION))

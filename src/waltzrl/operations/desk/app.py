@@ -163,6 +163,7 @@ class Console:
                 message["body"] = b""
             await send(message)
 
+        # `/desk/` means `/desk`; the router redirects nothing.
         scope = {**scope, "path": scope["path"].rstrip("/")}
         if scope["method"] not in {"GET", "HEAD", "POST"}:
             error = RequestError(405, "invalid_request", f"{scope['method']} is not supported")
@@ -180,6 +181,7 @@ class Console:
 
         async def serve(request: Request) -> Response:
             session = Session.resume(self._keys, read_cookie(request, COOKIE), self._clock())
+            # A fault of the request is shown within the navigation, which needs the session first.
             fault = None
             query: Mapping[str, str] = {}
             form: Mapping[str, str] = {}
@@ -214,6 +216,7 @@ class Console:
         return _login_page(read_query(request))
 
     def _log_in(self, request: Request, form: Mapping[str, str]) -> Response:
+        # The limit of failures is asked only after the key was refused; see `WRONG_KEYS`.
         session = Session.begin(self._keys, form.get("key", "").strip(), self._clock())
         if session is not None:
             logger.info("%s (%s) logged in at the review desk", session.key.name, session.key.id)
@@ -267,6 +270,7 @@ def _answer_visit(
         if visit.session.is_ended(visit.source.memory.store):
             return _ask_to_log_in(visit.http, visit.query)
         if fault is None and visit.http.method == "POST":
+            # Before the view: nothing may change by a form that another site made.
             visit.require_token()
             return post(visit)
         if fault is None:

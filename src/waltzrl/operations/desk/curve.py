@@ -95,6 +95,7 @@ class _TimeAxis(NamedTuple):
     last: float
 
     def coordinate(self, seconds: float) -> float:
+        # All points may have the same time at first.
         share = (seconds - self.first) / max(self.last - self.first, 1e-9)
         return round(LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT), 1)
 
@@ -136,6 +137,7 @@ def _draw_lines(
         series[point.metric].append(point)
     tests = [name for name in series if name != ALL]
     strongest = sorted(tests, key=lambda name: -max(p.e_value for p in series[name]))[:DRAWN_TESTS]
+    # What is drawn later lies above: the sum on top, then the strongest test.
     drawn = [*reversed(strongest), *([ALL] if ALL in series else [])]
     ends = {name: values.coordinate(series[name][-1].e_value) for name in drawn}
     labels = _move_labels_apart(ends)
@@ -155,6 +157,7 @@ def _draw_lines(
 def _move_labels_apart(ends: dict[str, float]) -> dict[str, float]:
     """Move labels up where they would overlap."""
     placed: dict[str, float] = {}
+    # From the lowest label up, so that one never has to move twice.
     above = HEIGHT - BOTTOM + LABEL_GAP
     for name, y in sorted(ends.items(), key=lambda end: -end[1]):
         above = placed[name] = min(y, above - LABEL_GAP)

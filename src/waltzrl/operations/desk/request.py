@@ -126,6 +126,7 @@ class PageRequest:
         text = text.replace("\r\n", "\n")
         if len(text) <= MAX_SHOWN:
             return [ShownText(0, self._redacted(text))]
+        # The margin before the end is scanned with it, and then left out.
         end = self._redacted(text[-MAX_END - REDACTION_MARGIN :])[REDACTION_MARGIN:]
         return [
             ShownText(0, self._beginning(text, MAX_SHOWN - MAX_END)),

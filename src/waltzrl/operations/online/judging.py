@@ -78,6 +78,8 @@ class OnlineJudge:
         if not exchange.release or exchange.mode == "review":
             return sampled
         sampled = sampled or self._owed > 0
+        # Bounded, so that a long time without candidates does not leave a later one without its
+        # partners.
         self._owed = max(self._owed - sampled, -MOST_AHEAD)
         return sampled
 
@@ -119,6 +121,7 @@ class OnlineJudge:
             if self._second is not None and _to_rejudge(exchange, verdict):
                 second = await _request_verdict(self._second, collaboration)
             await self._listener(exchange, verdict, second)
+            # Only now: `finish` must also wait for what the listener still stores.
             self._unfinished -= 1
             self._queue.task_done()
 
@@ -187,6 +190,7 @@ def observation_of(
     outcomes = _list_unjudged_outcomes(exchange, terms) | judged
     if not outcomes:
         return None
+    # Only pairs count: a label of the second judge alone compares nothing.
     rejudged = {name: bad for name, bad in _list_judged_outcomes(second).items() if name in judged}
     return Observation(
         release=exchange.release, arm=exchange.arm, outcomes=outcomes, rejudged=rejudged

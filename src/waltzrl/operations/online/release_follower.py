@@ -140,6 +140,7 @@ class ReleaseFollower:
             return
         self._failing = False
         if status is not None:
+            # Only after everything was applied: a failure before is tried again at the next poll.
             self._last_notice = status.last_notice
             for notice in status.notices:
                 self._on_notice(notice)

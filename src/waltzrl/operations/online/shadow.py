@@ -79,6 +79,7 @@ class Shadows:
             decisions=DecisionLog(None, [self._listener]),
             examples=self._examples,
         )
+        # Nobody reads a shadow's stream.
         request = msgspec.structs.replace(served.request, mode="whole")
         collaboration = served.exchange.collaboration
         try:

@@ -237,6 +237,7 @@ def compact_files(engine: Engine) -> None:
     """
     if engine.dialect.name == "postgresql":
         with reading(engine) as connection:
+            # VACUUM cannot run within a transaction.
             connection.execution_options(isolation_level="AUTOCOMMIT")
             _wait_for_transactions(connection)
             tables = [ITEMS.name]
@@ -275,8 +276,10 @@ def _wait_for_transactions(connection: Connection) -> None:
 
 
 def _compact_sqlite(connection: sqlite3.Connection) -> None:
+    # The full-text index keeps deleted words until its parts are merged.
     connection.execute("INSERT INTO item_words (item_words) VALUES ('optimize')")
     connection.execute("VACUUM")
+    # The log holds the old pages until it is truncated.
     for _ in range(CHECKPOINTS):
         (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if not busy:

@@ -87,9 +87,8 @@ class DataPattern(NamedTuple):
 
     kind: Kind
     regex: str
-    """The expression for re2, over normalised text. The candidate is group 1 if there is one; the
-    rest is context. An unbounded repetition must not match anything that could begin another match.
-    """
+    """The expression of re2 over normalised text. The candidate is group 1 if there is one;
+    the rest is context. An unbounded repetition must not match what could begin another match."""
     check: Check
     key: str = ""
     """A cheaper regular expression that matches in every text in which `regex` does."""

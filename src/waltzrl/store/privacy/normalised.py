@@ -21,10 +21,12 @@ class NormalisedText:
     def __init__(self, original: str) -> None:
         self._positions: list[int] | None = None
         """[characters + 1] in the original; None if no character was dropped."""
+        # Most texts are ASCII, and need neither a translation nor a map.
         if original.isascii():
             self.text = original.encode()
             return
         self.text = mark_words(original).translate(_REPLACEMENTS).encode("latin-1")
+        # Each character becomes one byte or none, so equal lengths mean that none was dropped.
         if len(self.text) != len(original):
             visible = [
                 n for n, c in enumerate(mark_words(original)) if _REPLACEMENTS[ord(c)] is not None

@@ -209,6 +209,7 @@ _TYPES = (
 
 def _is_international(digits: str, region: str | None) -> bool | None:
     """Tell whether digits after a `+` are a number; None if only the parser knows."""
+    # No country code is the beginning of another, so the first that exists is the right one.
     for length in (1, 2, 3):
         code = int(digits[:length])
         if code in phonenumbers.COUNTRY_CODE_TO_REGION_CODE and digits[0] != "0":
@@ -223,8 +224,11 @@ def _is_national(digits: str, region: str | None) -> bool | None:
         return False
     code = phonenumbers.country_code_for_region(region)
     plan = _plan(code, region)
+    # The digits may be a foreign number after the prefix, or one of the region that begins the
+    # same.
     if plan.abroad.match(digits):
         return None
+    # The parser may take the beginning for the country code without its `+`.
     if digits.startswith(str(code)) and not plan.has(digits):
         return None
     return plan.has_dialled(digits)
