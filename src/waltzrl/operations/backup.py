@@ -83,7 +83,7 @@ def create_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
             database_version=version,
             rows=rows,
             records=None if log is None else log.records,
-            files={name: _digest_file(part / name) for name in files},
+            files={name: _hash_file(part / name) for name in files},
         )
         for name in files:
             # The manifest comes last, so that its presence vouches for every file.
@@ -107,7 +107,7 @@ def read_backup(folder: Path) -> Manifest:
     if different := present ^ manifest.files.keys():
         raise InputError(f"{folder}: {min(different)} is missing or too many; use another backup")
     for name, digest in manifest.files.items():
-        if _digest_file(folder / name) != digest:
+        if _hash_file(folder / name) != digest:
             raise InputError(f"{folder}/{name} was altered; use another backup")
     return manifest
 
@@ -254,6 +254,6 @@ def _list_files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def _digest_file(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -45,7 +45,7 @@ def try_lock(engine: Engine, name: str) -> Iterator[bool]:
                     connection.execute(text("SELECT pg_advisory_unlock(:key)"), key)
         return
     path = Path(f"{engine.url.database}.{digest.hexdigest()[:16]}.lock")
-    descriptor = _lock_file(path)
+    descriptor = _try_lock_file(path)
     try:
         yield descriptor is not None
     finally:
@@ -56,7 +56,7 @@ def try_lock(engine: Engine, name: str) -> Iterator[bool]:
             os.close(descriptor)
 
 
-def _lock_file(path: Path) -> int | None:
+def _try_lock_file(path: Path) -> int | None:
     """Return the descriptor of a locked file; None if somebody else has locked it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -81,7 +81,7 @@ def show(
     )
     table = Table(box=None, show_header=False)
     for key, value in described.settings.items():
-        table.add_row(key, _format_value(value))
+        table.add_row(key, _format_bundle_value(value))
     for part, identity in described.parts.items():
         table.add_row(f"({part})", identity)
     count = len(described.rules)
@@ -156,7 +156,7 @@ def _format_time(seconds: float | None) -> str:
     return "-" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _format_value(value: object) -> str:
+def _format_bundle_value(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     return "-" if value in (None, "", {}) else str(value)

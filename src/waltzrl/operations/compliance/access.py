@@ -174,7 +174,7 @@ def _make_erasable_record(record: SubjectRecord, contents_days: float) -> KeptRe
         store=record.store,
         location=record.location,
         erasable=True,
-        expires=None if expires_at is None else _format_time(expires_at),
+        expires=None if expires_at is None else _format_iso_time(expires_at),
         redacted=dict(Counter(find_redacted_kinds(texts_in(dict(record.value))))),
         record=record.value,
     )
@@ -210,7 +210,7 @@ def _find_notices(places: SearchedPlaces, kept: Sequence[KeptRecord]) -> Iterato
 
 
 def _notice_value(notice: Notice) -> dict[str, Json]:
-    return {"time": _format_time(notice.time), "kind": notice.kind, **notice.body}
+    return {"time": _format_iso_time(notice.time), "kind": notice.kind, **notice.body}
 
 
 def _render_page(
@@ -220,7 +220,7 @@ def _render_page(
     notices = [kept.record for kept in staying if kept.store == "notices"]
     return _environment.get_template("access.html").render(
         result=result,
-        written=_format_time(now),
+        written=_format_iso_time(now),
         places=_summarize_places(erasable),
         exchanges=_group_exchanges(erasable),
         others=[kept for kept in erasable if kept.store == "releases"],
@@ -275,7 +275,7 @@ def _build_exchange(id_: str, records: Sequence[KeptRecord]) -> KeptExchange:
     time_: float | None = None
     if evaluation is not None:
         served = load(dict(evaluation), SafetyEvaluation)
-        said, time_, facts = served.collaboration, served.time, _list_facts(served)
+        said, time_, facts = served.collaboration, served.time, _list_served_facts(served)
     for content in contents[:1]:
         said = said or load(content["collaboration"], Collaboration)
         time_ = time_ if time_ is not None else float(str(content["time"]))
@@ -303,7 +303,7 @@ def _loose_texts(record: Mapping[str, Json]) -> list[Turn]:
     ]
 
 
-def _list_facts(served: SafetyEvaluation) -> dict[str, str]:
+def _list_served_facts(served: SafetyEvaluation) -> dict[str, str]:
     """Return what was decided, judged and labelled, by the words of a reader."""
     labels = [
         f"{event.by}: "
@@ -338,7 +338,7 @@ def _sum_counts(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
     return dict(total)
 
 
-def _format_time(seconds: float) -> str:
+def _format_iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 

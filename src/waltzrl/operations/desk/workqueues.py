@@ -70,7 +70,7 @@ def show_queues(request: PageRequest) -> Response:
     memory, query = request.source.memory, queue_query(request)
     return request.page(
         "queues.html",
-        rows=[_build_row(request, queue) for queue in read_queues(memory.store)],
+        rows=[_build_queue_row(request, queue) for queue in read_queues(memory.store)],
         disputed=memory.queue_length(QueueSelection(disputed=True)),
         disputes=list_path({"label": DISPUTED}),
         filters=query,
@@ -171,7 +171,7 @@ def change_queue(request: PageRequest) -> Response:
     return redirect_to(QUEUES)
 
 
-def _build_row(request: PageRequest, queue: WorkQueue) -> QueueRow:
+def _build_queue_row(request: PageRequest, queue: WorkQueue) -> QueueRow:
     memory, name = request.source.memory, request.session.key.name
     done, total = count_progress(request, queue)
     works = request.session.may("annotator") and queue.is_for(name)

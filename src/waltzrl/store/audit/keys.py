@@ -34,7 +34,7 @@ class LogKeys:
         self.signing = SigningKey.parse(written.decode(errors="replace"))
         fresh_digest_key = secrets.token_bytes(DIGEST_KEY_BYTES)
         self._digest_key = _require_key_length(
-            _read_or_create(_digest_file(path), fresh_digest_key), path
+            _read_or_create(_locate_digest_key(path), fresh_digest_key), path
         )
         self._lock = _lock_file(path)
         # Written only under the lock, and always anew, so that it can never belong to an older key.
@@ -60,7 +60,7 @@ def digest_under(path: Path, content: bytes) -> str:
         OSError: it cannot be read.
     """
     return hmac.digest(
-        _require_key_length(_digest_file(path).read_bytes(), path), content, "sha256"
+        _require_key_length(_locate_digest_key(path).read_bytes(), path), content, "sha256"
     ).hex()
 
 
@@ -87,7 +87,7 @@ def in_use(path: Path) -> bool:
     return False
 
 
-def _digest_file(path: Path) -> Path:
+def _locate_digest_key(path: Path) -> Path:
     return path.with_name(f"{path.name}.digest")
 
 

@@ -36,7 +36,7 @@ def read_lines(folder: Path) -> Iterator[tuple[int, bytes, Path]]:
     Raises:
         InputError: there is no log.
     """
-    for path in _list_files(folder):
+    for path in _list_log_files(folder):
         for number, line in enumerate(whole_lines(path), start=1):
             yield number, line[:-1], path
 
@@ -47,7 +47,7 @@ def read_backwards(folder: Path) -> Iterator[Iterator[Entry]]:
     Raises:
         InputError: there is no log, or a line is not an entry.
     """
-    for path in reversed(_list_files(folder)):
+    for path in reversed(_list_log_files(folder)):
         lines = enumerate(whole_lines(path), start=1)
         yield (_decode_entry(line, f"{path}:{number}") for number, line in lines)
 
@@ -155,7 +155,7 @@ def prove(folder: Path, record_id: str) -> list[Proof]:
     ]
 
 
-def _list_files(folder: Path) -> list[Path]:
+def _list_log_files(folder: Path) -> list[Path]:
     files = list_segments(folder) if folder.is_dir() else {}
     if not files:
         raise InputError(f"{folder} holds no audit log; give the folder that the gateway writes to")
