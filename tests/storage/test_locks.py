@@ -13,8 +13,8 @@ from waltzrl.store.locks import try_lock
 HOLDER = """
 import sys, time
 from waltzrl.store.database import open_database
-from waltzrl.store.locks import exclusive
-with exclusive(open_database(sys.argv[1]), "x") as held:
+from waltzrl.store.locks import try_lock
+with try_lock(open_database(sys.argv[1]), "x") as held:
     print(held, flush=True)
     sys.stdin.read()
 """
