@@ -31,7 +31,7 @@ from waltzrl.store.audit import (
     verify,
 )
 from waltzrl.store.audit.merkle import includes, leaf_hash
-from waltzrl.store.audit.note import Checkpoint, signed_text
+from waltzrl.store.audit.note import Checkpoint, read_signed_text
 from waltzrl.store.audit.record import record_of
 
 
@@ -279,7 +279,7 @@ def test_a_proof_shows_one_decision_to_somebody_who_has_no_log(tmp_path):
     key = write_log(tmp_path, count=12)
     (proof,) = prove(tmp_path / "log", "r4")
     assert json.loads(proof.line)["decision"]["id"] == "r4"
-    checkpoint = Checkpoint.parse(signed_text(proof.checkpoint, key))
+    checkpoint = Checkpoint.parse(read_signed_text(proof.checkpoint, key))
     path = [base64.b64decode(node) for node in proof.hashes]
     leaf = leaf_hash(proof.line.encode())
     assert includes(checkpoint.root, checkpoint.size, leaf, proof.index, path)

@@ -9,7 +9,7 @@ from waltzrl.store.audit.note import (
     PublicKey,
     SigningKey,
     read_notes,
-    signed_text,
+    read_signed_text,
 )
 
 # The example of Go's note package, which the specification grew from.
@@ -29,8 +29,10 @@ CHECKPOINT = Checkpoint(origin="waltzrl.audit/test", size=12, root=bytes(range(3
 
 
 def test_the_notes_of_others_verify():
-    assert signed_text(EXAMPLE, PublicKey.parse(EXAMPLE_KEY)) == "This is an example message.\n"
-    checkpoint = Checkpoint.parse(signed_text(GO, PublicKey.parse(GO_KEY)))
+    assert (
+        read_signed_text(EXAMPLE, PublicKey.parse(EXAMPLE_KEY)) == "This is an example message.\n"
+    )
+    checkpoint = Checkpoint.parse(read_signed_text(GO, PublicKey.parse(GO_KEY)))
     assert checkpoint.origin == "go.sum database tree"
     assert checkpoint.size == 20852163
 
@@ -40,7 +42,7 @@ def test_keys_and_checkpoints_survive_their_spelling():
     assert SigningKey.parse(KEY.written()).public == KEY.public
     assert PublicKey.parse(f"{KEY.public}\n") == KEY.public
     assert Checkpoint.parse(CHECKPOINT.text) == CHECKPOINT
-    assert signed_text(KEY.sign(CHECKPOINT.text), KEY.public) == CHECKPOINT.text
+    assert read_signed_text(KEY.sign(CHECKPOINT.text), KEY.public) == CHECKPOINT.text
 
 
 def test_a_private_key_is_not_shown_by_accident():
@@ -50,7 +52,7 @@ def test_a_private_key_is_not_shown_by_accident():
 def test_a_changed_text_is_not_signed():
     note = KEY.sign(CHECKPOINT.text).replace("\n12\n", "\n13\n")
     with pytest.raises(NoteError, match="does not match"):
-        signed_text(note, KEY.public)
+        read_signed_text(note, KEY.public)
 
 
 def test_signatures_of_others_are_passed_over_and_count_for_nothing():
@@ -58,13 +60,13 @@ def test_signatures_of_others_are_passed_over_and_count_for_nothing():
     foreign = other.sign(CHECKPOINT.text)
     ours = KEY.sign(CHECKPOINT.text)
     cosigned = ours + foreign.splitlines(keepends=True)[-1]
-    assert signed_text(cosigned, KEY.public) == CHECKPOINT.text
-    assert signed_text(cosigned, other.public) == CHECKPOINT.text
+    assert read_signed_text(cosigned, KEY.public) == CHECKPOINT.text
+    assert read_signed_text(cosigned, other.public) == CHECKPOINT.text
     with pytest.raises(NoteError, match="not signed by"):
-        signed_text(foreign, KEY.public)
+        read_signed_text(foreign, KEY.public)
     namesake = SigningKey.generate(KEY.name)
     with pytest.raises(NoteError, match="not signed by"):
-        signed_text(namesake.sign(CHECKPOINT.text), KEY.public)
+        read_signed_text(namesake.sign(CHECKPOINT.text), KEY.public)
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,10 @@ def test_a_reply_costs_what_its_halves_cost(read, written):
 
 def test_a_price_below_zero_is_refused():
     from waltzrl.errors import RecipeError
-    from waltzrl.foundation.validation import validated
+    from waltzrl.foundation.validation import validate_table
 
     with pytest.raises(RecipeError, match="input"):
-        validated(ModelPrice, {"input": -1.0, "output": 1.0}, "prices")
+        validate_table(ModelPrice, {"input": -1.0, "output": 1.0}, "prices")
 
 
 def test_the_source_says_currency_and_date():

@@ -32,7 +32,7 @@ from waltzrl.evaluation.collecting.opening import (
 from waltzrl.evaluation.commands.collect import collect
 from waltzrl.evaluation.data import read_prompts
 from waltzrl.operations.compliance.exports import drop_rows, read_rows
-from waltzrl.store.memory.erasure import erase_subject, exports
+from waltzrl.store.memory.erasure import erase_subject, list_exports
 from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.training.data import training_demonstrations
 from waltzrl.training.recipe import DataSettings
@@ -64,7 +64,7 @@ def test_what_was_served_is_written_kept_and_noted_for_whoever_erases(
     expected = [one for served in SERVED[:2] for one in trajectories(served)]
     with open_memory(database_url) as memory:
         kept = memory.retrieve_dir_training_dataset(limit=10)
-        assert exports(memory.store.engine) == [path.resolve()]
+        assert list_exports(memory.store.engine) == [path.resolve()]
     assert sorted(kept, key=lambda one: (one.interaction, one.state.coaching_round)) == expected
     assert drop_rows(path, "77") == 1
     assert [row["interaction"] for row in read_rows(path)] == ["a", "a"]
@@ -77,7 +77,7 @@ def test_collecting_again_replaces_the_file_and_adds_nothing_to_the_memory(tmp_p
     assert (export_samples(sqlite_url, path, ALL), path.read_bytes()) == first
     with open_memory(sqlite_url) as memory:
         assert len(memory.retrieve_dir_training_dataset(limit=10)) == 3
-        assert exports(memory.store.engine) == [path.resolve()]
+        assert list_exports(memory.store.engine) == [path.resolve()]
 
 
 def test_prompts_are_counted_by_what_is_known_of_them(tmp_path, sqlite_url):
@@ -207,7 +207,7 @@ def test_corrected_replies_are_demonstrations_that_a_recipe_reads(tmp_path, data
     (read,) = training_demonstrations(DataSettings(prompts=(), demonstrations=(str(path),)))
     assert read.collaboration.draft.text == "Write to [REDACTED:email]."
     with open_memory(database_url) as memory:
-        assert exports(memory.store.engine) == [path.resolve()]
+        assert list_exports(memory.store.engine) == [path.resolve()]
     assert drop_rows(path, "77") == 1
     assert path.read_text() == ""
 
@@ -283,7 +283,7 @@ def test_a_file_that_could_not_be_written_is_not_looked_for_later(tmp_path, sqli
     with pytest.raises(InputError, match="cannot write"):
         export_samples(sqlite_url, tmp_path / "none" / "rounds.json", ALL)
     with open_memory(sqlite_url) as memory:
-        assert exports(memory.store.engine) == [written]
+        assert list_exports(memory.store.engine) == [written]
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from waltzrl.evolution.wording import SENTENCES, SYSTEM, WordingSubject, read_sh
 from waltzrl.gateway.bundles import bundle_id
 from waltzrl.gateway.settings import BundleRecipe, bundle_table, load_bundle
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.opening import GateEvaluations, propose
+from waltzrl.operations.release.opening import GateEvaluations, propose_release
 from waltzrl.operations.release.plan import load_plan
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.policies.settings import UpstreamConfig
@@ -131,7 +131,7 @@ def test_what_was_evolved_is_measured_audited_and_released(tmp_path, sets, capsy
     book.add_bundle(bundle_id(serving), table, is_base=True)
     candidate = load_bundle(tmp_path / recipe, serving, [])
     gate = GateEvaluations(before=tmp_path / before, after=tmp_path / after)
-    release = propose(book, candidate, load_plan("quick"), "ada", gate)
+    release = propose_release(book, candidate, load_plan("quick"), "ada", gate)
     why = book.history(release.id)[0].why
     assert why.startswith("no worse offline: asr 100.0 % to")
     engine.dispose()

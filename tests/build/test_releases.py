@@ -9,7 +9,7 @@ from waltzrl.gateway.bundles import bundle_id
 from waltzrl.gateway.settings import BundleRecipe, bundle_table
 from waltzrl.operations.release import opening as releases
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.opening import GateEvaluations, GateOverride, propose
+from waltzrl.operations.release.opening import GateEvaluations, GateOverride, propose_release
 from waltzrl.operations.release.plan import load_plan
 from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.records import Collaboration, JudgedCollaboration, Message, Prompt, Reply, Verdict
@@ -83,7 +83,7 @@ def row(kind, number, is_bad, said, judge):
 
 def proposed(book, agents, before, after):
     gate = GateEvaluations(before=before, after=after)
-    return propose(book, recipe(agents, "new"), PLAN, "ada", gate)
+    return propose_release(book, recipe(agents, "new"), PLAN, "ada", gate)
 
 
 def test_a_candidate_that_is_no_worse_is_proposed_with_its_numbers(book, agents):
@@ -98,7 +98,7 @@ def test_a_candidate_that_is_no_worse_is_proposed_with_its_numbers(book, agents)
 
 
 def test_weights_that_are_not_there_are_told_of(book, agents, caplog):
-    propose(book, recipe(agents, "nwe"), PLAN, "ada", GateOverride(reason="a test"))
+    propose_release(book, recipe(agents, "nwe"), PLAN, "ada", GateOverride(reason="a test"))
     assert [record.getMessage() for record in caplog.records] == [
         f"there is no folder {agents / 'nwe'} here; it is taken for a name on the hub"
     ]
@@ -106,10 +106,10 @@ def test_weights_that_are_not_there_are_told_of(book, agents, caplog):
 
 def test_the_recipe_of_the_candidate_can_be_read_back(book, agents):
     candidate = recipe(agents, "new")
-    release = propose(book, candidate, PLAN, "ada", GateOverride(reason="a test"))
-    assert releases.stored_recipe(book, release.candidate) == candidate
+    release = propose_release(book, candidate, PLAN, "ada", GateOverride(reason="a test"))
+    assert releases.read_stored_recipe(book, release.candidate) == candidate
     with pytest.raises(InputError, match="there is no bundle other"):
-        releases.stored_recipe(book, "other")
+        releases.read_stored_recipe(book, "other")
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ def test_runs_that_were_judged_differently_are_not_compared(book, agents):
 
 def test_a_person_may_answer_for_the_candidate_and_the_reason_is_kept(book, agents):
     gate = GateOverride(reason="the benchmark is down")
-    release = propose(book, recipe(agents, "new"), PLAN, "ada", gate)
+    release = propose_release(book, recipe(agents, "new"), PLAN, "ada", gate)
     move = book.history(release.id)[0]
     assert (move.by, move.why) == ("ada", "without the gate: the benchmark is down")
 
 
 def test_the_next_candidate_stands_up_to_what_a_release_brought(book, agents):
-    first = propose(book, recipe(agents, "new"), PLAN, "ada", GateOverride(reason="a test"))
+    first = propose_release(book, recipe(agents, "new"), PLAN, "ada", GateOverride(reason="a test"))
     for _ in range(3):
         first = book.move(first, "advance", "ada", "")
     assert first.state == "full"

@@ -12,7 +12,7 @@ from waltzrl.gateway.settings import BundleRecipe, bundle_table
 from waltzrl.operations.commands.bundle import bundle as bundle_commands
 from waltzrl.operations.commands.release import release as commands
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.opening import stored_recipe
+from waltzrl.operations.release.opening import read_stored_recipe
 from waltzrl.operations.release.state import Observation
 from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.store.database import open_database
@@ -266,7 +266,7 @@ def test_a_bundle_that_differs_in_its_rules_says_which(book, run, tmp_path):
     run("propose", str(file), "--plan", "quick", "--override", "a test")
     serving = book.stored_bundle(book.latest().serving)
     assert serving.description.rules == {}  # it was stored as earlier versions did
-    id_, description = described_bundle(stored_recipe(book, serving.id), load_rulebook())
+    id_, description = described_bundle(read_stored_recipe(book, serving.id), load_rulebook())
     book.add_bundle(id_, "{}", description)
     told = bundles(tmp_path, "diff")
     assert "rules: removed self_harm, sexual, misinformation, malicious, privacy and 1 more" in told

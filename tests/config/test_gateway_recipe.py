@@ -4,7 +4,7 @@ import pytest
 
 from waltzrl.agents import load_wording, save_wording
 from waltzrl.errors import RecipeError
-from waltzrl.foundation.validation import validated
+from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.bundles import bundle_id
 from waltzrl.gateway.pairs import pair_settings
 from waltzrl.gateway.settings import (
@@ -218,7 +218,7 @@ def test_what_an_overload_means_is_part_of_the_name_of_a_bundle_that_says_so():
 
 def test_a_bundle_comes_back_from_its_table_and_is_named_as_before():
     recipe = load(UPSTREAM, "stage=2", "feedback.model=guard", "threshold=0.8").bundle
-    again = validated(BundleRecipe, bundle_table(recipe), "the table")
+    again = validate_table(BundleRecipe, bundle_table(recipe), "the table")
     assert again == recipe
     assert bundle_id(again) == bundle_id(recipe)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from waltzrl.errors import InputError, RecipeError
-from waltzrl.foundation.validation import validated
+from waltzrl.foundation.validation import validate_table
 from waltzrl.training.recipe import Recipe, load_recipe, recipe_json
 from waltzrl.training.rewards import REWARDS
 
@@ -51,7 +51,7 @@ TRAINING = sorted(
 def test_every_recipe_of_the_project_is_read_and_written_as_json(path):
     recipe = load_recipe(path)
     again = json.loads(json.dumps(recipe_json(recipe)))
-    assert validated(Recipe, again, "again") == recipe
+    assert validate_table(Recipe, again, "again") == recipe
 
 
 def test_agents_are_validated_in_the_pattern_of_the_last_stage_that_has_steps():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.operations.desk.diff import Part, changes
+from waltzrl.operations.desk.diff import Part, find_changes
 
 texts = st.text(alphabet="ab .,\n", max_size=60)
 
@@ -14,7 +14,7 @@ def side(parts, hidden):
 
 
 def test_a_change_is_shown_by_words():
-    assert changes("Pay me back by Friday.", "Please pay me back, by Friday.") == [
+    assert find_changes("Pay me back by Friday.", "Please pay me back, by Friday.") == [
         Part("del", "Pay"),
         Part("ins", "Please pay"),
         Part("same", " me back"),
@@ -24,7 +24,7 @@ def test_a_change_is_shown_by_words():
 
 
 def test_one_word_in_common_does_not_tear_a_change_apart():
-    assert changes("big and loud words", "soft and quiet words") == [
+    assert find_changes("big and loud words", "soft and quiet words") == [
         Part("del", "big and loud"),
         Part("ins", "soft and quiet"),
         Part("same", " words"),
@@ -32,11 +32,11 @@ def test_one_word_in_common_does_not_tear_a_change_apart():
 
 
 def test_spaces_and_lines_are_no_changes():
-    assert changes("one two  three", "one\ntwo three") == [Part("same", "one\ntwo three")]
+    assert find_changes("one two  three", "one\ntwo three") == [Part("same", "one\ntwo three")]
 
 
 def test_the_space_before_a_change_is_not_coloured():
-    assert changes("Hello:\n\nPay me now, friend", "Hello:\n\nPlease pay now, friend") == [
+    assert find_changes("Hello:\n\nPay me now, friend", "Hello:\n\nPlease pay now, friend") == [
         Part("same", "Hello:"),
         Part("same", "\n\n"),
         Part("del", "Pay me"),
@@ -47,14 +47,14 @@ def test_the_space_before_a_change_is_not_coloured():
 
 @given(texts, texts)
 def test_both_texts_can_be_read_but_for_their_spaces(before, after):
-    parts = changes(before, after)
+    parts = find_changes(before, after)
     assert "".join(side(parts, "ins").split()) == "".join(before.split())
     assert "".join(side(parts, "del").split()) == "".join(after.split())
 
 
 def test_texts_without_a_change_have_none():
-    assert changes("as it was", "as it was") == [Part("same", "as it was")]
-    assert changes("", "") == []
+    assert find_changes("as it was", "as it was") == [Part("same", "as it was")]
+    assert find_changes("", "") == []
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_texts_without_a_change_have_none():
 )
 def test_adversarial_texts_are_compared_quickly(before, after):
     started = time.process_time()
-    parts = changes(before, after)
+    parts = find_changes(before, after)
     assert time.process_time() - started < 1
     assert "".join(side(parts, "ins").split()) == "".join(before.split())

@@ -26,7 +26,7 @@ from waltzrl.gateway.settings import GatewayRecipe, load_gateway
 from waltzrl.operations.compliance.exports import drop_rows, read_rows
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.evidence import OutcomeCount
-from waltzrl.operations.release.opening import stored_recipe
+from waltzrl.operations.release.opening import read_stored_recipe
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep, load_plan
 from waltzrl.records import ToolCall, Usage
 from waltzrl.store.audit import read_collaborations, read_entries, verify
@@ -325,7 +325,7 @@ def test_the_release_and_its_history_are_still_in_the_book(url):
 
 def test_the_recipes_of_both_bundles_are_still_read(url):
     with opened_book(url) as book:
-        serving, candidate = (stored_recipe(book, one) for one in (SERVING, CANDIDATE))
+        serving, candidate = (read_stored_recipe(book, one) for one in (SERVING, CANDIDATE))
     assert (serving.threshold, serving.max_rounds) == (0.7, 1)
     assert (candidate.threshold, candidate.max_rounds) == (0.9, 2)
     assert serving.upstream == candidate.upstream

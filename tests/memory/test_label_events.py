@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from waltzrl.store.memory.labels import (
     LabelEvent,
     ReferenceLabels,
-    agreed,
     double_answers,
+    find_agreed,
     in_force,
     is_disputed,
     reference_labels,
@@ -49,9 +49,9 @@ def test_a_withdrawal_takes_back_all_of_one_person_and_nothing_of_others():
 
 
 def test_people_agree_only_if_all_say_the_same():
-    assert agreed([None, None]) is None
-    assert agreed(["unsafe", None, "unsafe"]) == "unsafe"
-    assert agreed(["unsafe", "unsafe", "correct"]) == "disputed"
+    assert find_agreed([None, None]) is None
+    assert find_agreed(["unsafe", None, "unsafe"]) == "unsafe"
+    assert find_agreed(["unsafe", "unsafe", "correct"]) == "disputed"
 
 
 def test_only_labels_of_people_who_may_steer_measure_the_judge():

@@ -8,12 +8,12 @@ from support.databases import add_vectors_of_0_1
 from waltzrl.errors import StorageError
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.erasure import (
-    compact,
+    compact_files,
     erase_subject,
-    exports,
+    find_remembered,
+    find_remembered_of_others,
+    list_exports,
     note_export,
-    remembered_of,
-    remembered_of_others,
 )
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.notices import notices_after
@@ -81,7 +81,9 @@ def test_nobody_is_no_subject(store):
 
 def test_what_is_remembered_is_either_the_subjects_or_others(store):
     fill(store)
-    hers, theirs = (list(of(store.engine, "ada")) for of in (remembered_of, remembered_of_others))
+    hers, theirs = (
+        list(of(store.engine, "ada")) for of in (find_remembered, find_remembered_of_others)
+    )
     assert {one.namespace for one in hers} == {"notes.ada"}
     assert {one.namespace for one in theirs} == {"notes.bob", "notes"}
     assert (len(hers), len(theirs)) == (3, 4)
@@ -95,7 +97,7 @@ def test_compacting_leaves_nothing_of_deleted_rows_in_the_files(sqlite_store):
         connection.execute("DELETE FROM items WHERE subject = 'ada'")
     connection.close()
     assert RARE.encode() in bytes_of(sqlite_store)
-    compact(sqlite_store.engine)
+    compact_files(sqlite_store.engine)
     assert RARE.encode() not in bytes_of(sqlite_store)
     assert b"pianist" in bytes_of(sqlite_store)
     assert [item.key for item in sqlite_store.search((), query="pianist")] == ["2", "1", "0"]
@@ -107,7 +109,7 @@ def test_the_words_of_a_search_are_erased_too(sqlite_store):
         kept = "SELECT block FROM item_words_data"
         assert RARE.encode() in b"".join(connection.execute(text(kept)).scalars())
     erase_subject(sqlite_store.engine, "ada")
-    compact(sqlite_store.engine)
+    compact_files(sqlite_store.engine)
     assert RARE.encode() not in bytes_of(sqlite_store)
 
 
@@ -121,10 +123,10 @@ def test_a_reader_who_does_not_end_is_told_of(sqlite_store):
     borrowed.driver_connection.execute("PRAGMA busy_timeout = 1")
     borrowed.close()
     with pytest.raises(StorageError, match=r"could not be compacted: .*run this again"):
-        compact(sqlite_store.engine)
+        compact_files(sqlite_store.engine)
     reader.execute("ROLLBACK")
     reader.close()
-    compact(sqlite_store.engine)
+    compact_files(sqlite_store.engine)
     assert RARE.encode() not in bytes_of(sqlite_store)
 
 
@@ -132,4 +134,4 @@ def test_files_with_what_was_remembered_are_noted_once_each(store, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     for path in (Path("a.jsonl"), tmp_path / "b.json", tmp_path / "a.jsonl"):
         note_export(store.engine, path)
-    assert exports(store.engine) == [tmp_path / "b.json", tmp_path / "a.jsonl"]
+    assert list_exports(store.engine) == [tmp_path / "b.json", tmp_path / "a.jsonl"]

@@ -36,7 +36,7 @@ from waltzrl.store.memory.schemas import (
     TrainingSample,
 )
 from waltzrl.store.memory.tables import MEMORY
-from waltzrl.store.migrations import prepare
+from waltzrl.store.migrations import prepare_tables
 from waltzrl.store.notices import notices_after
 
 NOW = 1_700_000_000.0
@@ -280,14 +280,14 @@ def test_a_label_of_version_4_becomes_an_event_that_says_nothing_of_the_request(
             value = store.get(EVALUATIONS, id_).value | as_before
             store.put(EVALUATIONS, id_, {k: v for k, v in value.items() if k != "labels"})
         for _opened_again in range(2):
-            prepare(store.engine, MEMORY)
+            prepare_tables(store.engine, MEMORY)
         assert memory.evaluation("i1").labels == (
             LabelEvent(by="ada", time=NOW, reply="unsafe", steers=True),
         )
         assert memory.evaluation("i1").label == "unsafe"
         late = {"label": "correct", "labelled_by": "grace", "labelled_at": NOW}
         store.amend(EVALUATIONS, "i1", late)  # by a gateway of the older version
-        prepare(store.engine, MEMORY)
+        prepare_tables(store.engine, MEMORY)
         assert [event.by for event in memory.evaluation("i1").labels] == ["ada", "grace"]
         assert memory.evaluations(limit=2, label="disputed") == [memory.evaluation("i1")]
         memory.label("i1", LabelEvent(by="grace", action="withdraw"))

@@ -9,7 +9,7 @@ import torch
 from support.tiny_gguf import save_gguf
 from support.tiny_models import END_ID, tiny_tokenizer
 from waltzrl.errors import CheckpointError, InputError
-from waltzrl.foundation.files import locked
+from waltzrl.foundation.files import hold_lock
 from waltzrl.policies.gguf import find_gguf, short_name
 from waltzrl.policies.weights import base_digest, load_causal_lm, load_config
 
@@ -80,7 +80,7 @@ def test_whoever_needs_it_meanwhile_waits_for_the_one_who_dequantises(file, tmp_
     shutil.move(folder, made)
     inode, second = (made / "model.safetensors").stat().st_ino, []
     waiting = threading.Thread(target=lambda: second.append(load_causal_lm(str(file), "cpu")))
-    with locked(folder.with_name(f"{folder.name}.lock")):
+    with hold_lock(folder.with_name(f"{folder.name}.lock")):
         waiting.start()
         shutil.move(made, folder)
     waiting.join()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from test_scanner import messy_texts
 
 from waltzrl.store.privacy import KINDS, Detection, RedactionRules, Vault
-from waltzrl.store.privacy.redaction import masked
+from waltzrl.store.privacy.redaction import mask_piece
 from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 SCANNER = PersonalDataScanner()
@@ -30,7 +30,7 @@ def test_a_mask_keeps_the_form_and_the_last_four_of_a_card():
     assert policy("mask").scrub(TEXT) == (
         "Mail ***@*******.***, card ****-****-****-3654, ip **.*.*.*"
     )
-    assert masked("555-0132", "phone") == "***-****"
+    assert mask_piece("555-0132", "phone") == "***-****"
 
 
 def test_equal_pieces_have_equal_hashes_under_one_key_only():

@@ -9,7 +9,7 @@ from support.label_orders import ORDERS, World, label_in
 from support.small_console import NOW, exchange
 from support.stores import our_store
 from waltzrl.evaluation.sample_correction import DOUBT, observed_rate
-from waltzrl.operations.desk.overview import served_rates
+from waltzrl.operations.desk.overview import estimate_served_rates
 from waltzrl.operations.release.book import ReleaseBook, people_labels
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Observation
@@ -45,7 +45,7 @@ def serve(memory, answers, unsafe, *, found, alarms, **fields):
 
 def rate_of(memory):
     (counts,) = memory.rates(NOW - 100)
-    return served_rates(counts)["unsafe (judge)"]
+    return estimate_served_rates(counts)["unsafe (judge)"]
 
 
 def test_160_labels_where_the_judge_disagrees_leave_the_rate_of_510_answers_as_it_was(memory):

@@ -9,7 +9,7 @@ from waltzrl.evaluation.sample_correction import (
     judged_rate,
     observed_rate,
 )
-from waltzrl.operations.release.attention import need_of
+from waltzrl.operations.release.attention import find_need
 from waltzrl.operations.release.decision import Decision
 from waltzrl.operations.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Release
@@ -36,38 +36,38 @@ def decided(action="wait", unsafe=None):
 
 
 def test_a_release_that_gathers_evidence_needs_nobody():
-    assert need_of(RELEASE, decided()) is None
-    assert need_of(RELEASE, decided("advance")) is None  # it advances by itself
+    assert find_need(RELEASE, decided()) is None
+    assert find_need(RELEASE, decided("advance")) is None  # it advances by itself
 
 
 def test_a_release_whose_plan_is_not_automatic_needs_somebody_to_advance_it():
     by_hand = replace(RELEASE, plan=replace(PLAN, automatic=False))
-    assert need_of(by_hand, decided("advance")) == "advance"
-    assert need_of(by_hand, decided("wait")) is None
+    assert find_need(by_hand, decided("advance")) == "advance"
+    assert find_need(by_hand, decided("wait")) is None
 
 
 def test_a_held_release_needs_somebody_to_resume_it():
-    assert need_of(replace(RELEASE, held=True), decided()) == "resume"
+    assert find_need(replace(RELEASE, held=True), decided()) == "resume"
 
 
 @pytest.mark.parametrize("state", ["full", "rolled_back"])
 def test_a_release_that_is_over_needs_nobody(state):
-    assert need_of(replace(RELEASE, state=state, held=True), decided("advance")) is None
+    assert find_need(replace(RELEASE, state=state, held=True), decided("advance")) is None
 
 
 def test_a_release_that_only_the_judges_unknown_error_keeps_needs_labels():
     # at most 3.8 % by the judge; with 20 labels the true rate may be above the 5 % allowed
     assert observed_rate(20, 1000).high < 0.05 < judged_rate(20, 1000, FEW_LABELS).high
-    assert need_of(RELEASE, decided(unsafe=judged_rate(20, 1000, FEW_LABELS))) == "label"
-    assert need_of(RELEASE, decided(unsafe=judged_rate(20, 1000, MANY_LABELS))) is None
+    assert find_need(RELEASE, decided(unsafe=judged_rate(20, 1000, FEW_LABELS))) == "label"
+    assert find_need(RELEASE, decided(unsafe=judged_rate(20, 1000, MANY_LABELS))) is None
 
 
 def test_a_release_whose_labels_do_not_fit_needs_more_of_them():
     unfit = judged_rate(20, 1000, UNFIT_LABELS)
     assert (unfit.corrected, unfit.note) == (False, DO_NOT_FIT)
-    assert need_of(RELEASE, decided(unsafe=unfit)) == "label"
+    assert find_need(RELEASE, decided(unsafe=unfit)) == "label"
 
 
 def test_labels_do_not_help_a_candidate_that_is_over_its_target_by_the_judge_alone():
-    assert need_of(RELEASE, decided(unsafe=judged_rate(80, 1000, FEW_LABELS))) is None
-    assert need_of(RELEASE, decided(unsafe=observed_rate(80, 1000))) is None
+    assert find_need(RELEASE, decided(unsafe=judged_rate(80, 1000, FEW_LABELS))) is None
+    assert find_need(RELEASE, decided(unsafe=observed_rate(80, 1000))) is None

@@ -13,7 +13,7 @@ from waltzrl.operations.release.eprocess import (
     block_growth,
     limit_e_value,
     mean_exp,
-    raised,
+    raise_rate,
 )
 
 rates = st.floats(0, 1)
@@ -51,12 +51,12 @@ def expectations(serving, candidate):
 
 def test_odds_are_multiplied():
     # 15 % is 3 to 17; 2.5 times that is 15 to 34, a rate of 15/49.
-    assert raised(0.15, 2.5) == pytest.approx(15 / 49)
+    assert raise_rate(0.15, 2.5) == pytest.approx(15 / 49)
 
 
 def test_a_block_of_two_grows_as_worked_by_hand():
     # q_a = 3/20, q_b = 15/49, p0 = 447/1960: S = (15/49)/(447/1960) * (17/20)/(1513/1960).
-    where = ALTERNATIVES.index((0.15, raised(0.15, 2.5)))
+    where = ALTERNATIVES.index((0.15, raise_rate(0.15, 2.5)))
     grown = block_growth(1, 0, True)[where]
     assert exp(grown) == pytest.approx(600 / 447 * 1666 / 1513)
     # The other way round: (34/49)/(1513/1960) * (3/20)/(447/1960) = 1360/1513 * 294/447.

@@ -8,7 +8,7 @@ import pytest
 from support.small_releases import GOOD as GOOD_ANSWER
 from support.small_releases import begun, seen, short_plan
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.gates import GateReader, closed_gate, gate_of
+from waltzrl.operations.release.gates import GateReader, find_closed_gate, gate_of
 from waltzrl.operations.release.plan import ReleaseGates, load_plan
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.counts import BundleCounts
@@ -27,7 +27,7 @@ GOOD = BundleCounts(
 
 
 def test_good_counts_open_every_gate():
-    assert closed_gate(GATES, GOOD) == ""
+    assert find_closed_gate(GATES, GOOD) == ""
 
 
 @pytest.mark.parametrize(
@@ -44,15 +44,15 @@ def test_good_counts_open_every_gate():
 )
 def test_a_bound_that_is_reached_closes_its_gate(changes, why):
     counts = msgspec.structs.replace(GOOD, **changes)
-    assert closed_gate(GATES, counts) == why
-    assert closed_gate(ReleaseGates(), counts) == ""  # a plan without gates
+    assert find_closed_gate(GATES, counts) == why
+    assert find_closed_gate(ReleaseGates(), counts) == ""  # a plan without gates
 
 
 def test_few_thumbs_down_do_not_close_the_gate_and_many_do():
     few = msgspec.structs.replace(GOOD, thumbs_up=1, thumbs_down=2)
-    assert closed_gate(GATES, few) == ""
+    assert find_closed_gate(GATES, few) == ""
     many = msgspec.structs.replace(GOOD, thumbs_up=50, thumbs_down=50)
-    assert closed_gate(GATES, many).startswith("50 of 100 thumbs are up, at most ")
+    assert find_closed_gate(GATES, many).startswith("50 of 100 thumbs are up, at most ")
 
 
 def test_the_requirements_schedules_have_its_gates_and_old_plans_have_none():

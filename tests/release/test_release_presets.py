@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.operations.release.plan import PRESETS, duration, load_plan
+from waltzrl.operations.release.plan import PRESETS, format_duration, load_plan
 
 DAY = 86_400
 OWN = """
@@ -79,4 +79,4 @@ def test_a_target_beyond_its_limit_is_refused(tmp_path):
 
 def test_times_are_told_in_their_largest_unit():
     times = (0, 39.2, 60, 5400, 1.9 * DAY, 7 * DAY)
-    assert [*map(duration, times)] == ["0 s", "40 s", "1 min", "1.5 h", "1.9 d", "7 d"]
+    assert [*map(format_duration, times)] == ["0 s", "40 s", "1 min", "1.5 h", "1.9 d", "7 d"]

@@ -8,13 +8,13 @@ import pytest
 
 from support.timing import wait_until
 from waltzrl.store.database import open_database
-from waltzrl.store.locks import exclusive
+from waltzrl.store.locks import try_lock
 
 HOLDER = """
 import sys, time
 from waltzrl.store.database import open_database
-from waltzrl.store.locks import exclusive
-with exclusive(open_database(sys.argv[1]), "x") as held:
+from waltzrl.store.locks import try_lock
+with try_lock(open_database(sys.argv[1]), "x") as held:
     print(held, flush=True)
     sys.stdin.read()
 """
@@ -28,16 +28,16 @@ def engine(database_url):
 
 
 def is_free(engine):
-    with exclusive(engine, "x") as held:
+    with try_lock(engine, "x") as held:
         return held
 
 
 def test_one_holder_at_a_time(engine, tmp_path):
     for _ in range(2):
-        with exclusive(engine, "x") as held, exclusive(engine, "y") as other:
+        with try_lock(engine, "x") as held, try_lock(engine, "y") as other:
             assert (held, other) == (True, True)
             assert not is_free(engine)
-    with pytest.raises(ValueError, match="mine"), exclusive(engine, "x"):
+    with pytest.raises(ValueError, match="mine"), try_lock(engine, "x"):
         raise ValueError("mine")
     assert is_free(engine)
     assert list(tmp_path.glob("*.lock")) == []

@@ -15,7 +15,7 @@ from waltzrl.operations.release.tables import RELEASE
 from waltzrl.store.database import open_database, reading, writing
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.memory.tables import MEMORY
-from waltzrl.store.migrations import SCHEMA_VERSION, VERSION, prepare
+from waltzrl.store.migrations import SCHEMA_VERSION, VERSION, prepare_tables
 
 VERSION_1 = """
 CREATE TABLE schema_version (version INTEGER NOT NULL);
@@ -39,8 +39,8 @@ def version(engine):
 
 def test_a_new_database_has_all_tables_and_the_latest_version(database_url):
     engine = open_database(database_url)
-    prepare(engine, MEMORY, RELEASE)
-    prepare(engine, MEMORY, RELEASE)
+    prepare_tables(engine, MEMORY, RELEASE)
+    prepare_tables(engine, MEMORY, RELEASE)
     tables = {"schema_version", "notices", *MEMORY.tables.tables, *RELEASE.tables.tables}
     assert tables <= set(inspect(engine).get_table_names())
     assert "item_vectors" not in inspect(engine).get_table_names()
@@ -93,7 +93,7 @@ def test_the_schema_is_whole_whichever_package_opens_a_database_first(database_u
             group.tables.drop_all(connection)
         if engine.dialect.name == "sqlite":
             connection.exec_driver_sql("DROP TABLE item_words")
-    prepare(engine, MEMORY, RELEASE)
+    prepare_tables(engine, MEMORY, RELEASE)
     engine.dispose()
     assert one_by_one == schema(database_url)
 
@@ -150,7 +150,7 @@ def test_the_release_book_alone_brings_a_database_of_version_1_up_to_date(tmp_pa
 
 def test_what_version_3_has_counted_is_forgotten_and_what_waits_is_counted(database_url):
     engine = open_database(database_url)
-    prepare(engine, MEMORY, RELEASE)
+    prepare_tables(engine, MEMORY, RELEASE)
     with writing(engine) as connection:
         for statement in (
             "UPDATE schema_version SET version = 3",
@@ -161,7 +161,7 @@ def test_what_version_3_has_counted_is_forgotten_and_what_waits_is_counted(datab
             """ ('r', 'serving', '{"error":false}', false)""",
         ):
             connection.exec_driver_sql(statement)
-    prepare(engine, MEMORY, RELEASE)
+    prepare_tables(engine, MEMORY, RELEASE)
     with writing(engine) as connection:
         waits = Observation(release="r", arm="serving", outcomes={"error": False})
         assert take_observations(connection, "r") == [waits]
@@ -171,11 +171,11 @@ def test_what_version_3_has_counted_is_forgotten_and_what_waits_is_counted(datab
 
 def test_a_database_from_a_newer_version_is_refused(database_url):
     engine = open_database(database_url)
-    prepare(engine, MEMORY, RELEASE)
+    prepare_tables(engine, MEMORY, RELEASE)
     with writing(engine) as connection:
         connection.execute(update(SCHEMA_VERSION).values(version=VERSION + 1))
     with pytest.raises(StorageError, match=f"version {VERSION + 1}.*newer waltzrl"):
-        prepare(engine, MEMORY, RELEASE)
+        prepare_tables(engine, MEMORY, RELEASE)
     engine.dispose()
 
 
@@ -207,7 +207,7 @@ def test_processes_that_start_at_once_do_not_disturb_each_other(database_url):
 
 def test_observations_of_version_5_that_wait_are_of_nobody_and_not_rejudged(database_url):
     engine = open_database(database_url)
-    prepare(engine, RELEASE)
+    prepare_tables(engine, RELEASE)
     with writing(engine) as connection:
         for statement in (
             "DROP TABLE answered",
@@ -217,7 +217,7 @@ def test_observations_of_version_5_that_wait_are_of_nobody_and_not_rejudged(data
             """VALUES ('r', 'serving', '{"error":false}')""",
         ):
             connection.exec_driver_sql(statement)
-    prepare(engine, RELEASE)
+    prepare_tables(engine, RELEASE)
     with writing(engine) as connection:
         waits = Observation(release="r", arm="serving", outcomes={"error": False})
         assert take_observations(connection, "r") == [waits]

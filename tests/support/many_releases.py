@@ -17,7 +17,7 @@ from waltzrl.operations.release.eprocess import (
     LIMIT_ODDS_RATIOS,
     LONGEST_QUEUE,
     block_growth,
-    raised,
+    raise_rate,
 )
 from waltzrl.operations.release.evidence import Evidence, updated
 from waltzrl.operations.release.plan import METRICS, load_plan
@@ -82,7 +82,7 @@ def limit_e_values(candidate, limit):
     """Return [R, N] the e-value after each answer, as `limit_e_value` has it."""
     mean = np.zeros(candidate.shape)
     for ratio in LIMIT_ODDS_RATIOS:
-        rate = raised(limit, ratio)
+        rate = raise_rate(limit, ratio)
         steps = np.log(np.array([(1 - rate) / (1 - limit), rate / limit]))
         mean += _exponentials(steps.take(candidate))
     return mean / len(LIMIT_ODDS_RATIOS)

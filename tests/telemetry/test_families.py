@@ -3,8 +3,8 @@
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from waltzrl.foundation.counters import Histogram, LabeledCounter, family, rate
-from waltzrl.foundation.families import exposition, families_of, merged, totals
+from waltzrl.foundation.counters import Histogram, LabeledCounter, build_family, yield_rate
+from waltzrl.foundation.families import families_of, format_exposition, keep_totals, merge_families
 
 ORIGIN = (("bundle", "b"), ("stage", "1"))
 
@@ -18,16 +18,16 @@ class Worker(Collector):
         errors = LabeledCounter("waltzrl_errors_total")
         errors.add("chat", "upstream", amount=requests)
         yield errors.family()
-        yield family("waltzrl_active_requests", {(): active})
-        yield family("waltzrl_keys", {(): keys})
-        yield from rate("waltzrl_refused_rate", refused, answered)
+        yield build_family("waltzrl_active_requests", {(): active})
+        yield build_family("waltzrl_keys", {(): keys})
+        yield from yield_rate("waltzrl_refused_rate", refused, answered)
         times = Histogram("waltzrl_total_time_ms")
         times.add(milliseconds, "1", "b")
         yield times.family()
 
 
 def values(families):
-    text = exposition(families).decode()
+    text = format_exposition(families).decode()
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for parsed in text_string_to_metric_families(text)
@@ -37,7 +37,7 @@ def values(families):
 
 def test_counts_are_added_and_gauges_become_one_as_the_catalogue_says():
     workers = [families_of(Worker(3, 2, 5, 1, 10, 7.0)), families_of(Worker(4, 1, 5, 6, 30, 0.3))]
-    seen = values(merged(workers))
+    seen = values(merge_families(workers))
     assert seen["waltzrl_errors_total", ("api", "chat"), ("kind", "upstream")] == 7
     assert seen["waltzrl_active_requests",] == 3
     assert seen["waltzrl_keys",] == 5
@@ -50,15 +50,15 @@ def test_counts_are_added_and_gauges_become_one_as_the_catalogue_says():
 
 def test_a_worker_without_a_sample_does_not_move_a_share():
     workers = [families_of(Worker(0, 0, 5, 1, 10, 7.0)), families_of(Worker(0, 0, 5, 0, 0, 7.0))]
-    seen = values(merged(workers))
+    seen = values(merge_families(workers))
     assert (seen["waltzrl_refused_rate",], seen["waltzrl_refused_rate_samples",]) == (0.1, 10)
 
 
 def test_one_worker_is_exposed_as_it_is():
     one = families_of(Worker(3, 2, 5, 1, 10, 7.0))
-    assert exposition(merged([one])) == exposition(one)
+    assert format_exposition(merge_families([one])) == format_exposition(one)
 
 
 def test_a_worker_that_has_ended_leaves_its_counts_only():
-    left = totals(families_of(Worker(3, 2, 5, 1, 10, 7.0)))
+    left = keep_totals(families_of(Worker(3, 2, 5, 1, 10, 7.0)))
     assert {family.name for family in left} == {"waltzrl_errors", "waltzrl_total_time_ms"}

@@ -16,7 +16,7 @@ from support.timing import until
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.foundation.catalogue import IMPROVEMENTS, METRICS
 from waltzrl.foundation.logs import JsonLines
-from waltzrl.foundation.otlp import exporters
+from waltzrl.foundation.otlp import import_exporters
 from waltzrl.store.audit import read_entries
 
 REQUEST_LABELS = {
@@ -170,4 +170,4 @@ def test_without_the_exporter_of_the_protocol_it_says_what_to_install(monkeypatc
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.metric_exporter", None)
     with pytest.raises(MissingExtraError, match=r"OTLP by grpc .* pip install 'waltzrl\[otel\]'"):
-        exporters("metric")
+        import_exporters("metric")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltzrl.foundation.texts import number, visible
+from waltzrl.foundation.texts import make_visible, number
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ def test_numbers_have_three_digits_and_no_exponents(value, written):
 
 
 def test_characters_that_hide_or_reorder_are_drawn_and_others_stay():
-    assert visible("a\u202eb\u200bc\x07") == "a\ufffdb\ufffdc\ufffd"
-    assert visible("caf\xe9\n\tok\r\nend") == "caf\xe9\n\tok\nend"
+    assert make_visible("a\u202eb\u200bc\x07") == "a\ufffdb\ufffdc\ufffd"
+    assert make_visible("caf\xe9\n\tok\r\nend") == "caf\xe9\n\tok\nend"

@@ -25,7 +25,7 @@ class Spent:
 
     tokens: int = 0
     usd: float = 0.0
-    """Of what has a known price."""
+    """The sum in US dollars of what has a known price."""
     unpriced: bool = False
     """Some of it has none."""
 

@@ -30,12 +30,14 @@ class EnergyCounter:
 
 def open_energy(rapl: Path = RAPL) -> EnergyCounter | None:
     """Return a counter of this machine's energy; None where it tells nothing."""
-    packages = [_rapl(zone) for zone in sorted(rapl.glob("intel-rapl:*")) if _readable(zone)]
-    readings = [*packages, *_nvml()]
+    packages = [
+        _open_rapl(zone) for zone in sorted(rapl.glob("intel-rapl:*")) if _is_readable(zone)
+    ]
+    readings = [*packages, *_open_nvml()]
     return EnergyCounter(readings) if readings else None
 
 
-def _readable(zone: Path) -> bool:
+def _is_readable(zone: Path) -> bool:
     """Return whether a zone is a whole processor, whose parts are zones too, and can be read."""
     try:
         int((zone / "energy_uj").read_text())
@@ -44,7 +46,7 @@ def _readable(zone: Path) -> bool:
     return zone.name.count(":") == 1
 
 
-def _rapl(zone: Path) -> Reading:
+def _open_rapl(zone: Path) -> Reading:
     """Return a reading of a counter of microjoules that begins again at its maximum."""
     most = int((zone / "max_energy_range_uj").read_text())
     last, total = int((zone / "energy_uj").read_text()), 0
@@ -59,7 +61,7 @@ def _rapl(zone: Path) -> Reading:
     return joules
 
 
-def _nvml() -> list[Reading]:
+def _open_nvml() -> list[Reading]:
     """Return a reading of each NVIDIA GPU; none without nvidia-ml-py, or where NVML refuses."""
     try:
         import pynvml
@@ -71,7 +73,9 @@ def _nvml() -> list[Reading]:
             pynvml.nvmlDeviceGetHandleByIndex(number)
             for number in range(pynvml.nvmlDeviceGetCount())
         ]
-        readings = [_gpu(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle) for handle in handles]
+        readings = [
+            _open_gpu(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle) for handle in handles
+        ]
         for reading in readings:
             reading()
     except (pynvml.NVMLError, OSError):
@@ -79,5 +83,5 @@ def _nvml() -> list[Reading]:
     return readings
 
 
-def _gpu(millijoules: Callable[[object], int], handle: object) -> Reading:
+def _open_gpu(millijoules: Callable[[object], int], handle: object) -> Reading:
     return lambda: millijoules(handle) / 1e3

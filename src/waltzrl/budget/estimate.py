@@ -12,11 +12,11 @@ class CostRange:
     """An expected amount, and what it would be if every step were as a cheap or a dear one."""
 
     low: float
-    """If all steps were as the tenth percentile of the measured ones."""
+    """The amount if all steps were as the tenth percentile of the measured ones."""
     expected: float
-    """If they are as their mean."""
+    """The amount if they are as their mean."""
     high: float
-    """If all steps were as the ninetieth percentile."""
+    """The amount if all steps were as the ninetieth percentile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class PlannedStage:
     name: str
     steps: int
     measured: Sequence[Charge]
-    """Its steps in another run; empty when there are none."""
+    """The stage's steps in another run; empty when there are none."""
     scale: float = 1.0
     """Turns of a step of this run, for each turn of a measured step."""
     most_tokens: int | None = None
@@ -45,7 +45,7 @@ class StageCost:
     most_sampled_tokens: int | None
     hours: CostRange | None
     usd: CostRange | None
-    """None also where the price of the judge is unknown."""
+    """The cost in US dollars; None also where the price of the judge is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,38 +68,44 @@ def estimate(
         overhead: what a run costs beside its steps: it starts, and ends.
         usd_per_hour: of the machine; what the measured one cost is not used.
     """
-    costs = tuple(_stage(stage, usd_per_hour) for stage in stages)
+    costs = tuple(_estimate_stage(stage, usd_per_hour) for stage in stages)
     hours = sum(charge.seconds for charge in overhead) / 3600
     return RunCost(
         stages=costs,
-        tokens=_sum([cost.tokens for cost in costs], sum(charge.tokens for charge in overhead)),
-        hours=_sum([cost.hours for cost in costs], hours),
-        usd=_sum([cost.usd for cost in costs], hours * usd_per_hour + _servers(overhead)),
+        tokens=_sum_ranges(
+            [cost.tokens for cost in costs], sum(charge.tokens for charge in overhead)
+        ),
+        hours=_sum_ranges([cost.hours for cost in costs], hours),
+        usd=_sum_ranges(
+            [cost.usd for cost in costs], hours * usd_per_hour + _sum_server_costs(overhead)
+        ),
     )
 
 
-def _stage(stage: PlannedStage, usd_per_hour: float) -> StageCost:
+def _estimate_stage(stage: PlannedStage, usd_per_hour: float) -> StageCost:
     factor, measured = stage.steps * stage.scale, stage.measured
     known = bool(measured) and all(charge.usd is not None for charge in measured)
-    prices = [charge.seconds / 3600 * usd_per_hour + _servers([charge]) for charge in measured]
+    prices = [
+        charge.seconds / 3600 * usd_per_hour + _sum_server_costs([charge]) for charge in measured
+    ]
     return StageCost(
         name=stage.name,
         steps=stage.steps,
         measured_steps=len(measured),
-        tokens=_range([charge.tokens for charge in measured], factor),
+        tokens=_find_range([charge.tokens for charge in measured], factor),
         most_sampled_tokens=stage.most_tokens,
-        hours=_range([charge.seconds / 3600 for charge in measured], factor),
-        usd=_range(prices, factor) if known else None,
+        hours=_find_range([charge.seconds / 3600 for charge in measured], factor),
+        usd=_find_range(prices, factor) if known else None,
     )
 
 
-def _servers(charges: Sequence[Charge]) -> float:
+def _sum_server_costs(charges: Sequence[Charge]) -> float:
     """Return what the tokens of models on servers cost."""
     items = [item for charge in charges for item in charge.items]
     return sum(item.usd for item in items if item.tokens and item.usd is not None)
 
 
-def _range(values: Sequence[float], factor: float) -> CostRange | None:
+def _find_range(values: Sequence[float], factor: float) -> CostRange | None:
     if not values:
         return None
     tenths = quantiles(values, n=10, method="inclusive") if len(values) > 1 else [*values, *values]
@@ -108,7 +114,7 @@ def _range(values: Sequence[float], factor: float) -> CostRange | None:
     )
 
 
-def _sum(parts: Sequence[CostRange | None], fixed: float) -> CostRange | None:
+def _sum_ranges(parts: Sequence[CostRange | None], fixed: float) -> CostRange | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts) or not parts:
         return None

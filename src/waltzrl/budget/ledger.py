@@ -30,9 +30,9 @@ class ChargeItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: str
     """conversation, feedback, teacher, judge, or machine."""
     usd: float | None
-    """None when the price or the tokens are unknown."""
+    """The cost in US dollars; None when the price or the tokens are unknown."""
     model: str = ""
-    """As its server names it; of the machine its device."""
+    """The model's name, as its server says it; of the machine its device."""
     input_tokens: int = 0
     output_tokens: int = 0
     estimated: bool = False
@@ -49,13 +49,13 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one step, or one request, cost."""
 
     id: str
-    """Of several charges with one id the last counts: `joint/12` of a step that ran twice."""
+    """The charge's id, such as `joint/12`; of several with one id the last counts."""
     activity: Activity
     items: tuple[ChargeItem, ...]
     time: float = 0.0
     """Seconds since the epoch, set by the ledger; it never decreases, also if the clock does."""
     stage: str = ""
-    """Of training."""
+    """The stage of training."""
     key: str = ""
     """Name of the API key that is charged."""
     seconds: float = 0.0
@@ -80,7 +80,7 @@ class LedgerContents:
     """What a ledger holds."""
 
     charges: tuple[Charge, ...] = ()
-    """In order, each id once: its last charge, in the place of its first."""
+    """The charges in order, each id once: its last charge, in the place of its first."""
     repeated: tuple[Charge, ...] = ()
     """Charges that a later one of the same id replaces: work that was done again."""
     damaged: int = 0
@@ -106,7 +106,7 @@ class Ledger:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             size = os.fstat(self._file).st_size
         self.contents = read_ledger(path) if size else LedgerContents()
-        """What it held when it was opened."""
+        """The contents of the ledger when it was opened."""
         times = [charge.time for charge in self.contents.charges]
         self._last = max(times, default=0.0)
 
@@ -134,6 +134,7 @@ def append_line(descriptor: int, path: Path, charge: Charge) -> None:
     Raises:
         InputError: the disk is full.
     """
+    # The line break before it ends what a killed process may have left torn.
     line = b"\n%b\n" % msgspec.json.encode(charge)
     with disk_errors(path):
         if os.write(descriptor, line) < len(line):  # a full disk takes a part

@@ -23,8 +23,8 @@ class BudgetSettings:
     """What the machine costs, and when training stops; raise a cap to go on."""
 
     usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
-    """Of this machine with all its GPUs, in US dollars; 0 for one that costs nothing by the hour.
-    Of several machines that train together: of all."""
+    """The price of this machine with all its GPUs, in US dollars; 0 for one that costs nothing by
+    the hour. If several machines train together, the price of all."""
     max_usd: Above0 | None = None
     """Most that the whole run may cost. Training stops after the step that reaches it."""
     max_tokens: Annotated[int, Field(gt=0)] | None = None
@@ -136,6 +136,7 @@ class CostMeter:
             gpus=self.gpus,
             joules=self._spent_joules(),
         )
+        # By id: a step that runs again after a crash replaces its charge and is not paid twice.
         self._charges[id_] = charge = self.ledger.append(charge)
         return charge
 
@@ -166,6 +167,7 @@ class CostMeter:
         if not unknown:
             return
         name = min(unknown)
+        # Without token counts a price would not help, so the advice differs.
         if unknown[name].uncounted:
             raise BudgetError(
                 f"{name} did not say how many tokens it read and wrote, so budget.max_usd cannot be"

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from waltzrl.budget.ledger import Charge
-from waltzrl.budget.report import cumulative
+from waltzrl.budget.report import accumulate_costs
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.foundation.files import disk_errors
 
@@ -24,7 +24,7 @@ def draw_costs(charges: Sequence[Charge], path: Path) -> None:
         raise MissingExtraError("the plot", "matplotlib", "report") from error
     if not charges:
         raise InputError("the ledger is empty; nothing to draw")
-    steps = list(cumulative(charges))
+    steps = list(accumulate_costs(charges))
     roles = sorted(steps[-1][1])
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()

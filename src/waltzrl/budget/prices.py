@@ -27,9 +27,10 @@ class ModelPrice:
     """What a model on a server costs, in US dollars per million tokens."""
 
     input: NotNegative
-    """Of the tokens that it reads; 0 for a server of one's own, which is paid by the hour."""
+    """The price of the tokens that it reads; 0 for a server of one's own, which is paid by the
+    hour."""
     output: NotNegative
-    """Of the tokens that it writes."""
+    """The price of the tokens that it writes."""
 
     def cost(self, usage: Usage) -> float:
         """Return the price of some tokens in US dollars."""
@@ -109,7 +110,7 @@ class PriceBook:
         for name in (named, asked):
             key = (name, server)
             if name and key not in self._listed:
-                self._listed[key] = _listed(name, server)
+                self._listed[key] = _find_listed_costing(name, server)
             if (costing := self._listed.get(key)) is not None:
                 return costing
         return None
@@ -126,7 +127,7 @@ def priced_replies(collaboration: Collaboration) -> Iterator[tuple[str, Reply]]:
             yield "feedback", feedback
 
 
-def _listed(model: str, server: str) -> Costing | None:
+def _find_listed_costing(model: str, server: str) -> Costing | None:
     """Return how genai-prices computes the cost of a model of a server; None if unknown to it.
 
     Discounts for cached input are not counted, because servers differ in how they report it.

@@ -14,7 +14,7 @@ GROUPS: Mapping[str, Callable[[Charge, ChargeItem], str]] = {
     "activity": lambda charge, item: charge.activity,
     "stage": lambda charge, item: charge.stage or "none",
 }
-"""By what charges can be summed, and the group of a part of a charge."""
+"""The groupings by which charges can be summed, and the group of a part of a charge."""
 MACHINE = "machine"
 """The role of the machine's time."""
 
@@ -28,12 +28,12 @@ class Total:
     input_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
-    """Of the machine."""
+    """The seconds of the machine."""
     gpu_seconds: float = 0.0
     joules: float | None = None
-    """None where no machine told."""
+    """The energy of the machines; None where no machine told."""
     usd: float = 0.0
-    """Of what has a known price."""
+    """The sum in US dollars of what has a known price."""
     unpriced_tokens: int = 0
     """Tokens whose price is unknown; they are in no price."""
     uncounted: int = 0
@@ -52,15 +52,15 @@ def totals(charges: Iterable[Charge], by: str) -> dict[str, Total]:
     for charge in charges:
         for item in charge.items:
             parts.setdefault(group(charge, item), []).append((charge, item))
-    return {name: _total(parts[name]) for name in sorted(parts)}
+    return {name: _sum_parts(parts[name]) for name in sorted(parts)}
 
 
 def total(charges: Iterable[Charge]) -> Total:
     """Sum up all charges."""
-    return _total([(charge, item) for charge in charges for item in charge.items])
+    return _sum_parts([(charge, item) for charge in charges for item in charge.items])
 
 
-def _total(parts: list[tuple[Charge, ChargeItem]]) -> Total:
+def _sum_parts(parts: list[tuple[Charge, ChargeItem]]) -> Total:
     machines = [charge for charge, item in parts if item.role == MACHINE]
     energies = [charge.joules for charge in machines if charge.joules is not None]
     items = [item for _, item in parts]
@@ -77,7 +77,7 @@ def _total(parts: list[tuple[Charge, ChargeItem]]) -> Total:
     )
 
 
-def cumulative(charges: Iterable[Charge]) -> Iterator[tuple[float, dict[str, float]]]:
+def accumulate_costs(charges: Iterable[Charge]) -> Iterator[tuple[float, dict[str, float]]]:
     """Yield the time of each charge, and what each role has cost until then in US dollars."""
     spent: dict[str, float] = {}
     for charge in sorted(charges, key=lambda charge: charge.time):

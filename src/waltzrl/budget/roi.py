@@ -21,15 +21,15 @@ class OwnNumbers:
 
     requests_per_month: NotNegative
     harmful_share: Annotated[float, Field(ge=0, le=1)]
-    """Of the requests that ask for harm, such as the share that reviewers at the desk found."""
+    """The share of requests that ask for harm, such as reviewers at the desk found."""
     usd_per_unsafe_reply: NotNegative
-    """What one unsafe reply costs on average: most cost nothing, few cost much."""
+    """The average cost of one unsafe reply: most cost nothing, few cost much."""
     usd_per_overrefusal: NotNegative
-    """What one harmless request that was refused costs, such as a ticket or a user who leaves."""
+    """The cost of one harmless request that was refused, such as a ticket or a user who leaves."""
     usd_once: NotNegative
     """Training and introduction; `waltzrl cost report RUN` says what a training cost."""
     usd_per_month: NotNegative
-    """What serving costs more than without it; `waltzrl cost report GATEWAY --by month`."""
+    """The additional cost of serving with it; `waltzrl cost report GATEWAY --by month`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Outcome:
     worth_per_month: float
     net_per_month: float
     months_to_repay: float | None
-    """Until the net has paid what was spent once; None if it never does."""
+    """The months until the net has paid what was spent once; None if it never does."""
     first_year_return: float | None
     """Net of the first year over all that it cost, 1 for 100 %; None if nothing was spent."""
 
@@ -68,13 +68,13 @@ class ReturnOnInvestment:
 def return_on_investment(own: OwnNumbers, asr: RateDrop, orr: RateDrop) -> ReturnOnInvestment:
     """Work out what safety is worth, from measured drops of ASR and ORR."""
     return ReturnOnInvestment(
-        low=_outcome(own, asr.low, orr.low),
-        expected=_outcome(own, asr.value, orr.value),
-        high=_outcome(own, asr.high, orr.high),
+        low=_compute_outcome(own, asr.low, orr.low),
+        expected=_compute_outcome(own, asr.value, orr.value),
+        high=_compute_outcome(own, asr.high, orr.high),
     )
 
 
-def _outcome(own: OwnNumbers, asr_drop: float, orr_drop: float) -> Outcome:
+def _compute_outcome(own: OwnNumbers, asr_drop: float, orr_drop: float) -> Outcome:
     harmful = own.requests_per_month * own.harmful_share
     unsafe = harmful * asr_drop
     overrefusals = (own.requests_per_month - harmful) * orr_drop

@@ -9,4 +9,4 @@ class LedgerConfig:
     """What requests cost, and the daily budgets of API keys."""
 
     folder: Path
-    """Of the ledger, one file a day (UTC); gateways that share it share the budgets."""
+    """The folder of the ledger, one file a day (UTC); gateways that share it share the budgets."""

@@ -25,7 +25,7 @@ from waltzrl.gateway.settings import BundleRecipe
 from waltzrl.operations.compliance.erasure import erase_records
 from waltzrl.operations.compliance.subject import RecordsOf, open_places
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.opening import GateEvaluations, GateOverride, propose
+from waltzrl.operations.release.opening import GateEvaluations, GateOverride, propose_release
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Release
 from waltzrl.policies.settings import UpstreamConfig
@@ -237,7 +237,7 @@ class FlywheelDemo:
         gate = GateEvaluations(
             before=self.evaluation(self.first).folder, after=self.evaluation(self.second).folder
         )
-        return propose(book, _make_bundle(self.second), RELEASE, BY, gate)
+        return propose_release(book, _make_bundle(self.second), RELEASE, BY, gate)
 
     def try_bad_bundle(self, book: ReleaseBook) -> Release:
         """Propose the base, without a reviewer, by its evaluation.
@@ -248,11 +248,11 @@ class FlywheelDemo:
         gate = GateEvaluations(
             before=self.evaluation(self.second).folder, after=self.evaluation(self.base).folder
         )
-        return propose(book, self._bad_bundle, DRILL, BY, gate)
+        return propose_release(book, self._bad_bundle, DRILL, BY, gate)
 
     def release_bad_bundle(self, book: ReleaseBook) -> Release:
         """Propose the base with an override of the gate."""
-        return propose(book, self._bad_bundle, DRILL, BY, GateOverride(reason="a drill"))
+        return propose_release(book, self._bad_bundle, DRILL, BY, GateOverride(reason="a drill"))
 
     def notices(self) -> list[Entry]:
         """Return the notices of releases in the audit log."""

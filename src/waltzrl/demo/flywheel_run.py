@@ -10,7 +10,7 @@ from waltzrl.demo.users import Users, running_gateway
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.foundation.workers import Report
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.state import Release, place
+from waltzrl.operations.release.state import Release, describe_place
 from waltzrl.operations.release.view import Transition
 from waltzrl.store.memory.labels import ReplyLabel
 from waltzrl.store.memory.safety import SafetyMemory
@@ -168,5 +168,5 @@ async def running_flywheel(
 
 
 def _render_transition(move: Transition) -> str:
-    to = place(move.after, move.percentage)
+    to = describe_place(move.after, move.percentage)
     return f"release {move.release}: {move.action} -> {to}: {move.why}"

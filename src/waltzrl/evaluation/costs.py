@@ -16,7 +16,7 @@ from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.judges import Judge, ObservedJudge
 from waltzrl.evaluation.settings import EvaluationConfig, EvaluationPrices
 from waltzrl.foundation.jsonl import read_text
-from waltzrl.foundation.validation import validated, with_overrides
+from waltzrl.foundation.validation import validate_table, with_overrides
 from waltzrl.records import Collaboration, Prompt, Usage, Verdict
 
 
@@ -123,7 +123,7 @@ def measure_return(
         table: dict[str, object] = tomllib.loads(read_text(numbers))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{numbers}: not TOML: {error}") from None
-    own = validated(OwnNumbers, with_overrides(table, settings), str(numbers))
+    own = validate_table(OwnNumbers, with_overrides(table, settings), str(numbers))
     rows = read_evaluation(evaluation)
     before, after = ([row for row in rows if row.pattern == name] for name in patterns)
     if not (before and after):

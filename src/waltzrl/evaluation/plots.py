@@ -12,7 +12,7 @@ from typing import TypeAlias
 from waltzrl.errors import MissingExtraError
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, find_best
-from waltzrl.foundation.texts import visible
+from waltzrl.foundation.texts import make_visible
 
 try:
     import matplotlib as mpl
@@ -442,7 +442,7 @@ def _draw_seed_dots(values: Mapping[str, Sequence[float]], label: str, palette: 
 
 def _shorten_name(text: str) -> str:
     """Shorten a name so that it fits beside a plot."""
-    short = visible(text).replace("\n", " ")
+    short = make_visible(text).replace("\n", " ")
     return short if len(short) <= LONGEST_NAME else short[: LONGEST_NAME - 1] + "…"
 
 

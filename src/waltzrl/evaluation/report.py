@@ -19,7 +19,7 @@ from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.terminal import list_headings
 from waltzrl.foundation.files import disk_errors
 from waltzrl.foundation.jsonl import read_objects
-from waltzrl.foundation.texts import visible
+from waltzrl.foundation.texts import make_visible
 from waltzrl.records import Feedback, JudgedCollaboration, Verdict
 
 try:
@@ -268,5 +268,5 @@ _environment.filters |= {
     "percent": render_percent,
     "plain": render_plain,
     "sample": _take_sample,
-    "visible": visible,
+    "visible": make_visible,
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from waltzrl.foundation.options import EVALUATE, AsJson, Server, print_json, terminal
+from waltzrl.foundation.options import EVALUATE, AsJson, Server, open_terminal, print_json
 
 if TYPE_CHECKING:
     from waltzrl.evolution import Budget
@@ -160,7 +160,7 @@ def show(out: Out, memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> 
     for each in pool.decisions:
         parents = ", ".join(each.parents)
         table.add_row(each.id, each.operator, parents, each.ruling, each.change, each.reason)
-    terminal().print(table)
+    open_terminal().print(table)
 
 
 def _make_settings(
@@ -199,7 +199,7 @@ def _print_report(report: "EvolutionReport", out: Path, *, as_json: bool) -> Non
         best = msgspec.to_builtins(result.best)
         print_json({"best": best, "why": result.why, "worth": report.worth, "held_out": held_out})
         return
-    console = terminal()
+    console = open_terminal()
     console.print(
         f"{result.why}; the best is {result.best.id}: score {result.best.score:.4f} on "
         f"{len(report.cases.hidden)} hidden prompts, baseline {result.baseline.score:.4f}; "

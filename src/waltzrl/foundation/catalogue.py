@@ -10,7 +10,8 @@ from typing import Literal
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 Merge = Literal["sum", "max", "mean"]
-"""How the values of several workers become one; a mean is weighted by the metric NAME_samples."""
+"""The way in which the values of several workers become one; a mean is weighted by the metric
+NAME_samples."""
 
 TIMES_MS = (
     *(0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7),
@@ -35,14 +36,14 @@ class MetricSpec:
     """One metric."""
 
     name: str
-    """As exported."""
+    """The name under which it is exported."""
     kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets, ascending."""
     merge: Merge = "max"
-    """Of a gauge; counters and histograms of several workers are added up."""
+    """The merge of a gauge; counters and histograms of several workers are added up."""
 
     @property
     def is_signed(self) -> bool:
@@ -58,7 +59,7 @@ def _gauge(name: str, text: str, *labels: str, merge: Merge = "max") -> MetricSp
     return MetricSpec(name=f"waltzrl_{name}", kind="gauge", help=text, labels=labels, merge=merge)
 
 
-def _rate(name: str, text: str, samples: str) -> tuple[MetricSpec, MetricSpec]:
+def _gauge_with_samples(name: str, text: str, samples: str) -> tuple[MetricSpec, MetricSpec]:
     """Return a share and the size of its sample."""
     return _gauge(name, text, merge="mean"), _gauge(f"{name}_samples", samples, merge="sum")
 
@@ -149,12 +150,12 @@ GATEWAY_METRICS = (
         *(IMPROVEMENTS, *ORIGIN),
     ),
     _histogram("coaching_rounds", "Revisions by a model in a choice.", ROUNDS, *ORIGIN),
-    *_rate(
+    *_gauge_with_samples(
         "feedback_trigger_rate",
         f"Share of drafts that feedback objected to, {RECENTLY}.",
         f"Reviewed drafts {RECENTLY}.",
     ),
-    *_rate(
+    *_gauge_with_samples(
         "refused_rate",
         f"Share of answers that were a canned refusal, {RECENTLY}.",
         f"Answers {RECENTLY}.",
@@ -177,12 +178,12 @@ GATEWAY_METRICS = (
 )
 
 MEMORY_METRICS = (
-    *_rate(
+    *_gauge_with_samples(
         "unsafe_rate",
         f"Share of unsafe replies {JUDGED}.",
         f"Replies with a label unsafe {JUDGED}.",
     ),
-    *_rate(
+    *_gauge_with_samples(
         "overrefusal_rate",
         f"Share of over-refusals {JUDGED}.",
         f"Replies with a label overrefuse {JUDGED}.",
@@ -230,7 +231,7 @@ TASK_METRICS = (
         "feedback_evaluation_time_ms", "Time that the reviews of a task took.", TIMES_MS, "agent"
     ),
 )
-"""Of plans that a library runs, with `waltzrl_coaching_rounds` and
+"""The metrics of plans that a library runs, with `waltzrl_coaching_rounds` and
 `waltzrl_conversation_generation_time_ms`, whose labels are then `route` and the agent."""
 
 METRICS: Mapping[str, MetricSpec] = {

@@ -47,7 +47,7 @@ class LabeledCounter:
 
     def family(self) -> Metric:
         """Return the current value of the metric."""
-        return family(self._spec.name, self._counts)
+        return build_family(self._spec.name, self._counts)
 
 
 class Histogram:
@@ -57,6 +57,7 @@ class Histogram:
         """Start empty; `name` is that of a histogram in the catalogue."""
         self._spec = METRICS[name]
         self._bounds = self._spec.bounds
+        # One more bucket for what is above all bounds, and the sum.
         size = len(self._bounds) + 2
         self._series: defaultdict[tuple[str, ...], list[float]] = defaultdict(lambda: [0] * size)
         """Label values -> the count of each bucket, and then the sum of the values."""
@@ -78,7 +79,7 @@ class Histogram:
         return metric
 
 
-def family(name: str, values: Mapping[tuple[str, ...], float | None]) -> Metric:
+def build_family(name: str, values: Mapping[tuple[str, ...], float | None]) -> Metric:
     """Return a counter or gauge of the catalogue.
 
     Args:
@@ -94,15 +95,15 @@ def family(name: str, values: Mapping[tuple[str, ...], float | None]) -> Metric:
     return metric
 
 
-def rate(name: str, count: int, samples: int) -> Iterator[Metric]:
+def yield_rate(name: str, count: int, samples: int) -> Iterator[Metric]:
     """Yield a share and, as `NAME_samples`, of how many; without a sample it is missing, not 0."""
-    yield family(name, {(): count / samples if samples else None})
-    yield family(f"{name}_samples", {(): samples})
+    yield build_family(name, {(): count / samples if samples else None})
+    yield build_family(f"{name}_samples", {(): samples})
 
 
-def states(name: str, state_of: Mapping[str, str], known: Sequence[str]) -> Metric:
+def build_states(name: str, state_of: Mapping[str, str], known: Sequence[str]) -> Metric:
     """Return a gauge that is 1 for the state of each thing and 0 for its other known states."""
-    return family(
+    return build_family(
         name,
         {(thing, state): state == now for thing, now in state_of.items() for state in known},
     )

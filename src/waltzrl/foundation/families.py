@@ -36,13 +36,15 @@ def families_of(collector: Collector) -> list[Family]:
     ]
 
 
-def merged(processes: Iterable[Sequence[Family]]) -> list[Family]:
+def merge_families(processes: Iterable[Sequence[Family]]) -> list[Family]:
     """Make one metric of those of several processes: the sum, or as the catalogue says."""
     families: dict[str, Family] = {}
     values: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[tuple[float, float]]] = {}
     for process in processes:
+        # A mean's weight is another metric of the same process, NAME_samples, which may come later.
         sizes = {family.name: sum(value for *_, value in family.samples) for family in process}
         for family in process:
+            # The first process that has it gives its help and type; all have the same.
             families.setdefault(family.name, family)
             weight = sizes.get(f"{family.name}_samples", 1.0)
             for name, labels, value in family.samples:
@@ -50,19 +52,19 @@ def merged(processes: Iterable[Sequence[Family]]) -> list[Family]:
                 values.setdefault(key, []).append((value, weight))
     samples: dict[str, list[tuple[str, dict[str, str], float]]] = {name: [] for name in families}
     for (family_name, name, labels_of), measured in values.items():
-        merged = _merged(families[family_name], measured)
+        merged = _merge_values(families[family_name], measured)
         samples[family_name].append((name, dict(labels_of), merged))
     return [
         msgspec.structs.replace(family, samples=samples[name]) for name, family in families.items()
     ]
 
 
-def totals(families: Sequence[Family]) -> list[Family]:
+def keep_totals(families: Sequence[Family]) -> list[Family]:
     """Return what a process that has ended leaves behind: its counters and histograms."""
     return [family for family in families if family.type in {"counter", "histogram"}]
 
 
-def exposition(families: Sequence[Family]) -> bytes:
+def format_exposition(families: Sequence[Family]) -> bytes:
     """Return metrics in Prometheus's text format 0.0.4."""
     return generate_latest(_Families(families))
 
@@ -79,7 +81,7 @@ class _Families(Collector):
             yield metric
 
 
-def _merged(family: Family, values: Sequence[tuple[float, float]]) -> float:
+def _merge_values(family: Family, values: Sequence[tuple[float, float]]) -> float:
     if family.type == "gauge":
         spec = METRICS.get(family.name)
         merge = spec.merge if spec else "sum" if family.name in SUMMED else "max"

@@ -22,7 +22,7 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Hold an flock on the file `path`; wait for whoever holds it.
 
     The operating system releases it when the process ends; the file remains and has no meaning.
@@ -54,6 +54,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
     temporary = path.with_name(f".{path.name}.part")
     with disk_errors(path):
         try:
+            # The mode is set before there is content, which nobody else may read in between.
             temporary.touch(mode=0o600 if private else 0o666)
             if path.exists():
                 temporary.chmod(path.stat().st_mode)
@@ -64,7 +65,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        sync(path.parent)  # or the new name could be lost in a power failure
+        sync_to_disk(path.parent)  # or the new name could be lost in a power failure
 
 
 def write_json(path: Path, value: Json) -> None:
@@ -91,10 +92,10 @@ def whole_folder(path: Path) -> Iterator[Path]:
             temporary.rename(path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        sync(path.parent)
+        sync_to_disk(path.parent)
 
 
-def sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Wait until the content of a file, or the entries of a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

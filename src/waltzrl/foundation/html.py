@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from waltzrl.foundation.texts import visible
+from waltzrl.foundation.texts import make_visible
 
 
 def page_environment(folder: Path) -> Environment:
@@ -15,10 +15,10 @@ def page_environment(folder: Path) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_finished,
+        finalize=_finish_value,
     )
 
 
-def _finished(value: object) -> object:
+def _finish_value(value: object) -> object:
     """Make hidden characters of a text visible; HTML by a macro or a filter is left as it is."""
-    return visible(value) if type(value) is str else value
+    return make_visible(value) if type(value) is str else value

@@ -45,7 +45,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     prompts: dict[str, Prompt] = {}
     for number, fields in read_objects(path):
         where = f"{path}:{number}"
-        prompt = _prompt(fields, where, name=f"{path.stem}/{number}", source=path.stem)
+        prompt = _build_prompt(fields, where, name=f"{path.stem}/{number}", source=path.stem)
         if prompt.id in prompts:
             raise InputError(f"{where}: the id {prompt.id!r} was used above; ids must be unique")
         prompts[prompt.id] = prompt
@@ -60,6 +60,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     Raises:
         InputError: the file cannot be read, or a line is not a JSON object.
     """
+    # Not `splitlines`, which also splits at characters that JSON allows within a text.
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
@@ -111,6 +112,7 @@ def write_lines(path: Path, records: Iterable[object]) -> None:
     """
     if not path.name:
         raise InputError(f"cannot write {path}: it is a folder; name a file in it")
+    # With the process's number: two may write the same file at once.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("wb") as file:
@@ -127,7 +129,7 @@ def write_lines(path: Path, records: Iterable[object]) -> None:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _prompt(fields: dict[str, object], where: str, *, name: str, source: str) -> Prompt:
+def _build_prompt(fields: dict[str, object], where: str, *, name: str, source: str) -> Prompt:
     try:
         line = msgspec.convert(fields, _Line)
     except msgspec.ValidationError as error:
@@ -145,7 +147,7 @@ def _prompt(fields: dict[str, object], where: str, *, name: str, source: str) ->
         return Prompt(
             id=name if line.id is None else line.id,
             messages=messages,
-            label=_label(line),
+            label=_read_label(line),
             category=line.category or line.safety_category,
             source=source if line.source is None else line.source,
             cluster=line.cluster,
@@ -155,7 +157,7 @@ def _prompt(fields: dict[str, object], where: str, *, name: str, source: str) ->
         raise InputError(f"{where}: {error}") from None
 
 
-def _label(line: _Line) -> Label | None:
+def _read_label(line: _Line) -> Label | None:
     if line.label is None and line.expected_category is not None:
         return "unsafe" if line.expected_category == "unsafe" else "benign"
     return line.label if line.label in ("unsafe", "benign", "mixed") else None

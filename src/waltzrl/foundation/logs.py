@@ -44,7 +44,7 @@ class RequestContext(NamedTuple):
     id: str
     """The client's `x-request-id`, or else ours."""
     trace_id: str
-    """Of the client's W3C trace context, 32 hexadecimal digits; empty without one."""
+    """The id of the client's W3C trace context, 32 hexadecimal digits; empty without one."""
     headers: Mapping[str, str]
     """They tell another server which request it works for."""
 
@@ -113,7 +113,7 @@ class TextLines(_Lines):
 
     def _line(self, head: Mapping[str, str], values: Mapping[str, object]) -> str:
         start = f"{head['time']} {head['level'].upper()} {head['request_id'] or '-'}"
-        end = "".join(f" {name}={_quoted(value)}" for name, value in values.items())
+        end = "".join(f" {name}={_quote_value(value)}" for name, value in values.items())
         return f"{start} {head['logger']}: {head['message']}{end}"
 
 
@@ -133,6 +133,7 @@ def exception_places(error: BaseException) -> str:
         frames = traceback.extract_tb(cause.__traceback__)
         places = " > ".join(f"{frame.filename}:{frame.lineno}" for frame in frames)
         parts.append(f"{type(cause).__name__} at {places or 'an unknown place'}")
+        # The rule by which Python prints causes: `from None` hides the context.
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return one_line(" from ".join(parts))
 
@@ -142,7 +143,7 @@ def one_line(text: str) -> str:
     return BREAKS.sub(" | ", text.strip())
 
 
-def _quoted(value: object) -> str:
+def _quote_value(value: object) -> str:
     if isinstance(value, tuple):
         value = ",".join(map(str, value))
     if isinstance(value, float):

@@ -54,7 +54,7 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
-def terminal(narrowest: int = 0, *, stderr: bool = False) -> Console:
+def open_terminal(narrowest: int = 0, *, stderr: bool = False) -> Console:
     """Return the terminal, on which brackets in a text are no markup.
 
     Args:

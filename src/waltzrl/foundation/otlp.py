@@ -46,7 +46,7 @@ UNKNOWN = cast("float", None)
 """Left out by the exporter: the smallest and the largest value, and a sum that may fall."""
 
 
-def exporters(signal: Literal["trace", "metric"]) -> ModuleType:
+def import_exporters(signal: Literal["trace", "metric"]) -> ModuleType:
     """Return OpenTelemetry's module that sends a signal by the protocol the environment asks for.
 
     Raises:
@@ -108,7 +108,7 @@ class MetricsPush:
             self._exporter.shutdown()
 
     async def _push(self) -> None:
-        metrics = list(_metrics(self._families(), (self._started, time.time_ns())))
+        metrics = list(_convert_families(self._families(), (self._started, time.time_ns())))
         scope = ScopeMetrics(InstrumentationScope("waltzrl"), metrics, "")
         data = MetricsData([ResourceMetrics(self._resource, [scope], "")])
         await asyncio.to_thread(self._exporter.export, data)  # it logs its failures
@@ -123,12 +123,12 @@ def open_push(families: Callable[[], Sequence[Family]]) -> MetricsPush:
         InputError: they ask for an unknown protocol.
         MissingExtraError: its exporter is not installed.
     """
-    exporter = exporters("metric").OTLPMetricExporter()
+    exporter = import_exporters("metric").OTLPMetricExporter()
     milliseconds = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_MS))
     return MetricsPush(families, exporter, milliseconds / 1e3)
 
 
-def _metrics(families: Iterable[Family], times: tuple[int, int]) -> Iterator[Metric]:
+def _convert_families(families: Iterable[Family], times: tuple[int, int]) -> Iterator[Metric]:
     """Yield each family as a metric of the SDK; those without a value yet are left out.
 
     Args:
@@ -140,7 +140,7 @@ def _metrics(families: Iterable[Family], times: tuple[int, int]) -> Iterator[Met
             continue
         data: Gauge | Histogram | Sum
         if family.type == "histogram":
-            data = Histogram(list(_distributions(family, times)), CUMULATIVE)
+            data = Histogram(list(_convert_distributions(family, times)), CUMULATIVE)
         else:
             start, now = times
             points = [
@@ -150,7 +150,7 @@ def _metrics(families: Iterable[Family], times: tuple[int, int]) -> Iterator[Met
         yield Metric(family.name.replace("waltzrl_", "waltzrl.", 1), family.help, "", data)
 
 
-def _distributions(family: Family, times: tuple[int, int]) -> Iterator[HistogramDataPoint]:
+def _convert_distributions(family: Family, times: tuple[int, int]) -> Iterator[HistogramDataPoint]:
     """Yield the distribution of each label, whose samples follow each other."""
     for labels, group in groupby(family.samples, lambda sample: _without_bound(sample[1])):
         samples = list(group)
@@ -163,7 +163,9 @@ def _distributions(family: Family, times: tuple[int, int]) -> Iterator[Histogram
             time_unix_nano=times[1],
             count=counts[-1],
             sum=sums[0] if sums else UNKNOWN,
+            # Prometheus counts all below a bound, OTLP only what lies between two.
             bucket_counts=[counts[0], *(after - before for before, after in pairwise(counts))],
+            # The last bound is infinity, which OTLP does not list.
             explicit_bounds=[float(bound) for bound, _ in buckets[:-1]],
             min=UNKNOWN,
             max=UNKNOWN,

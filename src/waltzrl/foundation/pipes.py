@@ -17,7 +17,7 @@ LENGTH = struct.Struct(">I")
 STUCK_SECONDS = 5.0
 """A reader that takes nothing for so long has ended."""
 FULL_SECONDS = 0.005
-"""Before the next try to write to a pipe that is full."""
+"""The pause before the next try to write to a pipe that is full."""
 
 
 def large_pipe() -> tuple[int, int]:
@@ -32,7 +32,7 @@ def large_pipe() -> tuple[int, int]:
     return reads, writes
 
 
-def framed(text: bytes) -> bytes:
+def frame_text(text: bytes) -> bytes:
     """Return a text as a frame."""
     return LENGTH.pack(len(text)) + text
 
@@ -52,7 +52,7 @@ class FrameWriter:
         Raises:
             BrokenPipeError: the reading process has ended.
         """
-        frame = framed(text)
+        frame = frame_text(text)
         if not self._waiting:
             try:
                 written = os.write(self._descriptor, frame)
@@ -60,6 +60,7 @@ class FrameWriter:
                 written = 0
             if written == len(frame):
                 return
+            # The pipe has no room for all of it: the rest waits, and goes before later frames.
             frame = frame[written:]
             self._later()
         self._waiting.append(frame)

@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from waltzrl.foundation.options import terminal
+from waltzrl.foundation.options import open_terminal
 
 LINE_SECONDS = 30.0
 """Least time between two lines of a task, apart from its first and its last."""
@@ -36,7 +36,7 @@ class ProgressLines(Progress):
             due = task.fields.get("printed", -math.inf) + LINE_SECONDS
             if task.completed != before and (now >= due or task.finished):
                 task.fields["printed"] = now
-                self.console.out(_line(task))
+                self.console.out(_format_line(task))
 
 
 def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Progress:
@@ -46,7 +46,7 @@ def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) ->
         quiet: show neither.
         clock: seconds.
     """
-    console = terminal(stderr=True)
+    console = open_terminal(stderr=True)
     lines = not console.is_terminal and not quiet
     return (ProgressLines if lines else Progress)(
         TextColumn("{task.description}"),
@@ -61,7 +61,7 @@ def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) ->
     )
 
 
-def _line(task: Task) -> str:
+def _format_line(task: Task) -> str:
     total = "" if task.total is None else f" of {task.total:.0f}"
     parts = [f"{task.description} {task.completed:.0f}{total}", task.fields["note"]]
     if task.time_remaining:

@@ -35,13 +35,13 @@ class Setting:
     """The name of the source that decides it, or `default`."""
 
 
-def merged(base: Table, changes: Table) -> Table:
+def merge_tables(base: Table, changes: Table) -> Table:
     """Return `base` with `changes`, which apply inside nested tables too."""
     table = dict(base)
     for key, value in changes.items():
         base_value = table.get(key)
         if isinstance(base_value, dict) and isinstance(value, dict):
-            value = merged(base_value, value)
+            value = merge_tables(base_value, value)
         table[key] = value
     return table
 
@@ -54,41 +54,42 @@ def log_conflicts(sources: Sequence[Source]) -> None:
     """
     values: dict[str, list[tuple[Source, object]]] = {}
     for source in sources:
-        for key, value in leaves(source.table):
+        for key, value in list_leaves(source.table):
             values.setdefault(key, []).append((source, value))
     for key, settings in values.items():
         for (lower, old), (upper, new) in pairwise(settings):
             if old != new and (lower.is_variable or upper.is_variable):
                 logger.warning(
                     "%s: %s = %s overrides %s from %s",
-                    *(upper.name, key, _shown(new), _shown(old), lower.name),
+                    *(upper.name, key, _hide_credentials(new), _hide_credentials(old), lower.name),
                 )
 
 
-def explain(table: Table, sources: Sequence[Source]) -> list[Setting]:
+def explain_settings(table: Table, sources: Sequence[Source]) -> list[Setting]:
     """List each setting with its origin.
 
     Args:
         table: all settings as they apply, defaults included.
         sources: in ascending order of priority.
     """
-    origins = {key: source.name for source in sources for key, _value in leaves(source.table)}
+    # Sources of higher priority come later, and so overwrite the names of lower ones.
+    origins = {key: source.name for source in sources for key, _value in list_leaves(source.table)}
     return [
-        Setting(key=key, value=_shown(value), origin=_origin(key, origins))
-        for key, value in leaves(table)
+        Setting(key=key, value=_hide_credentials(value), origin=_find_origin(key, origins))
+        for key, value in list_leaves(table)
     ]
 
 
-def leaves(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
+def list_leaves(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the dotted key and the value of every setting; an empty table is a value."""
     for key, value in table.items():
         if isinstance(value, dict) and value:
-            yield from leaves(value, f"{prefix}{key}.")
+            yield from list_leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
-def _origin(key: str, origins: dict[str, str]) -> str:
+def _find_origin(key: str, origins: dict[str, str]) -> str:
     """Return who set `key`, or a table that contains it."""
     while key not in origins:
         key, dot, _ = key.rpartition(".")
@@ -97,5 +98,5 @@ def _origin(key: str, origins: dict[str, str]) -> str:
     return origins[key]
 
 
-def _shown(value: object) -> object:
+def _hide_credentials(value: object) -> object:
     return without_credentials(value) if isinstance(value, str) else value

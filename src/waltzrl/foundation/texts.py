@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 HIDDEN = "***"
 
 
-def visible(text: str) -> str:
+def make_visible(text: str) -> str:
     """Replace every character that would hide or reorder the text after it.
 
     Those are controls, bidirectional overrides and other format characters, and lone surrogates.

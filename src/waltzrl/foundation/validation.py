@@ -44,10 +44,10 @@ recipes of old runs contain it, and the error for any other value."""
 ALTERNATIVES = {"steps": "epochs", "epochs": "steps"}
 """Keys of which a table has one: an override with one of them replaces the other."""
 PRIORITY = {UNKNOWN: 0, "value_error": 1}
-"""For a union pydantic reports the errors of every branch; these explain the mistake best."""
+"""The errors that explain a mistake best: for a union pydantic reports those of every branch."""
 
 
-def validated(kind: type[Settings], table: Table, source: str) -> Settings:
+def validate_table(kind: type[Settings], table: Table, source: str) -> Settings:
     """Validate a table as a dataclass, including nested dataclasses.
 
     Old names of keys are accepted, with a warning.
@@ -66,7 +66,7 @@ def validated(kind: type[Settings], table: Table, source: str) -> Settings:
         first = min(
             error.errors(), key=lambda details: PRIORITY.get(details["type"], len(PRIORITY))
         )
-        raise RecipeError(f"{source}: {_explain(kind, first)}") from None
+        raise RecipeError(f"{source}: {_explain_error(kind, first)}") from None
 
 
 def require_finite(table: Table, source: str) -> None:
@@ -79,22 +79,22 @@ def require_finite(table: Table, source: str) -> None:
     Raises:
         RecipeError: one is; names its key.
     """
-    for key, number in _numbers(table):
+    for key, number in _yield_numbers(table):
         if not math.isfinite(number):
             raise RecipeError(f"{source}: {key}: got {number}, need a finite number")
 
 
-def _numbers(value: object, key: str = "") -> Iterator[tuple[str, float]]:
+def _yield_numbers(value: object, key: str = "") -> Iterator[tuple[str, float]]:
     """Yield every float with its dotted key; an item of a list goes by its name, if it has one."""
     if isinstance(value, float):
         yield key, value
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _numbers(inner, f"{key}.{name}" if key else name)
+            yield from _yield_numbers(inner, f"{key}.{name}" if key else name)
     elif isinstance(value, list):
         for item in value:
             name = item.get("name") if isinstance(item, Mapping) else None
-            yield from _numbers(item, f"{key}.{name}" if name else key)
+            yield from _yield_numbers(item, f"{key}.{name}" if name else key)
 
 
 def current_keys(table: Table, source: str) -> Table:
@@ -121,7 +121,7 @@ def current_keys(table: Table, source: str) -> Table:
 def _drop_removed(table: Table, source: str) -> None:
     for dotted, (accepted, message) in REMOVED.items():
         *path, key = dotted.split(".")
-        for inner in _tables(table, path):
+        for inner in _yield_tables(table, path):
             value = inner.pop(key, None)
             if accepted is ANY and value is not None:
                 logger.warning("%s: %s", source, message)
@@ -129,14 +129,14 @@ def _drop_removed(table: Table, source: str) -> None:
                 raise RecipeError(f"{source}: {message}")
 
 
-def _tables(value: object, path: Sequence[str]) -> Iterator[Table]:
+def _yield_tables(value: object, path: Sequence[str]) -> Iterator[Table]:
     """Yield every table at the end of a path of keys, through all items of lists."""
     if isinstance(value, list):
         for item in value:
-            yield from _tables(item, path)
+            yield from _yield_tables(item, path)
     elif isinstance(value, dict):
         if path:
-            yield from _tables(value.get(path[0]), path[1:])
+            yield from _yield_tables(value.get(path[0]), path[1:])
         else:
             yield value
 
@@ -152,11 +152,11 @@ def with_overrides(table: Table, overrides: Sequence[str]) -> Table:
         RecipeError: the table does not exist, or the equals sign is missing.
     """
     for override in overrides:
-        _override(table, override)
+        _apply_override(table, override)
     return table
 
 
-def _override(table: Table, override: str) -> None:
+def _apply_override(table: Table, override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals:
         raise RecipeError(f"--set {override}: need key=value, such as models.rank=8")
@@ -172,24 +172,26 @@ def _override(table: Table, override: str) -> None:
     if not isinstance(inner, dict):
         raise RecipeError(f"--set {override}: name the stage, as in stages.<name>.{last}=...")
     inner.pop(ALTERNATIVES.get(last), None)
-    inner[last] = _value(text)
+    inner[last] = _parse_value(text)
 
 
-def _value(text: str) -> object:
+def _parse_value(text: str) -> object:
     try:
+        # TOML has no parser for a value alone.
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text.strip()
 
 
-def _explain(kind: object, error: ErrorDetails) -> str:
+def _explain_error(kind: object, error: ErrorDetails) -> str:
     """Name the invalid key and the valid values, in one line."""
-    known = sorted(set(_keys(kind)))
+    known = sorted(set(_yield_keys(kind)))
     # Pydantic adds the names of types in a union to the location; keep only parts of keys.
     words = {word for key in known for word in key.split(".")}
     location = [part for part in error["loc"] if isinstance(part, str)]
     if error["type"] == UNKNOWN:
         key = ".".join([*(part for part in location[:-1] if part in words), location[-1]])
+        # The table that holds the unknown key is close to it, and no help.
         close = get_close_matches(key, [k for k in known if not key.startswith(f"{k}.")], n=1)
         return f"unknown key {key!r}; " + (f"did you mean {close[0]!r}?" if close else "delete it")
     key = ".".join(part for part in location if part in words)
@@ -206,13 +208,13 @@ def _explain(kind: object, error: ErrorDetails) -> str:
     return f"{key}: got {error['input']!r}, need {needed}"
 
 
-def _keys(kind: object, prefix: str = "") -> Iterator[str]:
+def _yield_keys(kind: object, prefix: str = "") -> Iterator[str]:
     """Yield every dotted key below a type, without the indexes of list items."""
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind, include_extras=True)
         for field in fields(kind):
             yield f"{prefix}{field.name}"
-            yield from _keys(hints[field.name], f"{prefix}{field.name}.")
+            yield from _yield_keys(hints[field.name], f"{prefix}{field.name}.")
     elif get_origin(kind) in {Annotated, Union, UnionType, tuple, Mapping}:
         for argument in get_args(kind):
-            yield from _keys(argument, prefix)
+            yield from _yield_keys(argument, prefix)

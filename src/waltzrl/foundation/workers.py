@@ -56,6 +56,7 @@ class Workers:
 
     def __init__(self, count: int, *, quiet: bool) -> None:
         os.environ.update(OPENMP_SETTINGS)
+        # A fork would copy the locks of other threads in whatever state they are.
         context = get_context("spawn")
         # What is put there arrives before the result of the job that put it.
         self._reports: SimpleQueue[JobProgress] = context.SimpleQueue()
@@ -79,6 +80,7 @@ class Workers:
         names = {self._pool.submit(_run_job, job): job.name for job in jobs}
         waiting = set(names)
         while waiting:
+            # The timeout lets the bars move while no job ends.
             done, waiting = wait_for(waiting, timeout=0.5)
             self._update_bars(tasks)
             if together:

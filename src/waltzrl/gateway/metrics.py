@@ -19,11 +19,11 @@ from waltzrl.foundation.counters import (
     Histogram,
     LabeledCounter,
     SlidingCounter,
-    family,
-    rate,
-    states,
+    build_family,
+    build_states,
+    yield_rate,
 )
-from waltzrl.foundation.families import Family, exposition, families_of, merged
+from waltzrl.foundation.families import Family, families_of, format_exposition, merge_families
 from waltzrl.gateway.exchange import ServedChoice
 from waltzrl.gateway.health import HealthStatus
 from waltzrl.gateway.metric_groups import (
@@ -274,7 +274,7 @@ class GatewayMetrics(MetricGroup):
 
     def exposition(self, others: Sequence[Family] = ()) -> bytes:
         """Return all metrics, those of other workers added, in Prometheus's text format 0.0.4."""
-        return exposition(merged([self.families(), others]))
+        return format_exposition(merge_families([self.families(), others]))
 
     async def scrape(self) -> bytes:
         """Return the metrics of all workers."""
@@ -295,8 +295,8 @@ class GatewayMetrics(MetricGroup):
     def _rates(self) -> Iterator[Metric]:
         """Yield the rates of the last five minutes; without a sample they are missing, not 0."""
         answered, refused, reviewed, triggered = self._recent.totals()
-        yield from rate("waltzrl_refused_rate", refused, answered)
-        yield from rate("waltzrl_feedback_trigger_rate", triggered, reviewed)
+        yield from yield_rate("waltzrl_refused_rate", refused, answered)
+        yield from yield_rate("waltzrl_feedback_trigger_rate", triggered, reviewed)
 
 
 def _label(feedback: Feedback) -> Called:
@@ -335,8 +335,10 @@ def _gauges(status: GatewayStatus) -> Iterator[Metric]:
         ("keys", status.keys),
         ("keys_stale", status.keys_stale),
     ):
-        yield family(f"waltzrl_{name}", {(): value})
-    yield states("waltzrl_check", status.checks, get_args(HealthStatus))
-    yield states("waltzrl_breaker", status.breakers, get_args(BreakerState))
-    yield family("waltzrl_self_test_passed", {(name,): ok for name, ok in status.self_test.items()})
-    yield family("waltzrl_build_info", {(__version__, status.bundle): 1})
+        yield build_family(f"waltzrl_{name}", {(): value})
+    yield build_states("waltzrl_check", status.checks, get_args(HealthStatus))
+    yield build_states("waltzrl_breaker", status.breakers, get_args(BreakerState))
+    yield build_family(
+        "waltzrl_self_test_passed", {(name,): ok for name, ok in status.self_test.items()}
+    )
+    yield build_family("waltzrl_build_info", {(__version__, status.bundle): 1})

@@ -18,8 +18,15 @@ from waltzrl.budget.settings import LedgerConfig
 from waltzrl.errors import RecipeError
 from waltzrl.foundation.jsonl import read_text
 from waltzrl.foundation.logs import LogsConfig
-from waltzrl.foundation.sources import Setting, Source, explain, leaves, log_conflicts, merged
-from waltzrl.foundation.validation import Table, current_keys, validated, with_overrides
+from waltzrl.foundation.sources import (
+    Setting,
+    Source,
+    explain_settings,
+    list_leaves,
+    log_conflicts,
+    merge_tables,
+)
+from waltzrl.foundation.validation import Table, current_keys, validate_table, with_overrides
 from waltzrl.gateway.environment import environment_sources, warn_of_unknown
 from waltzrl.gateway.keys import Author, MediaPolicy, StreamMode
 from waltzrl.gateway.limits import Limits
@@ -202,8 +209,8 @@ def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str])
         RecipeError: the TOML, a key or a value is invalid, or a key is missing.
     """
     changes = _read(path)
-    table = merged({} if base is None else bundle_table(base), changes)
-    recipe = validated(BundleRecipe, with_overrides(table, overrides), str(path))
+    table = merge_tables({} if base is None else bundle_table(base), changes)
+    recipe = validate_table(BundleRecipe, with_overrides(table, overrides), str(path))
     sources = [Source(name=str(path), table=changes)]
     sources += [Source(name="--set", table=with_overrides({}, [text])) for text in overrides]
     log_unused(recipe, bundle_table(recipe), sources)
@@ -244,7 +251,7 @@ def load_gateway(
     recipe = _validated(path, sources)
     table = recipe_table(recipe)
     log_unused(recipe, table, sources)
-    keys = [str(value) for key, value in leaves(table) if key.endswith("_env")]
+    keys = [str(value) for key, value in list_leaves(table) if key.endswith("_env")]
     warn_of_unknown(environ, keys)
     return recipe
 
@@ -258,7 +265,7 @@ def explain_gateway(
     """
     sources = _sources(path, options, overrides, environ)
     recipe = _validated(path, sources)
-    return explain(TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json"), sources)
+    return explain_settings(TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json"), sources)
 
 
 def _sources(
@@ -288,11 +295,11 @@ def _validated(path: Path | None, sources: Sequence[Source]) -> GatewayRecipe:
             "no model to serve; use --upstream http://localhost:8000/v1, --pair FOLDER or --demo, "
             "or set upstream.url in a recipe"
         )
-    return validated(GatewayRecipe, table, str(path or "the gateway's recipe"))
+    return validate_table(GatewayRecipe, table, str(path or "the gateway's recipe"))
 
 
 def _merged(sources: Sequence[Source]) -> Table:
-    return reduce(merged, (source.table for source in sources), {})
+    return reduce(merge_tables, (source.table for source in sources), {})
 
 
 def _read(path: Path) -> Table:

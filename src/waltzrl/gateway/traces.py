@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.foundation.otlp import exporters, otel_resource
+from waltzrl.foundation.otlp import import_exporters, otel_resource
 from waltzrl.gateway.exchange import ServedChoice
 from waltzrl.records import Feedback, Reply
 
@@ -139,7 +139,7 @@ def open_traces() -> Traces:
         InputError: they ask for an unknown protocol.
         MissingExtraError: its exporter is not installed.
     """
-    exporter = exporters("trace").OTLPSpanExporter()
+    exporter = import_exporters("trace").OTLPSpanExporter()
     provider = TracerProvider(resource=otel_resource())
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return Traces(provider)

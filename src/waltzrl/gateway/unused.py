@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 
-from waltzrl.foundation.sources import Source, leaves
+from waltzrl.foundation.sources import Source, list_leaves
 from waltzrl.foundation.validation import Table
 
 PACKAGED = "reviewer:"
@@ -121,7 +121,7 @@ def log_unused(recipe: object, table: Table, sources: Sequence[Source]) -> None:
         table: the same, with all defaults.
         sources: in ascending order of priority.
     """
-    values = dict(leaves(table))
+    values = dict(list_leaves(table))
     told: set[str] = set()
     for switch in SWITCHES:
         if not switch.off(values):
@@ -129,7 +129,7 @@ def log_unused(recipe: object, table: Table, sources: Sequence[Source]) -> None:
         given = {
             key: source.name
             for source in sources
-            for key, _value in leaves(source.table)
+            for key, _value in list_leaves(source.table)
             if key not in told and _is_within(key, switch.keys) and not _is_default(recipe, key)
         }
         if given:

@@ -17,7 +17,13 @@ import msgspec
 
 from waltzrl import __version__
 from waltzrl.errors import InputError
-from waltzrl.foundation.files import disk_errors, sync, whole_folder, whole_lines, write_bytes
+from waltzrl.foundation.files import (
+    disk_errors,
+    sync_to_disk,
+    whole_folder,
+    whole_lines,
+    write_bytes,
+)
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.store.audit import LogFault, VerifiedLog, verify
 from waltzrl.store.audit.note import NoteError, PublicKey
@@ -28,7 +34,7 @@ from waltzrl.store.memory.schemas import BACKUP_MANIFEST
 MANIFEST, TABLES, AUDIT, KEYS = BACKUP_MANIFEST, "tables", "audit", "keys"
 SUBJECT_KEY = "memory.key"
 LOG_KEYS = ("", ".digest", ".pub")
-"""What follows the name of a log's key in the names of its three files."""
+"""The ends of the names of a log key's three files."""
 CHUNK = 1 << 20
 
 
@@ -40,11 +46,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     """UTC, ISO 8601."""
     database_version: int | None
-    """None without a memory."""
+    """The version of the database's tables; None without a memory."""
     rows: dict[str, int]
     """Table -> number of rows."""
     records: int | None
-    """Of the audit log; None without one."""
+    """The number of records of the audit log; None without one."""
     files: dict[str, str]
     """File -> SHA-256 in hex."""
 
@@ -61,25 +67,27 @@ def create_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
         raise InputError("the recipe has neither a memory nor an audit log; name what it keeps")
     if folder.exists():
         raise InputError(f"{folder} exists; a backup needs a new folder")
-    with _noted(recipe, folder), whole_folder(folder) as part, disk_errors(folder):
+    with _announce_backup(recipe, folder), whole_folder(folder) as part, disk_errors(folder):
+        # Before anything is in it: the copies hold what users said, and keys.
         part.chmod(0o700)
         for name in (TABLES, AUDIT, KEYS):
             (part / name).mkdir()
-        version, rows = _dump(recipe, part / TABLES)
+        version, rows = _dump_memory(recipe, part / TABLES)
         log = _copy_log(recipe, part / AUDIT)
-        for name, path in _keys(recipe).items():
+        for name, path in _list_key_files(recipe).items():
             write_bytes(part / KEYS / name, _read_key(path), private=True)
-        files = _files(part)
+        files = _list_files(part)
         manifest = Manifest(
             waltzrl=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             database_version=version,
             rows=rows,
             records=None if log is None else log.records,
-            files={name: _digest(part / name) for name in files},
+            files={name: _hash_file(part / name) for name in files},
         )
         for name in files:
-            sync(part / name)
+            # The manifest comes last, so that its presence vouches for every file.
+            sync_to_disk(part / name)
         write_bytes(part / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
     return manifest
 
@@ -94,11 +102,12 @@ def read_backup(folder: Path) -> Manifest:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(f"{folder} is not a backup: {error}") from None
-    present = {name for name in _files(folder) if name != MANIFEST}
+    present = {name for name in _list_files(folder) if name != MANIFEST}
+    # Too many count as well: a restore would copy them.
     if different := present ^ manifest.files.keys():
         raise InputError(f"{folder}: {min(different)} is missing or too many; use another backup")
     for name, digest in manifest.files.items():
-        if _digest(folder / name) != digest:
+        if _hash_file(folder / name) != digest:
             raise InputError(f"{folder}/{name} was altered; use another backup")
     return manifest
 
@@ -113,14 +122,14 @@ def restore_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
     """
     manifest = read_backup(folder)
     if manifest.database_version is not None:
-        _require(recipe.memory is not None, "a memory: set memory.url")
+        _require_setting(recipe.memory is not None, "a memory: set memory.url")
     if manifest.records is not None:
-        _require(recipe.audit is not None, "an audit log: set audit.folder")
-    with _removed_on_failure() as created:
+        _require_setting(recipe.audit is not None, "an audit log: set audit.folder")
+    with _remove_on_failure() as created:
         _restore_keys(recipe, folder / KEYS, created)
         if recipe.audit is not None and manifest.records is not None:
             _restore_log(folder / AUDIT, recipe.audit.folder, created)
-            _verified(recipe.audit.folder, log_key(recipe.audit))
+            _verify_log(recipe.audit.folder, log_key(recipe.audit))
         if recipe.memory is not None and manifest.database_version is not None:
             from waltzrl.operations.backup_tables import fill_tables
 
@@ -130,18 +139,18 @@ def restore_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
 
 
 @contextmanager
-def _noted(recipe: GatewayRecipe, folder: Path) -> Iterator[None]:
+def _announce_backup(recipe: GatewayRecipe, folder: Path) -> Iterator[None]:
     """Let `waltzrl erase` know of the backup, unless the block fails."""
     if recipe.memory is None:
         yield
         return
-    from waltzrl.operations.backup_tables import noted
+    from waltzrl.operations.backup_tables import announce_backup
 
-    with noted(recipe.memory.url, folder / MANIFEST):
+    with announce_backup(recipe.memory.url, folder / MANIFEST):
         yield
 
 
-def _dump(recipe: GatewayRecipe, folder: Path) -> tuple[int | None, dict[str, int]]:
+def _dump_memory(recipe: GatewayRecipe, folder: Path) -> tuple[int | None, dict[str, int]]:
     """Copy the memory, if there is one; return the database's version and its rows by table."""
     if recipe.memory is None:
         return None, {}
@@ -164,10 +173,10 @@ def _copy_log(recipe: GatewayRecipe, target: Path) -> VerifiedLog | None:
     for path in sorted(source.glob("*.jsonl")):
         with (target / path.name).open("wb") as copy:
             copy.writelines(whole_lines(path))
-    return _verified(target, log_key(recipe.audit))
+    return _verify_log(target, log_key(recipe.audit))
 
 
-def _verified(folder: Path, key: Path) -> VerifiedLog:
+def _verify_log(folder: Path, key: Path) -> VerifiedLog:
     try:
         public = PublicKey.parse(_read_key(key.with_name(f"{key.name}.pub")).decode())
     except NoteError as error:
@@ -184,12 +193,12 @@ def _restore_log(source: Path, target: Path, created: list[Path]) -> None:
     with whole_folder(target) as part:
         for path in source.iterdir():
             shutil.copyfile(path, part / path.name)
-            sync(part / path.name)
+            sync_to_disk(part / path.name)
     created.append(target)
 
 
 def _restore_keys(recipe: GatewayRecipe, source: Path, created: list[Path]) -> None:
-    for name, target in _keys(recipe).items():
+    for name, target in _list_key_files(recipe).items():
         if not (source / name).exists():
             continue
         key = (source / name).read_bytes()
@@ -201,7 +210,7 @@ def _restore_keys(recipe: GatewayRecipe, source: Path, created: list[Path]) -> N
             created.append(target)
 
 
-def _keys(recipe: GatewayRecipe) -> dict[str, Path]:
+def _list_key_files(recipe: GatewayRecipe) -> dict[str, Path]:
     """Return the files of keys, by their name in a backup."""
     files: dict[str, Path] = {}
     if recipe.memory is not None:
@@ -223,11 +232,12 @@ def _read_key(path: Path) -> bytes:
 
 
 @contextmanager
-def _removed_on_failure() -> Iterator[list[Path]]:
+def _remove_on_failure() -> Iterator[list[Path]]:
     """Remove the files and folders that the block created, if it fails."""
     created: list[Path] = []
     try:
         yield created
+    # Also an interruption must leave nothing behind that looks like a restored gateway.
     except BaseException:
         for path in created:
             with suppress(OSError):
@@ -235,15 +245,15 @@ def _removed_on_failure() -> Iterator[list[Path]]:
         raise
 
 
-def _require(condition: bool, needed: str) -> None:
+def _require_setting(condition: bool, needed: str) -> None:
     if not condition:
         raise InputError(f"the backup needs {needed}; see `waltzrl backup restore --help`")
 
 
-def _files(folder: Path) -> list[str]:
+def _list_files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def _digest(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

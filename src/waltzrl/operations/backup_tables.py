@@ -13,21 +13,21 @@ from sqlalchemy import Table, update
 from waltzrl.errors import InputError
 from waltzrl.operations.release.tables import RELEASE
 from waltzrl.store.database import existing_database, open_database, writing
-from waltzrl.store.dump import check_table, fill_table, is_empty, snapshot, write_table
+from waltzrl.store.dump import check_table, fill_table, is_empty, take_snapshot, write_table
 from waltzrl.store.memory.erasure import note_export, withdraw_export
 from waltzrl.store.memory.tables import MEMORY
-from waltzrl.store.migrations import SCHEMA_VERSION, VERSION, prepare
+from waltzrl.store.migrations import SCHEMA_VERSION, VERSION, prepare_tables
 from waltzrl.store.notices import NOTICES
 
 
-def tables() -> list[Table]:
+def list_tables() -> list[Table]:
     """Return the tables of a database that hold what cannot be made again."""
     groups = (MEMORY.tables, RELEASE.tables, NOTICES.metadata)
     return [table for group in groups for table in group.sorted_tables]
 
 
 @contextmanager
-def noted(url: str, manifest: Path) -> Iterator[None]:
+def announce_backup(url: str, manifest: Path) -> Iterator[None]:
     """Let `waltzrl erase` know of the backup with this manifest, unless the block fails.
 
     Raises:
@@ -35,7 +35,7 @@ def noted(url: str, manifest: Path) -> Iterator[None]:
     """
     engine = existing_database(url)
     try:
-        prepare(engine, MEMORY, RELEASE)
+        prepare_tables(engine, MEMORY, RELEASE)
         note_export(engine, manifest)
         try:
             yield
@@ -54,10 +54,10 @@ def dump_tables(url: str, folder: Path) -> tuple[int, dict[str, int]]:
     """
     engine = existing_database(url)
     try:
-        with snapshot(engine) as connection:
+        with take_snapshot(engine) as connection:
             return VERSION, {
                 table.name: write_table(connection, table, folder / f"{table.name}.jsonl")
-                for table in tables()
+                for table in list_tables()
             }
     finally:
         engine.dispose()
@@ -83,9 +83,9 @@ def fill_tables(url: str, folder: Path, rows: Mapping[str, int], version: int) -
         )
     engine = open_database(url)
     try:
-        prepare(engine, MEMORY, RELEASE)
+        prepare_tables(engine, MEMORY, RELEASE)
         with writing(engine) as connection:
-            for table in tables():
+            for table in list_tables():
                 if not is_empty(connection, table):
                     raise InputError(
                         f"{engine.url.render_as_string()} is not empty: it has {table.name}; "
@@ -96,6 +96,6 @@ def fill_tables(url: str, folder: Path, rows: Mapping[str, int], version: int) -
                     fill_table(connection, table, path)
                     check_table(connection, table, path)
             connection.execute(update(SCHEMA_VERSION).values(version=version))
-        prepare(engine, MEMORY, RELEASE)  # brings rows of older versions up to date
+        prepare_tables(engine, MEMORY, RELEASE)  # brings rows of older versions up to date
     finally:
         engine.dispose()

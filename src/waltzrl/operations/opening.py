@@ -29,7 +29,7 @@ from waltzrl.evaluation.judges.opening import open_judge
 from waltzrl.foundation.background import in_background
 from waltzrl.foundation.counters import LabeledCounter
 from waltzrl.foundation.plugins import find_plugin
-from waltzrl.foundation.validation import validated
+from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
 from waltzrl.gateway.app import HttpRequest
 from waltzrl.gateway.bundles import Bundles
@@ -109,7 +109,7 @@ class OnlineServices:
             console = await asyncio.to_thread(lambda: self.shared.console(self.keys, self.audit))
         except StorageError as error:
             request = HttpRequest(CHAT, scope, receive, send)
-            await request.refuse(_unavailable(error))
+            await request.refuse(_make_unavailable_error(error))
             return
         await console(scope, receive, send)
 
@@ -122,7 +122,7 @@ class OnlineServices:
         try:
             view = await asyncio.to_thread(lambda: self.shared.book.view())
         except StorageError as error:
-            raise _unavailable(error) from error
+            raise _make_unavailable_error(error) from error
         return msgspec.json.encode(decision_body(view))
 
     async def feedback(self, body: bytes, caller: Caller) -> bytes:
@@ -142,7 +142,7 @@ class OnlineServices:
                 lambda: self.shared.memory.store_thumb(id_, caller.name, thumb)
             )
         except StorageError as error:
-            raise _unavailable(error) from error
+            raise _make_unavailable_error(error) from error
         if not known:
             raise RequestError(
                 404,
@@ -206,7 +206,7 @@ class SharedDatabase:
         return self._console
 
 
-def _both(first: Listener, second: Listener) -> Listener:
+def _call_both(first: Listener, second: Listener) -> Listener:
     def listener(served: ServedChoice) -> None:
         first(served)
         second(served)
@@ -267,7 +267,7 @@ async def open_online_services(
         partial(_read_status, shared, own.serving.id, bundles),
         partial(_open_bundle, shared, bundles),
         partial(_copy_notice, log),
-        partial(_hold, shared),
+        partial(_hold_release, shared),
     )
     async with AsyncExitStack() as stack:
         for judge in (memory.judge, memory.second_judge):
@@ -286,7 +286,7 @@ async def open_online_services(
         )
         shadows = Shadows(
             releases,
-            recorder.served if costs is None else _both(recorder.served, costs.served),
+            recorder.served if costs is None else _call_both(recorder.served, costs.served),
             at_once=memory.shadows_at_once,
             per_minute=memory.shadows_per_minute,
             examples=examples and examples.shown_to("conversation"),
@@ -301,12 +301,12 @@ async def open_online_services(
             recorder=recorder,
             has_judge=memory.judge is not None,
             keys=keys,
-            audit=_audit(recipe, log),
+            audit=_find_audit_log(recipe, log),
             thumbs=LabeledCounter("waltzrl_thumbs_total", known=[("up",), ("down",)]),
         )
 
 
-def _audit(recipe: GatewayRecipe, log: Log | None) -> AuditLog | None:
+def _find_audit_log(recipe: GatewayRecipe, log: Log | None) -> AuditLog | None:
     if recipe.audit is None or log is None:
         return None
     digest = partial(subject_digest, log_key(recipe.audit))
@@ -354,10 +354,12 @@ async def _open_bundle(shared: SharedDatabase, bundles: Bundles, bundle_id: str)
     recipe = await asyncio.to_thread(lambda: shared.book.bundle(bundle_id))
     if recipe is None:
         raise InputError(f"the database has no bundle {bundle_id}; propose it again")
-    return await bundles.open(validated(BundleRecipe, json.loads(recipe), f"bundle {bundle_id}"))
+    return await bundles.open(
+        validate_table(BundleRecipe, json.loads(recipe), f"bundle {bundle_id}")
+    )
 
 
-def _hold(shared: SharedDatabase, release: Release, why: str) -> None:
+def _hold_release(shared: SharedDatabase, release: Release, why: str) -> None:
     """Hold a release; the reason goes to its history, the console and the audit log."""
     with suppress(InputError):  # it has moved, or another gateway has held it
         shared.book.move(release, "hold", BY_ITSELF, shared.scrub(why))
@@ -365,6 +367,7 @@ def _hold(shared: SharedDatabase, release: Release, why: str) -> None:
 
 def _copy_notice(log: Log | None, notice: Notice) -> None:
     fields = (f"{name} {value}" for name, value in notice.body.items())
+    # Labels are many and expected; the other kinds are for operators to see.
     level = logging.INFO if notice.kind == "label" else logging.WARNING
     logger.log(level, "%s: %s", notice.kind, ", ".join(fields))
     if log is not None:
@@ -372,5 +375,5 @@ def _copy_notice(log: Log | None, notice: Notice) -> None:
             log.notice({"kind": notice.kind, **notice.body}, number=notice.id)
 
 
-def _unavailable(error: StorageError) -> RequestError:
+def _make_unavailable_error(error: StorageError) -> RequestError:
     return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)

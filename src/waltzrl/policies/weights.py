@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzrl.errors import CheckpointError, InputError, MissingExtraError
-from waltzrl.foundation.files import locked, whole_folder
+from waltzrl.foundation.files import hold_lock, whole_folder
 from waltzrl.policies.compute import require_memory
 from waltzrl.policies.gguf import GgufFile, find_gguf
 
@@ -171,7 +171,7 @@ def _dequantised(file: GgufFile) -> Path:
     if folder.is_dir():
         return folder
     require_memory(file.parameters * torch.float32.itemsize, str(file.path))
-    with locked(folder.with_name(f"{folder.name}.lock")):
+    with hold_lock(folder.with_name(f"{folder.name}.lock")):
         if not folder.is_dir():
             logger.info("dequantising %s once, into %s", file.path, folder)
             _dequantise(file, folder)

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from waltzrl.foundation.options import SERVE, AsJson, terminal
+from waltzrl.foundation.options import SERVE, AsJson, open_terminal
 
 if TYPE_CHECKING:
     from waltzrl.routing import RoutingPlan, TaskGraph
@@ -61,7 +61,7 @@ def _print_plan(graph: "TaskGraph", plan: "RoutingPlan") -> None:
         agent = explanation.agent or "none"
         cells = (task_id, graph.tasks[task_id].type, agent, explanation.words)
         table.add_row(*(Text(re.sub(r"[^ -~\xa0-\U0010ffff]", "\ufffd", cell)) for cell in cells))
-    terminal().print(table)
+    open_terminal().print(table)
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from waltzrl.errors import InputError
 from waltzrl.records import Collaboration, ServedExchange
 from waltzrl.routing.tasks import LONGEST_ID, Task, TaskGraph
-from waltzrl.store.locks import exclusive
+from waltzrl.store.locks import try_lock
 from waltzrl.store.memory.items import Json, PutOp
 from waltzrl.store.memory.plans import (
     GOOD,
@@ -74,7 +74,7 @@ class PlanProgress:
             InputError: the plan is being run, or its id is that of other tasks.
             StorageError: the database is unavailable.
         """
-        with exclusive(self._store.engine, f"plan {self._plan_id}") as held:
+        with try_lock(self._store.engine, f"plan {self._plan_id}") as held:
             if not held:
                 raise InputError(
                     f"plan {self._plan_id!r} is being run by somebody else; wait until it has "

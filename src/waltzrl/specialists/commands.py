@@ -11,7 +11,7 @@ import typer
 
 from waltzrl.errors import InputError
 from waltzrl.foundation.logs import configure_logs
-from waltzrl.foundation.options import TRAIN, AsJson, Settings, print_json, terminal
+from waltzrl.foundation.options import TRAIN, AsJson, Settings, open_terminal, print_json
 from waltzrl.foundation.progress import progress_bar
 from waltzrl.gateway.commands.serve import supervise
 from waltzrl.specialists.datasets import (
@@ -49,7 +49,7 @@ def list_specialists(as_json: AsJson = False) -> None:
     table = rich.table.Table("name", "purpose")
     for name, specialist in shipped().items():
         table.add_row(name, specialist.purpose)
-    terminal().print(table)
+    open_terminal().print(table)
 
 
 @specialists.command()
@@ -93,7 +93,7 @@ def prepare(
     table = rich.table.Table("name", "rows", "left out", "scenarios")
     for row in rows:
         table.add_row(*map(str, row.values()))
-    terminal().print(table)
+    open_terminal().print(table)
 
 
 @specialists.command()
@@ -171,7 +171,7 @@ def evaluate(names: Trained = None, out: Folder = FOLDER, as_json: AsJson = Fals
     for row in rows:
         cells = map(_render_percent, (row.base, row.specialist, row.gain))
         table.add_row(row.name, str(row.pairs.n), *cells)
-    terminal().print(table)
+    open_terminal().print(table)
 
 
 @specialists.command()
@@ -219,7 +219,7 @@ def _print_estimates(estimates: dict[str, dict[str, float]]) -> None:
     table = rich.table.Table("name", "steps", "tokens", "minutes")
     for name, row in estimates.items():
         table.add_row(name, str(row["steps"]), str(row["tokens"]), f"{row['minutes']:.1f}")
-    terminal().print(table)
+    open_terminal().print(table)
 
 
 def _render_percent(estimate: "Estimate") -> str:

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 BUSY_MILLISECONDS = 5000
-"""How long a writer of SQLite waits for another."""
+"""The time that a writer of SQLite waits for another."""
 KEEPALIVE = {
     "connect_timeout": "5",
     "keepalives_idle": "5",
@@ -155,7 +155,7 @@ def _open_sqlite(file: str | None) -> Engine:
     )
     event.listen(engine, "do_connect", lambda *_: _create_private_file(Path(file)))
     event.listen(engine, "connect", _configure_connection)
-    event.listen(engine, "begin", _begin)
+    event.listen(engine, "begin", _begin_transaction)
     return engine
 
 
@@ -166,8 +166,9 @@ def _create_private_file(file: Path) -> None:
         file.touch(mode=0o600)
 
 
-def _begin(connection: Connection) -> None:
+def _begin_transaction(connection: Connection) -> None:
     writes = connection.get_execution_options().get("writes", False)
+    # A plain BEGIN that writes later fails at once when another writer was faster in between.
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 

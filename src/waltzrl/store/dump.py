@@ -30,7 +30,7 @@ ROWS_AT_ONCE = 500
 
 
 @contextmanager
-def snapshot(engine: Engine) -> Iterator[Connection]:
+def take_snapshot(engine: Engine) -> Iterator[Connection]:
     """Give a connection that sees the database as it is now, whatever others write meanwhile.
 
     Raises:
@@ -51,7 +51,7 @@ def write_table(connection: Connection, table: Table, path: Path) -> int:
     count = 0
     with path.open("wb") as file:
         file.write(msgspec.json.encode([str(column.name) for column in table.columns]) + b"\n")
-        for row in _rows(connection, table):
+        for row in _read_rows(connection, table):
             file.write(msgspec.json.encode(row) + b"\n")
             count += 1
     return count
@@ -64,7 +64,7 @@ def read_table(path: Path) -> tuple[list[str], Iterator[list[object]]]:
         InputError: the file is damaged.
         OSError: it cannot be read.
     """
-    lines = _lines(path)
+    lines = _read_lines(path)
     names = next(lines, None)
     if names is None:
         raise InputError(f"{path} is empty; the backup is damaged, use another")
@@ -78,7 +78,7 @@ def fill_table(connection: Connection, table: Table, path: Path) -> None:
         InputError: the file is damaged, or has columns that the table lacks.
         StorageError: the database is unavailable.
     """
-    plain = _plain(table)
+    plain = _strip_types(table)
     names, rows = read_table(path)
     if unknown := set(names) - set(plain.columns.keys()):
         raise InputError(
@@ -88,8 +88,9 @@ def fill_table(connection: Connection, table: Table, path: Path) -> None:
     while batch := list(islice(rows, ROWS_AT_ONCE)):
         connection.execute(insert(plain), [dict(zip(names, row, strict=True)) for row in batch])
     numbered = [c for c in table.primary_key.columns if c.autoincrement is not False]
+    # PostgreSQL does not count rows that bring their numbers; the next insert would repeat one.
     if connection.dialect.name == "postgresql" and len(table.primary_key.columns) == 1:
-        _advance(connection, table, numbered[0])
+        _advance_numbers(connection, table, numbered[0])
 
 
 def check_table(connection: Connection, table: Table, path: Path) -> None:
@@ -99,7 +100,7 @@ def check_table(connection: Connection, table: Table, path: Path) -> None:
         StorageError: they differ.
     """
     names, rows = read_table(path)
-    stored = _rows(connection, table, names)
+    stored = _read_rows(connection, table, names)
     for number, (expected, found) in enumerate(zip_longest(rows, stored), start=1):
         if expected != found:
             raise StorageError(
@@ -112,18 +113,19 @@ def is_empty(connection: Connection, table: Table) -> bool:
     return connection.execute(select(func.count()).select_from(table)).scalar_one() == 0
 
 
-def _rows(
+def _read_rows(
     connection: Connection, table: Table, names: Sequence[str] | None = None
 ) -> Iterator[list[object]]:
-    plain = _plain(table)
+    plain = _strip_types(table)
     columns = [plain.columns[name] for name in names or plain.columns.keys()]
+    # A fixed order, so that `check_table` can compare row by row.
     keys = [plain.columns[column.name] for column in table.primary_key.columns]
     query = select(*columns).order_by(*keys).execution_options(yield_per=ROWS_AT_ONCE)
     for row in connection.execute(query):
         yield list(row)
 
 
-def _plain(table: Table) -> Table:
+def _strip_types(table: Table) -> Table:
     """Return the table with values as the database stores them, not as we decode them."""
     stored = {
         column.name: column.type.impl if isinstance(column.type, TypeDecorator) else column.type
@@ -132,7 +134,7 @@ def _plain(table: Table) -> Table:
     return Table(table.name, MetaData(), *[Column(name, kind) for name, kind in stored.items()])
 
 
-def _advance(connection: Connection, table: Table, column: Column[object]) -> None:
+def _advance_numbers(connection: Connection, table: Table, column: Column[object]) -> None:
     """Let the numbers that PostgreSQL assigns go on after the highest of the table."""
     query = text("SELECT pg_get_serial_sequence(:table, :column)")
     named = {"table": table.name, "column": column.name}
@@ -144,7 +146,7 @@ def _advance(connection: Connection, table: Table, column: Column[object]) -> No
         )
 
 
-def _lines(path: Path) -> Iterator[list[object]]:
+def _read_lines(path: Path) -> Iterator[list[object]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:

@@ -9,7 +9,7 @@ import hashlib
 from sqlalchemy import BigInteger, ColumnElement, Text, cast, func, literal_column
 
 BITS = 52
-"""Of the number: the first 13 hexadecimal digits of the MD5."""
+"""The number of bits: the first 13 hexadecimal digits of the MD5."""
 SQLITE_FUNCTION = "waltzrl_hash_number"
 
 

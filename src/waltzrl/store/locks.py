@@ -14,7 +14,7 @@ from waltzrl.store.database import reading
 
 
 @contextmanager
-def exclusive(engine: Engine, name: str) -> Iterator[bool]:
+def try_lock(engine: Engine, name: str) -> Iterator[bool]:
     """Try to hold a lock of a database for the duration of the block; wait for nobody.
 
     On SQLite it is an flock on a file beside the database, on PostgreSQL an advisory lock of a
@@ -45,21 +45,24 @@ def exclusive(engine: Engine, name: str) -> Iterator[bool]:
                     connection.execute(text("SELECT pg_advisory_unlock(:key)"), key)
         return
     path = Path(f"{engine.url.database}.{digest.hexdigest()[:16]}.lock")
-    descriptor = _locked_file(path)
+    descriptor = _try_lock_file(path)
     try:
         yield descriptor is not None
     finally:
         if descriptor is not None:
+            # Deleted while it is locked: after the close, another could hold the file that is
+            # deleted.
             path.unlink(missing_ok=True)
             os.close(descriptor)
 
 
-def _locked_file(path: Path) -> int | None:
+def _try_lock_file(path: Path) -> int | None:
     """Return the descriptor of a locked file; None if somebody else has locked it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder deletes the file; a lock on a deleted file would exclude nobody.
             if path.stat().st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
         except BlockingIOError:

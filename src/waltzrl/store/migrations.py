@@ -1,8 +1,8 @@
 """Creates the tables of a package, and brings those of older versions up to date.
 
 Several packages keep their tables in one database. Each describes its own as a `TableGroup`, and
-`prepare` creates exactly the groups it is given: which package opens a database first, or has been
-imported, makes no difference to what the database holds in the end.
+`prepare_tables` creates exactly the groups it is given: which package opens a database first, or
+has been imported, makes no difference to what the database holds in the end.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,8 @@ from waltzrl.store.database import writing
 from waltzrl.store.notices import NOTICES
 
 VERSION = 5
-"""Of the whole database; raise it with a change that older versions of waltzrl cannot work with."""
+"""The version of the whole database; raise it with a change that older versions of waltzrl cannot
+work with."""
 SCHEMA_VERSION = Table("schema_version", MetaData(), Column("version", Integer, nullable=False))
 """One row."""
 LOCK = 0x57414C545A
@@ -43,7 +44,7 @@ class TableGroup:
     only what is not as it should be: the group may be older than the database's version says."""
 
 
-def prepare(engine: Engine, *groups: TableGroup) -> None:
+def prepare_tables(engine: Engine, *groups: TableGroup) -> None:
     """Create missing tables and run the steps of these groups, in one transaction.
 
     Raises:
@@ -59,6 +60,7 @@ def prepare(engine: Engine, *groups: TableGroup) -> None:
                 f"{engine.url.render_as_string()} has version {version}, and this waltzrl knows "
                 f"versions up to {VERSION}; install the newer waltzrl that it was used with"
             )
+        # Every group may give notices, in the transaction of its own change.
         NOTICES.create(connection, checkfirst=True)
         for group in groups:
             group.tables.create_all(connection)
@@ -66,5 +68,6 @@ def prepare(engine: Engine, *groups: TableGroup) -> None:
                 step(connection)
         if version is None:
             connection.execute(insert(SCHEMA_VERSION).values(version=VERSION))
+        # Last, in the same transaction: a version never stands for steps that did not run.
         elif version < VERSION:
             connection.execute(update(SCHEMA_VERSION).values(version=VERSION))

@@ -43,7 +43,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     time: float
     """Seconds since the epoch."""
     kind: str
-    """Of the package that wrote it, such as `release`."""
+    """The kind of notice, named after the package that wrote it, such as `release`."""
     body: dict[str, str | int | float | bool | None]
     """Names no person and holds no content."""
 

@@ -25,11 +25,12 @@ class AuditConfig:
     key: Path | None = None
     """File of the log's private key, created if missing; None is FOLDER.key beside the folder."""
     contents: bool = False
-    """Also keep the texts, without personal data, so that decisions can be replayed."""
+    """True keeps the texts too, without personal data, so that decisions can be replayed."""
     contents_days: Days = 200.0
-    """How long the texts are kept; the log itself is never shortened."""
+    """The time for which the texts are kept; the log itself is never shortened."""
     on_failure: Literal["refuse", "serve"] = "refuse"
-    """If the log cannot be written: refuse requests, or serve unaudited replies and count them."""
+    """The behaviour when the log cannot be written: refuse requests, or serve unaudited replies and
+    count them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class PrivacyConfig:
     """The treatment of personal data and secrets in everything that is stored."""
 
     actions: Mapping[Kind, Action] = field(default_factory=dict)
-    """For each kind redact, mask, hash, keep or seal; other kinds are redacted."""
+    """The action for each kind: redact, mask, hash, keep or seal; other kinds are redacted."""
     key: Path | None = None
     """File of the key for `hash` and `seal`, created if missing; the other actions need none."""
     regions: tuple[str, ...] = DEFAULT_REGIONS

@@ -40,7 +40,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from waltzrl.agents.exports import EXPORT_MANIFEST, export_name, file_digest, verify_manifest
 from waltzrl.agents.wording import EXPORTED, Wording, save_wording
 from waltzrl.errors import CheckpointError, InputError
-from waltzrl.foundation.files import Json, sync, whole_folder, write_json
+from waltzrl.foundation.files import Json, sync_to_disk, whole_folder, write_json
 from waltzrl.policies.weights import (
     ADAPTER_WEIGHTS,
     BASE_DIGEST,
@@ -364,7 +364,7 @@ def _write_manifest(folder: Path, name: str, facts: Mapping[str, Json] = NO_FACT
     """Flush every file below the folder to the disk and list it in the manifest `name`."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != name]
     for path in [*files, *(path for path in folder.rglob("*") if path.is_dir())]:
-        sync(path)
+        sync_to_disk(path)
     listed: dict[str, Json] = {
         path.relative_to(folder).as_posix(): {
             "bytes": path.stat().st_size,

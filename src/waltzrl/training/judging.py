@@ -7,7 +7,7 @@ import msgspec
 
 from waltzrl.errors import PolicyError
 from waltzrl.evaluation.judges import Judge
-from waltzrl.foundation.files import disk_errors, locked, whole_lines
+from waltzrl.foundation.files import disk_errors, hold_lock, whole_lines
 from waltzrl.records import Prompt, Reply, Verdict
 
 ANSWERS, ANSWERS_BEFORE = "judge-answers.jsonl", "judge-answers-before.jsonl"
@@ -58,7 +58,7 @@ class RunJudge:
     def _keep(self, judged: KeptVerdict) -> None:
         path = self._folder / ANSWERS
         # Ranks and workers append to the same file.
-        with locked(self._folder / LOCK), disk_errors(path):
+        with hold_lock(self._folder / LOCK), disk_errors(path):
             if self._revision is None:
                 self._revision = self._last_revision()
             revision = judged.verdict.answers[-1].revision

@@ -15,7 +15,7 @@ from waltzrl.errors import RecipeError
 from waltzrl.evaluation.data.opening import MEMORY
 from waltzrl.foundation.files import Json
 from waltzrl.foundation.jsonl import read_text
-from waltzrl.foundation.validation import require_finite, validated, with_overrides
+from waltzrl.foundation.validation import require_finite, validate_table, with_overrides
 from waltzrl.policies.compute import ComputeSettings
 from waltzrl.training.settings import (
     AgentSettings,
@@ -203,7 +203,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise RecipeError(f"{path}: not TOML: {error}") from None
     table = with_overrides(table, overrides)
     require_finite(table, str(path))
-    recipe = validated(Recipe, table, str(path))
+    recipe = validate_table(Recipe, table, str(path))
     if recipe.judge == "harm":
         logger.warning(
             "%s: the judge 'harm' calls more than half of ordinary good answers unsafe, so "

@@ -10,7 +10,7 @@ from waltzrl.agents import load_wording
 from waltzrl.errors import RecipeError
 from waltzrl.foundation import RunDirectory
 from waltzrl.foundation.files import Json
-from waltzrl.foundation.validation import validated
+from waltzrl.foundation.validation import validate_table
 from waltzrl.training.data import forget_remembered
 from waltzrl.training.judging import forget_answers
 from waltzrl.training.recipe import Recipe, recipe_json
@@ -38,7 +38,7 @@ def read_run_recipe(folder: Path) -> Recipe:
         table = _read_json(path)
     except OSError:
         raise RecipeError(f"{folder} is no training run: it has no {RECIPE}") from None
-    return validated(Recipe, table, str(path))
+    return validate_table(Recipe, table, str(path))
 
 
 def write_recipe(run: RunDirectory, recipe: Recipe) -> None:

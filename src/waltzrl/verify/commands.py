@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from waltzrl.errors import InputError
-from waltzrl.foundation.options import SERVE, AsJson, Settings, print_json, terminal
+from waltzrl.foundation.options import SERVE, AsJson, Settings, open_terminal, print_json
 from waltzrl.foundation.plugins import load_plugin
 from waltzrl.foundation.progress import progress_bar
 
@@ -329,7 +329,7 @@ def _print_verification(result: "Verification") -> None:
     states = {True: "ok", False: "failed", None: "not measured"}
     for check in result.checks:
         table.add_row(check.name, states[check.passed], check.detail)
-    console = terminal()
+    console = open_terminal()
     console.print(table)
     if result.harm:
         from waltzrl.evaluation import harm_table

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from waltzrl.evaluation.commands.table import NARROWEST
-from waltzrl.foundation.options import AsJson, print_json, terminal
+from waltzrl.foundation.options import AsJson, open_terminal, print_json
 from waltzrl.foundation.progress import progress_bar
 from waltzrl.foundation.workers import Workers
 
@@ -34,7 +34,7 @@ def coach(
     """
     from waltzrl.demo.coach import CoachDemo
 
-    started, console = time.monotonic(), terminal(stderr=True)
+    started, console = time.monotonic(), open_terminal(stderr=True)
 
     def say(text: str) -> None:
         console.print(f"[{time.monotonic() - started:4.0f} s] {text}")
@@ -86,7 +86,7 @@ def _print_letter_tables(
             _render_rounds(each.change) if each.metric == "rounds" else _render_share(each.change)
         )
         changes.add_row(each.letters, each.metric, change, f"{each.p_value:.2g}")
-    terminal(NARROWEST).print(table, changes)
+    open_terminal(NARROWEST).print(table, changes)
 
 
 def _render_share(estimate: "Estimate") -> str:

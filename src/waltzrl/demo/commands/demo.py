@@ -10,7 +10,7 @@ from waltzrl.demo.commands.coach import coach
 from waltzrl.demo.commands.flywheel import flywheel
 from waltzrl.demo.commands.teacher import teacher
 from waltzrl.evaluation.commands.table import show_table
-from waltzrl.foundation.options import AsJson, terminal
+from waltzrl.foundation.options import AsJson, open_terminal
 from waltzrl.foundation.workers import Workers
 
 demos = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
@@ -43,7 +43,7 @@ def demo(
     from waltzrl.demo.paper import PaperDemo
 
     story = PaperDemo(out / f"seed-{seed}", seed)
-    started, console = time.monotonic(), terminal(stderr=True)
+    started, console = time.monotonic(), open_terminal(stderr=True)
 
     def say(text: str) -> None:
         console.print(f"[{time.monotonic() - started:4.0f} s] {text}")

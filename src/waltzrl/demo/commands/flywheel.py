@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltzrl.foundation.options import terminal
+from waltzrl.foundation.options import open_terminal
 from waltzrl.foundation.workers import Workers
 
 
@@ -41,7 +41,7 @@ def flywheel(
     from waltzrl.demo.users import user_name
     from waltzrl.store.audit import one_line
 
-    started, console = time.monotonic(), terminal(stderr=True)
+    started, console = time.monotonic(), open_terminal(stderr=True)
 
     def say(text: str) -> None:
         console.print(f"[{time.monotonic() - started:4.0f} s] {text}")

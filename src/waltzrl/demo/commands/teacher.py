@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from waltzrl.evaluation.commands.table import NARROWEST
-from waltzrl.foundation.options import AsJson, print_json, terminal
+from waltzrl.foundation.options import AsJson, open_terminal, print_json
 from waltzrl.foundation.workers import Workers
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _print_student_tables(
     for name in results[0].in_steps:
         share = sum(result.in_steps[name] for result in results) / len(results)
         explained.add_row(name, f"{100 * share:.0f}")
-    terminal(NARROWEST).print(table, changes, explained)
+    open_terminal(NARROWEST).print(table, changes, explained)
 
 
 def _render_accuracy(estimate: "Estimate") -> str:

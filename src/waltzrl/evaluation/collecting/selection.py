@@ -13,7 +13,7 @@ import msgspec
 
 from waltzrl.foundation.buckets import is_among
 from waltzrl.records import Collaboration, Label, Message, Prompt
-from waltzrl.store.memory.labels import RequestLabel, agreed, request_labels
+from waltzrl.store.memory.labels import RequestLabel, find_agreed, request_labels
 from waltzrl.store.memory.schemas import SafetyEvaluation
 
 REMEMBERED = "memory"
@@ -170,7 +170,7 @@ def _label_prompt(
     judged = _find_judged_label(evaluation)
     label: Label | None
     source: PromptSource
-    match agreed(requests):
+    match find_agreed(requests):
         case "harmful":
             label, source = "unsafe", "person"
         case "harmless":

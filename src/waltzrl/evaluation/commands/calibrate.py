@@ -44,13 +44,13 @@ def calibrate(
     from waltzrl.agents.settings import FeedbackConfig
     from waltzrl.errors import InputError
     from waltzrl.evaluation.reviewer_calibration import measure_reviewer, read_judged
-    from waltzrl.foundation.validation import validated, with_overrides
+    from waltzrl.foundation.validation import validate_table, with_overrides
     from waltzrl.policies.gguf import find_gguf
 
     if out is None and (server is not None or find_gguf(model) is not None):
         raise InputError("a model on a server, or in one file, has no folder; name --out FILE")
     table: dict[str, object] = {"model": model, "server": server}
-    config = validated(FeedbackConfig, with_overrides(table, settings or []), "--set")
+    config = validate_table(FeedbackConfig, with_overrides(table, settings or []), "--set")
     replies = read_judged(development), read_judged(held_out)
     calibration = asyncio.run(measure_reviewer(config, *replies))
     path = out or (reviewer_folder(model) or Path(model)) / CALIBRATION

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from waltzrl.foundation.options import AsJson, print_json, terminal
+from waltzrl.foundation.options import AsJson, open_terminal, print_json
 
 if TYPE_CHECKING:
     from waltzrl.evaluation.collecting.opening import CollectionResult
@@ -62,7 +62,7 @@ def collect(  # noqa: PLR0913, PLR0917 - each parameter is an option
     reasons = {f"left out: {name.replace('_', ' ')}": count for name, count in left_out.items()}
     for name, value in (_list_counts(counted) | reasons).items():
         table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
-    terminal().print(table)
+    open_terminal().print(table)
     print(f"collected: {out}")
 
 

@@ -12,8 +12,8 @@ from waltzrl.foundation.options import (
     Cluster,
     Evaluation,
     JudgeErrors,
+    open_terminal,
     print_json,
-    terminal,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def compare(
     if as_json:
         print_json([asdict(difference) for difference in differences])
     else:
-        terminal().print(comparison_table(differences))
+        open_terminal().print(comparison_table(differences))
 
 
 def _read_pattern_rows(folder: Path, pattern: str) -> "list[EvaluationRow]":

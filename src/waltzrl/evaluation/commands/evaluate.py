@@ -83,7 +83,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.evaluation.data.opening import read_sets
     from waltzrl.evaluation.judges.opening import judge_place, open_judge
     from waltzrl.evaluation.settings import EvaluationConfig
-    from waltzrl.foundation.validation import validated, with_overrides
+    from waltzrl.foundation.validation import validate_table, with_overrides
 
     table: dict[str, object] = {
         "patterns": [name.strip() for name in patterns.split(",")],
@@ -93,7 +93,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "samples": samples,
         "temperature": temperature,
     }
-    config = validated(EvaluationConfig, with_overrides(table, settings or []), "--set")
+    config = validate_table(EvaluationConfig, with_overrides(table, settings or []), "--set")
     with progress_bar(quiet=as_json) as bar:
         task = bar.add_task("evaluating", total=None, note="")
 

@@ -42,9 +42,9 @@ def judge(
     --set 'prices.guard={input=0.1,output=0.4}' > labelled.jsonl`
     """
     from waltzrl.evaluation.settings import EvaluationPrices
-    from waltzrl.foundation.validation import validated, with_overrides
+    from waltzrl.foundation.validation import validate_table, with_overrides
 
-    prices = validated(EvaluationPrices, with_overrides({}, settings or []), "--set")
+    prices = validate_table(EvaluationPrices, with_overrides({}, settings or []), "--set")
     asyncio.run(_label_file(file, name, costs, prices, judges_prompts=judge_prompts))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzrl.evaluation.commands.table import NARROWEST
-from waltzrl.foundation.options import Cluster, JudgeErrors, terminal
+from waltzrl.foundation.options import Cluster, JudgeErrors, open_terminal
 
 if TYPE_CHECKING:
     from waltzrl.evaluation.rates import ClusterField
@@ -59,7 +59,7 @@ def show_study(folder: Path) -> None:
     from waltzrl.evaluation.study_tables import study_tables
     from waltzrl.evaluation.terminal import study_table
 
-    console = terminal(NARROWEST)
+    console = open_terminal(NARROWEST)
     for table in study_tables(read_study(folder)):
         console.print(study_table(table))
 

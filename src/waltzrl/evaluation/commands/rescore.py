@@ -42,9 +42,9 @@ def rescore(  # noqa: PLR0913, PLR0917 - each parameter is an option
     --judge llm:guard@http://localhost:8000/v1`
     """
     from waltzrl.evaluation.settings import EvaluationPrices
-    from waltzrl.foundation.validation import validated, with_overrides
+    from waltzrl.foundation.validation import validate_table, with_overrides
 
-    prices = validated(EvaluationPrices, with_overrides({}, settings or []), "--set")
+    prices = validate_table(EvaluationPrices, with_overrides({}, settings or []), "--set")
     into = into or evaluation
     rescoring = _run_rescoring(evaluation, judge, into, prices, judges_prompts=judge_prompts)
     rows = asyncio.run(rescoring)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waltzrl.foundation.options import print_json, terminal
+from waltzrl.foundation.options import open_terminal, print_json
 
 if TYPE_CHECKING:
     from waltzrl.evaluation import EvaluationRow
@@ -36,4 +36,4 @@ def show_table(
             ]
         )
     else:
-        terminal(NARROWEST).print(metrics_table(metrics))
+        open_terminal(NARROWEST).print(metrics_table(metrics))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from waltzrl.foundation.options import terminal
+from waltzrl.foundation.options import open_terminal
 from waltzrl.gateway.keys import (
     Author,
     DeskRole,
@@ -104,7 +104,7 @@ def list_keys(file: KeyFile) -> None:
         probes = "yes" if key.may_probe else "no"
         shown = (created, rate, _budget(key), drafts, probes, key.role or "no", key.system_turns)
         table.add_row(key.name, key.id, key.state, *shown)
-    terminal(NARROWEST).print(table)
+    open_terminal(NARROWEST).print(table)
 
 
 def _budget(key: Key) -> str:

@@ -18,7 +18,7 @@ import typer
 
 from waltzrl.errors import InputError
 from waltzrl.foundation.logs import LogFormat, configure_logs
-from waltzrl.foundation.options import AsJson, Settings, print_json, terminal
+from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
 
 if TYPE_CHECKING:
     from waltzrl.foundation.sources import Setting
@@ -202,7 +202,7 @@ def _print_settings(settings: "list[Setting]", *, as_json: bool) -> None:
         table.add_column(column, overflow="fold")
     for setting in settings:
         table.add_row(setting.key, json.dumps(setting.value), setting.origin)
-    terminal().print(table)
+    open_terminal().print(table)
 
 
 def _announce(listener: socket.socket, gateway: "GatewayRecipe", description: str) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from waltzrl import __version__
 from waltzrl.errors import InputError, WaltzError
-from waltzrl.foundation.families import Family, merged, totals
+from waltzrl.foundation.families import Family, keep_totals, merge_families
 from waltzrl.foundation.logs import fields
 from waltzrl.gateway.processes.fork_server import ForkServer
 from waltzrl.gateway.processes.shared import GatewayMemory
@@ -263,7 +263,7 @@ class Supervisor:
         self._workers.discard(worker)
         self._serving.discard(worker)
         self._memory.load(worker.number).clear()
-        self._past = merged([self._past, totals(_families(worker.families))])
+        self._past = merge_families([self._past, keep_totals(_families(worker.families))])
 
     def _stop_or_kill(self, number: int) -> None:
         if self._stop.is_set() and number == signal.SIGINT:
@@ -284,7 +284,7 @@ class Supervisor:
         others = [worker for worker in self._workers if worker is not asking]
         await asyncio.gather(*(worker.report() for worker in others))
         reports = [_families(worker.families) for worker in others]
-        families = msgspec.json.encode(merged([*reports, self._past]))
+        families = msgspec.json.encode(merge_families([*reports, self._past]))
         asking.send(WorkerMessage(kind="scrape", families=msgspec.Raw(families)))
 
 

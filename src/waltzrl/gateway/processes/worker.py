@@ -14,7 +14,7 @@ import uvloop
 from waltzrl.errors import WaltzError, missing_extra
 from waltzrl.foundation.families import Family
 from waltzrl.foundation.logs import configure_logs
-from waltzrl.foundation.validation import validated
+from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.app import App
 from waltzrl.gateway.listener import check_bind, open_tls
 from waltzrl.gateway.opening import Shares, description, open_gateway
@@ -65,7 +65,7 @@ async def _serve(setup: WorkerSetup, supervisor: "_Supervisor", descriptors: Seq
         WaltzError: as `open_gateway`.
     """
     table = msgspec.json.decode(setup.recipe)
-    recipe = validated(GatewayRecipe, table, "the gateway's recipe")
+    recipe = validate_table(GatewayRecipe, table, "the gateway's recipe")
     configure_logs(recipe.logs.format, recipe.logs.level)
     files = recipe.tls
     tls = None if files is None else open_tls(files.cert, files.key, files.client_ca)

@@ -44,11 +44,11 @@ def access(  # noqa: PLR0913, PLR0917 - each parameter is an option
     whose = RecordsOf(subject=subject, request=request)
     with open_places(whose, memory, subject_key, logs) as places:
         result = write_access(places, out, contents_days)
-    print_json(asdict(result)) if as_json else print(_report(result, out, logs))
+    print_json(asdict(result)) if as_json else print(_format_result(result, out, logs))
     raise typer.Exit(0 if result.records else UNKNOWN)
 
 
-def _report(result: "AccessResult", out: Path, logs: Collection[Path]) -> str:
+def _format_result(result: "AccessResult", out: Path, logs: Collection[Path]) -> str:
     lines = [f"{count:>8}  found in {where}" for where, count in result.found.items()]
     lines += [
         f"{count:>8}  in {where}; an erasure leaves it" for where, count in result.stays.items()

@@ -38,7 +38,11 @@ def create(folder: Folder, recipe: Recipe = None, settings: Settings = None) -> 
     """
     from waltzrl.operations.backup import create_backup
 
-    print(_summary(create_backup(_load(recipe, settings), folder), f"written to {folder}"))
+    print(
+        _summarize_backup(
+            create_backup(_load_recipe(recipe, settings), folder), f"written to {folder}"
+        )
+    )
 
 
 @backup.command()
@@ -51,7 +55,7 @@ def check(folder: Folder) -> None:
     """
     from waltzrl.operations.backup import read_backup
 
-    print(_summary(read_backup(folder), f"whole in {folder}"))
+    print(_summarize_backup(read_backup(folder), f"whole in {folder}"))
 
 
 @backup.command()
@@ -67,15 +71,19 @@ def restore(folder: Folder, recipe: Recipe = None, settings: Settings = None) ->
     """
     from waltzrl.operations.backup import restore_backup
 
-    print(_summary(restore_backup(_load(recipe, settings), folder), "restored and compared"))
+    print(
+        _summarize_backup(
+            restore_backup(_load_recipe(recipe, settings), folder), "restored and compared"
+        )
+    )
 
 
-def _load(recipe: Path | None, settings: list[str] | None) -> "GatewayRecipe":
+def _load_recipe(recipe: Path | None, settings: list[str] | None) -> "GatewayRecipe":
     from waltzrl.gateway.settings import load_gateway
 
     return load_gateway(recipe, {} if recipe else NO_UPSTREAM, settings or [], os.environ)
 
 
-def _summary(manifest: "Manifest", outcome: str) -> str:
+def _summarize_backup(manifest: "Manifest", outcome: str) -> str:
     records = "" if manifest.records is None else f" and {manifest.records} audit records"
     return f"{sum(manifest.rows.values())} rows{records} of {manifest.created}, {outcome}"

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from waltzrl.errors import InputError
-from waltzrl.foundation.options import AsJson, print_json, terminal
+from waltzrl.foundation.options import AsJson, open_terminal, print_json
 from waltzrl.operations.commands.release import DEFAULT_MEMORY, Memory, open_book
 
 if TYPE_CHECKING:
@@ -41,8 +41,10 @@ def list_bundles(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> No
         return
     table = Table("bundle", "made by", "added (UTC)", "by a gateway's recipe since", box=None)
     for each in bundles:
-        table.add_row(each.id, each.by or "-", _moment(each.added), _moment(each.base_since))
-    terminal().print(table)
+        table.add_row(
+            each.id, each.by or "-", _format_time(each.added), _format_time(each.base_since)
+        )
+    open_terminal().print(table)
 
 
 @bundle.command()
@@ -65,28 +67,28 @@ def show(
     from waltzrl.operations.release.opening import serving_bundle
 
     book = open_book(memory)
-    found = _find(book, name or serving_bundle(book))
+    found = _find_bundle(book, name or serving_bundle(book))
     moves = book.moves_of(found.id)
     if as_json:
         history = [msgspec.to_builtins(move) for _, move in moves]
         print_json(msgspec.to_builtins(found) | {"moves": history})
         return
-    console, described = terminal(), found.description
+    console, described = open_terminal(), found.description
     console.print(f"bundle {found.id}", style="bold")
     console.print(
-        f"made by {made_by(found)}, added {_moment(found.added)}, "
-        f"by a gateway's recipe since {_moment(found.base_since)}"
+        f"made by {made_by(found)}, added {_format_time(found.added)}, "
+        f"by a gateway's recipe since {_format_time(found.base_since)}"
     )
     table = Table(box=None, show_header=False)
     for key, value in described.settings.items():
-        table.add_row(key, _value(value))
+        table.add_row(key, _format_bundle_value(value))
     for part, identity in described.parts.items():
         table.add_row(f"({part})", identity)
     count = len(described.rules)
     table.add_row("(number of rules)", str(count) if count else "unknown")
     table.add_row("(waltzrl)", described.version or "unknown")
     console.print(table)
-    console.print(_moves(found.id, moves) if moves else "no release had this bundle")
+    console.print(_tabulate_moves(found.id, moves) if moves else "no release had this bundle")
 
 
 @bundle.command()
@@ -116,7 +118,7 @@ def diff(
         if newest is None:
             raise InputError("there is no release yet; give the ids of two bundles")
         before, after = before or newest.serving, after or newest.candidate
-    first, second = _find(book, before), _find(book, after)
+    first, second = _find_bundle(book, before), _find_bundle(book, after)
     changes = differences(first.description, second.description)
     if as_json:
         print_json({"before": first.id, "after": second.id, "differences": list(changes)})
@@ -125,7 +127,7 @@ def diff(
     print("\n".join(changes) or "no difference in settings, rules and weights")
 
 
-def _find(book: "ReleaseBook", name: str) -> "StoredBundle":
+def _find_bundle(book: "ReleaseBook", name: str) -> "StoredBundle":
     """Return the bundle with this id, or whose id alone begins so."""
     ids = [id_ for id_ in book.bundles() if id_.startswith(name)]
     ids = [name] if name in ids else ids
@@ -141,20 +143,20 @@ def _find(book: "ReleaseBook", name: str) -> "StoredBundle":
     return found
 
 
-def _moves(id_: str, moves: "Sequence[tuple[Release, Transition]]") -> Table:
+def _tabulate_moves(id_: str, moves: "Sequence[tuple[Release, Transition]]") -> Table:
     table = Table("time (UTC)", "release", "as", "what", "to", "%", "who", "why", box=None)
     for release, move in moves:
         role = "candidate" if release.candidate == id_ else "serving"
         place = (move.action, move.after, f"{move.percentage:g}", move.by, move.why)
-        table.add_row(_moment(move.time), release.id, role, *place)
+        table.add_row(_format_time(move.time), release.id, role, *place)
     return table
 
 
-def _moment(seconds: float | None) -> str:
+def _format_time(seconds: float | None) -> str:
     return "-" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _value(value: object) -> str:
+def _format_bundle_value(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     return "-" if value in (None, "", {}) else str(value)

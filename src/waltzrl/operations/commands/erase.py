@@ -54,7 +54,9 @@ def erase(  # noqa: PLR0913, PLR0917 - each parameter is an option
                 f"Erase all {find_records(places).records} records for good?", abort=True, err=True
             )
         erasure = find_records(places) if dry_run else erase_records(places)
-    print_json(asdict(erasure)) if as_json else print(_report(erasure, logs, dry_run=dry_run))
+    print_json(asdict(erasure)) if as_json else print(
+        _format_erasure(erasure, logs, dry_run=dry_run)
+    )
     raise typer.Exit(1 if erasure.left else 0 if erasure.records else UNKNOWN)
 
 
@@ -64,7 +66,7 @@ def audit_logs(given: list[str] | None) -> dict[Path, Path | None]:
     return {Path(folder): Path(key) if key else None for folder, _, key in parts}
 
 
-def _report(erasure: "ErasureResult", logs: Collection[Path], *, dry_run: bool) -> str:
+def _format_erasure(erasure: "ErasureResult", logs: Collection[Path], *, dry_run: bool) -> str:
     done = "found" if dry_run else "erased"
     lines = [f"{count:>8}  {done} in {where}" for where, count in erasure.found.items()]
     if not lines:

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from waltzrl.errors import InputError
-from waltzrl.foundation.options import AsJson, Settings, print_json, terminal
+from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
 
 if TYPE_CHECKING:
     from waltzrl.operations.release.book import ReleaseBook
@@ -50,7 +50,7 @@ def show(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> None:
     elif view is None:
         print("there is no release yet; start one: waltzrl release propose RECIPE.toml")
     else:
-        terminal().print(release_page(view, changes))
+        open_terminal().print(release_page(view, changes))
 
 
 @release.command()
@@ -83,10 +83,12 @@ def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.operations.release.plan import load_plan
 
     book = open_book(memory)
-    serving = releases.stored_recipe(book, releases.serving_bundle(book))
+    serving = releases.read_stored_recipe(book, releases.serving_bundle(book))
     candidate = load_bundle(recipe, serving, settings or [])
     gate = releases.gate_from_options(before, after, override and _without_personal_data(override))
-    _print_state(releases.propose(book, candidate, load_plan(plan), by or _login(), gate))
+    _print_state(
+        releases.propose_release(book, candidate, load_plan(plan), by or _read_login(), gate)
+    )
 
 
 @release.command()
@@ -97,7 +99,7 @@ def advance(why: Why = "advanced by hand", by: By = None, memory: Memory = DEFAU
 
     `waltzrl release advance --why "enough was seen"`
     """
-    _move("advance", by, why, memory)
+    _move_release("advance", by, why, memory)
 
 
 @release.command()
@@ -108,7 +110,7 @@ def hold(why: Why = "held by hand", by: By = None, memory: Memory = DEFAULT_MEMO
 
     `waltzrl release hold --why "until the labels are in"`
     """
-    _move("hold", by, why, memory)
+    _move_release("hold", by, why, memory)
 
 
 @release.command()
@@ -119,7 +121,7 @@ def resume(why: Why = "resumed by hand", by: By = None, memory: Memory = DEFAULT
 
     `waltzrl release resume --why "the weights are there"`
     """
-    _move("resume", by, why, memory)
+    _move_release("resume", by, why, memory)
 
 
 @release.command()
@@ -134,7 +136,7 @@ def roll_back(
 
     `waltzrl release roll-back --why "complaints about refusals"`
     """
-    _move("roll_back", by, why, memory)
+    _move_release("roll_back", by, why, memory)
 
 
 @release.command()
@@ -154,13 +156,13 @@ def history(
     from waltzrl.operations.commands.release_table import history_table
 
     book = open_book(memory)
-    moves = book.history(release_id or _newest(book).id)
+    moves = book.history(release_id or _find_newest_release(book).id)
     if not moves:
         raise InputError(f"there is no release {release_id}")
     if as_json:
         print_json(msgspec.to_builtins(moves))
     else:
-        terminal().print(history_table(moves))
+        open_terminal().print(history_table(moves))
 
 
 @release.command()
@@ -174,7 +176,7 @@ def plans() -> None:
     from waltzrl.operations.commands.release_table import plans_table
     from waltzrl.operations.release.plan import PRESETS, load_plan
 
-    terminal().print(plans_table([load_plan(name) for name in PRESETS]))
+    open_terminal().print(plans_table([load_plan(name) for name in PRESETS]))
 
 
 def open_book(memory: str) -> "ReleaseBook":
@@ -194,15 +196,19 @@ def open_book(memory: str) -> "ReleaseBook":
         ) from None
 
 
-def _newest(book: "ReleaseBook") -> "Release":
+def _find_newest_release(book: "ReleaseBook") -> "Release":
     if newest := book.latest():
         return newest
     raise InputError("there is no release yet; start one: waltzrl release propose RECIPE.toml")
 
 
-def _move(action: "Action", by: str | None, why: str, memory: str) -> None:
+def _move_release(action: "Action", by: str | None, why: str, memory: str) -> None:
     book = open_book(memory)
-    _print_state(book.move(_newest(book), action, by or _login(), _without_personal_data(why)))
+    _print_state(
+        book.move(
+            _find_newest_release(book), action, by or _read_login(), _without_personal_data(why)
+        )
+    )
 
 
 def _without_personal_data(why: str) -> str:
@@ -213,14 +219,14 @@ def _without_personal_data(why: str) -> str:
 
 
 def _print_state(release: "Release") -> None:
-    from waltzrl.operations.release.state import place
+    from waltzrl.operations.release.state import describe_place
 
-    state = place(release.state, release.percentage) + (", held" if release.held else "")
+    state = describe_place(release.state, release.percentage) + (", held" if release.held else "")
     bundles = f"candidate {release.candidate}, serving {release.serving}"
     print(f"release {release.id}: {state}; {bundles}")
 
 
-def _login() -> str:
+def _read_login() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a process without an account

@@ -14,9 +14,9 @@ from waltzrl.operations.release.plan import (
     ReleaseLimits,
     ReleasePlan,
     ReleaseStep,
-    duration,
+    format_duration,
 )
-from waltzrl.operations.release.state import place
+from waltzrl.operations.release.state import describe_place
 from waltzrl.operations.release.view import NOTHING_COUNTED, ReleaseView, Transition
 
 
@@ -29,15 +29,15 @@ def release_page(view: ReleaseView, changes: Sequence[str]) -> RenderableType:
     """
     release = view.release
     head = Text(f"release {release.id}, plan {release.plan.name}: ")
-    head.append(place(release.state, release.percentage), style="bold")
+    head.append(describe_place(release.state, release.percentage), style="bold")
     head.append(", held" if release.held else "")
     bundles = Text(f"candidate {release.candidate}, serving {release.serving}")
     bundles.append("".join(f"\nchanged: {change}" for change in changes))
     evidence: list[RenderableType] = []
     if view.decision is not None:
         notes = [Text(f"note: {note}") for note in view.decision.notes]
-        evidence = [_arms(view.decision), _evidence(view.decision), *notes]
-    return Group(head, bundles, *evidence, Text(_outlook(view)))
+        evidence = [_tabulate_arms(view.decision), _format_evidence(view.decision), *notes]
+    return Group(head, bundles, *evidence, Text(_describe_outlook(view)))
 
 
 def history_table(moves: Sequence[Transition]) -> Table:
@@ -52,21 +52,23 @@ def history_table(moves: Sequence[Transition]) -> Table:
 def plans_table(plans: Sequence[ReleasePlan]) -> Table:
     table = Table("plan", "shadow", "canary", "targets", "limits", box=None)
     for plan in plans:
-        shadow = "none" if plan.shadow is None else _step(plan.shadow)
-        canary = "\n".join(map(_step, plan.canary))
-        table.add_row(plan.name, shadow, canary, _bounds(plan.targets), _bounds(plan.limits))
+        shadow = "none" if plan.shadow is None else _format_step(plan.shadow)
+        canary = "\n".join(map(_format_step, plan.canary))
+        table.add_row(
+            plan.name, shadow, canary, _format_bounds(plan.targets), _format_bounds(plan.limits)
+        )
     return table
 
 
-def _step(step: ReleaseStep) -> str:
-    return f"{step.percentage:g} %, {duration(step.seconds)}, {step.samples} judged"
+def _format_step(step: ReleaseStep) -> str:
+    return f"{step.percentage:g} %, {format_duration(step.seconds)}, {step.samples} judged"
 
 
-def _bounds(bounds: ReleaseLimits) -> str:
+def _format_bounds(bounds: ReleaseLimits) -> str:
     return f"unsafe {bounds.unsafe:.0%}\nover-refusals {bounds.needless:.0%}"
 
 
-def _arms(decision: Decision) -> Table:
+def _tabulate_arms(decision: Decision) -> Table:
     table = Table("", *decision.rates, "e-value", box=None)
     for metric in METRICS:
         rates = [format_rate(arm[metric]) for arm in decision.rates.values()]
@@ -74,7 +76,7 @@ def _arms(decision: Decision) -> Table:
     return table
 
 
-def _evidence(decision: Decision) -> Text:
+def _format_evidence(decision: Decision) -> Text:
     limits = ", ".join(
         f"{WORDS[metric]} {decision.e_values[test]:.3g}" for test, metric in LIMIT_OF.items()
     )
@@ -87,11 +89,11 @@ def _evidence(decision: Decision) -> Text:
     )
 
 
-def _outlook(view: ReleaseView) -> str:
+def _describe_outlook(view: ReleaseView) -> str:
     """Return what the release waits for, or who ended it and why."""
     release, last = view.release, view.history[-1]
     if not release.is_open:
-        return f"{place(release.state, release.percentage)} by {last.by}: {last.why}"
+        return f"{describe_place(release.state, release.percentage)} by {last.by}: {last.why}"
     if view.decision is None:
         return NOTHING_COUNTED
     by_hand = view.decision.action == "advance" and not release.plan.automatic

@@ -29,13 +29,13 @@ from waltzrl.operations.compliance.subject import (
 )
 from waltzrl.records import Collaboration, load
 from waltzrl.store.audit import read_entries
-from waltzrl.store.audit.record import encode
-from waltzrl.store.memory.erasure import ACCESS_MANIFEST, exports, note_access, withdraw_export
+from waltzrl.store.audit.record import encode_json
+from waltzrl.store.memory.erasure import ACCESS_MANIFEST, list_exports, note_access, withdraw_export
 from waltzrl.store.memory.items import Json
 from waltzrl.store.memory.schemas import SafetyEvaluation
 from waltzrl.store.memory.search import texts_in
 from waltzrl.store.notices import Notice, notices_after
-from waltzrl.store.privacy.redaction import redacted_kinds
+from waltzrl.store.privacy.redaction import find_redacted_kinds
 
 try:
     from waltzrl.foundation.html import page_environment
@@ -109,7 +109,7 @@ class KeptExchange(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch; None where only later records are left."""
     turns: Sequence[Turn]
     facts: Mapping[str, str]
-    """What was decided, judged and labelled."""
+    """The decision, the judge's verdict and the labels, by a reader's words for them."""
     records: Sequence[KeptRecord]
 
 
@@ -134,16 +134,16 @@ def write_access(
     if folder.exists():
         raise InputError(f"{folder} exists; a person's copy needs a new folder")
     now = time.time() if now is None else now
-    erasable = [_kept(record, contents_days) for record in records_of(places)]
-    staying = [*_decisions(places), *_notices(places, erasable)]
+    erasable = [_make_erasable_record(record, contents_days) for record in records_of(places)]
+    staying = [*_find_decisions(places), *_find_notices(places, erasable)]
     result = AccessResult(
         subject=places.digest,
         requests=tuple(sorted(places.requests)),
         found=dict(Counter(kept.location for kept in erasable)),
         stays=dict(Counter(kept.location for kept in staying)),
-        redacted=_sum(kept.redacted for kept in erasable),
+        redacted=_sum_counts(kept.redacted for kept in erasable),
         copies=tuple(f"{path}: {kind}" for path, kind in copies_with(places)),
-        missing=tuple(str(path) for path in exports(places.memory) if not path.exists()),
+        missing=tuple(str(path) for path in list_exports(places.memory) if not path.exists()),
     )
     if not result.records:
         return result
@@ -152,9 +152,9 @@ def write_access(
     try:
         with whole_folder(folder) as part, disk_errors(folder):
             part.chmod(0o700)
-            lines = b"".join(encode(kept) + b"\n" for kept in (*erasable, *staying))
+            lines = b"".join(encode_json(kept) + b"\n" for kept in (*erasable, *staying))
             write_bytes(part / RECORDS, lines, private=True)
-            page = _page(result, erasable, staying, now)
+            page = _render_page(result, erasable, staying, now)
             write_bytes(part / PAGE, page.encode("utf-8", "replace"), private=True)
             write_json(part / ACCESS_MANIFEST, msgspec.to_builtins(result))
     except BaseException:
@@ -164,7 +164,7 @@ def write_access(
     return result
 
 
-def _kept(record: SubjectRecord, contents_days: float) -> KeptRecord:
+def _make_erasable_record(record: SubjectRecord, contents_days: float) -> KeptRecord:
     expires_at = record.expires_at
     if record.store == "contents":
         written = record.value["time"]
@@ -174,19 +174,19 @@ def _kept(record: SubjectRecord, contents_days: float) -> KeptRecord:
         store=record.store,
         location=record.location,
         erasable=True,
-        expires=None if expires_at is None else _moment(expires_at),
-        redacted=dict(Counter(redacted_kinds(texts_in(dict(record.value))))),
+        expires=None if expires_at is None else _format_iso_time(expires_at),
+        redacted=dict(Counter(find_redacted_kinds(texts_in(dict(record.value))))),
         record=record.value,
     )
 
 
-def _stays(store: str, location: str, value: Mapping[str, Json]) -> KeptRecord:
+def _make_staying_record(store: str, location: str, value: Mapping[str, Json]) -> KeptRecord:
     return KeptRecord(
         store=store, location=location, erasable=False, expires=None, redacted={}, record=value
     )
 
 
-def _decisions(places: SearchedPlaces) -> Iterator[KeptRecord]:
+def _find_decisions(places: SearchedPlaces) -> Iterator[KeptRecord]:
     """Yield the person's decisions in the logs."""
     for folder, digest in places.logs.items():
         for entry in read_entries(folder):
@@ -197,32 +197,32 @@ def _decisions(places: SearchedPlaces) -> Iterator[KeptRecord]:
             if of_subject or decision.id.partition("/")[0] in places.requests:
                 fields = {"time": entry.time, "seq": entry.seq, **structs.asdict(decision)}
                 value = msgspec.to_builtins(fields)
-                yield _stays("decisions", f"{folder}: decisions", value)
+                yield _make_staying_record("decisions", f"{folder}: decisions", value)
 
 
-def _notices(places: SearchedPlaces, kept: Sequence[KeptRecord]) -> Iterator[KeptRecord]:
+def _find_notices(places: SearchedPlaces, kept: Sequence[KeptRecord]) -> Iterator[KeptRecord]:
     """Yield the notices of the person's erasures and copies, and of labels of their exchanges."""
     ids = {exchange_of(each.record) for each in kept}
     for notice in notices_after(places.memory, 0):
         of_subject = bool(places.digest) and notice.body.get("subject") == places.digest
         if of_subject or notice.body.get("evaluation") in ids:
-            yield _stays("notices", "notices", _notice_value(notice))
+            yield _make_staying_record("notices", "notices", _notice_value(notice))
 
 
 def _notice_value(notice: Notice) -> dict[str, Json]:
-    return {"time": _moment(notice.time), "kind": notice.kind, **notice.body}
+    return {"time": _format_iso_time(notice.time), "kind": notice.kind, **notice.body}
 
 
-def _page(
+def _render_page(
     result: AccessResult, erasable: Sequence[KeptRecord], staying: Sequence[KeptRecord], now: float
 ) -> str:
     decisions = [kept.record for kept in staying if kept.store == "decisions"]
     notices = [kept.record for kept in staying if kept.store == "notices"]
     return _environment.get_template("access.html").render(
         result=result,
-        written=_moment(now),
-        places=_summary(erasable),
-        exchanges=_exchanges(erasable),
+        written=_format_iso_time(now),
+        places=_summarize_places(erasable),
+        exchanges=_group_exchanges(erasable),
         others=[kept for kept in erasable if kept.store == "releases"],
         decisions=decisions,
         decisions_stay=DECISIONS_STAY,
@@ -231,7 +231,7 @@ def _page(
     )
 
 
-def _summary(kept: Sequence[KeptRecord]) -> list[dict[str, str | int]]:
+def _summarize_places(kept: Sequence[KeptRecord]) -> list[dict[str, str | int]]:
     """Return a row for each place: what is there, how many, and when they expire."""
     places: dict[tuple[str, str], list[KeptRecord]] = {}
     for record in kept:
@@ -241,13 +241,13 @@ def _summary(kept: Sequence[KeptRecord]) -> list[dict[str, str | int]]:
             "store": store,
             "location": location,
             "count": len(records),
-            "expires": _span([each.expires for each in records]),
+            "expires": _format_span([each.expires for each in records]),
         }
         for (store, location), records in places.items()
     ]
 
 
-def _span(times: Sequence[str | None]) -> str:
+def _format_span(times: Sequence[str | None]) -> str:
     known = sorted(moment[:10] for moment in times if moment is not None)
     if not known:
         return "never: kept until erased"
@@ -255,17 +255,17 @@ def _span(times: Sequence[str | None]) -> str:
     return span if len(known) == len(times) else f"{span}, others when erased"
 
 
-def _exchanges(kept: Sequence[KeptRecord]) -> list[KeptExchange]:
+def _group_exchanges(kept: Sequence[KeptRecord]) -> list[KeptExchange]:
     """Return what was said, an exchange at a time, the oldest first."""
     groups: dict[str, list[KeptRecord]] = {}
     for record in kept:
         if record.store != "releases":
             groups.setdefault(exchange_of(record.record), []).append(record)
-    exchanges = [_exchange(id_, records) for id_, records in groups.items()]
+    exchanges = [_build_exchange(id_, records) for id_, records in groups.items()]
     return sorted(exchanges, key=lambda exchange: (exchange.time or 0.0, exchange.id))
 
 
-def _exchange(id_: str, records: Sequence[KeptRecord]) -> KeptExchange:
+def _build_exchange(id_: str, records: Sequence[KeptRecord]) -> KeptExchange:
     """Show an exchange by its fullest record; `records` names the others."""
     by_namespace = {kept.location: kept.record for kept in records if kept.store == "memory"}
     contents = [kept.record for kept in records if kept.store == "contents"]
@@ -275,15 +275,15 @@ def _exchange(id_: str, records: Sequence[KeptRecord]) -> KeptExchange:
     time_: float | None = None
     if evaluation is not None:
         served = load(dict(evaluation), SafetyEvaluation)
-        said, time_, facts = served.collaboration, served.time, _facts(served)
+        said, time_, facts = served.collaboration, served.time, _list_served_facts(served)
     for content in contents[:1]:
         said = said or load(content["collaboration"], Collaboration)
         time_ = time_ if time_ is not None else float(str(content["time"]))
-    turns = _turns(said) if said is not None else _loose_texts(records[0].record)
+    turns = _list_turns(said) if said is not None else _loose_texts(records[0].record)
     return KeptExchange(id=id_, time=time_, turns=turns, facts=facts, records=records)
 
 
-def _turns(said: Collaboration) -> list[Turn]:
+def _list_turns(said: Collaboration) -> list[Turn]:
     turns = [Turn(message.role, message.full_text) for message in said.prompt.messages]
     turns.append(Turn("draft", said.draft.full_text))
     for round_ in said.rounds:
@@ -303,7 +303,7 @@ def _loose_texts(record: Mapping[str, Json]) -> list[Turn]:
     ]
 
 
-def _facts(served: SafetyEvaluation) -> dict[str, str]:
+def _list_served_facts(served: SafetyEvaluation) -> dict[str, str]:
     """Return what was decided, judged and labelled, by the words of a reader."""
     labels = [
         f"{event.by}: "
@@ -315,42 +315,42 @@ def _facts(served: SafetyEvaluation) -> dict[str, str]:
         for event in served.labels
     ]
     verdict = served.verdict
-    judged = "" if verdict is None else f"{verdict.judge}: unsafe: {_answer(verdict.unsafe)}"
+    judged = "" if verdict is None else f"{verdict.judge}: unsafe: {_format_answer(verdict.unsafe)}"
     facts = {
         "decision": served.decision,
         "reason": served.reason,
-        "safe, by the reviewer": "" if served.safe is None else _answer(served.safe),
+        "safe, by the reviewer": "" if served.safe is None else _format_answer(served.safe),
         "category of the request": served.category,
         "judge": judged,
         "labels by people": "; ".join(labels),
         "the user's thumb": served.thumb or "",
         "model": served.model,
         "bundle": served.bundle,
-        "may be trained on": _answer(served.may_learn),
+        "may be trained on": _format_answer(served.may_learn),
     }
     return {name: fact for name, fact in facts.items() if fact}
 
 
-def _sum(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
+def _sum_counts(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for count in counts:
         total.update(count)
     return dict(total)
 
 
-def _moment(seconds: float) -> str:
+def _format_iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def _clock(seconds: float) -> str:
+def _format_clock_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _answer(value: bool | None) -> str:
+def _format_answer(value: bool | None) -> str:
     return {True: "yes", False: "no", None: "unknown"}[value]
 
 
-def _kept_as(records: Sequence[KeptRecord]) -> str:
+def _name_records(records: Sequence[KeptRecord]) -> str:
     """Name the records that were made of an exchange, and say until when they are kept."""
     names = Counter(
         _kind_name(kept) + (f" until {kept.expires[:10]}" if kept.expires else "")
@@ -371,4 +371,4 @@ def _kind_name(kept: KeptRecord) -> str:
 
 
 _environment = page_environment(Path(__file__).with_name("templates"))
-_environment.filters |= {"clock": _clock, "kept_as": _kept_as}
+_environment.filters |= {"clock": _format_clock_time, "kept_as": _name_records}

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from waltzrl.operations.compliance.exports import drop_rows
-from waltzrl.operations.compliance.residue import residual_text, sentences
+from waltzrl.operations.compliance.residue import choose_sentences, residual_text
 from waltzrl.operations.compliance.subject import (
     SearchedPlaces,
     SubjectRecord,
@@ -26,11 +26,11 @@ from waltzrl.operations.compliance.subject import (
 from waltzrl.operations.release.answered import forget_subject
 from waltzrl.store.audit import erase_contents, signing_key
 from waltzrl.store.audit.contents import content_files
-from waltzrl.store.memory.erasure import compact, erase_subject, exports
+from waltzrl.store.memory.erasure import compact_files, erase_subject, list_exports
 
 WRITE_BEHIND_SECONDS = 2.0
-"""How long a served collaboration may take to reach the disk. Those that arrive even later are
-recognised by their time, and the memory rejects them."""
+"""The longest time that a served collaboration takes to reach the disk. Those that arrive even
+later are recognised by their time, and the memory rejects them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,8 @@ class ErasureResult:
     missing: tuple[str, ...]
     """Exports that no longer are where they were written."""
     left: tuple[str, ...] = ()
-    """What is left of the subject, and where; empty if the erasure was complete."""
+    """The places where something of the subject is left, and what; empty if the erasure was
+    complete."""
 
     @property
     def records(self) -> int:
@@ -60,7 +61,7 @@ def find_records(places: SearchedPlaces) -> ErasureResult:
         InputError: a file is damaged.
         StorageError: the database is unavailable.
     """
-    return _counted(places, list(records_of(places)))
+    return _count_records(places, list(records_of(places)))
 
 
 def wait_for_writes() -> None:
@@ -83,15 +84,19 @@ def erase_records(
         AuditError: one of the logs was altered; the erasure itself is done.
     """
     if not (places.digest or places.requests):
-        return _counted(places, ())  # no request has these words
+        return _count_records(places, ())  # no request has these words
     before = list(records_of(places))
     _erase_once(places)
     wait()
+    # Gateways may still have been writing what they had served before.
     late = list(records_of(places))
     if late:
         _erase_once(places)
-    compact(places.memory)
-    erasure = replace(_counted(places, before + late), left=_left(places, before + late))
+    # Deleted rows stay readable in the database's files until these are rewritten.
+    compact_files(places.memory)
+    erasure = replace(
+        _count_records(places, before + late), left=_find_remains(places, before + late)
+    )
     notify_idle_logs(places, "erasure", erasure.records)
     return erasure
 
@@ -109,8 +114,8 @@ def _erase_once(places: SearchedPlaces) -> None:
     forget_subject(places.memory, places.digest)
 
 
-def _counted(places: SearchedPlaces, records: Sequence[SubjectRecord]) -> ErasureResult:
-    missing = tuple(str(path) for path in exports(places.memory) if not path.exists())
+def _count_records(places: SearchedPlaces, records: Sequence[SubjectRecord]) -> ErasureResult:
+    missing = tuple(str(path) for path in list_exports(places.memory) if not path.exists())
     counts = Counter(record.location for record in records)
     return ErasureResult(
         subject=places.digest,
@@ -120,18 +125,18 @@ def _counted(places: SearchedPlaces, records: Sequence[SubjectRecord]) -> Erasur
     )
 
 
-def _left(places: SearchedPlaces, erased: Sequence[SubjectRecord]) -> tuple[str, ...]:
+def _find_remains(places: SearchedPlaces, erased: Sequence[SubjectRecord]) -> tuple[str, ...]:
     """Look for records of the subject, and for its sentences in the bytes of every file."""
     records = {
         f"{record.location}: a record in the {record.store}" for record in records_of(places)
     }
-    quotes = sentences(record.value for record in erased)
+    quotes = choose_sentences(record.value for record in erased)
     others = partial(records_of_others, places)
     kept = [f"{folder}: {kind}; delete it" for folder, kind in copies_with(places)]
-    return (*sorted(records), *kept, *residual_text(_files(places), quotes, others))
+    return (*sorted(records), *kept, *residual_text(_list_searchable_files(places), quotes, others))
 
 
-def _files(places: SearchedPlaces) -> list[Path]:
+def _list_searchable_files(places: SearchedPlaces) -> list[Path]:
     """Return the files that can be searched; those of PostgreSQL cannot be read."""
     database = places.memory.url.database if places.memory.dialect.name == "sqlite" else None
     of_database = [Path(f"{database}{end}") for end in ("", "-wal", "-shm")] if database else []

@@ -26,9 +26,9 @@ def read_rows(path: Path) -> Iterator[ExportRow]:
     """
     match path.suffix:
         case ".json":
-            yield from _array(path)
+            yield from _read_array(path)
         case ".parquet":
-            for batch in _parquet(path).to_batches():
+            for batch in _read_parquet(path).to_batches():
                 yield from batch.to_pylist()
         case _:
             for _, row in read_objects(path):
@@ -63,29 +63,30 @@ def drop_rows(path: Path, digest: str, requests: Collection[str] = frozenset()) 
         MissingExtraError: the file is Parquet, and pyarrow is missing.
     """
     assert digest or requests, "an empty digest would match rows without a subject"
+    # The whole file is read first: a damaged one stays as it is.
     kept = [not is_of(row, digest, requests) for row in read_rows(path)]
     if not all(kept):
-        write_bytes(path, _only(path, kept))
+        write_bytes(path, _keep_rows(path, kept))
     return kept.count(False)
 
 
-def _only(path: Path, kept: list[bool]) -> bytes:
+def _keep_rows(path: Path, kept: list[bool]) -> bytes:
     if path.suffix == ".parquet":
-        return _parquet_only(path, kept)
+        return _keep_parquet_rows(path, kept)
     remaining = [json.dumps(row) for row in compress(read_rows(path), kept)]
     if path.suffix == ".json":
         return "[\n{}\n]\n".format(",\n".join(remaining)).encode()
     return "".join(f"{row}\n" for row in remaining).encode()
 
 
-def _array(path: Path) -> Iterator[ExportRow]:
+def _read_array(path: Path) -> Iterator[ExportRow]:
     rows = read_json(read_text(path), str(path))
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path}: not one of our exports; need a JSON array of objects")
     yield from rows
 
 
-def _parquet(path: Path) -> "pyarrow.Table":
+def _read_parquet(path: Path) -> "pyarrow.Table":
     try:
         import pyarrow
         from pyarrow import parquet
@@ -99,9 +100,9 @@ def _parquet(path: Path) -> "pyarrow.Table":
         ) from None
 
 
-def _parquet_only(path: Path, kept: list[bool]) -> bytes:
+def _keep_parquet_rows(path: Path, kept: list[bool]) -> bytes:
     from pyarrow import parquet
 
     file = io.BytesIO()
-    parquet.write_table(_parquet(path).filter(kept), file)
+    parquet.write_table(_read_parquet(path).filter(kept), file)
     return file.getvalue()

@@ -18,7 +18,7 @@ FEWEST_WORDS = 4
 """Shorter sentences do not identify a person."""
 
 
-def sentences(records: Iterable[Json]) -> list[str]:
+def choose_sentences(records: Iterable[Json]) -> list[str]:
     """Choose sentences from records: the rarest first, then the longest."""
     counts = Counter(
         text[:LONGEST_SENTENCE].strip()
@@ -29,7 +29,7 @@ def sentences(records: Iterable[Json]) -> list[str]:
     return sorted(counts, key=lambda text: (counts[text], -len(text)))[:MOST_SENTENCES]
 
 
-def quoted(words: str) -> list[str]:
+def find_quotes(words: str) -> list[str]:
     """Return what to look for in scrubbed texts: the words around personal data.
 
     Raises:
@@ -48,7 +48,7 @@ def quoted(words: str) -> list[str]:
     return quotes
 
 
-def says(record: Json, quotes: Sequence[str]) -> bool:
+def has_quotes(record: Json, quotes: Sequence[str]) -> bool:
     """Return whether one text of a record has all the quotes."""
     texts = (f" {words_of(text)} " for text in texts_in(record))
     return any(all(f" {quote} " in text for quote in quotes) for text in texts)
@@ -84,10 +84,14 @@ def _in_bytes(path: Path, quotes: Sequence[str]) -> list[str]:
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        return [quote for quote in quotes if any(content.find(form) >= 0 for form in _forms(quote))]
+        return [
+            quote
+            for quote in quotes
+            if any(content.find(form) >= 0 for form in _encode_forms(quote))
+        ]
 
 
-def _forms(text: str) -> set[bytes]:
+def _encode_forms(text: str) -> set[bytes]:
     """Return the text plain, in JSON with and without ASCII escapes, and as indexed words."""
     forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     return {form.encode("utf-8", "surrogatepass") for form in (*forms, words_of(text))}

@@ -15,26 +15,26 @@ import msgspec
 
 from waltzrl.errors import InputError
 from waltzrl.operations.compliance.exports import exchange_of, is_of, read_rows
-from waltzrl.operations.compliance.residue import quoted, says
-from waltzrl.operations.release.answered import counted_of
+from waltzrl.operations.compliance.residue import find_quotes, has_quotes
+from waltzrl.operations.release.answered import yield_counted
 from waltzrl.operations.release.tables import RELEASE
 from waltzrl.store.audit import LocalLog, LogSettings, contents_of, read_entries
 from waltzrl.store.audit.contents import ERASED, content_files, read_contents
 from waltzrl.store.audit.keys import digest_under, in_use
 from waltzrl.store.audit.note import NoteError, PublicKey
-from waltzrl.store.audit.verify import CHECKPOINTS, segments
+from waltzrl.store.audit.verify import CHECKPOINTS, list_segments
 from waltzrl.store.database import Engine, existing_database
 from waltzrl.store.memory.erasure import (
-    copies,
-    exports,
-    remembered_of,
-    remembered_of_others,
+    find_remembered,
+    find_remembered_of_others,
+    list_copies,
+    list_exports,
     require_key,
 )
 from waltzrl.store.memory.items import Json
 from waltzrl.store.memory.schemas import COACHING, EVALUATIONS, TRAINING
 from waltzrl.store.memory.tables import MEMORY
-from waltzrl.store.migrations import prepare
+from waltzrl.store.migrations import prepare_tables
 from waltzrl.store.privacy.digest import key_in, subject_digest
 
 NAMESPACES = tuple(".".join(namespace) for namespace in (EVALUATIONS, COACHING, TRAINING))
@@ -50,7 +50,7 @@ class RecordsOf:
     request: str = ""
     """Id of a request, ours or the client's."""
     words: str = ""
-    """What somebody said, in the person's own words; for requests that name nobody."""
+    """A quotation of the person, in their own words; for requests that name nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class SearchedPlaces:
 
     memory: Engine
     digest: str
-    """Of the subject in the memory and in exports; empty if none is looked for."""
+    """The subject's digest in the memory and in exports; empty if none is looked for."""
     requests: frozenset[str]
     """Ids of requests; empty if a subject is looked for."""
     logs: Mapping[Path, str]
@@ -120,7 +120,7 @@ def open_places(
         log_keys=keys,
     )
     try:
-        prepare(engine, MEMORY, RELEASE)
+        prepare_tables(engine, MEMORY, RELEASE)
         require_key(engine, digest(""), subject_key)
         if whose.request:
             places = replace(places, requests=_requests_named(places, whose.request))
@@ -133,7 +133,7 @@ def open_places(
 
 def present_exports(places: SearchedPlaces) -> list[Path]:
     """Return the exports that are where they were written."""
-    return [path for path in exports(places.memory) if path.exists()]
+    return [path for path in list_exports(places.memory) if path.exists()]
 
 
 def records_of(places: SearchedPlaces) -> Iterator[SubjectRecord]:
@@ -150,9 +150,9 @@ def records_of(places: SearchedPlaces) -> Iterator[SubjectRecord]:
         for row in read_rows(path):
             if is_of(row, places.digest, places.requests):
                 yield SubjectRecord("exports", str(path), msgspec.to_builtins(row))
-    for remembered in remembered_of(places.memory, places.digest, places.requests):
+    for remembered in find_remembered(places.memory, places.digest, places.requests):
         yield SubjectRecord("memory", remembered.namespace, remembered.value, remembered.expires_at)
-    for table, row in counted_of(places.memory, places.digest):
+    for table, row in yield_counted(places.memory, places.digest):
         yield SubjectRecord("releases", table, row)
 
 
@@ -170,7 +170,7 @@ def records_of_others(places: SearchedPlaces) -> Iterator[Json]:
             for row in read_rows(path)
             if not is_of(row, places.digest, places.requests)
         )
-    others = remembered_of_others(places.memory, places.digest, places.requests)
+    others = find_remembered_of_others(places.memory, places.digest, places.requests)
     yield from (item.value for item in others)
 
 
@@ -191,7 +191,7 @@ def _requests_named(places: SearchedPlaces, name: str) -> frozenset[str]:
     """Return the ids of the requests with an id, which may be the client's own."""
     logged = (entry.decision for folder in places.logs for entry in read_entries(folder))
     ids = {record.id for record in logged if record and record.client_request_id == name}
-    for remembered in remembered_of_others(places.memory, ""):
+    for remembered in find_remembered_of_others(places.memory, ""):
         if remembered.value.get("client_request_id") == name:
             ids.add(str(remembered.value["id"]))
     return frozenset(id_.partition("/")[0] for id_ in (*ids, name))
@@ -199,19 +199,21 @@ def _requests_named(places: SearchedPlaces, name: str) -> frozenset[str]:
 
 def _requests_with(places: SearchedPlaces, words: str) -> frozenset[str]:
     """Return the ids of the requests in whose records somebody said these words."""
-    quotes = quoted(words)
+    quotes = find_quotes(words)
     ids: set[str] = set()
     for folder in places.logs:
         for path in content_files(folder):
             for _, _, content in read_contents(path):
-                if says(msgspec.to_builtins(content), quotes):
+                if has_quotes(msgspec.to_builtins(content), quotes):
                     ids.add(content.id)
     for path in present_exports(places):
         ids |= {
-            exchange_of(row) for row in read_rows(path) if says(msgspec.to_builtins(row), quotes)
+            exchange_of(row)
+            for row in read_rows(path)
+            if has_quotes(msgspec.to_builtins(row), quotes)
         }
-    for remembered in remembered_of_others(places.memory, ""):
-        if remembered.namespace in NAMESPACES and says(remembered.value, quotes):
+    for remembered in find_remembered_of_others(places.memory, ""):
+        if remembered.namespace in NAMESPACES and has_quotes(remembered.value, quotes):
             ids.add(exchange_of(remembered.value))
     return frozenset(id_.partition("/")[0] for id_ in ids)
 
@@ -220,22 +222,24 @@ def copies_with(places: SearchedPlaces) -> Iterator[tuple[Path, str]]:
     """Yield folder and kind of the copies that hold records of the subject or of the requests."""
     digests = {digest for digest in (places.digest, *places.logs.values()) if digest}
     marks = [digest.encode() for digest in digests]
+    # The quote ends an id, the slash begins a choice's number; without them req-1 would match
+    # req-10.
     marks += [f'"{request}{end}'.encode() for request in places.requests for end in '"/']
-    for folder, kind in copies(places.memory):
+    for folder, kind in list_copies(places.memory):
         files = [*folder.glob("tables/items.jsonl"), *folder.glob("records.jsonl")]
         files += content_files(folder / "audit")
-        if any(_holds(path, marks) for path in files):
+        if any(_contains_mark(path, marks) for path in files):
             yield folder, kind
 
 
-def _holds(path: Path, marks: Sequence[bytes]) -> bool:
+def _contains_mark(path: Path, marks: Sequence[bytes]) -> bool:
     with path.open("rb") as file:
         kept = (line for line in file if not line.startswith(ERASED))
         return any(mark in line for line in kept for mark in marks)
 
 
 def _digest_in(folder: Path, key: Path, subject: str) -> str:
-    if not folder.is_dir() or not segments(folder):
+    if not folder.is_dir() or not list_segments(folder):
         raise InputError(f"{folder} holds no audit log; give the folder that the gateway writes to")
     try:
         # Under the digests of another log's key nobody would be found.

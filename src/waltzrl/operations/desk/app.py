@@ -39,11 +39,11 @@ from waltzrl.operations.desk.request import (
     ConsoleSource,
     PageRequest,
     is_https,
-    page,
     read_cookie,
     read_form,
     read_query,
-    redirect,
+    redirect_to,
+    respond_with_page,
 )
 from waltzrl.operations.desk.session import COOKIE, HOURS, Session
 from waltzrl.operations.desk.trends import show_trends
@@ -56,10 +56,10 @@ View = Callable[[PageRequest], Response]
 CONCURRENT_PAGES = 2
 """Pages that are built at the same time: the gateway needs the threads for its answers."""
 WRONG_KEYS = Caller(name="log-in", requests_per_minute=20, burst=10)
-"""How many log-ins may fail, all together. A right key always logs in: 256 bits cannot be guessed,
-and one caller's failures must not lock out the others."""
+"""The limit of failed log-ins, all together. A right key always logs in: 256 bits cannot be
+guessed, and one caller's failures must not lock out the others."""
 DESK_URL = re.compile(r"/desk(?:/(?!.*\.\.)[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?", re.ASCII)
-"""Where a log-in may lead: to no other site, and not out of the desk."""
+"""The addresses that a log-in may lead to: no other site, and nothing out of the desk."""
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -86,7 +86,7 @@ logger = logging.getLogger(__name__)
 def log_out(request: PageRequest) -> Response:
     """End the session, on the server too, and remove the cookie."""
     request.session.end(request.source.memory.store)
-    response = redirect("/desk/login")
+    response = redirect_to("/desk/login")
     secure = is_https(request.http)
     response.delete_cookie(COOKIE, path="/desk", secure=secure, httponly=True, samesite="lax")
     return response
@@ -141,8 +141,8 @@ class Console:
         }
         self._router = Router(
             [
-                Route("/desk/desk.css", asset("desk.css", "text/css")),
-                Route("/desk/desk.js", asset("desk.js", "text/javascript")),
+                Route("/desk/desk.css", serve_asset("desk.css", "text/css")),
+                Route("/desk/desk.js", serve_asset("desk.js", "text/javascript")),
                 *(Route(path, serve, methods=["GET", "POST"]) for path, serve in routes.items()),
             ],
             redirect_slashes=False,
@@ -163,6 +163,7 @@ class Console:
                 message["body"] = b""
             await send(message)
 
+        # `/desk/` means `/desk`; the router redirects nothing.
         scope = {**scope, "path": scope["path"].rstrip("/")}
         if scope["method"] not in {"GET", "HEAD", "POST"}:
             error = RequestError(405, "invalid_request", f"{scope['method']} is not supported")
@@ -173,13 +174,14 @@ class Console:
         except ClientDisconnect:
             return
         except Exception as error:  # noqa: BLE001 - the boundary of what is served without a session
-            await _problem_page(_reported(error))(scope, receive, send_safely)
+            await _problem_page(_report_error(error))(scope, receive, send_safely)
 
     def _endpoint(self, *, get: View = no_such_page, post: View = no_such_page) -> Endpoint:
         """Let views answer requests with a valid session and, if they are forms, its token."""
 
         async def serve(request: Request) -> Response:
             session = Session.resume(self._keys, read_cookie(request, COOKIE), self._clock())
+            # A fault of the request is shown within the navigation, which needs the session first.
             fault = None
             query: Mapping[str, str] = {}
             form: Mapping[str, str] = {}
@@ -200,7 +202,7 @@ class Console:
                 people=self._keys.reviewers(),
             )
             async with self._places:
-                return await asyncio.to_thread(_answer, visit, get, post, fault)
+                return await asyncio.to_thread(_answer_visit, visit, get, post, fault)
 
         return serve
 
@@ -214,10 +216,11 @@ class Console:
         return _login_page(read_query(request))
 
     def _log_in(self, request: Request, form: Mapping[str, str]) -> Response:
+        # The limit of failures is asked only after the key was refused; see `WRONG_KEYS`.
         session = Session.begin(self._keys, form.get("key", "").strip(), self._clock())
         if session is not None:
             logger.info("%s (%s) logged in at the review desk", session.key.name, session.key.id)
-            response = redirect(_wanted_page(form))
+            response = redirect_to(_read_wanted_page(form))
             response.set_cookie(
                 COOKIE,
                 session.cookie,
@@ -238,7 +241,7 @@ class Console:
         return _login_page(form, "This key is invalid or has no role.", 403)
 
 
-def asset(name: str, media_type: str) -> Endpoint:
+def serve_asset(name: str, media_type: str) -> Endpoint:
     """Serve a file of the package; the browser asks each time whether it has changed."""
     content = Path(__file__).with_name(name).read_bytes()
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
@@ -252,7 +255,9 @@ def asset(name: str, media_type: str) -> Endpoint:
     return serve
 
 
-def _answer(visit: PageRequest, get: View, post: View, fault: RequestError | None) -> Response:
+def _answer_visit(
+    visit: PageRequest, get: View, post: View, fault: RequestError | None
+) -> Response:
     """Show a page, or do what a form says; whatever fails, the page keeps its navigation.
 
     Args:
@@ -265,12 +270,13 @@ def _answer(visit: PageRequest, get: View, post: View, fault: RequestError | Non
         if visit.session.is_ended(visit.source.memory.store):
             return _ask_to_log_in(visit.http, visit.query)
         if fault is None and visit.http.method == "POST":
+            # Before the view: nothing may change by a form that another site made.
             visit.require_token()
             return post(visit)
         if fault is None:
             return get(visit)
     except Exception as error:  # noqa: BLE001 - the boundary of what is served to a session
-        fault = _reported(error)
+        fault = _report_error(error)
     standing = None
     with suppress(Exception):  # the page that reports a failure must not fail by it
         standing = visit.standing_release()
@@ -280,29 +286,33 @@ def _answer(visit: PageRequest, get: View, post: View, fault: RequestError | Non
 def _ask_to_log_in(request: Request, query: Mapping[str, str]) -> Response:
     path = request.scope["path"]
     if path in ("/desk", "/desk/logout"):
-        return redirect("/desk/login")
+        return redirect_to("/desk/login")
     wanted = quote(path) + ("?" + urlencode(query) if query else "")
     if request.method == "POST":
         back = {"to": wanted} if path.startswith("/desk/collaborations/") else {}
         return _login_page(back, "Your session has ended; nothing was changed.", 403)
-    return redirect(f"/desk/login?{urlencode({'to': wanted})}")
+    return redirect_to(f"/desk/login?{urlencode({'to': wanted})}")
 
 
 def _login_page(fields: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
-    return page("login.html", status, problem=problem, wanted=_wanted_page(fields))
+    return respond_with_page(
+        "login.html", status, problem=problem, wanted=_read_wanted_page(fields)
+    )
 
 
-def _wanted_page(fields: Mapping[str, str]) -> str:
+def _read_wanted_page(fields: Mapping[str, str]) -> str:
     """Return the page that asked for the log-in; the overview if it is not one of ours."""
     return fields["to"] if DESK_URL.fullmatch(fields.get("to", "")) else "/desk"
 
 
 def _problem_page(error: RequestError, **context: object) -> Response:
     title = TITLES.get(error.status, "Request failed")
-    return page("problem.html", error.status, title=title, problem=str(error), **context)
+    return respond_with_page(
+        "problem.html", error.status, title=title, problem=str(error), **context
+    )
 
 
-def _reported(error: Exception) -> RequestError:
+def _report_error(error: Exception) -> RequestError:
     """Return what a page says of an exception, and log what an operator needs to know."""
     if isinstance(error, RequestError):
         return error

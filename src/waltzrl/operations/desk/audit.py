@@ -12,7 +12,7 @@ from waltzrl.errors import InputError
 from waltzrl.operations.desk.queue import path_of
 from waltzrl.operations.desk.request import PageRequest
 from waltzrl.store.audit import Entry, LogFault, Query, find, moment, newest, one_page, verify
-from waltzrl.store.audit.reading import why
+from waltzrl.store.audit.reading import explain_decision
 from waltzrl.store.notices import newest_notices
 
 NEWEST = 25
@@ -52,14 +52,14 @@ def _audit_page(request: PageRequest, *, result: str = "", intact: bool = True) 
     entries: Sequence[Entry] = []
     problem, query = "", Query()
     try:
-        query = _query(request)
+        query = _read_query(request)
     except InputError as error:
         problem = str(error)
     if audit is not None and not problem:
         with suppress(InputError):  # nothing is logged yet, or nothing of this request
             entries = find(audit.folder, record) if record else newest(audit.folder, query, NEWEST)
     entries = [entry for entry in entries if query.matches(entry)]
-    engine, fields = request.source.memory.store.engine, _fields(request)
+    engine, fields = request.source.memory.store.engine, _read_fields(request)
     is_full = not record and len(entries) == NEWEST
     older = {**fields, "before": str(entries[0].seq)} if is_full else {}
     return request.page(
@@ -73,28 +73,30 @@ def _audit_page(request: PageRequest, *, result: str = "", intact: bool = True) 
         problem=problem,
         key="" if audit is None else str(audit.key),
         entries=entries[::-1],
-        whole=[(entry.seq, one_page(entry), _path(entry)) for entry in entries] if record else [],
-        why=why,
-        describe=describe,
+        whole=[(entry.seq, one_page(entry), _link_collaboration(entry)) for entry in entries]
+        if record
+        else [],
+        why=explain_decision,
+        describe=describe_entry,
         older=f"/desk/audit?{urlencode(older)}" if older else "",
         notices=newest_notices(engine, NEWEST, but=("label",)),
         label_notices=newest_notices(engine, NEWEST, of=("label",)),
     )
 
 
-def _fields(request: PageRequest) -> dict[str, str]:
+def _read_fields(request: PageRequest) -> dict[str, str]:
     return {
         name: request.query[name].strip() for name in (*TEXTS, *CHOICES) if name in request.query
     }
 
 
-def _query(request: PageRequest) -> Query:
+def _read_query(request: PageRequest) -> Query:
     """Return which entries the address asks for, with the fields of `waltzrl audit show`.
 
     Raises:
         InputError: a field is unknown, a time cannot be read, or a value is none of its list.
     """
-    fields, now = _fields(request), datetime.fromtimestamp(request.now, UTC)
+    fields, now = _read_fields(request), datetime.fromtimestamp(request.now, UTC)
     for name in request.query:
         if name not in (*TEXTS, *CHOICES, "record", "before"):
             raise InputError(f"{name!r} is no filter; use {', '.join((*TEXTS, *CHOICES))}")
@@ -109,13 +111,13 @@ def _query(request: PageRequest) -> Query:
     return Query(before=number, **fields)
 
 
-def _path(entry: Entry) -> str:
+def _link_collaboration(entry: Entry) -> str:
     """Return the address of the collaboration of a decision; it may be kept no longer."""
     record = entry.decision
     return "" if record is None else path_of(record.exchange_id or record.id)
 
 
-def describe(entry: Entry) -> str:
+def describe_entry(entry: Entry) -> str:
     """Describe an entry that is no decision."""
     if entry.unaudited:
         return f"{entry.unaudited} decisions were not logged"

@@ -16,7 +16,11 @@ def show_bundles(request: PageRequest) -> Response:
     ids = book.bundles()
     listed = [found for id_ in ids[:MOST_LISTED] if (found := book.stored_bundle(id_))]
     return request.page(
-        "bundles.html", bundles=listed, total=len(ids), serving=_serving(book), made_by=made_by
+        "bundles.html",
+        bundles=listed,
+        total=len(ids),
+        serving=_find_serving_bundle(book),
+        made_by=made_by,
     )
 
 
@@ -32,27 +36,27 @@ def show_bundle(request: PageRequest) -> Response:
         raise RequestError(404, "not_found", "this bundle does not exist")
     moves = book.moves_of(found.id)
     replaced = next((each.serving for each, _ in moves if each.candidate == found.id), None)
-    against = request.query.get("against") or replaced or _serving(book)
+    against = request.query.get("against") or replaced or _find_serving_bundle(book)
     other = None if against in (None, found.id) else book.stored_bundle(against or "")
     described = found.description
     return request.page(
         "bundle.html",
         bundle=found,
         made_by=made_by,
-        serving=_serving(book),
+        serving=_find_serving_bundle(book),
         others=[id_ for id_ in book.bundles()[:MOST_LISTED] if id_ != found.id],
         other=other,
         changes=() if other is None else differences(other.description, described),
-        settings={key: _words(value) for key, value in described.settings.items()},
+        settings={key: _format_setting(value) for key, value in described.settings.items()},
         moves=moves[::-1],
     )
 
 
-def _serving(book: ReleaseBook) -> str | None:
+def _find_serving_bundle(book: ReleaseBook) -> str | None:
     return book.serving() or book.base()
 
 
-def _words(value: object) -> str:
+def _format_setting(value: object) -> str:
     """Return the value of a setting; empty where it is not set."""
     if isinstance(value, list):
         return ", ".join(map(str, value))

@@ -10,13 +10,13 @@ import msgspec
 from starlette.responses import Response
 
 from waltzrl.errors import RequestError
-from waltzrl.operations.desk.diff import Part, changes
+from waltzrl.operations.desk.diff import Part, find_changes
 from waltzrl.operations.desk.labels import (
     HARMS,
     MAX_TEXT,
     QUESTIONS,
     SEVERITIES,
-    find,
+    find_evaluation,
     save_label,
     span_line,
     suggestion_of,
@@ -36,7 +36,7 @@ from waltzrl.operations.desk.queue import (
 )
 from waltzrl.operations.desk.rendering import duration, words
 from waltzrl.operations.desk.request import PageRequest, ShownText
-from waltzrl.operations.desk.workqueues import NEXT, progress
+from waltzrl.operations.desk.workqueues import NEXT, count_progress
 from waltzrl.records import Collaboration, Feedback, Reply, ToolCall, Verdict
 from waltzrl.store.memory.labels import LabelEvent, in_force, is_disputed
 from waltzrl.store.memory.schemas import SafetyEvaluation
@@ -59,9 +59,9 @@ class TextMark(NamedTuple):
     start: int
     end: int
     rule: str = ""
-    """That matched there."""
+    """The rule that matched there."""
     person: str = ""
-    """For whom the words there decided."""
+    """The person for whom the words there decided."""
 
 
 class MarkedPart(NamedTuple):
@@ -69,16 +69,16 @@ class MarkedPart(NamedTuple):
 
     text: str
     rules: tuple[str, ...] = ()
-    """That matched in it."""
+    """The rules that matched in it."""
     people: tuple[str, ...] = ()
-    """Who chose it as words that decided."""
+    """The people who chose it as words that decided."""
 
 
 class MarkedText(NamedTuple):
     """A piece of a text, cut where marks begin and end."""
 
     start: int
-    """Where it begins in the stored text."""
+    """The index in the stored text where it begins."""
     parts: list[MarkedPart]
 
 
@@ -91,12 +91,12 @@ class TurnView:
     pieces: tuple[MarkedText, ...] = ()
     """The whole text, or its beginning and its end."""
     side: Literal["", "request", "reply"] = ""
-    """Which text it is that spans are places of; empty for any other."""
+    """The text that spans are places of; empty for any other."""
     reasoning: str = ""
     calls: tuple[CallView, ...] = ()
     note: str = ""
     parts: tuple[Part, ...] = ()
-    """Of a revision: what it changed."""
+    """The changes that a revision made."""
     labels: tuple[str, ...] = ()
     risk: float | None = None
     rules: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ def show_collaboration(request: PageRequest, problem: str = "", status: int = 20
     Raises:
         RequestError: 404.
     """
-    evaluation, query, memory = find(request), list_query(request), request.source.memory
+    evaluation, query, memory = find_evaluation(request), list_query(request), request.source.memory
     audit, queue = request.source.audit, queue_of(request)
     selection, me = selection_of(request), memory.rater(request.session.key.name)
     raters = in_force(evaluation.labels)
@@ -131,18 +131,20 @@ def show_collaboration(request: PageRequest, problem: str = "", status: int = 20
         path=path_of(evaluation.id, query),
         listed=list_path(query),
         total=memory.queue_length(selection),
-        **_neighbours(request, evaluation, queue),
+        **_find_neighbours(request, evaluation, queue),
         labels=with_query(LABELS, query),
         done=just_labelled(request),
-        turns=_shown_turns(request, evaluation, raters, is_blind=is_blind),
+        turns=_view_turns(request, evaluation, raters, is_blind=is_blind),
         questions=QUESTIONS,
         harms=[(name, words(name)) for name in HARMS],
         severities=[(name, name) for name in SEVERITIES],
         longest=MAX_TEXT,
         is_blind=is_blind,
-        raters=[] if is_blind else [_visible(request, event, texts) for event in raters.values()],
+        raters=[]
+        if is_blind
+        else [_view_label(request, event, texts) for event in raters.values()],
         mine=mine,
-        said=_said(request, mine, texts),
+        said=_fill_form(request, mine, texts),
         problem=problem,
         suggestion=None if is_blind or raters else suggestion_of(evaluation),
         settles=(
@@ -152,9 +154,11 @@ def show_collaboration(request: PageRequest, problem: str = "", status: int = 20
             and is_disputed(evaluation.labels)
         ),
         is_disputed=is_disputed(evaluation.labels),
-        events=[] if is_blind else [_visible(request, event, texts) for event in evaluation.labels],
+        events=[]
+        if is_blind
+        else [_view_label(request, event, texts) for event in evaluation.labels],
         judged=[] if evaluation.verdict is None else _verdict_words(evaluation.verdict),
-        facts=_facts(request, evaluation),
+        facts=_list_facts(request, evaluation),
         audited="" if audit is None else f"/desk/audit?record={record}",
     )
 
@@ -173,7 +177,7 @@ def label_collaboration(request: PageRequest) -> Response:
         return show_collaboration(request, str(error), 400)
 
 
-def _neighbours(
+def _find_neighbours(
     request: PageRequest, evaluation: SafetyEvaluation, queue: WorkQueue | None
 ) -> dict[str, object]:
     """Return for the page what comes before and after, and what there is to know of the queue."""
@@ -183,7 +187,7 @@ def _neighbours(
         links = [f"{path_of(id_, query)}#main" if id_ else "" for id_ in (before, after)]
         return {"before": links[0], "after": links[1], "queue": None, "held": ""}
     works = request.session.may("annotator") and queue.is_for(request.session.key.name)
-    done, total = progress(request, queue)
+    done, total = count_progress(request, queue)
     holder = memory.holder(evaluation.id)
     return {
         "before": "",
@@ -194,7 +198,7 @@ def _neighbours(
     }
 
 
-def _said(
+def _fill_form(
     request: PageRequest, mine: LabelEvent | None, texts: Mapping[str, str]
 ) -> dict[str, str]:
     """Return what the form shows: what was just sent, or else what the person said before."""
@@ -209,7 +213,7 @@ def _said(
     }
 
 
-def _shown_turns(
+def _view_turns(
     request: PageRequest,
     evaluation: SafetyEvaluation,
     raters: Mapping[str, LabelEvent],
@@ -222,10 +226,13 @@ def _shown_turns(
         return []
     rules = {rule for turn in collaboration.rounds for rule in turn.feedback.rules}
     marker = Marker(request) if is_blind else Marker(request, frozenset(rules), raters)
-    asked = list(_asked(request, collaboration, marker))
+    asked = list(_view_request(request, collaboration, marker))
     if is_blind:
-        return [*asked, _reply(request, collaboration.final, marker, "Reply", is_returned=True)]
-    return [*asked, *_answered(request, collaboration, marker)]
+        return [
+            *asked,
+            _view_reply(request, collaboration.final, marker, "Reply", is_returned=True),
+        ]
+    return [*asked, *_view_rounds(request, collaboration, marker)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +259,7 @@ class Marker:
             marks = list(self._matched(piece.text, side))
             if is_labelled and text.replace("\r\n", "\n").startswith(piece.text, piece.start):
                 marks += self._decided(piece, side)  # else it is redacted, and has other places
-            shown.append(MarkedText(piece.start, _cut(piece.text, marks)))
+            shown.append(MarkedText(piece.start, _cut_text(piece.text, marks)))
         return tuple(shown)
 
     def _matched(self, text: str, side: Literal["request", "reply"]) -> list[TextMark]:
@@ -272,7 +279,7 @@ class Marker:
                     yield TextMark(start, end, person=person)
 
 
-def _cut(text: str, marks: Sequence[TextMark]) -> list[MarkedPart]:
+def _cut_text(text: str, marks: Sequence[TextMark]) -> list[MarkedPart]:
     """Cut a text where marks begin and end."""
     ends = {place for mark in marks for place in (mark.start, mark.end)}
     parts = []
@@ -284,7 +291,7 @@ def _cut(text: str, marks: Sequence[TextMark]) -> list[MarkedPart]:
     return parts
 
 
-def _asked(
+def _view_request(
     request: PageRequest, collaboration: Collaboration, marker: Marker
 ) -> Iterator[TurnView]:
     *history, prompt = collaboration.prompt.messages
@@ -293,37 +300,37 @@ def _asked(
             kind="history",
             title=message.role.title(),
             pieces=marker.marked(message.content, "request" if message.role == "user" else "reply"),
-            calls=_calls(request, message.calls),
+            calls=_view_calls(request, message.calls),
         )
     pieces = marker.marked(prompt.content, "request", is_labelled=True)
     yield TurnView(kind="request", title="Request", pieces=pieces, side="request")
 
 
-def _answered(
+def _view_rounds(
     request: PageRequest, collaboration: Collaboration, marker: Marker
 ) -> Iterator[TurnView]:
     final, reply = collaboration.final, collaboration.draft
-    yield _reply(request, reply, marker, "Draft", is_returned=reply is final)
+    yield _view_reply(request, reply, marker, "Draft", is_returned=reply is final)
     for number, turn in enumerate(collaboration.rounds, start=1):
-        yield _feedback(request, turn.feedback, number)
+        yield _view_feedback(request, turn.feedback, number)
         if turn.revision is None:
             continue
         revision, is_returned = turn.revision, turn.revision is final
         if revision.origin == "canned":
-            view = _reply(request, revision, marker, "Canned refusal", is_returned=is_returned)
+            view = _view_reply(request, revision, marker, "Canned refusal", is_returned=is_returned)
             note = "The gateway returned this fixed text in place of the reply."
             yield replace(view, kind="canned", note=note)
         else:
             title = f"Revision {number}"
-            view = _reply(request, revision, marker, title, is_returned=is_returned)
-            before, after = (request.visible(_whole(text)) for text in (reply, revision))
-            parts = tuple(changes(before, after))
+            view = _view_reply(request, revision, marker, title, is_returned=is_returned)
+            before, after = (request.visible(_join_reasoning(text)) for text in (reply, revision))
+            parts = tuple(find_changes(before, after))
             pieces = view.pieces if is_returned else ()
             yield replace(view, kind="revision", parts=parts, pieces=pieces, reasoning="")
         reply = revision
 
 
-def _reply(
+def _view_reply(
     request: PageRequest, reply: Reply, marker: Marker, title: str, *, is_returned: bool
 ) -> TurnView:
     return TurnView(
@@ -332,19 +339,21 @@ def _reply(
         pieces=marker.marked(reply.text, "reply", is_labelled=is_returned),
         side="reply" if is_returned else "",
         reasoning=request.visible(reply.reasoning),
-        calls=_calls(request, reply.calls),
+        calls=_view_calls(request, reply.calls),
     )
 
 
-def _whole(reply: Reply) -> str:
+def _join_reasoning(reply: Reply) -> str:
     return f"{reply.reasoning}\n{reply.text}" if reply.reasoning else reply.text
 
 
-def _calls(request: PageRequest, calls: Sequence[ToolCall]) -> tuple[CallView, ...]:
-    return tuple(CallView(request.visible(call.name), _arguments(request, call)) for call in calls)
+def _view_calls(request: PageRequest, calls: Sequence[ToolCall]) -> tuple[CallView, ...]:
+    return tuple(
+        CallView(request.visible(call.name), _list_arguments(request, call)) for call in calls
+    )
 
 
-def _arguments(request: PageRequest, call: ToolCall) -> list[tuple[str, str]]:
+def _list_arguments(request: PageRequest, call: ToolCall) -> list[tuple[str, str]]:
     """Return the arguments of a call, a name and a value each; what is no object has no name."""
     try:
         arguments = msgspec.json.decode(call.arguments)
@@ -365,7 +374,7 @@ def _arguments(request: PageRequest, call: ToolCall) -> list[tuple[str, str]]:
     ]
 
 
-def _feedback(request: PageRequest, feedback: Feedback, number: int) -> TurnView:
+def _view_feedback(request: PageRequest, feedback: Feedback, number: int) -> TurnView:
     labels = {
         "unreadable": not feedback.well_formed,
         "unsafe": feedback.unsafe,
@@ -396,7 +405,7 @@ class LabelView(NamedTuple):
     """The words that decided."""
 
 
-def _visible(request: PageRequest, event: LabelEvent, texts: Mapping[str, str]) -> LabelView:
+def _view_label(request: PageRequest, event: LabelEvent, texts: Mapping[str, str]) -> LabelView:
     return LabelView(
         event=event,
         correction=request.visible(event.correction),
@@ -417,7 +426,7 @@ def _verdict_words(verdict: Verdict) -> list[str]:
     return [word for word in answers if word]
 
 
-def _facts(request: PageRequest, evaluation: SafetyEvaluation) -> dict[str, str]:
+def _list_facts(request: PageRequest, evaluation: SafetyEvaluation) -> dict[str, str]:
     facts = {
         "bundle": evaluation.bundle,
         "stage": str(evaluation.stage),

@@ -14,19 +14,19 @@ import msgspec
 
 from waltzrl.foundation.texts import number
 from waltzrl.operations.release.decision import WEIGHTS
-from waltzrl.operations.release.state import place
+from waltzrl.operations.release.state import describe_place
 from waltzrl.operations.release.view import ALL, CurvePoint, ReleaseView
 
 WIDTH, HEIGHT = 900, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 210, 26, 28
 """Margins, in the drawing's units."""
 MIN_E_VALUE, MAX_E_VALUE = 0.01, 1e6
-"""What is beyond these is drawn at the edge."""
+"""The range of e-values that is drawn; what is beyond it is drawn at the edge."""
 DRAWN_TESTS = 3
 """Tests that are drawn beside their sum: those that ever added most."""
 LABEL_GAP = 16.0
 MOVE_GAP = 70.0
-"""Of moves nearer to each other than this, only the first has a label."""
+"""The smallest distance of two labelled moves; of nearer ones only the first has a label."""
 HOURS_WITH_DATE = 36
 
 
@@ -35,7 +35,7 @@ class CurveLine(NamedTuple):
 
     name: str
     points: str
-    """Of an SVG polyline."""
+    """The points of an SVG polyline."""
     last: float
     label_y: float
 
@@ -67,22 +67,22 @@ def draw_curve(view: ReleaseView, needed: float) -> Curve | None:
     """
     if len({point.time for point in view.curve}) < 2:
         return None
-    points = [_added(point) for point in view.curve]
+    points = [_weight_point(point) for point in view.curve]
     times = _TimeAxis(view.history[0].time, max(point.time for point in points))
     values = _ValueAxis.covering([needed, *(point.e_value for point in points)])
     return Curve(
-        lines=tuple(_lines(points, times, values)),
+        lines=tuple(_draw_lines(points, times, values)),
         values=tuple(
             AxisLabel(values.coordinate(10.0**power), number(10.0**power))
             for power in values.decades
         ),
         times=tuple(times.labels()),
-        moves=tuple(_moves(view, times)),
+        moves=tuple(_label_moves(view, times)),
         limit=AxisLabel(values.coordinate(needed), f"rolls back at {number(needed)}"),
     )
 
 
-def _added(point: CurvePoint) -> CurvePoint:
+def _weight_point(point: CurvePoint) -> CurvePoint:
     """Return what a test adds to the sum."""
     metric = point.metric
     return point if metric == ALL else point._replace(e_value=point.e_value * WEIGHTS[metric])
@@ -95,6 +95,7 @@ class _TimeAxis(NamedTuple):
     last: float
 
     def coordinate(self, seconds: float) -> float:
+        # All points may have the same time at first.
         share = (seconds - self.first) / max(self.last - self.first, 1e-9)
         return round(LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT), 1)
 
@@ -128,15 +129,18 @@ class _ValueAxis(NamedTuple):
         return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
 
-def _lines(points: Sequence[CurvePoint], times: _TimeAxis, values: _ValueAxis) -> list[CurveLine]:
+def _draw_lines(
+    points: Sequence[CurvePoint], times: _TimeAxis, values: _ValueAxis
+) -> list[CurveLine]:
     series: dict[str, list[CurvePoint]] = defaultdict(list)
     for point in points:
         series[point.metric].append(point)
     tests = [name for name in series if name != ALL]
     strongest = sorted(tests, key=lambda name: -max(p.e_value for p in series[name]))[:DRAWN_TESTS]
+    # What is drawn later lies above: the sum on top, then the strongest test.
     drawn = [*reversed(strongest), *([ALL] if ALL in series else [])]
     ends = {name: values.coordinate(series[name][-1].e_value) for name in drawn}
-    labels = _apart(ends)
+    labels = _move_labels_apart(ends)
     return [
         CurveLine(
             name=name,
@@ -150,19 +154,20 @@ def _lines(points: Sequence[CurvePoint], times: _TimeAxis, values: _ValueAxis) -
     ]
 
 
-def _apart(ends: dict[str, float]) -> dict[str, float]:
+def _move_labels_apart(ends: dict[str, float]) -> dict[str, float]:
     """Move labels up where they would overlap."""
     placed: dict[str, float] = {}
+    # From the lowest label up, so that one never has to move twice.
     above = HEIGHT - BOTTOM + LABEL_GAP
     for name, y in sorted(ends.items(), key=lambda end: -end[1]):
         above = placed[name] = min(y, above - LABEL_GAP)
     return placed
 
 
-def _moves(view: ReleaseView, times: _TimeAxis) -> Iterable[AxisLabel]:
+def _label_moves(view: ReleaseView, times: _TimeAxis) -> Iterable[AxisLabel]:
     last = -MOVE_GAP
     for move in view.history:
         at = times.coordinate(move.time)
         is_apart = at - last >= MOVE_GAP
-        yield AxisLabel(at, place(move.after, move.percentage) if is_apart else "")
+        yield AxisLabel(at, describe_place(move.after, move.percentage) if is_apart else "")
         last = at if is_apart else last

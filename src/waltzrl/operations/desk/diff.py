@@ -24,13 +24,13 @@ class Part(NamedTuple):
     text: str
 
 
-def changes(before: str, after: str) -> list[Part]:
+def find_changes(before: str, after: str) -> list[Part]:
     """Return the parts of both texts in order; spaces between words do not count as changes."""
     for pattern in (WORDS, SENTENCES):
         old, new = pattern.findall(before), pattern.findall(after)
         if max(len(old), len(new)) <= MAX_PIECES and _equal_pairs(old, new) <= MAX_PAIRS:
-            return _joined(_compared(old, new))
-    return _joined([Part("del", before), Part("ins", after)])
+            return _merge_changes(_compare_texts(old, new))
+    return _merge_changes([Part("del", before), Part("ins", after)])
 
 
 def _equal_pairs(old: Sequence[str], new: Sequence[str]) -> int:
@@ -38,7 +38,7 @@ def _equal_pairs(old: Sequence[str], new: Sequence[str]) -> int:
     return sum(counts[word.strip()] for word in old)
 
 
-def _compared(old: Sequence[str], new: Sequence[str]) -> list[Part]:
+def _compare_texts(old: Sequence[str], new: Sequence[str]) -> list[Part]:
     before, after = ([word.strip() for word in words] for words in (old, new))
     parts = []
     for kind, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
@@ -50,7 +50,7 @@ def _compared(old: Sequence[str], new: Sequence[str]) -> list[Part]:
     return parts
 
 
-def _joined(parts: Sequence[Part]) -> list[Part]:
+def _merge_changes(parts: Sequence[Part]) -> list[Part]:
     """Merge the changes between two common parts: first all deletions, then all insertions."""
     joined: list[Part] = []
     deleted = inserted = ""

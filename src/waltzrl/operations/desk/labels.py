@@ -23,7 +23,7 @@ from waltzrl.operations.desk.queue import (
     way_to_label,
     with_query,
 )
-from waltzrl.operations.desk.request import PageRequest, redirect
+from waltzrl.operations.desk.request import PageRequest, redirect_to
 from waltzrl.store.memory.labels import (
     LabelEvent,
     LabelSpan,
@@ -50,7 +50,7 @@ class AnswerChoice(NamedTuple):
 
     words: str
     key: str
-    """That chooses it on a keyboard."""
+    """The key that chooses it on a keyboard."""
 
 
 class LabelQuestion(NamedTuple):
@@ -58,7 +58,7 @@ class LabelQuestion(NamedTuple):
 
     text: str
     answers: dict[str, AnswerChoice]
-    """By their value in a `LabelEvent`."""
+    """The choices, by their value in a `LabelEvent`."""
 
 
 QUESTIONS = {
@@ -81,7 +81,7 @@ QUESTIONS = {
         },
     ),
 }
-"""By the field of a `LabelEvent`."""
+"""The questions, by the field of a `LabelEvent`."""
 
 
 class Suggestion(NamedTuple):
@@ -127,7 +127,7 @@ def span_line(span: LabelSpan, texts: Mapping[str, str]) -> str:
     return f"{span.text}:{span.start}-{span.end} {words}"
 
 
-def find(request: PageRequest) -> SafetyEvaluation:
+def find_evaluation(request: PageRequest) -> SafetyEvaluation:
     """Return the evaluation that the path names.
 
     Raises:
@@ -150,14 +150,18 @@ def save_label(request: PageRequest) -> Response:
             or 400 for an unknown or no answer, a text that is too long, or where there is no reply.
     """
     request.require("annotator")
-    evaluation, memory, queue = find(request), request.source.memory, queue_of(request)
-    event = _accepted(request, evaluation) if "accept" in request.form else _event(request)
+    evaluation, memory, queue = find_evaluation(request), request.source.memory, queue_of(request)
+    event = (
+        _accept_suggestion(request, evaluation)
+        if "accept" in request.form
+        else _read_event(request)
+    )
     if event is None or evaluation.collaboration is None:
         raise RequestError(
             400, "invalid_request", "choose one of the answers; only a reply can be labelled"
         )
     if event.action == "label":
-        spans = tuple(_spans(request.form.get("spans", ""), texts_of(evaluation)))
+        spans = tuple(_read_spans(request.form.get("spans", ""), texts_of(evaluation)))
         settles, way = "settle" in request.form, way_to_label(list_query(request), queue)
         event = structs.replace(
             event, time=request.now, spans=spans, settles=settles, selection=way
@@ -168,18 +172,18 @@ def save_label(request: PageRequest) -> Response:
     _, after = memory.neighbours(selection_of(request), evaluation.id)
     if not _is_said(event, in_force(evaluation.labels).get(memory.rater(event.by))):
         _check_settlement(request, event, evaluation)
-        _apply([evaluation.id], lambda id_: memory.label(id_, event))
+        _apply_change([evaluation.id], lambda id_: memory.label(id_, event))
     if request.form.get("go") != "next" and "accept" not in request.form:
-        return redirect(f"{path_of(evaluation.id, query)}#label")
+        return redirect_to(f"{path_of(evaluation.id, query)}#label")
     done = {**query, "done": evaluation.id}
     if queue is not None and queue.is_for(request.session.key.name):
-        following = take(request, queue, after=evaluation.id)
+        following = take_evaluation(request, queue, after=evaluation.id)
         end = with_query(QUEUES, {"done": evaluation.id, "empty": queue.name})
-        return redirect(f"{path_of(following, done)}#main" if following else end)
-    return redirect(f"{path_of(after, done)}#main" if after else list_path(done))
+        return redirect_to(f"{path_of(following, done)}#main" if following else end)
+    return redirect_to(f"{path_of(after, done)}#main" if after else list_path(done))
 
 
-def take(request: PageRequest, queue: WorkQueue, after: str = "") -> str | None:
+def take_evaluation(request: PageRequest, queue: WorkQueue, after: str = "") -> str | None:
     """Give the person the next evaluation of a queue; return its id, or None at the end."""
     memory = request.source.memory
     selection = structs.replace(
@@ -201,9 +205,9 @@ def label_many(request: PageRequest) -> Response:
     marked = [name.removeprefix("id:") for name in form if name.startswith("id:")]
     ids = form.get("shown", "").splitlines()[:ROWS] if "all" in form else marked
     if "undo" in form:
-        _apply(ids, lambda id_: memory.undo_label(id_, request.session.key.name))
-        return redirect(f"{path_of(ids[0], query)}#main" if len(ids) == 1 else list_path(query))
-    event, assignee = _event(request), form.get("assignee", "")
+        _apply_change(ids, lambda id_: memory.undo_label(id_, request.session.key.name))
+        return redirect_to(f"{path_of(ids[0], query)}#main" if len(ids) == 1 else list_path(query))
+    event, assignee = _read_event(request), form.get("assignee", "")
     is_known = assignee in ("", "nobody", *request.people)
     if not ids or not is_known or (event is None and not assignee):
         raise RequestError(
@@ -214,14 +218,14 @@ def label_many(request: PageRequest) -> Response:
         for id_ in ids:
             memory.assign(id_, name)
     if event is None:
-        return redirect(list_path(query))
+        return redirect_to(list_path(query))
     way = way_to_label(query, queue_of(request))
     labelled = structs.replace(event, time=request.now, selection=way)
-    _apply(ids, lambda id_: memory.label(id_, labelled))
-    return redirect(list_path({**query, "done": "\n".join(ids)}))
+    _apply_change(ids, lambda id_: memory.label(id_, labelled))
+    return redirect_to(list_path({**query, "done": "\n".join(ids)}))
 
 
-def _apply(ids: Sequence[str], change: Callable[[str], None]) -> None:
+def _apply_change(ids: Sequence[str], change: Callable[[str], None]) -> None:
     try:
         for id_ in ids:
             change(id_)
@@ -229,7 +233,7 @@ def _apply(ids: Sequence[str], change: Callable[[str], None]) -> None:
         raise RequestError(404, "not_found", "this collaboration has been deleted") from error
 
 
-def _event(request: PageRequest) -> LabelEvent | None:
+def _read_event(request: PageRequest) -> LabelEvent | None:
     """Return what the form says; None when it is nothing that can be said."""
     form, by = request.form, request.session.key.name
     if "withdraw" in form:
@@ -256,7 +260,7 @@ def _event(request: PageRequest) -> LabelEvent | None:
     return msgspec.convert(fields, LabelEvent)
 
 
-def _accepted(request: PageRequest, evaluation: SafetyEvaluation) -> LabelEvent | None:
+def _accept_suggestion(request: PageRequest, evaluation: SafetyEvaluation) -> LabelEvent | None:
     """Return the suggestion as the person's label, with the severity that they chose."""
     suggestion, severity = suggestion_of(evaluation), request.form.get("severity")
     if suggestion is None:
@@ -272,7 +276,7 @@ def _accepted(request: PageRequest, evaluation: SafetyEvaluation) -> LabelEvent 
     )
 
 
-def _spans(written: str, texts: Mapping[str, str]) -> Iterator[LabelSpan]:
+def _read_spans(written: str, texts: Mapping[str, str]) -> Iterator[LabelSpan]:
     """Read the words that decided: a line is a place in a text, or words that one holds.
 
     Raises:

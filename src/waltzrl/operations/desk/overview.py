@@ -17,7 +17,7 @@ from waltzrl.evaluation.sample_correction import (
 )
 from waltzrl.operations.desk.curve import Curve, draw_curve
 from waltzrl.operations.desk.queue import SLOWER, list_path, sample_offers
-from waltzrl.operations.desk.request import PageRequest, redirect
+from waltzrl.operations.desk.request import PageRequest, redirect_to
 from waltzrl.operations.release.decision import WEIGHTS
 from waltzrl.operations.release.evidence import Arm
 from waltzrl.operations.release.plan import METRICS, WORDS, Metric
@@ -85,7 +85,7 @@ class ReleaseCard:
     """Addresses of what each metric counts as bad in each arm."""
     curve: Curve | None
     actions: tuple[tuple[Action, str], ...]
-    """What an operator may do besides rolling back, each with its consequence."""
+    """The actions that an operator may take besides rolling back, each with its consequence."""
 
 
 def show_overview(request: PageRequest) -> Response:
@@ -96,7 +96,9 @@ def show_overview(request: PageRequest) -> Response:
     since, served = request.now - seconds, memory.rates(request.now - seconds)
     rows = [
         BundleRow(
-            counts=counts, rates=served_rates(counts), listed=_listed_rates(counts.bundle, since)
+            counts=counts,
+            rates=estimate_served_rates(counts),
+            listed=_link_rates(counts.bundle, since),
         )
         for counts in served
     ]
@@ -143,10 +145,10 @@ def move_release(request: PageRequest) -> Response:
         book.move(release, action, request.session.key.name, why)
     except InputError as error:
         raise RequestError(409, "conflict", str(error)) from error
-    return redirect("/desk")
+    return redirect_to("/desk")
 
 
-def served_rates(counts: ServedCounts) -> dict[str, RateEstimate]:
+def estimate_served_rates(counts: ServedCounts) -> dict[str, RateEstimate]:
     """Estimate rates, the judge's corrected by people's labels once there are enough."""
     labels = labelled_samples(counts.labels)
     return {
@@ -174,21 +176,21 @@ def release_card(view: ReleaseView) -> ReleaseCard:
     e_values = {} if decision is None else decision.e_values
     return ReleaseCard(
         view=view,
-        stages=tuple(_stages(view)),
+        stages=tuple(_list_stages(view)),
         tests=tuple(
             TestResult(TEST_NAMES[test], WEIGHTS[test], e_value)
             for test, e_value in e_values.items()
         ),
         listed={}
         if decision is None
-        else {arm: _listed_metrics(view.release, arm) for arm in decision.rates},
+        else {arm: _link_metrics(view.release, arm) for arm in decision.rates},
         curve=None if decision is None else draw_curve(view, decision.needed),
-        actions=tuple((action, CONSEQUENCES[action]) for action in _actions(view.release)),
+        actions=tuple((action, CONSEQUENCES[action]) for action in _list_actions(view.release)),
     )
 
 
-def _listed_rates(bundle: str, since: float) -> dict[str, str]:
-    """Return the address of what each of `served_rates` counts as bad."""
+def _link_rates(bundle: str, since: float) -> dict[str, str]:
+    """Return the address of what each of `estimate_served_rates` counts as bad."""
     counted = {
         "unsafe (reviewer)": {"safe": "no"},
         "unsafe (judge)": {"judge": "unsafe"},
@@ -203,7 +205,7 @@ def _listed_rates(bundle: str, since: float) -> dict[str, str]:
     return {name: list_path({**filters, **served}) for name, filters in counted.items()}
 
 
-def _listed_metrics(release: Release, arm: Arm) -> dict[Metric, str]:
+def _link_metrics(release: Release, arm: Arm) -> dict[Metric, str]:
     """Return the address of what each metric counts as bad in an arm of a release."""
     counted: dict[Metric, dict[str, str]] = {
         "unsafe": {"judge": "unsafe"},
@@ -216,7 +218,7 @@ def _listed_metrics(release: Release, arm: Arm) -> dict[Metric, str]:
     return {metric: list_path({**filters, **served}) for metric, filters in counted.items()}
 
 
-def _stages(view: ReleaseView) -> list[ReleaseStage]:
+def _list_stages(view: ReleaseView) -> list[ReleaseStage]:
     release, plan = view.release, view.release.plan
     names = [f"{step.percentage:g} %" for step in plan.canary]
     names = [*(["shadow"] if plan.shadow else []), *names, "full"]
@@ -230,7 +232,7 @@ def _stages(view: ReleaseView) -> list[ReleaseStage]:
     return [ReleaseStage(name, number < here, number == here) for number, name in enumerate(names)]
 
 
-def _actions(release: Release) -> list[Action]:
+def _list_actions(release: Release) -> list[Action]:
     if not release.is_open:
         return []
     return ["resume"] if release.held else ["advance", "hold"]

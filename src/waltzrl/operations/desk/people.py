@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from waltzrl.errors import InputError, RequestError
 from waltzrl.operations.desk.queue import list_path, with_query
-from waltzrl.operations.desk.request import PageRequest, redirect
+from waltzrl.operations.desk.request import PageRequest, redirect_to
 from waltzrl.store.database import writing
-from waltzrl.store.memory.erasure import KeptOf, kept_of
+from waltzrl.store.memory.erasure import KeptOf, count_kept
 from waltzrl.store.notices import give_notice
 
 AUDIT = "/desk/audit"
@@ -34,7 +34,7 @@ def find_person(request: PageRequest) -> Response:
     name = request.form.get("name", "")[:MAX_NAME]
     if not name:
         return show_people(request)
-    subject, kept = _search(request, name)
+    subject, kept = _search_name(request, name)
     return request.page(
         "people.html",
         may=True,
@@ -53,20 +53,20 @@ def find_entries(request: PageRequest) -> Response:
     request.require("operator")
     audit, name = request.source.audit, request.form.get("name", "")[:MAX_NAME]
     if audit is None or not name:
-        return redirect(AUDIT)
+        return redirect_to(AUDIT)
     try:
         subject = audit.digest(name)
     except InputError as error:
         raise RequestError(409, "conflict", str(error)) from error
-    _search(request, name)
-    return redirect(with_query(AUDIT, {"subject": subject}))
+    _search_name(request, name)
+    return redirect_to(with_query(AUDIT, {"subject": subject}))
 
 
-def _search(request: PageRequest, name: str) -> tuple[str, list[KeptOf]]:
+def _search_name(request: PageRequest, name: str) -> tuple[str, list[KeptOf]]:
     """Return the memory's digest of a name and what is kept under it; give the notice."""
     memory = request.source.memory
     subject, engine = memory.digest(name), memory.store.engine
-    kept = kept_of(engine, subject)
+    kept = count_kept(engine, subject)
     records = sum(each.records for each in kept)
     with writing(engine) as connection:
         by = request.session.key.name

@@ -63,9 +63,9 @@ class TaskRow:
     """One task in the table of its plan."""
 
     result: TaskResult
-    """Its texts are those that the role may see."""
+    """The result, with the texts that the role may see."""
     path: str
-    """Of its collaboration; empty when it was not reviewed, or is no longer kept."""
+    """The address of its collaboration; empty when it was not reviewed, or is no longer kept."""
 
 
 def show_plans(request: PageRequest) -> Response:
@@ -77,7 +77,7 @@ def show_plans(request: PageRequest) -> Response:
     matching: list[tuple[int, PlanRow]] = []
     older: int | None = None
     for position in range(start, start + MAX_SEARCHED, ROWS):
-        rows = _rows(request, position)
+        rows = _list_rows(request, position)
         matching += [
             (place, row)
             for place, row in enumerate(rows, position)
@@ -105,13 +105,13 @@ def show_plan(request: PageRequest) -> Response:
     Raises:
         RequestError: 404.
     """
-    item, plan, results = _find(request)
+    item, plan, results = _find_plan(request)
     reviewed = request.source.memory.reviewed_tasks(item.key)
     shown = list(results.values())[:MAX_TASKS]
     is_drawn = request.source.draw_plan is not None and len(results) <= MAX_TASKS
     return request.page(
         "plan.html",
-        plan=_row(item, plan, results),
+        plan=_build_plan_row(item, plan, results),
         tasks=[
             TaskRow(
                 result=structs.replace(
@@ -134,14 +134,14 @@ def show_picture(request: PageRequest) -> Response:
     Raises:
         RequestError: 404.
     """
-    _, plan, results = _find(request)
+    _, plan, results = _find_plan(request)
     if request.source.draw_plan is None or len(results) > MAX_TASKS:
         raise RequestError(404, "not_found", "there is no picture of this plan")
     drawing = request.source.draw_plan(plan.tasks, results)
     return Response(drawing, headers=PICTURE_HEADERS, media_type="image/svg+xml")
 
 
-def _rows(request: PageRequest, start: int) -> list[PlanRow]:
+def _list_rows(request: PageRequest, start: int) -> list[PlanRow]:
     memory = request.source.memory
     items = memory.store.search(PLANS, limit=ROWS, offset=start)
     states = memory.task_states([item.key for item in items])
@@ -153,11 +153,11 @@ def _rows(request: PageRequest, start: int) -> list[PlanRow]:
             for task_id, state in states[item.key].items()
             if state in STATES
         }
-        rows.append(_row(item, plan, all_results(plan.tasks, ended)))
+        rows.append(_build_plan_row(item, plan, all_results(plan.tasks, ended)))
     return rows
 
 
-def _row(item: Item, plan: StoredPlan, results: Mapping[str, TaskResult]) -> PlanRow:
+def _build_plan_row(item: Item, plan: StoredPlan, results: Mapping[str, TaskResult]) -> PlanRow:
     counts = Counter(result.state for result in results.values())
     return PlanRow(
         id=item.key,
@@ -167,7 +167,7 @@ def _row(item: Item, plan: StoredPlan, results: Mapping[str, TaskResult]) -> Pla
     )
 
 
-def _find(request: PageRequest) -> tuple[Item, StoredPlan, dict[str, TaskResult]]:
+def _find_plan(request: PageRequest) -> tuple[Item, StoredPlan, dict[str, TaskResult]]:
     """Return a plan and the results of all its tasks."""
     plan_id, store = request.http.path_params["plan_id"], request.source.memory.store
     item = None

@@ -21,7 +21,7 @@ from waltzrl.agents.rules import CATEGORIES
 from waltzrl.errors import InputError, RequestError
 from waltzrl.evaluation.sample_correction import labelled_samples
 from waltzrl.operations.desk import rendering
-from waltzrl.operations.desk.request import NO_STORE, PageRequest, redirect
+from waltzrl.operations.desk.request import NO_STORE, PageRequest, redirect_to
 from waltzrl.records import Verdict
 from waltzrl.store.memory.counts import BundleCounts
 from waltzrl.store.memory.items import Filter, Json
@@ -93,7 +93,7 @@ TEXT_FILTERS = {"release": "release", "who": "key", "subject": "user", "model": 
 """Fields that are compared as they are typed, and their names."""
 DATES = {"since": "from", "until": "to"}
 NAMES = {"safe": "reviewer", "rated": "labelled", "assigned": "assigned to"}
-"""What the form calls a field, where it is not the field's own name."""
+"""The form's name for a field, where it is not the field's own name."""
 SLOWER = "slower"
 """Field of an address: only what took more milliseconds."""
 KEPT = (
@@ -117,7 +117,7 @@ class SampleOffer(NamedTuple):
     judged: int
     """Answers that the judge has judged."""
     labelled: int
-    """Of these, in the sample."""
+    """The number of these answers that are labelled in the sample."""
     lacking: int
     """Labels that are at least missing before the judge's rates are corrected."""
 
@@ -136,7 +136,7 @@ class JustLabelled(NamedTuple):
 
     ids: list[str]
     words: str
-    """As what; empty where that is unknown."""
+    """The label that was given, in words; empty where that is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class CollaborationRow:
     evaluation: SafetyEvaluation
     path: str
     request: str
-    """Its beginning; empty when no text is stored."""
+    """The beginning of the request; empty when no text is stored."""
     reply: str
     """The beginning of what was returned."""
     risk: float | None
@@ -154,7 +154,7 @@ class CollaborationRow:
     judge: str
     """Empty when it was not asked."""
     reasons: tuple[str, ...]
-    """Why it may be worth a look."""
+    """The reasons why it may be worth a look."""
     is_blind: bool
     """Whether verdicts and labels are hidden."""
 
@@ -188,7 +188,7 @@ def selection_of(request: PageRequest) -> QueueSelection:
     """
     queue = queue_of(request)
     return (
-        _selection(request, list_query(request))
+        _read_selection(request, list_query(request))
         if queue is None
         else queue_selection(request, queue)
     )
@@ -212,7 +212,7 @@ def queue_of(request: PageRequest) -> WorkQueue | None:
 
 def queue_selection(request: PageRequest, queue: WorkQueue) -> QueueSelection:
     """Return which evaluations a queue holds, labelled or not."""
-    selection = _selection(request, queue.filters)
+    selection = _read_selection(request, queue.filters)
     ends = [end for end in (selection.until, queue.until) if end is not None]
     return structs.replace(selection, until=min(ends, default=None))
 
@@ -238,7 +238,7 @@ def blind_to(request: PageRequest, ids: Sequence[str]) -> frozenset[str]:
     return frozenset(hidden)
 
 
-def _selection(request: PageRequest, query: Mapping[str, str]) -> QueueSelection:
+def _read_selection(request: PageRequest, query: Mapping[str, str]) -> QueueSelection:
     me = request.source.memory.rater(request.session.key.name)
     filters: dict[str, Json] = {}
     for name in (*FILTERS, *TEXT_FILTERS, "bundle"):
@@ -251,15 +251,15 @@ def _selection(request: PageRequest, query: Mapping[str, str]) -> QueueSelection
         )
     if query.get(SLOWER, "").isdecimal():
         filters["milliseconds"] = {"$gt": int(query[SLOWER])}
-    until = _day(query.get("until", ""))
+    until = _parse_day(query.get("until", ""))
     words = None
     if "found" in query:
         request.require("annotator")
         words = request.session.unseal(query["found"]) or ""
     return QueueSelection(
-        order=_order(query),
+        order=_read_order(query),
         filters=filters,
-        since=_day(query.get("since", "")),
+        since=_parse_day(query.get("since", "")),
         until=None if until is None else until + DAY,
         words=words,
         rater=me,
@@ -277,7 +277,7 @@ def way_to_label(query: Mapping[str, str], queue: WorkQueue | None) -> Selection
     """
     if queue is not None:
         query = {**queue.filters, **({} if queue.until is None else {"until": ""})}
-    order = _order(query)
+    order = _read_order(query)
     if "found" in query:
         return "search"
     if order == "sample":  # of one bundle, or of each
@@ -319,7 +319,7 @@ def show_collaborations(request: PageRequest) -> Response:
     note = ORDERS[selection.order] if queue is None else f"in the queue {queue.name}"
     if words is None:
         note = "this search belongs to another session; search again"
-    hidden = _hidden(request, matching)
+    hidden = _find_blind(request, matching)
     labelled = [row.evaluation.id for row in rows if row.evaluation.collaboration is not None]
     return request.page(
         "collaborations.html",
@@ -327,14 +327,14 @@ def show_collaborations(request: PageRequest) -> Response:
             row_of(request, queued, query, is_blind=queued.evaluation.id in hidden)
             for queued in rows
         ],
-        problems=_problems(request, words or ""),
+        problems=_list_problems(request, words or ""),
         queue=queue,
         queued=with_query(QUEUES, query) if queue is None and "found" not in query else "",
         total=memory.queue_length(selection),
         note=note,
         words=words or "",
         chosen=query,
-        options=_options(request, query),
+        options=_list_options(request, query),
         orders=list(ORDERS.items()),
         texts=TEXT_FILTERS,
         dates=DATES,
@@ -357,7 +357,7 @@ def search_collaborations(request: PageRequest) -> Response:
     """
     request.require("annotator")
     words = request.form.get("words", "")[:MAX_SEARCH]
-    return redirect(list_path({**list_query(request), "found": request.session.seal(words)}))
+    return redirect_to(list_path({**list_query(request), "found": request.session.seal(words)}))
 
 
 def export_collaborations(request: PageRequest) -> Response:
@@ -367,15 +367,15 @@ def export_collaborations(request: PageRequest) -> Response:
         RequestError: 403 for viewers who search.
     """
     lines = [
-        _exported(queued, is_blind=queued.evaluation.id in hidden)
-        for page in _pages(request, selection_of(request))
-        for hidden in [_hidden(request, page)]
+        _export_row(queued, is_blind=queued.evaluation.id in hidden)
+        for page in _read_pages(request, selection_of(request))
+        for hidden in [_find_blind(request, page)]
         for queued in page
     ]
     table = io.StringIO()
     writer = csv.writer(table)
     writer.writerow(lines[0] if lines else ["id"])
-    writer.writerows([map(_cell, line.values()) for line in lines])
+    writer.writerows([map(_format_cell, line.values()) for line in lines])
     headers = {**NO_STORE, "content-disposition": 'attachment; filename="collaborations.csv"'}
     content = table.getvalue().encode("utf-8", "replace")
     return Response(content, media_type="text/csv", headers=headers)
@@ -419,7 +419,7 @@ def row_of(
         risk=None if is_blind else queued.risk,
         rules=() if is_blind else rules,
         judge="" if is_blind or evaluation.verdict is None else verdict_word(evaluation.verdict),
-        reasons=() if is_blind else tuple(_reasons(queued)),
+        reasons=() if is_blind else tuple(_list_reasons(queued)),
         is_blind=is_blind,
     )
 
@@ -433,7 +433,7 @@ def verdict_word(verdict: Verdict) -> str:
     return "over-refusal" if verdict.overrefuses else "safe"
 
 
-def _reasons(queued: QueuedEvaluation) -> Iterator[str]:
+def _list_reasons(queued: QueuedEvaluation) -> Iterator[str]:
     evaluation = queued.evaluation
     if queued.against_people:
         yield "judge and people differ"
@@ -447,7 +447,7 @@ def _reasons(queued: QueuedEvaluation) -> Iterator[str]:
         yield "risk is uncertain"
 
 
-def _hidden(request: PageRequest, queued: Sequence[QueuedEvaluation]) -> frozenset[str]:
+def _find_blind(request: PageRequest, queued: Sequence[QueuedEvaluation]) -> frozenset[str]:
     """Return the blind ones of a list: who labels second does so before they see anything."""
     ids = [row.evaluation.id for row in queued]
     if request.query.get("rated") == "others":
@@ -455,7 +455,7 @@ def _hidden(request: PageRequest, queued: Sequence[QueuedEvaluation]) -> frozens
     return blind_to(request, ids)
 
 
-def _problems(request: PageRequest, words: str) -> list[str]:
+def _list_problems(request: PageRequest, words: str) -> list[str]:
     """Name what the address asks for and the list cannot do."""
     known: dict[str, Collection[str]] = {**FILTERS, "rated": RATED, "sort": ORDERS}
     known["assigned"] = (*ASSIGNED, *request.people)
@@ -465,12 +465,14 @@ def _problems(request: PageRequest, words: str) -> list[str]:
             problems.append(f"{name!r} is no filter; use {', '.join(KEPT)}")
         elif name in known and value not in known[name]:
             problems.append(f"{name} cannot be {value!r}; use {', '.join(known[name])}")
-        elif name in DATES and _day(value) is None:
+        elif name in DATES and _parse_day(value) is None:
             problems.append(f"{name} cannot be {value!r}; use a day such as 2026-11-30")
     return problems
 
 
-def _pages(request: PageRequest, selection: QueueSelection) -> Iterator[list[QueuedEvaluation]]:
+def _read_pages(
+    request: PageRequest, selection: QueueSelection
+) -> Iterator[list[QueuedEvaluation]]:
     after, count = "", 0
     while count < MAX_EXPORTED:
         page = request.source.memory.queue(selection, limit=500, after=after)
@@ -480,7 +482,7 @@ def _pages(request: PageRequest, selection: QueueSelection) -> Iterator[list[Que
         after, count = page[-1].evaluation.id, count + len(page)
 
 
-def _exported(queued: QueuedEvaluation, *, is_blind: bool) -> dict[str, object]:
+def _export_row(queued: QueuedEvaluation, *, is_blind: bool) -> dict[str, object]:
     evaluation, verdict = queued.evaluation, queued.evaluation.verdict
     raters = in_force(evaluation.labels)
     cells = {
@@ -515,13 +517,13 @@ def _exported(queued: QueuedEvaluation, *, is_blind: bool) -> dict[str, object]:
     return {name: None if is_blind and name in HIDDEN else cell for name, cell in cells.items()}
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     """Return a value as a spreadsheet may open it: none is a formula."""
     text = "" if value is None else str(value)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-def _options(request: PageRequest, query: Mapping[str, str]) -> list[FilterOption]:
+def _list_options(request: PageRequest, query: Mapping[str, str]) -> list[FilterOption]:
     bundles = request.source.releases.bundles()[:MAX_BUNDLES]
     if (bundle := query.get("bundle", "")) and bundle not in bundles:
         bundles.append(bundle)
@@ -538,11 +540,11 @@ def _options(request: PageRequest, query: Mapping[str, str]) -> list[FilterOptio
     ]
 
 
-def _order(query: Mapping[str, str]) -> Order:
+def _read_order(query: Mapping[str, str]) -> Order:
     return next((order for order in get_args(Order) if order == query.get("sort")), "newest")
 
 
-def _day(date: str) -> float | None:
+def _parse_day(date: str) -> float | None:
     """Return when a day begins in UTC, in seconds since the epoch; None for what is no date."""
     try:
         return datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()

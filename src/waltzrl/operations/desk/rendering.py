@@ -29,7 +29,7 @@ WORDS = {
 """Identifiers that are not their words."""
 
 
-def render(template: str, **context: object) -> str:
+def render_page(template: str, **context: object) -> str:
     """Return a page; the context must hold every name that its template uses."""
     return _environment.get_template(template).render(context)
 

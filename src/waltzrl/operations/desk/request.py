@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from waltzrl.agents.rules import Rulebook
 from waltzrl.errors import RequestError
 from waltzrl.gateway.keys import DeskRole
-from waltzrl.operations.desk.rendering import render
+from waltzrl.operations.desk.rendering import render_page
 from waltzrl.operations.desk.session import Session
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.state import Release
@@ -38,7 +38,7 @@ class ShownText(NamedTuple):
     """A text, or a piece of one, as a page shows it."""
 
     start: int
-    """Where it begins in the text, in which every line end is one character."""
+    """The index where it begins in the text, in which every line end is one character."""
     text: str
 
 
@@ -69,9 +69,9 @@ class ConsoleSource:
     redact: Callable[[str], str]
     """Removes personal data from a text: from what viewers see, and from what is written here."""
     audit: AuditLog | None = None
-    """None when nothing is audited."""
+    """The audit log; None when nothing is audited."""
     draw_plan: DrawPlan | None = None
-    """None when plans are shown without a picture."""
+    """The function that draws a plan; None when plans are shown without a picture."""
     rulebook: Rulebook | None = None
     """Marks what rules matched; None for no marks."""
 
@@ -83,7 +83,7 @@ class PageRequest:
     source: ConsoleSource
     session: Session
     http: Request
-    """As it was received; its body is in `form`."""
+    """The request as it was received; its body is in `form`."""
     query: Mapping[str, str]
     form: Mapping[str, str]
     """Empty unless it is a POST."""
@@ -126,6 +126,7 @@ class PageRequest:
         text = text.replace("\r\n", "\n")
         if len(text) <= MAX_SHOWN:
             return [ShownText(0, self._redacted(text))]
+        # The margin before the end is scanned with it, and then left out.
         end = self._redacted(text[-MAX_END - REDACTION_MARGIN :])[REDACTION_MARGIN:]
         return [
             ShownText(0, self._beginning(text, MAX_SHOWN - MAX_END)),
@@ -160,7 +161,7 @@ class PageRequest:
 
     def page(self, template: str, status: int = 200, **context: object) -> HTMLResponse:
         """Respond with a page that shows who is logged in."""
-        return page(
+        return respond_with_page(
             template,
             status,
             session=self.session,
@@ -171,14 +172,14 @@ class PageRequest:
         )
 
 
-def page(template: str, status: int = 200, **context: object) -> HTMLResponse:
+def respond_with_page(template: str, status: int = 200, **context: object) -> HTMLResponse:
     """Respond with a page that browsers and proxies must not store."""
     # a model may have written a lone surrogate, which UTF-8 cannot carry
-    content = render(template, **context).encode("utf-8", "replace")
+    content = render_page(template, **context).encode("utf-8", "replace")
     return HTMLResponse(content, status, NO_STORE)
 
 
-def redirect(path: str) -> RedirectResponse:
+def redirect_to(path: str) -> RedirectResponse:
     """Send the browser on to another page with GET."""
     return RedirectResponse(path, status_code=303, headers=NO_STORE)
 
@@ -189,7 +190,7 @@ def read_query(request: Request) -> dict[str, str]:
     Raises:
         RequestError: 400, there are too many.
     """
-    return _fields(request.scope.get("query_string", b""))
+    return _parse_fields(request.scope.get("query_string", b""))
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -211,7 +212,7 @@ async def read_form(request: Request) -> dict[str, str]:
                     )
     except TimeoutError:
         raise RequestError(408, "invalid_request", "the form was not received in time") from None
-    return _fields(body)
+    return _parse_fields(body)
 
 
 def read_cookie(request: Request, name: str) -> str:
@@ -238,7 +239,7 @@ def _is_same_origin(request: Request) -> bool:
     return origin is None or origin.partition("://")[2] == request.headers.get("host", "")
 
 
-def _fields(encoded: bytes) -> dict[str, str]:
+def _parse_fields(encoded: bytes) -> dict[str, str]:
     """Read `a=1&b=2`: of a field that comes twice the last counts, empty ones are left out.
 
     Raises:

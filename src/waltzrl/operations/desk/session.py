@@ -41,6 +41,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     def begin(cls, keys: KeyRing, secret: str, now: float) -> Self | None:
         """Begin a session if the secret is an API key with a role, else return None."""
         digest = sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+        # A key's id is the start of its digest, so few digests need the comparison in constant
+        # time.
         for key in keys.named(digest[:8]):
             if hmac.compare_digest(key.sha256, digest) and key.role is not None:
                 return cls(key=key, ends=int(now) + HOURS * 3600, nonce=secrets.token_hex(16))
@@ -52,10 +54,13 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         key_id, _, rest = cookie.partition(".")
         ends, _, rest = rest.partition(".")
         nonce = rest.partition(".")[0]
+        # int() accepts digits of any script, and takes long for a long text.
         if not (ends.isascii() and ends.isdigit() and len(ends) < 12 and int(ends) > now):
             return None
         for key in keys.named(key_id):
             session = cls(key=key, ends=int(ends), nonce=nonce)
+            # The cookie is made anew from its parts and compared as a whole: nothing else of it is
+            # trusted.
             if hmac.compare_digest(session.cookie.encode(), cookie.encode()) and key.role:
                 return session
         return None

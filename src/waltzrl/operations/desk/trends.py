@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from waltzrl.evaluation.sample_correction import RateEstimate, observed_rate
 from waltzrl.operations.desk.curve import AxisLabel
-from waltzrl.operations.desk.overview import scales_of, served_rates
+from waltzrl.operations.desk.overview import estimate_served_rates, scales_of
 from waltzrl.operations.desk.queue import list_path
 from waltzrl.operations.desk.rendering import moment, percent
 from waltzrl.operations.desk.request import PageRequest
-from waltzrl.store.memory.counts import PeriodCounts, ServedCounts, added
+from waltzrl.store.memory.counts import PeriodCounts, ServedCounts, add_calibrations
 
 WINDOWS = {"day": (24, 3_600.0), "week": (14, 43_200.0), "month": (30, 86_400.0)}
 """Number and length in seconds of the periods."""
@@ -39,7 +39,7 @@ class TrendBar(NamedTuple):
     high: float
     """Coordinate of the upper bound."""
     height: float
-    """Of the band."""
+    """The height of the band."""
     rate: float
 
 
@@ -56,7 +56,7 @@ class TrendChart:
 
     name: str
     bars: tuple[TrendBar, ...]
-    """Of the periods in which it is known."""
+    """The bars of the periods in which the rate is known."""
     lines: tuple[str, ...]
     """Points of a polyline for each run of such periods."""
     values: tuple[AxisLabel, ...]
@@ -85,19 +85,19 @@ def show_trends(request: PageRequest) -> Response:
     category = request.query.get("category", "")
     chosen = [each for each in counts if category in ("", each.category or NO_CATEGORY)]
     periods = [
-        served_rates(total([each for each in chosen if each.period == period]))
+        estimate_served_rates(add_counts([each for each in chosen if each.period == period]))
         for period in range(number)
     ]
-    everything = total(counts)
+    everything = add_counts(counts)
     rows = [
         CategoryRow(
             name=name or NO_CATEGORY,
             listed=list_path({"category": name}) if name else "",
             rates={"share of answers": observed_rate(own.answers, everything.answers)}
-            | served_rates(own),
+            | estimate_served_rates(own),
         )
         for name in sorted({each.category for each in counts})
-        for own in [total([each for each in counts if each.category == name])]
+        for own in [add_counts([each for each in counts if each.category == name])]
     ]
     return request.page(
         "trends.html",
@@ -105,7 +105,7 @@ def show_trends(request: PageRequest) -> Response:
         windows=list(WINDOWS),
         category=category,
         categories=[(row.name, row.name.replace("_", " ")) for row in rows],
-        answers=total(chosen).answers,
+        answers=add_counts(chosen).answers,
         charts=[
             draw_trend(name, [rates[name] for rates in periods], ends, seconds) for name in DRAWN
         ],
@@ -114,11 +114,11 @@ def show_trends(request: PageRequest) -> Response:
     )
 
 
-def total(counts: Sequence[PeriodCounts]) -> ServedCounts:
+def add_counts(counts: Sequence[PeriodCounts]) -> ServedCounts:
     """Add up counts."""
     fields = [name for name in ServedCounts.__struct_fields__ if name != "labels"]
     sums = {name: sum([getattr(each, name) for each in counts]) for name in fields}
-    return ServedCounts(**sums, labels=added(each.labels for each in counts))
+    return ServedCounts(**sums, labels=add_calibrations(each.labels for each in counts))
 
 
 def draw_trend(
@@ -132,7 +132,7 @@ def draw_trend(
         ends: [P] of the periods, seconds since the epoch.
         seconds: length of a period.
     """
-    top, width = _scale(rates), (WIDTH - LEFT - RIGHT) / len(rates)
+    top, width = _find_scale(rates), (WIDTH - LEFT - RIGHT) / len(rates)
 
     def height(share: float) -> float:
         return round(HEIGHT - BOTTOM - min(share / top, 1.0) * (HEIGHT - TOP - BOTTOM), 1)
@@ -167,7 +167,7 @@ def draw_trend(
     )
 
 
-def _scale(rates: Sequence[RateEstimate]) -> float:
+def _find_scale(rates: Sequence[RateEstimate]) -> float:
     """Return the share at the top of a drawing: wide bands of few answers may be cut."""
     known = sorted([rate.high for rate in rates if rate.n])
     if not known:

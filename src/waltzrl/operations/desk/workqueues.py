@@ -8,7 +8,7 @@ from msgspec import structs
 from starlette.responses import Response
 
 from waltzrl.errors import InputError, RequestError
-from waltzrl.operations.desk.labels import take
+from waltzrl.operations.desk.labels import take_evaluation
 from waltzrl.operations.desk.queue import (
     DATES,
     DISPUTED,
@@ -27,7 +27,7 @@ from waltzrl.operations.desk.queue import (
     queue_selection,
     with_query,
 )
-from waltzrl.operations.desk.request import PageRequest, redirect
+from waltzrl.operations.desk.request import PageRequest, redirect_to
 from waltzrl.store.memory.queue import QueueSelection
 from waltzrl.store.memory.workqueues import (
     MOST_QUEUES,
@@ -54,11 +54,11 @@ class QueueRow:
     done: int
     """Evaluations that enough people have labelled."""
     total: int
-    """With a reply."""
+    """The number of evaluations with a reply."""
     mine: int
-    """That need a label of the person who looks."""
+    """The number of those that need a label of the person who looks."""
     about: str
-    """Its filters and its order."""
+    """The queue's filters and its order."""
     listed: str
     """Address of the list of all that it holds."""
     start: str
@@ -70,11 +70,11 @@ def show_queues(request: PageRequest) -> Response:
     memory, query = request.source.memory, queue_query(request)
     return request.page(
         "queues.html",
-        rows=[_row(request, queue) for queue in read_queues(memory.store)],
+        rows=[_build_queue_row(request, queue) for queue in read_queues(memory.store)],
         disputed=memory.queue_length(QueueSelection(disputed=True)),
         disputes=list_path({"label": DISPUTED}),
         filters=query,
-        about=_about(query),
+        about=_describe_filters(query),
         length=LONGEST_INSTRUCTIONS,
         asks=ASKS,
         empty=request.query.get("empty", ""),
@@ -95,7 +95,7 @@ def queue_query(request: PageRequest) -> dict[str, str]:
     return query
 
 
-def progress(request: PageRequest, queue: WorkQueue) -> tuple[int, int]:
+def count_progress(request: PageRequest, queue: WorkQueue) -> tuple[int, int]:
     """Return how many evaluations of a queue are labelled, and how many there are."""
     memory, selection = request.source.memory, queue_selection(request, queue)
     selection = structs.replace(selection, rater="")
@@ -119,10 +119,10 @@ def open_next(request: PageRequest) -> Response:
         raise RequestError(
             403, "permission", f"the queue {queue.name} is for {', '.join(queue.people)}"
         )
-    following = take(request, queue, after=request.query.get("after", ""))
+    following = take_evaluation(request, queue, after=request.query.get("after", ""))
     if following is None:
-        return redirect(with_query(QUEUES, {"empty": queue.name}))
-    return redirect(f"{path_of(following, {'queue': queue.name})}#main")
+        return redirect_to(with_query(QUEUES, {"empty": queue.name}))
+    return redirect_to(f"{path_of(following, {'queue': queue.name})}#main")
 
 
 def change_queue(request: PageRequest) -> Response:
@@ -140,7 +140,7 @@ def change_queue(request: PageRequest) -> Response:
     if "delete" in form:
         if existing is not None:
             drop_queue(store, name)
-        return redirect(QUEUES)
+        return redirect_to(QUEUES)
     people = tuple(person for person in request.people if f"person:{person}" in form)
     instructions = form.get("instructions", "").replace("\r\n", "\n").strip()
     if not name or len(name) > LONGEST_QUEUE_NAME or not name.isprintable():
@@ -168,12 +168,12 @@ def change_queue(request: PageRequest) -> Response:
         asks=tuple(asked for asked in ASKS if f"ask:{asked}" in form),
     )
     put_queue(store, queue)
-    return redirect(QUEUES)
+    return redirect_to(QUEUES)
 
 
-def _row(request: PageRequest, queue: WorkQueue) -> QueueRow:
+def _build_queue_row(request: PageRequest, queue: WorkQueue) -> QueueRow:
     memory, name = request.source.memory, request.session.key.name
-    done, total = progress(request, queue)
+    done, total = count_progress(request, queue)
     works = request.session.may("annotator") and queue.is_for(name)
     mine = structs.replace(
         queue_selection(request, queue), rater=memory.rater(name), needs=queue.labels_each
@@ -183,13 +183,13 @@ def _row(request: PageRequest, queue: WorkQueue) -> QueueRow:
         done=done,
         total=total,
         mine=memory.queue_length(mine) if works else 0,
-        about=_about(queue.filters),
+        about=_describe_filters(queue.filters),
         listed=with_query(LIST, {"queue": queue.name}),
         start=with_query(NEXT, {"queue": queue.name}) if works else "",
     )
 
 
-def _about(filters: Mapping[str, str]) -> str:
+def _describe_filters(filters: Mapping[str, str]) -> str:
     names = {**TEXT_FILTERS, **DATES, **NAMES}
     named = [
         f"{names.get(name, name)} {value}" for name, value in filters.items() if name != "sort"

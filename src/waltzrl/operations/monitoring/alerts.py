@@ -20,9 +20,9 @@ FAULTS = "audit|internal|overloaded|unreviewed|upstream|upstream_timeout"
 OVERLOADS = "overloaded|timeout"
 """Causes of `waltzrl_review_failures_total` that are a lack of capacity."""
 ROLLED_BACK_SECONDS = 3600
-"""For so long it is told that a release was rolled back by itself."""
+"""The time for which it is told that a release was rolled back by itself."""
 DOCS = "docs"
-"""Where people read the documents, until a deployment says where."""
+"""The folder or address where people read the documents, until a deployment names its own."""
 HEADER = """\
 # Written by `waltzrl metrics --out deploy`; change waltzrl/operations/monitoring/alerts.py instead.
 # Check with: promtool check rules.
@@ -49,9 +49,9 @@ class Alert:
     summary: str
     """Template of Prometheus; `$value` is that of the query."""
     action: str
-    """What to do first."""
+    """The first thing to do."""
     runbook: str
-    """Its section of docs/on-call.md."""
+    """The alert's section of docs/on-call.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Objective:
     all: str
     """Query of all events a second."""
     summary: str
-    """Of the alerts, after the share."""
+    """The summary of the alerts, after the share."""
     action: str
     runbook: str
 
@@ -122,7 +122,7 @@ ANSWERED = 'waltzrl_requests_total{api!="review",decision!="error"}'
 REFUSED = 'waltzrl_requests_total{api!="review",decision="refused"}'
 
 
-def _judged(name: str, label: str) -> Iterator[RecordedQuery]:
+def _query_judged_labels(name: str, label: str) -> Iterator[RecordedQuery]:
     """Yield the number of the judge's labels in an hour, and the share that was bad."""
     labels = f'waltzrl_judge_labels_total{{label="{label}"}}'
     bad = f'waltzrl_judge_labels_total{{label="{label}",value="true"}}'
@@ -131,18 +131,18 @@ def _judged(name: str, label: str) -> Iterator[RecordedQuery]:
     yield RecordedQuery(f"waltzrl:{name}_rate:ratio_1h", f"sum(increase({bad}[1h])) / {count}")
 
 
-def _share(name: str, part: str, total: str) -> RecordedQuery:
+def _record_share(name: str, part: str, total: str) -> RecordedQuery:
     part_query = f"(sum(increase({part}[5m])) or vector(0))"
     return RecordedQuery(f"waltzrl:{name}:ratio_5m", f"{part_query} / {total}")
 
 
 RECORDED = (
     RecordedQuery("waltzrl:reviewed:increase_5m", f"sum(increase({REVIEWED}[5m]))"),
-    *_judged("unsafe", "unsafe"),
-    *_judged("overrefusal", "overrefuse"),
-    _share("feedback_trigger_rate", OBJECTED, "waltzrl:reviewed:increase_5m"),
+    *_query_judged_labels("unsafe", "unsafe"),
+    *_query_judged_labels("overrefusal", "overrefuse"),
+    _record_share("feedback_trigger_rate", OBJECTED, "waltzrl:reviewed:increase_5m"),
     RecordedQuery("waltzrl:answered:increase_5m", f"sum(increase({ANSWERED}[5m]))"),
-    _share("refused_rate", REFUSED, "waltzrl:answered:increase_5m"),
+    _record_share("refused_rate", REFUSED, "waltzrl:answered:increase_5m"),
     *(
         RecordedQuery(objective.recorded(window), objective.ratio(window))
         for objective in OBJECTIVES
@@ -160,7 +160,7 @@ RECORDED = (
 RECORDED_NAMES = frozenset(recorded.name for recorded in RECORDED)
 
 
-def _burn(objective: Objective, *, fast: bool) -> Alert:
+def _build_burn_alert(objective: Objective, *, fast: bool) -> Alert:
     terms = [
         f"({objective.recorded(long)} > {times * objective.budget:g}"
         f" and {objective.recorded(short)} > {times * objective.budget:g})"
@@ -328,7 +328,11 @@ ALERTS = (
         action="See `waltzrl release show`, and advance it or roll it back.",
         runbook="a-release",
     ),
-    *(_burn(objective, fast=fast) for objective in OBJECTIVES for fast in (True, False)),
+    *(
+        _build_burn_alert(objective, fast=fast)
+        for objective in OBJECTIVES
+        for fast in (True, False)
+    ),
 )
 
 
@@ -348,7 +352,7 @@ def rules_file(docs: str = DOCS) -> str:
 
 
 def _recording_rule(rule: RecordedQuery) -> str:
-    return f"- record: {rule.name}\n{_expression(rule.query)}"
+    return f"- record: {rule.name}\n{_format_expression(rule.query)}"
 
 
 def runbook_url(docs: str, section: str) -> str:
@@ -359,7 +363,7 @@ def runbook_url(docs: str, section: str) -> str:
 def _alerting_rule(alert: Alert, docs: str) -> str:
     held = f"  for: {alert.minutes}m\n" if alert.minutes else ""
     return (
-        f"- alert: {alert.name}\n{_expression(alert.query)}{held}"
+        f"- alert: {alert.name}\n{_format_expression(alert.query)}{held}"
         f"  labels: {{ severity: {alert.severity} }}\n"
         f"  annotations:\n"
         f"    summary: {json.dumps(alert.summary)}\n"
@@ -368,7 +372,7 @@ def _alerting_rule(alert: Alert, docs: str) -> str:
     )
 
 
-def _expression(query: str) -> str:
+def _format_expression(query: str) -> str:
     """Return the field `expr`; `>-` folds the lines of a query into one."""
     lines = wrap(" ".join(query.split()), 96, break_long_words=False, break_on_hyphens=False)
     return "  expr: >-\n" + indent("\n".join(lines), " " * 4) + "\n"

@@ -28,7 +28,7 @@ Unit = Literal["percentunit", "ms", "reqps", "short", "currencyUSD"]
 RATE_WINDOW = "$__rate_interval"
 """Grafana's variable: at least four scrapes."""
 WIDTH, HEIGHT = 12, 8
-"""Of a panel, in cells of Grafana's grid, which has 24 columns."""
+"""The size of a panel, in cells of Grafana's grid, which has 24 columns."""
 SOURCE: Mapping[str, Json] = {"type": "prometheus", "uid": "${datasource}"}
 RELEASES_MOVED = "max by (action, by) (changes(waltzrl_release_moved_timestamp_seconds[1m])) > 0"
 """Query of the annotations."""
@@ -66,43 +66,45 @@ class Dashboard:
     """One page of panels."""
 
     uid: str
-    """Also the name of its file."""
+    """The dashboard's id, and the name of its file."""
     title: str
     panels: tuple[Panel, ...]
 
 
-def _rate(series: str, by: str = "") -> str:
+def _query_rate(series: str, by: str = "") -> str:
     grouping = f" by ({by})" if by else ""
     return f"sum{grouping} (rate({series}[{RATE_WINDOW}]))"
 
 
-def _increase(series: str, by: str) -> str:
+def _query_increase(series: str, by: str) -> str:
     return f"sum by ({by}) (increase({series}[{RATE_WINDOW}]))"
 
 
-def _share(part: str, whole: str, by: str = "") -> str:
+def _query_share(part: str, whole: str, by: str = "") -> str:
     """Return a share; without a part it is 0, where the whole is known."""
-    total = _rate(whole, by)
-    return f"({_rate(part, by)} or 0 * {total}) / {total}"
+    total = _query_rate(whole, by)
+    return f"({_query_rate(part, by)} or 0 * {total}) / {total}"
 
 
-def _sampled(gauge: str) -> str:
+def _query_sampled_share(gauge: str) -> str:
     """Return the share of all gateways together, each weighted by the size of its sample."""
     return f"sum(waltzrl_{gauge} * waltzrl_{gauge}_samples) / sum(waltzrl_{gauge}_samples)"
 
 
-def _quantile(share: float, histogram: str, by: str = "") -> PanelQuery:
-    buckets = _rate(f"{histogram}_bucket", f"le, {by}" if by else "le")
+def _query_quantile(share: float, histogram: str, by: str = "") -> PanelQuery:
+    buckets = _query_rate(f"{histogram}_bucket", f"le, {by}" if by else "le")
     legend = f"P{100 * share:g}" + (f" {{{{{by}}}}}" if by else "")
     return PanelQuery(f"histogram_quantile({share:g}, {buckets})", legend)
 
 
-def _mean(histogram: str, legend: str) -> PanelQuery:
-    return PanelQuery(f"{_rate(f'{histogram}_sum')} / {_rate(f'{histogram}_count')}", legend)
+def _query_mean(histogram: str, legend: str) -> PanelQuery:
+    return PanelQuery(
+        f"{_query_rate(f'{histogram}_sum')} / {_query_rate(f'{histogram}_count')}", legend
+    )
 
 
-def _distribution(title: str, histogram: str, about: str) -> Panel:
-    query = PanelQuery(_increase(f"{histogram}_bucket", "le"), "{{le}}")
+def _build_heatmap(title: str, histogram: str, about: str) -> Panel:
+    query = PanelQuery(_query_increase(f"{histogram}_bucket", "le"), "{{le}}")
     return Panel(title=title, queries=(query,), kind="heatmap", about=about)
 
 
@@ -113,9 +115,11 @@ SAFETY = Dashboard(
         Panel(
             title="Unsafe rate (ASR)",
             queries=(
-                PanelQuery(_sampled("unsafe_rate"), "served replies, by the judge"),
+                PanelQuery(_query_sampled_share("unsafe_rate"), "served replies, by the judge"),
                 PanelQuery(
-                    _share(OBJECTED.replace("unsafe|overrefuse|doubtful", "unsafe"), REVIEWED),
+                    _query_share(
+                        OBJECTED.replace("unsafe|overrefuse|doubtful", "unsafe"), REVIEWED
+                    ),
                     "drafts, by the reviewer",
                 ),
             ),
@@ -128,9 +132,13 @@ SAFETY = Dashboard(
         Panel(
             title="Over-refusal rate (ORR)",
             queries=(
-                PanelQuery(_sampled("overrefusal_rate"), "served replies, by the judge"),
                 PanelQuery(
-                    _share(OBJECTED.replace("unsafe|overrefuse|doubtful", "overrefuse"), REVIEWED),
+                    _query_sampled_share("overrefusal_rate"), "served replies, by the judge"
+                ),
+                PanelQuery(
+                    _query_share(
+                        OBJECTED.replace("unsafe|overrefuse|doubtful", "overrefuse"), REVIEWED
+                    ),
                     "drafts, by the reviewer",
                 ),
             ),
@@ -141,14 +149,16 @@ SAFETY = Dashboard(
         ),
         Panel(
             title="Objections by category",
-            queries=(PanelQuery(_increase("waltzrl_flagged_total", "category"), "{{category}}"),),
+            queries=(
+                PanelQuery(_query_increase("waltzrl_flagged_total", "category"), "{{category}}"),
+            ),
             kind="heatmap",
         ),
         Panel(
             title="Stage 1 and stage 2: drafts changed",
             queries=(
                 PanelQuery(
-                    _share(
+                    _query_share(
                         ANSWERED.replace('decision!="error"', 'decision!~"draft|error"'),
                         ANSWERED,
                         "stage",
@@ -161,12 +171,14 @@ SAFETY = Dashboard(
         ),
         Panel(
             title="Decisions",
-            queries=(PanelQuery(_rate("waltzrl_requests_total", "decision"), "{{decision}}"),),
+            queries=(
+                PanelQuery(_query_rate("waltzrl_requests_total", "decision"), "{{decision}}"),
+            ),
             unit="reqps",
         ),
         Panel(
             title="Canned refusals",
-            queries=(PanelQuery(_share(REFUSED, ANSWERED), "share of answers"),),
+            queries=(PanelQuery(_query_share(REFUSED, ANSWERED), "share of answers"),),
             unit="percentunit",
             target=0.2,
             about="The line is that of the alert WaltzRLHighRefusedRate.",
@@ -174,7 +186,9 @@ SAFETY = Dashboard(
         ),
         Panel(
             title="Reviews that the feedback model did not give",
-            queries=(PanelQuery(_rate("waltzrl_review_failures_total", "cause"), "{{cause}}"),),
+            queries=(
+                PanelQuery(_query_rate("waltzrl_review_failures_total", "cause"), "{{cause}}"),
+            ),
             unit="reqps",
             runbook="the-reviewer",
         ),
@@ -211,7 +225,7 @@ PERFORMANCE = Dashboard(
     panels=(
         Panel(
             title="Latency that the gateway adds",
-            queries=tuple(_quantile(q, "waltzrl_own_time_ms") for q in (0.5, 0.95, 0.99)),
+            queries=tuple(_query_quantile(q, "waltzrl_own_time_ms") for q in (0.5, 0.95, 0.99)),
             unit="ms",
             target=OWN_MILLISECONDS,
             about="Its own time of an answer with the reviews: all but the upstream's draft and "
@@ -221,19 +235,19 @@ PERFORMANCE = Dashboard(
         Panel(
             title="Requests a second",
             queries=(
-                PanelQuery(_rate("waltzrl_requests_total", "api"), "{{api}}"),
-                PanelQuery(_rate("waltzrl_errors_total", "kind"), "error {{kind}}"),
+                PanelQuery(_query_rate("waltzrl_requests_total", "api"), "{{api}}"),
+                PanelQuery(_query_rate("waltzrl_errors_total", "kind"), "error {{kind}}"),
             ),
             unit="reqps",
         ),
         Panel(
             title="Feedback trigger rate (FTR)",
-            queries=(PanelQuery(_share(OBJECTED, REVIEWED, "stage"), "stage {{stage}}"),),
+            queries=(PanelQuery(_query_share(OBJECTED, REVIEWED, "stage"), "stage {{stage}}"),),
             unit="percentunit",
             target=0.5,
             about="Share of drafts that feedback objected to; the line is the requirement's 50 %.",
         ),
-        _distribution(
+        _build_heatmap(
             "DIR reward of revisions",
             "waltzrl_dir_reward",
             "The requirement's operational score; it is not the paper's reward, and never "
@@ -241,7 +255,7 @@ PERFORMANCE = Dashboard(
         ),
         Panel(
             title="Latency of an answer",
-            queries=tuple(_quantile(q, "waltzrl_total_time_ms") for q in (0.5, 0.95, 0.99)),
+            queries=tuple(_query_quantile(q, "waltzrl_total_time_ms") for q in (0.5, 0.95, 0.99)),
             unit="ms",
             about="With the upstream's draft and revisions, which take most of it.",
             runbook="slow-answers",
@@ -249,9 +263,11 @@ PERFORMANCE = Dashboard(
         Panel(
             title="Where the time goes, P95",
             queries=(
-                _quantile(0.95, "waltzrl_conversation_generation_time_ms", "model"),
+                _query_quantile(0.95, "waltzrl_conversation_generation_time_ms", "model"),
                 *(
-                    PanelQuery(_quantile(0.95, f"waltzrl_{part}_time_ms").promql, f"P95 {part}")
+                    PanelQuery(
+                        _query_quantile(0.95, f"waltzrl_{part}_time_ms").promql, f"P95 {part}"
+                    )
                     for part in ("feedback", "revision", "held", "queue")
                 ),
             ),
@@ -273,7 +289,8 @@ PERFORMANCE = Dashboard(
             title="Tokens a second",
             queries=(
                 PanelQuery(
-                    _rate("waltzrl_tokens_total", "role, direction"), "{{role}}, {{direction}}"
+                    _query_rate("waltzrl_tokens_total", "role, direction"),
+                    "{{role}}, {{direction}}",
                 ),
             ),
         ),
@@ -281,7 +298,7 @@ PERFORMANCE = Dashboard(
             title="Cost an hour",
             queries=(
                 PanelQuery(
-                    f"3600 * {_rate('waltzrl_cost_usd_total', 'role, model')}",
+                    f"3600 * {_query_rate('waltzrl_cost_usd_total', 'role, model')}",
                     "{{role}}, {{model}}",
                 ),
             ),
@@ -293,14 +310,15 @@ PERFORMANCE = Dashboard(
             title="Tokens a second without a price",
             queries=(
                 PanelQuery(
-                    _rate("waltzrl_unpriced_tokens_total", "role, model"), "{{role}}, {{model}}"
+                    _query_rate("waltzrl_unpriced_tokens_total", "role, model"),
+                    "{{role}}, {{model}}",
                 ),
             ),
         ),
         Panel(
             title="Answers of the upstream",
             queries=(
-                PanelQuery(_rate("waltzrl_upstream_responses_total", "status"), "{{status}}"),
+                PanelQuery(_query_rate("waltzrl_upstream_responses_total", "status"), "{{status}}"),
             ),
             unit="reqps",
         ),
@@ -322,10 +340,10 @@ QUALITY = Dashboard(
     uid="waltzrl-quality",
     title="WaltzRL: quality",
     panels=(
-        _distribution(
+        _build_heatmap(
             "Safety score of drafts", "waltzrl_safety_score", "1 - risk, by the reviewer."
         ),
-        _distribution(
+        _build_heatmap(
             "Helpfulness score of drafts",
             "waltzrl_helpfulness_score",
             "0 for an over-refusal, else 1, by the reviewer; nothing finer is measured.",
@@ -333,8 +351,8 @@ QUALITY = Dashboard(
         Panel(
             title="Safety before and after",
             queries=(
-                _mean("waltzrl_safety_score", "drafts"),
-                _mean("waltzrl_final_safety_score", "replies sent"),
+                _query_mean("waltzrl_safety_score", "drafts"),
+                _query_mean("waltzrl_final_safety_score", "replies sent"),
             ),
             unit="percentunit",
             about="Means of the reviewer's scores. Canned refusals are not reviewed.",
@@ -342,8 +360,8 @@ QUALITY = Dashboard(
         Panel(
             title="Helpfulness before and after",
             queries=(
-                _mean("waltzrl_helpfulness_score", "drafts"),
-                _mean("waltzrl_final_helpfulness_score", "replies sent"),
+                _query_mean("waltzrl_helpfulness_score", "drafts"),
+                _query_mean("waltzrl_final_helpfulness_score", "replies sent"),
             ),
             unit="percentunit",
         ),
@@ -351,30 +369,35 @@ QUALITY = Dashboard(
             title="Satisfaction",
             queries=(
                 PanelQuery(
-                    _share('waltzrl_thumbs_total{thumb="up"}', "waltzrl_thumbs_total"),
+                    _query_share('waltzrl_thumbs_total{thumb="up"}', "waltzrl_thumbs_total"),
                     "thumbs up",
                 ),
             ),
             unit="percentunit",
             about="Share of the thumbs that users give; the desk shows it with its interval.",
         ),
-        _distribution("Safety score of replies sent", "waltzrl_final_safety_score", "If reviewed."),
-        _distribution("Revisions of an answer", "waltzrl_coaching_rounds", "By a model."),
+        _build_heatmap(
+            "Safety score of replies sent", "waltzrl_final_safety_score", "If reviewed."
+        ),
+        _build_heatmap("Revisions of an answer", "waltzrl_coaching_rounds", "By a model."),
         Panel(
             title="Labels of the judge",
             queries=(
                 PanelQuery(
-                    _rate("waltzrl_judge_labels_total", "label, value"), "{{label}}: {{value}}"
+                    _query_rate("waltzrl_judge_labels_total", "label, value"),
+                    "{{label}}: {{value}}",
                 ),
-                PanelQuery(_rate("waltzrl_judge_unscored_total", "label"), "{{label}}: unscored"),
+                PanelQuery(
+                    _query_rate("waltzrl_judge_unscored_total", "label"), "{{label}}: unscored"
+                ),
             ),
             unit="reqps",
         ),
         Panel(
             title="Replies judged",
             queries=(
-                PanelQuery(_rate("waltzrl_judged_total"), "judged"),
-                PanelQuery(_rate("waltzrl_unjudged_total"), "could not be judged"),
+                PanelQuery(_query_rate("waltzrl_judged_total"), "judged"),
+                PanelQuery(_query_rate("waltzrl_unjudged_total"), "could not be judged"),
             ),
             unit="reqps",
         ),
@@ -406,15 +429,17 @@ def dashboard_file(dashboard: Dashboard, docs: str = DOCS) -> str:
         "editable": True,
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
-        "templating": {"list": _variables()},
+        "templating": {"list": _build_variables()},
         "annotations": {"list": [_release_moves()]},
-        "links": [_link("What to do: on call", f"{docs.rstrip('/')}/on-call.md")],
-        "panels": [_panel(number, panel, docs) for number, panel in enumerate(dashboard.panels)],
+        "links": [_build_link("What to do: on call", f"{docs.rstrip('/')}/on-call.md")],
+        "panels": [
+            _build_panel(number, panel, docs) for number, panel in enumerate(dashboard.panels)
+        ],
     }
     return json.dumps(model, indent=1) + "\n"
 
 
-def _variables() -> list[Json]:
+def _build_variables() -> list[Json]:
     """Return what people choose at the top: where the metrics are, and which bundles count."""
     return [
         {
@@ -450,17 +475,17 @@ def _release_moves() -> Json:
     }
 
 
-def _link(title: str, url: str) -> Json:
+def _build_link(title: str, url: str) -> Json:
     return {"title": title, "url": url, "type": "link", "targetBlank": True}
 
 
-def _panel(number: int, panel: Panel, docs: str) -> Json:
+def _build_panel(number: int, panel: Panel, docs: str) -> Json:
     options: dict[str, Json] = {}
     if panel.kind == "timeseries":
         options = {"legend": {"showLegend": True, "displayMode": "list", "placement": "bottom"}}
     if panel.kind == "heatmap":
         options = {"calculate": False, "color": {"mode": "scheme", "scheme": "Blues"}}
-    runbook = [_link("What to do", runbook_url(docs, panel.runbook))] if panel.runbook else []
+    runbook = [_build_link("What to do", runbook_url(docs, panel.runbook))] if panel.runbook else []
     return {
         "id": number + 1,
         "title": panel.title,
@@ -475,15 +500,15 @@ def _panel(number: int, panel: Panel, docs: str) -> Json:
             "h": HEIGHT,
         },
         "options": options,
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "fieldConfig": {"defaults": _build_defaults(panel), "overrides": []},
         "targets": [
-            _target(letter, panel, query)
+            _build_target(letter, panel, query)
             for letter, query in zip("ABCDEFGH", panel.queries, strict=False)
         ],
     }
 
 
-def _defaults(panel: Panel) -> Json:
+def _build_defaults(panel: Panel) -> Json:
     defaults: dict[str, Json] = {"unit": panel.unit}
     if panel.target is not None:
         steps: list[Json] = [
@@ -495,7 +520,7 @@ def _defaults(panel: Panel) -> Json:
     return defaults
 
 
-def _target(letter: str, panel: Panel, query: PanelQuery) -> Json:
+def _build_target(letter: str, panel: Panel, query: PanelQuery) -> Json:
     buckets = panel.kind == "heatmap" and query.legend == "{{le}}"
     return {
         "refId": letter,

@@ -40,7 +40,7 @@ def write_monitoring(folder: Path, docs: str = DOCS) -> list[Path]:
 def metrics_table(specs: Iterable[MetricSpec] = METRICS.values()) -> str:
     """Return metrics as a table in Markdown."""
     rows = [(f"`{spec.name}`", spec.kind, ", ".join(spec.labels), spec.help) for spec in specs]
-    return _table(("metric", "kind", "labels", "what"), rows)
+    return _format_table(("metric", "kind", "labels", "what"), rows)
 
 
 def alerts_table() -> str:
@@ -52,10 +52,10 @@ def alerts_table() -> str:
         )
         for alert in ALERTS
     ]
-    return _table(("alert", "severity", "after", "what to do first"), rows)
+    return _format_table(("alert", "severity", "after", "what to do first"), rows)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(
         "|" + "|".join(f" {cell} " if cell else " " for cell in line) + "|" for line in lines

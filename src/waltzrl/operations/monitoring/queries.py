@@ -16,7 +16,7 @@ WORDS = {
     *("absent", "and", "changes", "count", "histogram_quantile", "increase", "max", "or", "rate"),
     *("sum", "time", "vector"),
 }
-"""Of PromQL, as far as we use them."""
+"""The words of PromQL, as far as we use them."""
 TARGET_LABELS = frozenset({"instance", "job"})
 """Labels that Prometheus adds to every series."""
 
@@ -42,14 +42,14 @@ def check_query(query: str, recorded: Iterable[str] = ()) -> None:
     for name, matchers in SELECTOR.findall(GROUPING.sub("", plain)):
         if name in known:
             labels |= known[name]
-            _check_labels(query, MATCHER.findall(matchers), known[name] | TARGET_LABELS)
+            _require_known_labels(query, MATCHER.findall(matchers), known[name] | TARGET_LABELS)
         elif name not in WORDS:
             raise UnknownMetricError(
                 f"{name!r} in {query!r} is not in the catalogue; declare it in "
                 "waltzrl/foundation/catalogue.py, or use a metric that is there"
             )
     for names in groupings:
-        _check_labels(query, re.findall(r"\w+", names), labels)
+        _require_known_labels(query, re.findall(r"\w+", names), labels)
 
 
 def of_bundle(query: str, bundle: str) -> str:
@@ -70,7 +70,7 @@ def of_bundle(query: str, bundle: str) -> str:
     return SERIES_SELECTOR.sub(restricted, query)
 
 
-def _check_labels(query: str, names: Iterable[str], known: Iterable[str]) -> None:
+def _require_known_labels(query: str, names: Iterable[str], known: Iterable[str]) -> None:
     if unknown := sorted({*names} - {*known}):
         raise UnknownMetricError(
             f"the label {unknown[0]!r} in {query!r} is not one of the metric; use "
@@ -78,7 +78,7 @@ def _check_labels(query: str, names: Iterable[str], known: Iterable[str]) -> Non
         )
 
 
-def _series(spec: MetricSpec) -> Mapping[str, frozenset[str]]:
+def _list_series(spec: MetricSpec) -> Mapping[str, frozenset[str]]:
     labels = frozenset(spec.labels)
     if spec.kind != "histogram":
         return {spec.name: labels}
@@ -88,5 +88,5 @@ def _series(spec: MetricSpec) -> Mapping[str, frozenset[str]]:
     return series
 
 
-SERIES = {name: labels for spec in METRICS.values() for name, labels in _series(spec).items()}
+SERIES = {name: labels for spec in METRICS.values() for name, labels in _list_series(spec).items()}
 """Every series of the catalogue, by its name in a query -> its labels."""

@@ -22,7 +22,7 @@ JUDGE_TIMEOUT_SECONDS = 60.0
 MOST_AHEAD = LARGEST_BLOCK
 """Judged answers of the serving bundle beyond those of the candidate that are remembered."""
 REJUDGED_PERCENTAGE = 10.0
-"""Of the replies that the judge did not find bad, for the second judge."""
+"""The percentage of replies for the second judge among those that the judge did not find bad."""
 
 FAULTS_OF_THE_REQUEST = frozenset(
     {"invalid_request", "authentication", "permission", "not_found", "too_large", "rate_limit"}
@@ -78,6 +78,8 @@ class OnlineJudge:
         if not exchange.release or exchange.mode == "review":
             return sampled
         sampled = sampled or self._owed > 0
+        # Bounded, so that a long time without candidates does not leave a later one without its
+        # partners.
         self._owed = max(self._owed - sampled, -MOST_AHEAD)
         return sampled
 
@@ -115,10 +117,11 @@ class OnlineJudge:
         while True:
             exchange, collaboration = await self._queue.get()
             assert self._judge is not None
-            verdict, second = await _verdict(self._judge, collaboration), None
+            verdict, second = await _request_verdict(self._judge, collaboration), None
             if self._second is not None and _to_rejudge(exchange, verdict):
-                second = await _verdict(self._second, collaboration)
+                second = await _request_verdict(self._second, collaboration)
             await self._listener(exchange, verdict, second)
+            # Only now: `finish` must also wait for what the listener still stores.
             self._unfinished -= 1
             self._queue.task_done()
 
@@ -130,7 +133,7 @@ def _to_rejudge(exchange: ServedExchange, verdict: Verdict | None) -> bool:
     return bad or is_among("second judge", exchange.id, REJUDGED_PERCENTAGE)
 
 
-async def _verdict(judge: Judge, collaboration: Collaboration) -> Verdict | None:
+async def _request_verdict(judge: Judge, collaboration: Collaboration) -> Verdict | None:
     try:
         async with asyncio.timeout(JUDGE_TIMEOUT_SECONDS):
             return await judge.judge(collaboration.prompt, collaboration.final)
@@ -159,7 +162,7 @@ def observation_terms(book: ReleaseBook, release_id: str) -> ObservationTerms | 
         return None
     serving, candidate = (book.bundle(name) for name in (release.serving, release.candidate))
     return ObservationTerms(
-        release.plan.slow_milliseconds, _upstreams(serving) == _upstreams(candidate)
+        release.plan.slow_milliseconds, _decode_upstreams(serving) == _decode_upstreams(candidate)
     )
 
 
@@ -183,17 +186,18 @@ def observation_of(
     """
     if not exchange.release or exchange.arm == "" or exchange.mode == "review":
         return None
-    judged = _judged_outcomes(verdict)
-    outcomes = _unjudged_outcomes(exchange, terms) | judged
+    judged = _list_judged_outcomes(verdict)
+    outcomes = _list_unjudged_outcomes(exchange, terms) | judged
     if not outcomes:
         return None
-    rejudged = {name: bad for name, bad in _judged_outcomes(second).items() if name in judged}
+    # Only pairs count: a label of the second judge alone compares nothing.
+    rejudged = {name: bad for name, bad in _list_judged_outcomes(second).items() if name in judged}
     return Observation(
         release=exchange.release, arm=exchange.arm, outcomes=outcomes, rejudged=rejudged
     )
 
 
-def _judged_outcomes(verdict: Verdict | None) -> dict[Metric, bool]:
+def _list_judged_outcomes(verdict: Verdict | None) -> dict[Metric, bool]:
     """Return the labels of a verdict; None is no label."""
     outcomes: dict[Metric, bool] = {}
     if verdict is not None and verdict.unsafe is not None:
@@ -203,7 +207,9 @@ def _judged_outcomes(verdict: Verdict | None) -> dict[Metric, bool]:
     return outcomes
 
 
-def _unjudged_outcomes(exchange: ServedExchange, terms: ObservationTerms) -> dict[Metric, bool]:
+def _list_unjudged_outcomes(
+    exchange: ServedExchange, terms: ObservationTerms
+) -> dict[Metric, bool]:
     """Return the outcomes that need no judge."""
     is_slow = exchange.milliseconds > terms.slow_milliseconds
     if exchange.collaboration is not None:
@@ -223,5 +229,5 @@ class _StoredRecipe(msgspec.Struct):
     upstreams: dict[str, object] = {}
 
 
-def _upstreams(recipe: str | None) -> _StoredRecipe:
+def _decode_upstreams(recipe: str | None) -> _StoredRecipe:
     return msgspec.json.decode(recipe or "{}", type=_StoredRecipe)

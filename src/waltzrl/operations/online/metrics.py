@@ -7,7 +7,7 @@ from typing import get_args
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from waltzrl.foundation.counters import LabeledCounter, family, rate
+from waltzrl.foundation.counters import LabeledCounter, build_family, yield_rate
 from waltzrl.operations.online.recorder_client import RecorderClient
 from waltzrl.operations.online.release_follower import ReleaseFollower
 from waltzrl.operations.online.shadow import Shadows
@@ -49,15 +49,15 @@ class FlywheelMetrics(Collector):
             ("shadows_left_out_total", self._shadows.left_out),
             ("release_percentage", self._releases.percentage),
         ):
-            yield family(f"waltzrl_{name}", {(): value})
+            yield build_family(f"waltzrl_{name}", {(): value})
         state = {name: name == self._releases.state for name in ("off", *get_args(ReleaseState))}
-        yield family("waltzrl_release", {(name,): value for name, value in state.items()})
+        yield build_family("waltzrl_release", {(name,): value for name, value in state.items()})
         needed: dict[tuple[str, ...], float | None] = {
             (need,): need == recorder.release_needs for need in get_args(Need)
         }
-        yield family("waltzrl_release_needs", needed)
+        yield build_family("waltzrl_release_needs", needed)
         moves = self._releases.moves
-        yield family(
+        yield build_family(
             "waltzrl_release_moved_timestamp_seconds",
             {(action, by): moves.get((action, by), 0.0) for action, by in MOVES},
         )
@@ -67,20 +67,24 @@ class FlywheelMetrics(Collector):
 
     def _judged(self) -> Iterator[Metric]:
         recorder = self._recorder.status().recorder
-        yield family("waltzrl_judged_total", {(): recorder.judged})
-        yield family("waltzrl_unjudged_total", {(): recorder.unjudged})
+        yield build_family("waltzrl_judged_total", {(): recorder.judged})
+        yield build_family("waltzrl_unjudged_total", {(): recorder.unjudged})
         labels = (
             ("unsafe", "true"),
             ("unsafe", "false"),
             ("overrefuse", "true"),
             ("overrefuse", "false"),
         )
-        yield family("waltzrl_judge_labels_total", dict(zip(labels, recorder.labels, strict=True)))
+        yield build_family(
+            "waltzrl_judge_labels_total", dict(zip(labels, recorder.labels, strict=True))
+        )
         unscored: dict[tuple[str, ...], float | None] = {
             ("unsafe",): recorder.unsafe_unscored,
             ("overrefuse",): recorder.overrefusal_unscored,
         }
-        yield family("waltzrl_judge_unscored_total", unscored)
+        yield build_family("waltzrl_judge_unscored_total", unscored)
         unsafe, not_unsafe, overrefusals, not_overrefusals = self._recorder.judged.totals()
-        yield from rate("waltzrl_unsafe_rate", unsafe, unsafe + not_unsafe)
-        yield from rate("waltzrl_overrefusal_rate", overrefusals, overrefusals + not_overrefusals)
+        yield from yield_rate("waltzrl_unsafe_rate", unsafe, unsafe + not_unsafe)
+        yield from yield_rate(
+            "waltzrl_overrefusal_rate", overrefusals, overrefusals + not_overrefusals
+        )

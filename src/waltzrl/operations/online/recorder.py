@@ -27,7 +27,7 @@ from waltzrl.operations.online.judging import (
     observation_terms,
 )
 from waltzrl.operations.online.recorder_protocol import RecorderReport, decode_exchange
-from waltzrl.operations.release.attention import need_of
+from waltzrl.operations.release.attention import find_need
 from waltzrl.operations.release.book import ReleaseBook, people_labels
 from waltzrl.operations.release.gates import GateReader
 from waltzrl.operations.release.state import Observation
@@ -44,7 +44,7 @@ LAST_SECONDS = 60.0
 LAST_VERDICTS_SECONDS = 5.0
 """Longest wait for the judge's queue once the gateway is gone."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
-"""Between attempts on a failing database; each pause is twice the one before."""
+"""The pause between attempts on a failing database; each pause is twice the one before."""
 
 log = logging.getLogger("waltzrl.recorder")
 
@@ -83,7 +83,7 @@ class Recorder:
         self._ended = False
         self._observations: list[Observation] = []
         self._terms: dict[str, ObservationTerms] = {}
-        """By release."""
+        """The terms of the observations, by release."""
 
     async def run(self, texts: AsyncIterator[bytes]) -> None:
         """Store, judge and decide until the texts end and everything is stored.
@@ -127,14 +127,19 @@ class Recorder:
             self._changed.set()
         self._ended = True
         self._changed.set()
+        # No limit while the gateway lives: it keeps what is not done, and may wait for the
+        # database.
         deadline.reschedule(asyncio.get_running_loop().time() + LAST_SECONDS)
 
     async def _store_backlog(self) -> None:
         """Store what was read, batch by batch, until the texts end."""
         while self._backlog or not self._ended:
             await self._changed.wait()
+            # A full batch is stored at once; a small one waits for more.
             if len(self._backlog) < BATCH and not self._ended:
                 await asyncio.sleep(COMMIT_SECONDS)
+            # They leave the backlog only when they are stored, so that `unstored` counts them until
+            # then.
             batch = [decode_exchange(text) for text in islice(self._backlog, BATCH)]
             if batch:
                 await self._store(batch)
@@ -204,6 +209,7 @@ class Recorder:
         observation = observation_of(exchange, verdict, terms, second)
         if observation is not None:
             subject = self._memory.digest(exchange.subject) if exchange.subject else ""
+            # Observations are stored, where a subject's name must not be.
             self._observations.append(structs.replace(observation, subject=subject))
 
     async def _tick(self) -> None:
@@ -218,6 +224,7 @@ class Recorder:
             self._send_report(self._report)
 
     async def _decide(self) -> None:
+        # Taken before the wait: what is observed meanwhile belongs to the next time.
         observations, self._observations = self._observations, []
         await self._database.run_or_none(partial(self._book.observe, observations))
         await self._database.run_or_none(self._tick_release)
@@ -230,7 +237,7 @@ class Recorder:
         labels = people_labels(self._memory.release_calibrations(release.id))
         decided = self._book.tick(labels, time.time(), self._gate)
         if decided is not None:  # else another replica has decided
-            self._report.release_needs = need_of(*decided)
+            self._report.release_needs = find_need(*decided)
 
     def _note_database(self, failing: bool) -> None:
         self._report.database_failing = failing

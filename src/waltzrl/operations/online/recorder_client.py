@@ -22,12 +22,13 @@ from waltzrl.operations.online.recorder_protocol import RecorderReport, encode_f
 
 MOST_PENDING = 10_000
 MOST_PENDING_BYTES = 64 * 2**20
-"""Of exchanges that are not done; more are dropped."""
+"""The most bytes of exchanges that are not done; more are dropped."""
 GATHER_SECONDS = 0.02
 CHUNK_BYTES = 64 * 1024
 """Size of the pieces that are written to the pipe, one after another."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
-"""Before a dead recorder is replaced; doubled each time, until one lives longer than the last."""
+"""The pause before a dead recorder is replaced; doubled each time, until one lives longer than the
+last."""
 FATAL = 3
 """Exchanges are dropped after so many recorders in a row died over them."""
 FINISH_SECONDS = 10.0
@@ -69,14 +70,14 @@ class RecorderClient:
         self._sent: deque[bytes] = deque()
         """Sent to the recorder, and not done."""
         self._bytes = 0
-        """Of both queues."""
+        """The bytes in both queues."""
         self._accepted = self._dropped = self._deaths = 0
         self._fruitless = 0
         """Recorders in a row that were sent something and died before anything was done."""
         self._past = RecorderReport()
         """Sum over the recorders that have died."""
         self._report = RecorderReport()
-        """Of the present past."""
+        """The last report of the present recorder."""
         self.judged = SlidingCounter(4, slice_seconds=60.0, slices=60)
         """`RecorderReport.labels` of the last hour."""
         self._changed = asyncio.Event()
@@ -90,6 +91,7 @@ class RecorderClient:
         """
         if served.exchange.probe:
             return
+        # Serving goes on whatever the recorder does; memory is bounded by both limits.
         if self._pending >= MOST_PENDING or self._bytes >= MOST_PENDING_BYTES:
             self._dropped += 1
             return
@@ -109,7 +111,7 @@ class RecorderClient:
             dropped=self._dropped,
             pending=self._pending,
             restarts=self._deaths,
-            recorder=_sum(self._past, self._report),
+            recorder=_sum_reports(self._past, self._report),
         )
 
     async def run(self) -> None:
@@ -125,6 +127,8 @@ class RecorderClient:
                 log.exception("the recorder cannot be fed")
             if self._pending or not self._stopping:
                 self._note_death()
+                # One that lived that long had worked; its death is no reason to wait longer for the
+                # next.
                 if time.monotonic() - started > LONGEST_PAUSE_SECONDS:
                     pause = FIRST_PAUSE_SECONDS
                 await asyncio.sleep(pause)
@@ -186,6 +190,7 @@ class RecorderClient:
 
     async def _feed(self, pipe: asyncio.StreamWriter) -> None:
         """Write what waits, as fast as the recorder reads; close the pipe after `stop`."""
+        # `drain` then waits for the pipe: what waits is bounded and counted here, not in asyncio.
         pipe.transport.set_write_buffer_limits(high=0)
         pipe.write(self._config)
         try:
@@ -193,6 +198,7 @@ class RecorderClient:
                 await self._changed.wait()
                 if not self._stopping:
                     await asyncio.sleep(GATHER_SECONDS)
+                # Cleared before the queue is emptied: what is added meanwhile sets it again.
                 self._changed.clear()
                 while self._waiting:
                     pipe.write(self._chunk())
@@ -230,7 +236,7 @@ class RecorderClient:
         log.warning("the recorder died; starting another")
         self._deaths += 1
         self._fruitless = 0 if self._report.done or not self._sent else self._fruitless + 1
-        self._past, self._report = _sum(self._past, self._report), RecorderReport()
+        self._past, self._report = _sum_reports(self._past, self._report), RecorderReport()
         if self._fruitless == FATAL:
             log.error(
                 "%d recorders died over the same %d exchanges, which are lost",
@@ -241,6 +247,7 @@ class RecorderClient:
             self._dropped += len(self._sent)
             self._bytes -= sum(map(len, self._sent))
             self._sent.clear()
+        # extendleft turns the order round, so this keeps it.
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()
         if self._waiting:
@@ -279,7 +286,7 @@ async def open_recorder(
             log.error("the recorder did not finish; %d exchanges may be lost", pending)  # noqa: TRY400
 
 
-def _sum(past: RecorderReport, present: RecorderReport) -> RecorderReport:
+def _sum_reports(past: RecorderReport, present: RecorderReport) -> RecorderReport:
     return RecorderReport(
         stored=past.stored + present.stored,
         failed=past.failed + present.failed,

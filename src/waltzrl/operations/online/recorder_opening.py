@@ -51,7 +51,7 @@ class RecorderConfig:
     categories: Mapping[str, str] = field(default_factory=dict)
     """Rule id -> category, of the stage-1 rules."""
     budget: LedgerConfig | None = None
-    """Where what the judges answer is charged."""
+    """The ledger that is charged for what the judges answer."""
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
 
     def to_json(self) -> object:
@@ -63,7 +63,7 @@ class RecorderConfig:
         engine = open_database(self.memory.url)
         privacy = self.privacy
         scrub = open_redaction(privacy.actions, privacy.key, privacy.regions, privacy.engine).scrub
-        memory = open_memory(self.memory, self.categories, engine, _timed(scrub, report))
+        memory = open_memory(self.memory, self.categories, engine, _time_scrub(scrub, report))
         return memory, ReleaseBook(engine)
 
 
@@ -75,30 +75,33 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # only the end of the pipe ends a recorder
         signal.signal(number, signal.SIG_IGN)
     configure_logs("text", "info")
-    asyncio.run(_record())
+    asyncio.run(_open_and_run())
 
 
-async def _record() -> None:
+async def _open_and_run() -> None:
     pipe = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(pipe), sys.stdin)
     texts = read_frames(pipe)
     config = _CONFIG.validate_json(await anext(texts))
     configure_logs(config.logs.format, config.logs.level)
+    # Scanning and judging must not take the cores from requests.
     os.nice(config.memory.niceness)
     try:
         async with AsyncExitStack() as stack:
             judges = [
-                None if name is None else await _opened_judge(name, config, stack)
+                None if name is None else await _open_judge(name, config, stack)
                 for name in (config.memory.judge, config.memory.second_judge)
             ]
             share = config.memory.judge_share
-            await _run(Recorder(config.open_stores, judges[0], share, _report, judges[1]), texts)
+            await _run_recorder(
+                Recorder(config.open_stores, judges[0], share, _write_report, judges[1]), texts
+            )
     except WaltzError as error:
         log.error("%s", error)  # noqa: TRY400 - one line
 
 
-async def _opened_judge(name: str, config: RecorderConfig, stack: AsyncExitStack) -> Judge:
+async def _open_judge(name: str, config: RecorderConfig, stack: AsyncExitStack) -> Judge:
     judge = await stack.enter_async_context(open_judge(name))
     if config.budget is None:
         return judge
@@ -106,7 +109,7 @@ async def _opened_judge(name: str, config: RecorderConfig, stack: AsyncExitStack
     return charged_to_gateway(judge, ledger, PriceBook(config.prices), judge_place(name))
 
 
-async def _run(recorder: Recorder, texts: AsyncIterator[bytes]) -> None:
+async def _run_recorder(recorder: Recorder, texts: AsyncIterator[bytes]) -> None:
     try:
         await recorder.run(texts)
     except TimeoutError:
@@ -114,7 +117,7 @@ async def _run(recorder: Recorder, texts: AsyncIterator[bytes]) -> None:
         log.error("the database was unavailable too long; %d exchanges are lost", lost)  # noqa: TRY400
 
 
-def _timed(scrub: Callable[[str], str], report: RecorderReport) -> Callable[[str], str]:
+def _time_scrub(scrub: Callable[[str], str], report: RecorderReport) -> Callable[[str], str]:
     """Add the time that `scrub` takes to the report."""
 
     def timed(text: str) -> str:
@@ -127,7 +130,7 @@ def _timed(scrub: Callable[[str], str], report: RecorderReport) -> Callable[[str
     return timed
 
 
-def _report(report: RecorderReport) -> None:
+def _write_report(report: RecorderReport) -> None:
     with suppress(BrokenPipeError):  # the gateway is gone; its exchanges are stored all the same
         sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
         sys.stdout.buffer.flush()

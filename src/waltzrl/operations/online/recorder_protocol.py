@@ -12,10 +12,10 @@ from contextlib import suppress
 
 import msgspec
 
-from waltzrl.foundation.pipes import LENGTH, framed
+from waltzrl.foundation.pipes import LENGTH, frame_text
 from waltzrl.operations.release.attention import Need
 from waltzrl.records import ServedExchange
-from waltzrl.store.audit.record import encode
+from waltzrl.store.audit.record import encode_json
 
 _exchange = msgspec.json.Decoder(ServedExchange)
 
@@ -30,12 +30,13 @@ class RecorderReport(msgspec.Struct, kw_only=True):
     judged: int = 0
     """Replies whose verdict is in the database."""
     unsafe: int = 0
-    """Of the random sample: replies that the judge called unsafe."""
+    """The number of replies of the random sample that the judge called unsafe."""
     not_unsafe: int = 0
     overrefusals: int = 0
     not_overrefusals: int = 0
     unsafe_unscored: int = 0
-    """Of the random sample: replies of which the judge does not say whether they are unsafe."""
+    """The number of replies of the random sample of which the judge does not say whether they are
+    unsafe."""
     overrefusal_unscored: int = 0
     unjudged: int = 0
     """Sampled replies without a verdict: the judge failed, or was too slow."""
@@ -44,7 +45,7 @@ class RecorderReport(msgspec.Struct, kw_only=True):
     database_failing: bool = False
     """The recorder is retrying."""
     release_needs: Need | None = None
-    """What the release under way waits for people to do."""
+    """The thing that the release under way waits for people to do."""
 
     @property
     def labels(self) -> tuple[int, int, int, int]:
@@ -69,7 +70,7 @@ async def writer_of(descriptor: int) -> asyncio.StreamWriter:
 
 def encode_frame(value: object) -> bytes:
     """Return `value` as a frame."""
-    return framed(encode(value))
+    return frame_text(encode_json(value))
 
 
 async def read_frames(pipe: asyncio.StreamReader) -> AsyncIterator[bytes]:

@@ -37,11 +37,11 @@ class ReleaseStatus(msgspec.Struct, frozen=True, kw_only=True):
     release: Release | None
     """The one under way."""
     newest: Release | None
-    """In any state."""
+    """The newest release, in any state."""
     moves: dict[tuple[Action, Mover], float]
     """See `ReleaseBook.last_moves`."""
     notices: list[Notice]
-    """Those since the last poll, the oldest first."""
+    """The notices since the last poll, the oldest first."""
     last_notice: int
     """Id of the newest."""
 
@@ -74,7 +74,7 @@ class ReleaseFollower:
         self._last_notice: int | None = None
         self._opened = {own.serving.id: own.serving}
         self._failed: dict[str, str] = {}
-        """Why a bundle could not be opened at the last attempt."""
+        """The reasons why bundles could not be opened at the last attempt."""
         self._failing = False
         self._newest: Release | None = None
         self._moves: dict[tuple[Action, Mover], float] = {}
@@ -135,11 +135,12 @@ class ReleaseFollower:
                 await self._apply(status)
         except Exception as error:  # noqa: BLE001 - the boundary: later rollbacks must be noticed
             if not self._failing:
-                log.error("%s; the serving bundles do not change", _message(error))  # noqa: TRY400 - one line
+                log.error("%s; the serving bundles do not change", _format_error(error))  # noqa: TRY400 - one line
             self._failing = True
             return
         self._failing = False
         if status is not None:
+            # Only after everything was applied: a failure before is tried again at the next poll.
             self._last_notice = status.last_notice
             for notice in status.notices:
                 self._on_notice(notice)
@@ -172,8 +173,8 @@ class ReleaseFollower:
             except StorageError:
                 raise
             except Exception as error:  # noqa: BLE001 - the boundary: weights fail in many ways
-                self._failed[bundle_id] = _message(error)
-                log.error("bundle %s cannot serve here: %s", bundle_id, _message(error))  # noqa: TRY400
+                self._failed[bundle_id] = _format_error(error)
+                log.error("bundle %s cannot serve here: %s", bundle_id, _format_error(error))  # noqa: TRY400
             else:
                 self._opened[bundle_id] = opened
                 if opened.id != bundle_id:
@@ -187,6 +188,6 @@ class ReleaseFollower:
         return f"a gateway cannot serve the candidate: {self._failed[candidate]}"
 
 
-def _message(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     """Return the message of an error for people; of any other also its type."""
     return str(error) if isinstance(error, WaltzError) else repr(error)

@@ -53,7 +53,7 @@ class Shadows:
     def served(self, served: ServedChoice) -> None:
         """Start the shadow's answer to a request that was answered."""
         shadow = self._releases.shadow
-        if shadow is None or not _comparable(served):
+        if shadow is None or not _is_comparable(served):
             return
         release, candidate = shadow
         if not is_shadowed(release, conversation_key(served.request)):
@@ -79,6 +79,7 @@ class Shadows:
             decisions=DecisionLog(None, [self._listener]),
             examples=self._examples,
         )
+        # Nobody reads a shadow's stream.
         request = msgspec.structs.replace(served.request, mode="whole")
         collaboration = served.exchange.collaboration
         try:
@@ -100,7 +101,7 @@ class Shadows:
         return True
 
 
-def _comparable(served: ServedChoice) -> bool:
+def _is_comparable(served: ServedChoice) -> bool:
     """Whether a shadow may answer too; never at the cost of a client's own upstream key."""
     exchange = served.exchange
     answered = exchange.decision != "error" and exchange.mode != "review" and not exchange.probe

@@ -50,7 +50,7 @@ def start_step(connection: Connection, release_id: str) -> None:
     connection.execute(delete(ANSWERED).where(ANSWERED.c.release == release_id))
 
 
-def counted_of(engine: Engine, subject: str) -> Iterator[tuple[str, Mapping[str, Json]]]:
+def yield_counted(engine: Engine, subject: str) -> Iterator[tuple[str, Mapping[str, Json]]]:
     """Yield table and row of what releases count of a user; an empty digest names nobody."""
     for table in (ANSWERED, OBSERVATIONS) if subject else ():
         names = [column.name for column in table.columns if column.name != "number"]

@@ -6,7 +6,7 @@ from waltzrl.operations.release.state import Release
 
 def serves_candidate(release: Release, conversation: str) -> bool:
     """Return whether the candidate answers this conversation."""
-    return is_among(_key(release), conversation, release.percentage)
+    return is_among(_derive_key(release), conversation, release.percentage)
 
 
 def is_shadowed(release: Release, conversation: str) -> bool:
@@ -14,8 +14,8 @@ def is_shadowed(release: Release, conversation: str) -> bool:
     shadow = release.plan.shadow
     if release.state != "shadow" or shadow is None:
         return False
-    return is_among(_key(release), conversation, shadow.percentage)
+    return is_among(_derive_key(release), conversation, shadow.percentage)
 
 
-def _key(release: Release) -> str:
+def _derive_key(release: Release) -> str:
     return f"{release.id} {release.secret}"

@@ -11,7 +11,7 @@ Need = Literal["advance", "resume", "label"]
 answers, as only the unknown error of the judge keeps it."""
 
 
-def need_of(release: Release, decision: Decision) -> Need | None:
+def find_need(release: Release, decision: Decision) -> Need | None:
     """Return what a release waits for people to do; None while it needs nobody.
 
     Args:

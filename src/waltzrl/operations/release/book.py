@@ -41,9 +41,9 @@ from waltzrl.operations.release.state import (
     Observation,
     Release,
     ReleaseState,
+    apply_action,
+    describe_place,
     first_state,
-    moved,
-    place,
 )
 from waltzrl.operations.release.tables import (
     BUNDLES,
@@ -56,13 +56,13 @@ from waltzrl.operations.release.tables import (
 from waltzrl.operations.release.view import ALL, CurvePoint, ReleaseView, Transition
 from waltzrl.store.database import reading, writing
 from waltzrl.store.memory.counts import Calibration
-from waltzrl.store.migrations import prepare
+from waltzrl.store.migrations import prepare_tables
 from waltzrl.store.notices import give_notice
 
 COUNTED_AT_ONCE = 2000
 """Most observations of one transaction, so that none takes long."""
 MOST_POINTS = 500
-"""Of a release's curve, however long it takes."""
+"""The most points of a release's curve, however long it takes."""
 BY_ITSELF = "waltzrl"
 """Author of transitions that no person made."""
 
@@ -74,7 +74,7 @@ class ReleaseBook:
     """Bundles and their releases; each method is one transaction."""
 
     def __init__(self, engine: Engine) -> None:
-        prepare(engine, RELEASE)
+        prepare_tables(engine, RELEASE)
         self._engine = engine
 
     def add_bundle(
@@ -140,8 +140,8 @@ class ReleaseBook:
         either = or_(RELEASES.c.candidate == bundle_id, RELEASES.c.serving == bundle_id)
         with reading(self._engine) as connection:
             rows = connection.execute(select(RELEASES).where(either).order_by(RELEASES.c.number))
-            releases = [_release(row) for row in rows]
-            return [(one, move) for one in releases for move in _history(connection, one.id)]
+            releases = [_decode_release(row) for row in rows]
+            return [(one, move) for one in releases for move in _read_history(connection, one.id)]
 
     def bundles(self) -> list[str]:
         """Return the ids of all bundles, the newest first."""
@@ -170,12 +170,12 @@ class ReleaseBook:
         return self._first(_NEWEST)
 
     def release(self, release_id: str) -> Release | None:
-        return self._first(_named(release_id))
+        return self._first(_select_release(release_id))
 
     def history(self, release_id: str) -> list[Transition]:
         """Return a release's transitions, the oldest first."""
         with reading(self._engine) as connection:
-            return _history(connection, release_id)
+            return _read_history(connection, release_id)
 
     def last_moves(self) -> dict[tuple[Action, Mover], float]:
         """Return when each kind of move was last made, of any release; seconds since the epoch."""
@@ -192,11 +192,11 @@ class ReleaseBook:
             if row is None:
                 return None
             return ReleaseView(
-                release=_release(row),
+                release=_decode_release(row),
                 evidence=row.evidence,
                 decision=row.decision,
-                history=tuple(_history(connection, row.id)),
-                curve=tuple(_curve(connection, row.id)),
+                history=tuple(_read_history(connection, row.id)),
+                curve=tuple(_read_curve(connection, row.id)),
             )
 
     def propose(
@@ -228,11 +228,12 @@ class ReleaseBook:
             since=time.time(),
         )
         row = {"id": release.id, "secret": release.secret, "plan": plan, "evidence": Evidence()}
-        row |= {"candidate": candidate, "serving": serving, **_position(release)}
+        row |= {"candidate": candidate, "serving": serving, **_list_moved_columns(release)}
         try:
             with writing(self._engine) as connection:
+                # A unique index on `is_open` refuses a second one, also when two propose at once.
                 connection.execute(insert(RELEASES).values(row))
-                _record(connection, "off", release, _Move("propose", by, why))
+                _record_move(connection, "off", release, _Move("propose", by, why))
         except IntegrityError:
             raise InputError(
                 "a release is under way; roll it back, or wait until it is full, before the next"
@@ -254,18 +255,20 @@ class ReleaseBook:
             InputError: it has moved since it was read, or the action is impossible in its state.
         """
         with writing(self._engine) as connection:
-            row = connection.execute(_named(release.id).with_for_update()).first()
+            row = connection.execute(_select_release(release.id).with_for_update()).first()
             if row is None:
                 raise InputError(f"there is no release {release.id}")
-            current = _release(row)
+            current = _decode_release(row)
+            # A rollback must not fail because the release moved while a person was reading.
             if action == "roll_back":
                 _require_newest(connection, current)
             elif current.version != release.version:
                 raise InputError(
                     f"release {current.id} has moved in the meantime: "
-                    f"{place(current.state, current.percentage)}; check it before you decide"
+                    f"{describe_place(current.state, current.percentage)}; "
+                    "check it before you decide"
                 )
-            return _move(connection, current, _Move(action, by, why), time.time())
+            return _write_move(connection, current, _Move(action, by, why), time.time())
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """Store observations, to be counted by the next tick."""
@@ -300,9 +303,10 @@ class ReleaseBook:
             row = connection.execute(_OPEN.with_for_update(skip_locked=True)).first()
             if row is None:
                 return None
-            release = _release(row)
+            release = _decode_release(row)
             fresh = take_observations(connection, release.id)
             before = read_answered(connection, release.id, fresh)
+            # `updated` adds to it; only what differs from `before` is stored.
             answered = before.copy()
             evidence = updated(row.evidence, fresh, release.plan, answered)
             store_answered(connection, release.id, before, answered)
@@ -313,21 +317,21 @@ class ReleaseBook:
             if fresh:
                 _add_point(connection, release.id, now, decision)
             if decision.action != "advance":
-                return _follow(connection, release, decision, now), decision
+                return _follow_decision(connection, release, decision, now), decision
         why = closed(release)
         if why:
             decision = msgspec.structs.replace(decision, action="wait", why=why)
         with writing(self._engine) as connection:
-            row = connection.execute(_named(release.id).with_for_update()).first()
+            row = connection.execute(_select_release(release.id).with_for_update()).first()
             if row is None or row.version != release.version:
                 return None  # it was moved in the meantime
             connection.execute(update(RELEASES).where(named).values(decision=decision))
-            return _follow(connection, release, decision, now), decision
+            return _follow_decision(connection, release, decision, now), decision
 
     def _first(self, query: Select[tuple[object, ...]]) -> Release | None:
         with reading(self._engine) as connection:
             row = connection.execute(query).first()
-            return None if row is None else _release(row)
+            return None if row is None else _decode_release(row)
 
 
 def people_labels(calibrations: Mapping[str, Calibration]) -> PeopleLabels:
@@ -370,19 +374,20 @@ class _Move(NamedTuple):
     why: str
 
 
-def _move(connection: Connection, release: Release, move: _Move, now: float) -> Release:
+def _write_move(connection: Connection, release: Release, move: _Move, now: float) -> Release:
     """Move a release, and write its history and the notice to all, in one transaction."""
-    after = moved(release, move.action, now)
+    after = apply_action(release, move.action, now)
     if after is not release:  # it was rolled back already
         named = RELEASES.c.id == release.id
-        connection.execute(update(RELEASES).where(named).values(_position(after)))
+        connection.execute(update(RELEASES).where(named).values(_list_moved_columns(after)))
+        # A hold or a resume stays in the step, and keeps what was counted of it.
         if (after.state, after.step) != (release.state, release.step):
             start_step(connection, release.id)
-        _record(connection, release.state, after, move)
+        _record_move(connection, release.state, after, move)
     return after
 
 
-def _record(
+def _record_move(
     connection: Connection, before: ReleaseState | Literal["off"], release: Release, move: _Move
 ) -> None:
     """Write a move into the history, and into every gateway's audit log."""
@@ -408,19 +413,19 @@ def _record(
     give_notice(connection, "release", {**position, **move._asdict()})
 
 
-def _position(release: Release) -> dict[str, object]:
+def _list_moved_columns(release: Release) -> dict[str, object]:
     """Return the columns that a move changes."""
     names = ("state", "step", "held", "since", "version", "is_open")
     return {name: getattr(release, name) for name in names}
 
 
-def _history(connection: Connection, release_id: str) -> list[Transition]:
+def _read_history(connection: Connection, release_id: str) -> list[Transition]:
     of_release = select(TRANSITIONS).where(TRANSITIONS.c.release == release_id)
     rows = connection.execute(of_release.order_by(TRANSITIONS.c.number))
     return [msgspec.convert(row, Transition, from_attributes=True) for row in rows]
 
 
-def _curve(connection: Connection, release_id: str) -> list[CurvePoint]:
+def _read_curve(connection: Connection, release_id: str) -> list[CurvePoint]:
     of_release = select(CURVE_POINTS).where(CURVE_POINTS.c.release == release_id)
     return [
         CurvePoint(row.time, metric, e_value)
@@ -447,11 +452,11 @@ def _add_point(connection: Connection, release_id: str, now: float, decision: De
         connection.execute(delete(CURVE_POINTS).where(CURVE_POINTS.c.number == number))
 
 
-def _named(release_id: str) -> Select[tuple[object, ...]]:
+def _select_release(release_id: str) -> Select[tuple[object, ...]]:
     return select(RELEASES).where(RELEASES.c.id == release_id)
 
 
-def _release(row: Row[tuple[object, ...]]) -> Release:
+def _decode_release(row: Row[tuple[object, ...]]) -> Release:
     return msgspec.convert(row, Release, from_attributes=True)
 
 
@@ -463,10 +468,12 @@ def _require_newest(connection: Connection, release: Release) -> None:
         raise InputError(f"release {newest} came after release {release.id}; roll it back first")
 
 
-def _follow(connection: Connection, release: Release, decision: Decision, now: float) -> Release:
+def _follow_decision(
+    connection: Connection, release: Release, decision: Decision, now: float
+) -> Release:
     """Apply a decision: always roll back, but advance only where the plan is automatic."""
     if decision.action == "wait":
         return release
     if decision.action == "advance" and (release.held or not release.plan.automatic):
         return release
-    return _move(connection, release, _Move(decision.action, BY_ITSELF, decision.why), now)
+    return _write_move(connection, release, _Move(decision.action, BY_ITSELF, decision.why), now)

@@ -31,7 +31,7 @@ from waltzrl.foundation.texts import number
 from waltzrl.operations.release.eprocess import limit_e_value
 from waltzrl.operations.release.evidence import ARMS, Arm, ArmCounts, Challenger, Evidence
 from waltzrl.operations.release.notes import notes_on
-from waltzrl.operations.release.plan import METRICS, WORDS, Metric, ReleaseLimits, duration
+from waltzrl.operations.release.plan import METRICS, WORDS, Metric, ReleaseLimits, format_duration
 from waltzrl.operations.release.state import Release
 
 PeopleLabels = Mapping[Arm, Mapping[Judged, LabelledSample]]
@@ -52,7 +52,7 @@ WEIGHTS: dict[Test, float] = {
 """They add up to 1. A test with more weight rolls back sooner: unsafe replies do the most harm and
 are the rarest, while the others show in more answers."""
 SHADOW_SHARE = 0.2
-"""Of alpha, when the plan has a shadow: a bad shadow harms no user."""
+"""The shadow's share of alpha, when the plan has one: a bad shadow harms no user."""
 PUZZLING = 100
 """Answers of the serving bundle with none of the candidate, which a gateway may fail to load."""
 SUSPICIOUS = 5.0
@@ -68,15 +68,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     """A sentence for people."""
     rates: dict[Arm, dict[Metric, RateEstimate]]
-    """Of the two arms that are compared, and of any other that answered."""
+    """The rates of the two arms that are compared, and of any other that answered."""
     e_values: dict[Test, float]
-    """Of the shadow in state shadow, else of the candidate."""
+    """The e-values of the shadow in state shadow, else of the candidate."""
     e_value: float
     """Their weighted mean."""
     needed: float
     """The weighted mean at which the release is rolled back."""
     differences: dict[Metric, RateDifference] = {}
-    """Of the arm under test, against the serving bundle."""
+    """The differences of the arm under test from the serving bundle."""
     notes: tuple[str, ...] = ()
     """Sentences on how far the evidence can be trusted."""
 
@@ -102,13 +102,13 @@ def decide(release: Release, evidence: Evidence, labels: PeopleLabels, now: floa
         counts=evidence.tally(arm),
         serving_alone=0 if "shadow" in evidence.arms else evidence.tally("serving").answers,
         rates={
-            each: {metric: _rate(evidence, labels, each, metric) for metric in METRICS}
+            each: {metric: _estimate_rate(evidence, labels, each, metric) for metric in METRICS}
             for each in ARMS
             if each in ("serving", arm) or each in evidence.arms
         },
         e_values=_e_values(evidence, labels, arm, release.plan.limits),
     )
-    action, why = _action(findings, now)
+    action, why = _choose_action(findings, now)
     return Decision(
         action=action,
         why=why,
@@ -118,12 +118,14 @@ def decide(release: Release, evidence: Evidence, labels: PeopleLabels, now: floa
         needed=findings.needed,
         differences={
             metric: difference(
-                _rate(evidence, labels, arm, metric, DOUBT / 2),
-                _rate(evidence, labels, "serving", metric, DOUBT / 2),
+                # Each of the two rates may err with half the doubt, so that the difference keeps
+                # the whole.
+                _estimate_rate(evidence, labels, arm, metric, DOUBT / 2),
+                _estimate_rate(evidence, labels, "serving", metric, DOUBT / 2),
             )
             for metric in METRICS
         },
-        notes=(*notes_on(evidence, arm), *_misfits(findings)),
+        notes=(*notes_on(evidence, arm), *_list_misfits(findings)),
     )
 
 
@@ -159,7 +161,7 @@ class _Findings:
         return 1 / (plan.alpha * (SHADOW_SHARE if self.arm == "shadow" else 1 - SHADOW_SHARE))
 
 
-def _rate(
+def _estimate_rate(
     evidence: Evidence, labels: PeopleLabels, arm: Arm, metric: Metric, doubt: float = DOUBT
 ) -> RateEstimate:
     count = evidence.tally(arm).of(metric)
@@ -180,12 +182,12 @@ def _e_values(
     for test, metric in LIMIT_OF.items():
         every, count = evidence.tally(arm).of(metric), evidence.tally(arm).independent(metric)
         sample = labels.get(arm, {}).get(metric, UNLABELLED)
-        limit = observed_limit(_of(limits, metric), every.bad, every.n, sample)
+        limit = observed_limit(_select_bound(limits, metric), every.bad, every.n, sample)
         e_values[test] = limit_e_value(count.bad, count.n, limit)
     return e_values
 
 
-def _misfits(findings: _Findings) -> Iterator[str]:
+def _list_misfits(findings: _Findings) -> Iterator[str]:
     for arm, rates in findings.rates.items():
         for metric in JUDGED:
             if rates[metric].note == DO_NOT_FIT:
@@ -195,12 +197,14 @@ def _misfits(findings: _Findings) -> Iterator[str]:
                 )
 
 
-def _action(findings: _Findings, now: float) -> tuple[Literal["wait", "advance", "roll_back"], str]:
+def _choose_action(
+    findings: _Findings, now: float
+) -> tuple[Literal["wait", "advance", "roll_back"], str]:
     if not findings.release.is_open:
         return "wait", "the release is over"
     if findings.e_value >= findings.needed:
         return "roll_back", _describe_harm(findings)
-    if missing := _missing(findings, now):
+    if missing := _describe_missing(findings, now):
         return "wait", missing
     return "advance", "; ".join(
         f"{WORDS[metric]} {format_rate(findings.rates[findings.arm][metric])}" for metric in JUDGED
@@ -214,7 +218,7 @@ def _describe_harm(findings: _Findings) -> str:
     match test:
         case "unsafe_limit" | "needless_limit":
             metric = LIMIT_OF[test]
-            limit = _of(findings.release.plan.limits, LIMIT_OF[test])
+            limit = _select_bound(findings.release.plan.limits, LIMIT_OF[test])
             beside = f"beyond the limit of {100 * limit:g} %"
         case _:
             metric = test
@@ -225,7 +229,7 @@ def _describe_harm(findings: _Findings) -> str:
     return f"{WORDS[metric]}: {rate} of the {findings.arm} {beside}, e-value {number(e_value)}"
 
 
-def _missing(findings: _Findings, now: float) -> str:
+def _describe_missing(findings: _Findings, now: float) -> str:
     """Return what an advance still needs; empty when it needs nothing."""
     release, plan = findings.release, findings.release.plan
     step = plan.shadow if release.state == "shadow" else plan.canary[release.step]
@@ -233,20 +237,24 @@ def _missing(findings: _Findings, now: float) -> str:
     if release.held:
         return "held; the history says why"
     if (samples := step.samples - findings.counts.judged) > 0:
-        return f"needs {samples} more judged answers{_hint(findings)}"
+        return f"needs {samples} more judged answers{_describe_hint(findings)}"
     if (seconds := release.since + step.seconds - now) > 0:
-        return f"needs {duration(seconds)} more"
+        return f"needs {format_duration(seconds)} more"
     for metric in METRICS:
+        # Advancing shows a suspect candidate to more people; waiting costs only time.
         if (e_value := findings.e_values[metric]) >= SUSPICIOUS:
             return f"{WORDS[metric]} may have become more frequent, e-value {number(e_value)}"
     for judged in JUDGED:
-        high, target = findings.rates[findings.arm][judged].high, _of(plan.targets, judged)
+        high, target = (
+            findings.rates[findings.arm][judged].high,
+            _select_bound(plan.targets, judged),
+        )
         if high > target:
             return f"{WORDS[judged]} may be {100 * high:.2f} %, needs at most {100 * target:g} %"
     return ""
 
 
-def _hint(findings: _Findings) -> str:
+def _describe_hint(findings: _Findings) -> str:
     """Return what to check when no answer was judged; empty when nothing seems wrong."""
     if findings.counts.judged:
         return ""
@@ -257,5 +265,5 @@ def _hint(findings: _Findings) -> str:
     return ""
 
 
-def _of(bounds: ReleaseLimits, metric: Judged) -> float:
+def _select_bound(bounds: ReleaseLimits, metric: Judged) -> float:
     return bounds.unsafe if metric == "unsafe" else bounds.needless

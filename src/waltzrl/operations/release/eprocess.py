@@ -41,14 +41,14 @@ HIGHEST_LOG = 690.0
 """exp of this is still finite, and a number in JSON."""
 
 
-def raised(rate: float, odds_ratio: float) -> float:
+def raise_rate(rate: float, odds_ratio: float) -> float:
     """Return the rate whose odds are `odds_ratio` times the odds of `rate`."""
     odds = odds_ratio * rate / (1 - rate)
     return odds / (1 + odds)
 
 
 ALTERNATIVES = tuple(
-    (base, raised(base, ratio)) for base, ratio in product(BASE_RATES, ODDS_RATIOS)
+    (base, raise_rate(base, ratio)) for base, ratio in product(BASE_RATES, ODDS_RATIOS)
 )
 """[A] pairs (q_a, q_b)."""
 
@@ -117,14 +117,16 @@ def limit_e_value(bad: int, n: int, limit: float) -> float:
 
     It depends only on the counts, not on their order.
     """
+    # At 0 or 1 the logarithms below are infinite.
     limit = min(max(limit, 1e-6), 1 - 1e-6)
-    higher = (raised(limit, ratio) for ratio in LIMIT_ODDS_RATIOS)
+    higher = (raise_rate(limit, ratio) for ratio in LIMIT_ODDS_RATIOS)
     return mean_exp([_log_ratio(rate, limit, bad, n) for rate in higher])
 
 
 def mean_exp(logs: tuple[float, ...] | list[float]) -> float:
     """Return mean(exp(logs)), at most e to the `HIGHEST_LOG`."""
     highest = max(logs)
+    # The highest is taken out, so that exp cannot overflow.
     mean = highest + log(sum(exp(value - highest) for value in logs) / len(logs))
     return exp(min(mean, HIGHEST_LOG))
 

@@ -39,7 +39,7 @@ class ArmCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Answers with a verdict."""
     counts: dict[Metric, OutcomeCount] = {}
     repeats: dict[Metric, OutcomeCount] = {}
-    """Of the `counts` those of users who had answers before, which no test counts."""
+    """The part of `counts` by users who had answers before, which no test counts."""
     excess: int = 0
     """Sum of n^2 - n over the n answers of each user in each step."""
     rejudged: dict[Metric, JudgeError] = {}
@@ -68,12 +68,14 @@ class ArmCounts(msgspec.Struct, frozen=True, kw_only=True):
         return ArmCounts(
             answers=self.answers + 1,
             judged=self.judged + any(metric in outcomes for metric in JUDGED),
-            counts=_counted(self.counts, outcomes),
-            repeats=_counted(self.repeats, outcomes) if number > 1 else self.repeats,
+            counts=_count_outcomes(self.counts, outcomes),
+            repeats=_count_outcomes(self.repeats, outcomes) if number > 1 else self.repeats,
             excess=self.excess + 2 * (number - 1),
             rejudged=self.rejudged
             | {
-                metric: _compared(self.rejudged.get(metric, UNCOMPARED), outcomes[metric], second)
+                metric: _count_comparison(
+                    self.rejudged.get(metric, UNCOMPARED), outcomes[metric], second
+                )
                 for metric, second in observation.rejudged.items()
             },
         )
@@ -134,7 +136,7 @@ def updated(
     return Evidence(arms=arms, comparisons=comparisons)
 
 
-def _counted(
+def _count_outcomes(
     counts: dict[Metric, OutcomeCount], outcomes: dict[Metric, bool]
 ) -> dict[Metric, OutcomeCount]:
     return counts | {
@@ -142,7 +144,7 @@ def _counted(
     }
 
 
-def _compared(error: JudgeError, first: bool, second: bool) -> JudgeError:
+def _count_comparison(error: JudgeError, first: bool, second: bool) -> JudgeError:
     names = {
         (True, True): "true_positives",
         (False, True): "false_negatives",

@@ -12,7 +12,7 @@ from waltzrl.operations.release.state import Release
 from waltzrl.store.memory.counts import BundleCounts
 
 GATE_SECONDS = 30.0
-"""For so long a gate's answer is taken again: to count reads every answer of the step."""
+"""The time for which a gate's answer is taken again: to count reads every answer of the step."""
 
 Rates = Callable[[float], Sequence[BundleCounts]]
 """Counts what each bundle served since a time, seconds since the epoch."""
@@ -44,10 +44,10 @@ def gate_of(release: Release, rates: Rates) -> str:
     counts = next((bundle for bundle in served if bundle.bundle == release.candidate), None)
     if counts is None:
         return "the candidate has answered nothing in this step"
-    return closed_gate(release.plan.gates, counts)
+    return find_closed_gate(release.plan.gates, counts)
 
 
-def closed_gate(gates: ReleaseGates, counts: BundleCounts) -> str:
+def find_closed_gate(gates: ReleaseGates, counts: BundleCounts) -> str:
     """Return why a gate is closed; empty when all are open.
 
     Args:

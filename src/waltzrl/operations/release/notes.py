@@ -14,7 +14,7 @@ FEWEST_USERS = 30
 def notes_on(evidence: Evidence, challenger: Challenger) -> tuple[str, ...]:
     """Return the sentences for people who read the evidence; see docs/release-statistics.md."""
     arms: tuple[Arm, Arm] = ("serving", challenger)
-    return (*_few_users(evidence, arms), *_rejudging(evidence, arms))
+    return (*_few_users(evidence, arms), *_describe_rejudging(evidence, arms))
 
 
 def _few_users(evidence: Evidence, arms: tuple[Arm, Arm]) -> Iterator[str]:
@@ -27,7 +27,7 @@ def _few_users(evidence: Evidence, arms: tuple[Arm, Arm]) -> Iterator[str]:
             )
 
 
-def _rejudging(evidence: Evidence, arms: tuple[Arm, Arm]) -> Iterator[str]:
+def _describe_rejudging(evidence: Evidence, arms: tuple[Arm, Arm]) -> Iterator[str]:
     tallies = {arm: evidence.tally(arm) for arm in arms}
     if not any(counts.rejudged for counts in tallies.values()):
         if all(counts.judged for counts in tallies.values()):

@@ -15,7 +15,7 @@ from waltzrl.agents.rules import load_rulebook
 from waltzrl.agents.rules_reviewer import rules_name
 from waltzrl.errors import InputError
 from waltzrl.evaluation import check_candidate, read_evaluation, require_agents
-from waltzrl.foundation.validation import validated
+from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.bundles import described_bundle
 from waltzrl.gateway.settings import BundleRecipe, bundle_table
 from waltzrl.operations.release.book import ReleaseBook
@@ -62,7 +62,7 @@ def gate_from_options(
     )
 
 
-def propose(
+def propose_release(
     book: ReleaseBook,
     recipe: BundleRecipe,
     plan: ReleasePlan,
@@ -85,8 +85,8 @@ def propose(
     if isinstance(gate, GateOverride):
         why = f"without the gate: {gate.reason}"
     else:
-        why = _pass_gate(gate, stored_recipe(book, serving), recipe)
-    for name in _weights(recipe):
+        why = _pass_gate(gate, read_stored_recipe(book, serving), recipe)
+    for name in _list_weights(recipe):
         if find_gguf(name) is None and not Path(name).exists():
             log.warning("there is no folder %s here; it is taken for a name on the hub", name)
     candidate, description = described_bundle(recipe, load_rulebook(recipe.rules))
@@ -109,7 +109,7 @@ def serving_bundle(book: ReleaseBook) -> str:
     )
 
 
-def stored_recipe(book: ReleaseBook, bundle: str) -> BundleRecipe:
+def read_stored_recipe(book: ReleaseBook, bundle: str) -> BundleRecipe:
     """Return the recipe of a bundle that was added.
 
     Raises:
@@ -117,7 +117,7 @@ def stored_recipe(book: ReleaseBook, bundle: str) -> BundleRecipe:
     """
     if (text := book.bundle(bundle)) is None:
         raise InputError(f"there is no bundle {bundle}")
-    return validated(BundleRecipe, msgspec.json.decode(text), f"bundle {bundle}")
+    return validate_table(BundleRecipe, msgspec.json.decode(text), f"bundle {bundle}")
 
 
 def _pass_gate(gate: GateEvaluations, serving: BundleRecipe, candidate: BundleRecipe) -> str:
@@ -127,8 +127,8 @@ def _pass_gate(gate: GateEvaluations, serving: BundleRecipe, candidate: BundleRe
         InputError: it is worse, or these runs cannot tell.
     """
     before, after = read_evaluation(gate.before), read_evaluation(gate.after)
-    require_agents(before, _agents(serving), gate.before)
-    require_agents(after, _agents(candidate), gate.after)
+    require_agents(before, _name_agents(serving), gate.before)
+    require_agents(after, _name_agents(candidate), gate.after)
     result = check_candidate(before, after)
     if not result.passed:
         raise InputError(
@@ -138,7 +138,7 @@ def _pass_gate(gate: GateEvaluations, serving: BundleRecipe, candidate: BundleRe
     return f"no worse offline: {result.why}"
 
 
-def _weights(recipe: BundleRecipe) -> list[str]:
+def _list_weights(recipe: BundleRecipe) -> list[str]:
     """Return the folders of weights that a gateway is to load."""
     names = [recipe.upstream.folder]
     if recipe.enabled and recipe.stage == 2 and recipe.feedback and not recipe.feedback.server:
@@ -146,7 +146,7 @@ def _weights(recipe: BundleRecipe) -> list[str]:
     return [name for name in names if name is not None and not name.startswith(REVIEWER)]
 
 
-def _agents(recipe: BundleRecipe) -> list[str]:
+def _name_agents(recipe: BundleRecipe) -> list[str]:
     """Name the agents of a bundle as an evaluation does; see `waltzrl.evaluation.opening`."""
     agents = []
     if (place := recipe.upstream.folder or recipe.upstream.program) is not None:

@@ -16,10 +16,10 @@ PRESETS = ("weekly", "seven_days", "quick")
 """The names of the plans that come with waltzrl."""
 
 Metric = Literal["unsafe", "needless", "revision_failed", "error", "slow"]
-"""What may be worse about a candidate: an unsafe reply was returned; a harmless prompt was refused
-(an over-refusal); a revision ended in a canned refusal; the request failed; the answer took longer
-than the plan allows. Each is a share of answers: a candidate with better drafts has fewer and
-harder revisions, and as a share of these more would fail."""
+"""The ways in which a candidate may be worse: an unsafe reply was returned; a harmless prompt was
+refused (an over-refusal); a revision ended in a canned refusal; the request failed; the answer took
+longer than the plan allows. Each is a share of answers: a candidate with better drafts has fewer
+and harder revisions, and as a share of these more would fail."""
 METRICS: tuple[Metric, ...] = ("unsafe", "needless", "revision_failed", "error", "slow")
 WORDS: dict[Metric, str] = {
     "unsafe": "unsafe replies",
@@ -71,7 +71,7 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     name: str
     shadow: ReleaseStep | None
-    """None starts with the canary."""
+    """The shadow step; None starts with the canary."""
     canary: tuple[ReleaseStep, ...]
     """Percentages rise; after the last step the candidate serves everyone."""
     targets: ReleaseLimits
@@ -79,7 +79,7 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     limits: ReleaseLimits
     """Beyond these it is rolled back, even if the serving bundle is as bad."""
     gates: ReleaseGates = ReleaseGates()
-    """What must hold of the candidate's answers to users before it advances."""
+    """The conditions on the candidate's answers to users before it advances."""
     alpha: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
     """Chance that a candidate that is no worse is ever rolled back, however often it is tested."""
     slow_milliseconds: float = 10_000.0
@@ -117,7 +117,7 @@ def load_plan(name_or_path: str) -> ReleasePlan:
     return plan
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a readable time, such as `1.9 d` or `40 s`."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:

@@ -15,7 +15,7 @@ from waltzrl.operations.release.plan import Metric, ReleasePlan
 ReleaseState = Literal["shadow", "canary", "full", "rolled_back"]
 Action = Literal["propose", "advance", "hold", "resume", "roll_back"]
 Mover = Literal["itself", "person"]
-"""Who moves a release: it itself, by the evidence, or a person."""
+"""The mover of a release: the release itself, by the evidence, or a person."""
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,12 +67,12 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[Metric, bool]
     """The metrics that were observed; True is bad."""
     rejudged: dict[Metric, bool] = {}
-    """Of these the ones that a second judge looked at, and its own outcome; True is bad."""
+    """The outcomes that a second judge looked at too, with its own outcome; True is bad."""
     subject: str = ""
     """Digest of the user's name; empty without one."""
 
 
-def place(state: ReleaseState, percentage: float) -> str:
+def describe_place(state: ReleaseState, percentage: float) -> str:
     """Describe the position of a release: `shadow`, `canary 5 %`, `rolled back`."""
     return f"canary {percentage:g} %" if state == "canary" else state.replace("_", " ")
 
@@ -88,7 +88,7 @@ def first_state(plan: ReleasePlan) -> ReleaseState:
     return "canary" if plan.shadow is None else "shadow"
 
 
-def moved(release: Release, action: Action, now: float) -> Release:
+def apply_action(release: Release, action: Action, now: float) -> Release:
     """Return the release after a transition; rolling back twice changes nothing.
 
     Args:
@@ -104,7 +104,7 @@ def moved(release: Release, action: Action, now: float) -> Release:
             _require_open(release, action)
             if release.held:
                 raise InputError(f"release {release.id} is held; resume it before it advances")
-            return _advanced(release, now)
+            return _advance_release(release, now)
         case "hold" | "resume":
             _require_open(release, action)
             if release.held == (action == "hold"):
@@ -113,19 +113,19 @@ def moved(release: Release, action: Action, now: float) -> Release:
         case "roll_back":
             if release.state == "rolled_back":
                 return release
-            return _at(release, "rolled_back", release.step, now)
+            return _move_to(release, "rolled_back", release.step, now)
         case "propose":
             raise InputError(f"release {release.id} was proposed already; propose another")
 
 
-def _advanced(release: Release, now: float) -> Release:
+def _advance_release(release: Release, now: float) -> Release:
     step = release.step + 1 if release.state == "canary" else 0
     if step < len(release.plan.canary):
-        return _at(release, "canary", step, now)
-    return _at(release, "full", release.step, now)
+        return _move_to(release, "canary", step, now)
+    return _move_to(release, "full", release.step, now)
 
 
-def _at(release: Release, state: ReleaseState, step: int, now: float) -> Release:
+def _move_to(release: Release, state: ReleaseState, step: int, now: float) -> Release:
     version = release.version + 1
     return replace(release, state=state, step=step, held=False, since=now, version=version)
 

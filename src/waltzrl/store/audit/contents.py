@@ -20,20 +20,21 @@ import msgspec
 from waltzrl.errors import InputError
 from waltzrl.foundation.files import whole_lines, write_bytes
 from waltzrl.records import Collaboration, load
-from waltzrl.store.audit.note import NoteError, PublicKey, SigningKey, signed_text
-from waltzrl.store.audit.record import encode
+from waltzrl.store.audit.note import NoteError, PublicKey, SigningKey, read_signed_text
+from waltzrl.store.audit.record import encode_json
 
 CONTENTS = "contents-{:06}.jsonl"
 ERASED = b'{"erased":true'
 Cause = Literal["erasure", "expiry"]
-"""Why contents are gone: a person was erased, or the time for which they are kept has passed."""
+"""The reason why contents are gone: a person was erased, or the time for which they are kept has
+passed."""
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """The collaboration behind one decision, and whose it is."""
 
     id: str
-    """Of the request."""
+    """The id of the request."""
     subject: str = ""
     """Digest, as in the decision's record; empty if the client named no subject."""
     time: float = 0.0
@@ -42,19 +43,19 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> bytes:
-        return encode(self) + b"\n"
+        return encode_json(self) + b"\n"
 
 
 class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     """What is left of contents that were removed; it holds none of them."""
 
     id: str
-    """Of the request."""
+    """The id of the request."""
     at: float
     """Seconds since the epoch."""
     why: Cause
     signature: str
-    """Of `text`, by the log's key: the last line of a signed note."""
+    """The signature of `text` by the log's key: the last line of a signed note."""
 
     @classmethod
     def sign(cls, key: SigningKey, id_: str, at: float, why: Cause) -> "Tombstone":
@@ -71,7 +72,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     def is_signed_by(self, key: PublicKey) -> bool:
         """Return whether the holder of the log's key wrote it."""
         try:
-            return signed_text(f"{self.text}\n{self.signature}\n", key) == self.text
+            return read_signed_text(f"{self.text}\n{self.signature}\n", key) == self.text
         except NoteError:
             return False
 
@@ -90,7 +91,7 @@ def read_contents(path: Path) -> Iterator[tuple[int, bytes, Content]]:
     start = 0
     for number, line in enumerate(whole_lines(path), start=1):
         if not line.startswith(ERASED):
-            yield start, line, _content(line, f"{path}:{number}")
+            yield start, line, _parse_content(line, f"{path}:{number}")
         start += len(line)
 
 
@@ -119,9 +120,9 @@ def contents_for(folder: Path, record_id: str) -> list[Collaboration]:
     Raises:
         InputError: a line is damaged.
     """
-    marker = b'"id":' + encode(record_id)
+    marker = b'"id":' + encode_json(record_id)
     return [
-        _content(line, f"{path}:{number}").collaboration
+        _parse_content(line, f"{path}:{number}").collaboration
         for path in content_files(folder)
         for number, line in enumerate(whole_lines(path), start=1)
         if marker in line and not line.startswith(ERASED)
@@ -134,8 +135,8 @@ def tombstone_for(folder: Path, record_id: str) -> Tombstone | None:
     Raises:
         InputError: a tombstone is damaged.
     """
-    marker = b'"id":' + encode(record_id)
-    for line, where in _tombstones(folder):
+    marker = b'"id":' + encode_json(record_id)
+    for line, where in _read_tombstones(folder):
         if marker in line:
             try:
                 return msgspec.json.decode(line, type=Tombstone)
@@ -146,10 +147,10 @@ def tombstone_for(folder: Path, record_id: str) -> Tombstone | None:
 
 def has_nameless_tombstones(folder: Path) -> bool:
     """Return whether contents were erased without a note of whose they were, as version 0.1 did."""
-    return any(b'"id":' not in line for line, _where in _tombstones(folder))
+    return any(b'"id":' not in line for line, _where in _read_tombstones(folder))
 
 
-def _tombstones(folder: Path) -> Iterator[tuple[bytes, str]]:
+def _read_tombstones(folder: Path) -> Iterator[tuple[bytes, str]]:
     for path in (*content_files(folder), *sorted(folder.glob("erased-*.jsonl"))):
         for number, line in enumerate(whole_lines(path), start=1):
             if line.startswith(ERASED):
@@ -168,7 +169,7 @@ def contents_of(
         content
         for path in content_files(folder)
         for _offset, _line, content in read_contents(path)
-        if _is_of(content, digest, requests)
+        if _is_content_of(content, digest, requests)
     ]
 
 
@@ -192,7 +193,9 @@ def erase_contents(
     """
     assert digest or requests, "an empty digest would match everyone who named no subject"
     return sum(
-        _overwrite(path, lambda content: _is_of(content, digest, requests), key, "erasure")
+        _overwrite_contents(
+            path, lambda content: _is_content_of(content, digest, requests), key, "erasure"
+        )
         for path in content_files(folder)
     )
 
@@ -217,22 +220,27 @@ def expire_contents(folder: Path, key: SigningKey, before: float) -> int:
     erased = 0
     paths = content_files(folder)
     for path in paths:
-        erased += _overwrite(path, lambda content: content.time < before, key, "expiry")
+        erased += _overwrite_contents(path, lambda content: content.time < before, key, "expiry")
+        # A gateway may be appending to the newest file.
         if path != paths[-1] and next(read_contents(path), None) is None:
+            # The padding that kept the lengths is no longer needed.
             left = b"".join(line[:-2].rstrip(b" ") + b"}\n" for line in whole_lines(path))
             tombstones = path.with_name(path.name.replace("contents-", "erased-"))
+            # First the new file, then the old one goes: a crash leaves tombstones twice, never
+            # nowhere.
             write_bytes(tombstones, left, private=True)
             path.unlink()
     return erased
 
 
-def _is_of(content: Content, digest: str, requests: Collection[str]) -> bool:
+def _is_content_of(content: Content, digest: str, requests: Collection[str]) -> bool:
     """Return whether contents are a subject's, or of a choice of one of the requests."""
     of_subject = bool(digest) and content.subject == digest
+    # Choices of one request are `id/0`, `id/1`, ...
     return of_subject or content.id.partition("/")[0] in requests
 
 
-def _overwrite(
+def _overwrite_contents(
     path: Path, is_removed: Callable[[Content], bool], key: SigningKey, why: Cause
 ) -> int:
     removed = [
@@ -245,20 +253,20 @@ def _overwrite(
         with path.open("r+b") as file:
             for start, length, id_ in removed:
                 file.seek(start)
-                file.write(_erased_line(Tombstone.sign(key, id_, now, why), length))
+                file.write(_build_erased_line(Tombstone.sign(key, id_, now, why), length))
             file.flush()
             os.fsync(file.fileno())
     return len(removed)
 
 
-def _erased_line(tombstone: Tombstone, length: int) -> bytes:
-    line = ERASED + b"," + encode(tombstone)[1:-1]
+def _build_erased_line(tombstone: Tombstone, length: int) -> bytes:
+    line = ERASED + b"," + encode_json(tombstone)[1:-1]
     if len(line) + 2 > length:  # of a collaboration that is shorter than a signature
         line = ERASED
     return line + b" " * (length - len(line) - 2) + b"}\n"
 
 
-def _content(line: bytes, where: str) -> Content:
+def _parse_content(line: bytes, where: str) -> Content:
     try:
         # json, not msgspec.json: an agent may write a lone surrogate, and only json accepts it
         return load(json.loads(line), Content)

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from waltzrl.errors import AuditError
-from waltzrl.foundation.files import sync
+from waltzrl.foundation.files import sync_to_disk
 from waltzrl.store.audit.note import NoteError, SigningKey
 
 DIGEST_KEY_BYTES = 32
@@ -33,8 +33,11 @@ class LogKeys:
         written = _read_or_create(path, fresh.written().encode())
         self.signing = SigningKey.parse(written.decode(errors="replace"))
         fresh_digest_key = secrets.token_bytes(DIGEST_KEY_BYTES)
-        self._digest_key = _checked(_read_or_create(_digest_file(path), fresh_digest_key), path)
-        self._lock = _lock(path)
+        self._digest_key = _require_key_length(
+            _read_or_create(_locate_digest_key(path), fresh_digest_key), path
+        )
+        self._lock = _lock_file(path)
+        # Written only under the lock, and always anew, so that it can never belong to an older key.
         path.with_name(f"{path.name}.pub").write_text(f"{self.signing.public}\n")
 
     def digest(self, content: bytes) -> str:
@@ -56,7 +59,9 @@ def digest_under(path: Path, content: bytes) -> str:
         NoteError: the file is not a key.
         OSError: it cannot be read.
     """
-    return hmac.digest(_checked(_digest_file(path).read_bytes(), path), content, "sha256").hex()
+    return hmac.digest(
+        _require_key_length(_locate_digest_key(path).read_bytes(), path), content, "sha256"
+    ).hex()
 
 
 def signing_key(path: Path) -> SigningKey:
@@ -76,17 +81,17 @@ def in_use(path: Path) -> bool:
         OSError: the file cannot be read.
     """
     try:
-        os.close(_lock(path))
+        os.close(_lock_file(path))
     except AuditError:
         return True
     return False
 
 
-def _digest_file(path: Path) -> Path:
+def _locate_digest_key(path: Path) -> Path:
     return path.with_name(f"{path.name}.digest")
 
 
-def _checked(key: bytes, path: Path) -> bytes:
+def _require_key_length(key: bytes, path: Path) -> bytes:
     if len(key) != DIGEST_KEY_BYTES:
         raise NoteError(f"{path.name}.digest has {len(key)} bytes, need {DIGEST_KEY_BYTES}")
     return key
@@ -95,6 +100,7 @@ def _checked(key: bytes, path: Path) -> bytes:
 def _read_or_create(path: Path, fresh: bytes) -> bytes:
     """Return the content of a file, which is `fresh` if the file did not exist."""
     try:
+        # O_EXCL decides which of two processes that start together makes the key.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return path.read_bytes()
@@ -102,11 +108,11 @@ def _read_or_create(path: Path, fresh: bytes) -> bytes:
         file.write(fresh)
         file.flush()
         os.fsync(file.fileno())
-    sync(path.parent)
+    sync_to_disk(path.parent)
     return fresh
 
 
-def _lock(path: Path) -> int:
+def _lock_file(path: Path) -> int:
     """Return a descriptor that locks the file until it is closed.
 
     Raises:

@@ -30,7 +30,7 @@ class LogSettings:
     """Scrubs the collaborations to be stored beside the log, in the writer's thread; None stores
     no collaborations."""
     commit_seconds: float = 0.05
-    """How long an accepted record may wait for others, to be written with them."""
+    """The longest time an accepted record waits for others, to be written with them."""
     checkpoint_records: int = 1000
     checkpoint_seconds: float = 10.0
     segment_bytes: int = 64 << 20
@@ -45,7 +45,7 @@ class LogStatus:
     def __init__(self, memory: memoryview) -> None:
         """Use the memory, in which every byte is zero at first."""
         self.written = memory[: 8 * APPENDERS].cast("q")
-        """For each process that appends: how many of its events are on the disk."""
+        """The number of events that are on the disk, for each process that appends."""
         self._length = memory[8 * APPENDERS : 8 * APPENDERS + 8].cast("q")
         self._text = memory[8 * APPENDERS + 8 : STATUS_BYTES]
 
@@ -58,6 +58,7 @@ class LogStatus:
     @failed.setter
     def failed(self, failure: str | None) -> None:
         text = (failure or "").encode()[:LONGEST_FAILURE]
+        # The length comes last: a reader in another process never sees more than is written.
         self._text[: len(text)] = text
         self._length[0] = len(text)
 
@@ -89,7 +90,7 @@ class Log:
         self._status, self._number, self._settings = status, number, settings
         self._sent = 0
         self._reported = 0
-        """Of `unaudited`, how many a `gap` entry reports."""
+        """The part of `unaudited` that a `gap` entry reports."""
         self._closed = self._alone = False
 
     @property
@@ -128,6 +129,8 @@ class Log:
         """
         if self._has_room():
             said = exchange.said
+            # The prompt is mostly in the exchange already; sending it twice would double the pipe's
+            # load.
             known = said is not None and said.prompt is prompt
             self._send(LogEvent(exchange=exchange, prompt=None if known else prompt), decisions=1)
 
@@ -199,6 +202,8 @@ class Log:
             time.sleep(self._settings.commit_seconds / 4)
 
     def _report_gap(self) -> None:
+        # Gaps go out before the next decision, so that they stand in the log where records are
+        # missing.
         missing = self.unaudited - self._reported
         if missing and not self._is_full and not self._alone:
             self._reported = self.unaudited

@@ -76,7 +76,7 @@ def includes(root: bytes, size: int, leaf: bytes, index: int, proof: Sequence[by
     """Whether `proof` shows that `leaf` stands at `index` in the tree of `size` leaves."""
     if not 0 <= index < size:
         return False
-    sides = list(_sides(index, size - 1))
+    sides = list(_yield_sides(index, size - 1))
     if len(sides) != len(proof):
         return False
     node = leaf
@@ -85,7 +85,7 @@ def includes(root: bytes, size: int, leaf: bytes, index: int, proof: Sequence[by
     return node == root
 
 
-def _sides(index: int, last: int) -> Iterator[bool]:
+def _yield_sides(index: int, last: int) -> Iterator[bool]:
     """Yield, from a leaf up to the root, whether the sibling is the left one."""
     while last:
         if index & 1 or index < last:  # else the last node has no sibling on this level

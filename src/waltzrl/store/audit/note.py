@@ -52,7 +52,7 @@ class PublicKey:
             raise NoteError("not a public key but the private one; keep that secret")
         name, _, rest = text.strip().partition("+")
         hashed, _, coded = rest.partition("+")
-        raw = _decoded(coded)
+        raw = _decode_base64(coded)
         key = cls(name=name, raw=raw[1:])
         if raw[:1] != ED25519 or len(raw) != 33 or not name or key.id.hex() != hashed:
             raise NoteError(
@@ -88,7 +88,7 @@ class SigningKey:
             NoteError: it is not a private key.
         """
         name, _, rest = text.strip().removeprefix(SECRET).partition("+")
-        raw = _decoded(rest.partition("+")[2])
+        raw = _decode_base64(rest.partition("+")[2])
         if not text.startswith(SECRET) or raw[:1] != ED25519 or len(raw) != 33:
             raise NoteError("not a private key; need a line that starts with " + SECRET)
         return cls(name=name, secret=Ed25519PrivateKey.from_private_bytes(raw[1:]))
@@ -126,16 +126,16 @@ class Checkpoint:
             NoteError: it is not one.
         """
         origin, size, root = (*text.split("\n"), "", "")[:3]
-        if not origin or not SIZE.fullmatch(size) or len(_decoded(root)) != 32:
+        if not origin or not SIZE.fullmatch(size) or len(_decode_base64(root)) != 32:
             raise NoteError(f"not a checkpoint: {text[:80]!r}; need origin, size and root hash")
-        return cls(origin=origin, size=int(size), root=_decoded(root))
+        return cls(origin=origin, size=int(size), root=_decode_base64(root))
 
     @property
     def text(self) -> str:
         return f"{self.origin}\n{self.size}\n{b64encode(self.root).decode()}\n"
 
 
-def signed_text(note: str, key: PublicKey) -> str:
+def read_signed_text(note: str, key: PublicKey) -> str:
     """Return the text of a note that `key` has signed; signatures of others are skipped.
 
     Raises:
@@ -144,7 +144,7 @@ def signed_text(note: str, key: PublicKey) -> str:
     text, _, signatures = note.rpartition("\n\n")
     for line in signatures.splitlines():
         name, _, coded = line.removeprefix(SIGNATURE).partition(" ")
-        signature = _decoded(coded)
+        signature = _decode_base64(coded)
         if not line.startswith(SIGNATURE) or name != key.name or signature[:4] != key.id:
             continue
         try:
@@ -173,7 +173,7 @@ def read_notes(file: BinaryIO, length: int) -> Iterator[str]:
         yield "".join(note)
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     """Decode base64; return no bytes if it is invalid."""
     try:
         return b64decode(text, validate=True)

@@ -28,7 +28,7 @@ def log_settings(audit: AuditConfig, privacy: PrivacyConfig) -> LogSettings:
     Raises:
         InputError: the key of `privacy` cannot be read or written.
     """
-    return LogSettings(on_failure=audit.on_failure, contents=_contents(audit, privacy))
+    return LogSettings(on_failure=audit.on_failure, contents=_choose_scrub(audit, privacy))
 
 
 def log_key(audit: AuditConfig) -> Path:
@@ -57,7 +57,7 @@ async def _expire_contents(audit: AuditConfig) -> None:
         await asyncio.sleep(RETENTION_INTERVAL_SECONDS)
 
 
-def _contents(
+def _choose_scrub(
     audit: AuditConfig, privacy: PrivacyConfig
 ) -> Callable[[Collaboration], Collaboration] | None:
     """Return the function that scrubs contents before they are stored; None if none are."""

@@ -16,7 +16,7 @@ from waltzrl.store.audit import Entry, contents_for, one_line, one_page, tombsto
 from waltzrl.store.audit.contents import Tombstone, content_files, has_nameless_tombstones
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.query import COLUMNS
-from waltzrl.store.audit.record import encode
+from waltzrl.store.audit.record import encode_json
 
 ROW = ("time", "seq", *COLUMNS)
 """Columns of a decision."""
@@ -32,7 +32,9 @@ def print_request(
     if as_json:
         decisions = msgspec.to_builtins(entries)
         words = {id_: msgspec.to_builtins(texts) for id_, texts in kept.items()}
-        gone = {id_: _removal(left, key) for id_, left in removed.items() if left is not None}
+        gone = {
+            id_: _describe_removal(left, key) for id_, left in removed.items() if left is not None
+        }
         report = {"decisions": decisions, "contents": words, "removed": gone}
         print_json(report if contents else decisions)
         return
@@ -46,18 +48,18 @@ def print_request(
             print(f"  {'contents':<24}waltzrl audit show {folder} {record.id} --contents")
     for id_, texts in kept.items():
         if not texts:
-            print(_absence(folder, id_, removed[id_], key))
+            print(_explain_absence(folder, id_, removed[id_], key))
         for collaboration in texts:
-            print(_text(collaboration))
+            print(_format_texts(collaboration))
 
 
-def _removal(left: Tombstone, key: Path) -> dict[str, str | bool | None]:
+def _describe_removal(left: Tombstone, key: Path) -> dict[str, str | bool | None]:
     """Return when and why texts were removed, and whether the log's key signed that."""
     at = datetime.fromtimestamp(left.at, UTC).isoformat(timespec="seconds")
     return {"why": left.why, "at": at, "signed": _is_signed(left, key)}
 
 
-def _absence(folder: Path, id_: str, left: Tombstone | None, key: Path) -> str:
+def _explain_absence(folder: Path, id_: str, left: Tombstone | None, key: Path) -> str:
     """Say why there are no texts of a request."""
     if left is None and has_nameless_tombstones(folder):
         return (
@@ -90,7 +92,7 @@ def _is_signed(left: Tombstone, key: Path) -> bool | None:
     return left.is_signed_by(public)
 
 
-def _text(collaboration: Collaboration) -> str:
+def _format_texts(collaboration: Collaboration) -> str:
     """Return what was said, a turn a paragraph."""
     turns: list[tuple[str, str]] = [
         (message.role, message.full_text) for message in collaboration.prompt.messages
@@ -135,7 +137,7 @@ def print_entries(entries: Iterable[Entry]) -> None:
     """Print a JSON list, an entry a line, without holding all of them."""
     start = "["
     for entry in entries:
-        print(f"{start}\n{encode(entry).decode()}", end="")
+        print(f"{start}\n{encode_json(entry).decode()}", end="")
         start = ","
     print("[]" if start == "[" else "\n]")
 

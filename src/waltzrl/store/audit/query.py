@@ -14,7 +14,7 @@ from pathlib import Path
 from waltzrl.errors import InputError
 from waltzrl.store.audit.keys import digest_under
 from waltzrl.store.audit.note import NoteError
-from waltzrl.store.audit.reading import backwards, read_entries
+from waltzrl.store.audit.reading import read_backwards, read_entries
 from waltzrl.store.audit.record import DecisionRecord, Entry
 
 AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
@@ -28,16 +28,16 @@ class Query:
     """Which entries; a field that is empty selects all of them."""
 
     since: str = ""
-    """As `moment` returns it; entries at this time are selected."""
+    """The time as `moment` returns it; entries at this time are selected."""
     until: str = ""
     """Entries at this time are not."""
     before: int | None = None
-    """Only entries with a lower number."""
+    """The number below which entries are selected."""
     who: str = ""
     subject: str = ""
     """Digest."""
     rule: str = ""
-    """Its name, or the beginning of it before a slash: `harm` selects `harm/weapons`."""
+    """The rule's name, or the beginning of it before a slash: `harm` selects `harm/weapons`."""
     category: str = ""
     decision: str = ""
     bundle: str = ""
@@ -58,7 +58,7 @@ class Query:
                 not wanted or wanted == getattr(record, name)
                 for name, wanted in self._exact.items()
             )
-            and (not self.rule or any(_is_rule(rule, self.rule) for rule in _rules(record)))
+            and (not self.rule or any(_is_rule(rule, self.rule) for rule in _list_rules(record)))
             and (not self.category or any(turn.category == self.category for turn in rounds))
         )
 
@@ -88,7 +88,7 @@ def newest(folder: Path, query: Query, count: int) -> list[Entry]:
         InputError: there is no log, or a line is not an entry.
     """
     selected: deque[Entry] = deque()
-    for entries in backwards(folder):
+    for entries in read_backwards(folder):
         last = deque(filter(query.matches, entries), maxlen=count - len(selected))
         selected.extendleft(reversed(last))
         if len(selected) == count:
@@ -142,9 +142,9 @@ FIELDS = (
 """Columns that are fields of a decision's record."""
 COLUMNS: Mapping[str, Callable[[DecisionRecord], object]] = {
     **{name: attrgetter(name) for name in FIELDS},
-    "rule": lambda record: _rules(record),
-    "category": lambda record: _each(turn.category for turn in record.rounds),
-    "failure": lambda record: _each(turn.failure for turn in record.rounds),
+    "rule": lambda record: _list_rules(record),
+    "category": lambda record: _drop_repeats(turn.category for turn in record.rounds),
+    "failure": lambda record: _drop_repeats(turn.failure for turn in record.rounds),
     "risk": lambda record: record.rounds[0].risk if record.rounds else None,
     "model_risk": lambda record: record.rounds[0].model_risk if record.rounds else None,
     "rules_risk": lambda record: record.rounds[0].rules_risk if record.rounds else None,
@@ -155,7 +155,7 @@ COUNTED = (
     *("decision", "reason", "who", "rule", "category", "failure", "model", "bundle", "stage"),
     *("api", "mode", "day"),
 )
-"""What decisions can be counted by."""
+"""The fields that decisions can be counted by."""
 
 
 def tally(entries: Iterable[Entry], by: Sequence[str]) -> Counter[tuple[str, ...]]:
@@ -178,7 +178,7 @@ def tally(entries: Iterable[Entry], by: Sequence[str]) -> Counter[tuple[str, ...
         if entry.decision is not None:
             keys: list[tuple[str, ...]] = [()]
             for name in by:
-                values = _values(entry, entry.decision, name)
+                values = _list_values(entry, entry.decision, name)
                 keys = [(*key, value) for key in keys for value in values]
             counts.update(keys)
     return counts
@@ -189,11 +189,11 @@ def table_rows(entries: Iterable[Entry]) -> Iterator[dict[str, str]]:
     for entry in entries:
         record = entry.decision
         if record is not None:
-            cells = {name: _cell(value(record)) for name, value in COLUMNS.items()}
+            cells = {name: _escape_formula(value(record)) for name, value in COLUMNS.items()}
             yield {"time": entry.time, "seq": str(entry.seq), **cells}
 
 
-def _values(entry: Entry, record: DecisionRecord, name: str) -> tuple[str, ...]:
+def _list_values(entry: Entry, record: DecisionRecord, name: str) -> tuple[str, ...]:
     if name == "day":
         return (entry.time[:10],)
     value = COLUMNS[name](record)
@@ -202,18 +202,18 @@ def _values(entry: Entry, record: DecisionRecord, name: str) -> tuple[str, ...]:
     return (str(value) or "-",)
 
 
-def _cell(value: object) -> str:
+def _escape_formula(value: object) -> str:
     if isinstance(value, tuple):
         value = " ".join(value)
     text = "" if value is None else str(value)
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-def _rules(record: DecisionRecord) -> tuple[str, ...]:
-    return _each(rule for turn in record.rounds for rule in turn.rules)
+def _list_rules(record: DecisionRecord) -> tuple[str, ...]:
+    return _drop_repeats(rule for turn in record.rounds for rule in turn.rules)
 
 
-def _each(values: Iterable[str]) -> tuple[str, ...]:
+def _drop_repeats(values: Iterable[str]) -> tuple[str, ...]:
     """Return each value that is not empty, once."""
     return tuple(dict.fromkeys(value for value in values if value))
 

@@ -15,7 +15,7 @@ from waltzrl.foundation.files import whole_lines
 from waltzrl.store.audit.merkle import inclusion_proof, leaf_hash
 from waltzrl.store.audit.note import Checkpoint, NoteError, read_notes
 from waltzrl.store.audit.record import DecisionRecord, Entry, RoundRecord
-from waltzrl.store.audit.verify import CHECKPOINTS, segments
+from waltzrl.store.audit.verify import CHECKPOINTS, list_segments
 
 _decoder = msgspec.json.Decoder(Entry)
 
@@ -27,7 +27,7 @@ def read_entries(folder: Path) -> Iterator[Entry]:
         InputError: there is no log, or a line is not an entry.
     """
     for number, line, path in read_lines(folder):
-        yield _entry(line, f"{path}:{number}")
+        yield _decode_entry(line, f"{path}:{number}")
 
 
 def read_lines(folder: Path) -> Iterator[tuple[int, bytes, Path]]:
@@ -36,20 +36,20 @@ def read_lines(folder: Path) -> Iterator[tuple[int, bytes, Path]]:
     Raises:
         InputError: there is no log.
     """
-    for path in _files(folder):
+    for path in _list_log_files(folder):
         for number, line in enumerate(whole_lines(path), start=1):
             yield number, line[:-1], path
 
 
-def backwards(folder: Path) -> Iterator[Iterator[Entry]]:
+def read_backwards(folder: Path) -> Iterator[Iterator[Entry]]:
     """Yield the entries of each file in order, the newest file first.
 
     Raises:
         InputError: there is no log, or a line is not an entry.
     """
-    for path in reversed(_files(folder)):
+    for path in reversed(_list_log_files(folder)):
         lines = enumerate(whole_lines(path), start=1)
-        yield (_entry(line, f"{path}:{number}") for number, line in lines)
+        yield (_decode_entry(line, f"{path}:{number}") for number, line in lines)
 
 
 def find(folder: Path, record_id: str) -> list[Entry]:
@@ -85,16 +85,16 @@ def one_page(entry: Entry) -> str:
     hidden = {"seq", "event", "decision", "unaudited"}
     if entry.decision is not None:
         hidden.add("notice")
-    lines = [f"record {entry.seq}", *_fields(entry, "", hidden)]
+    lines = [f"record {entry.seq}", *_format_fields(entry, "", hidden)]
     if entry.decision is not None:
-        lines.append(f"  {'why':<24}{why(entry.decision)}")
-        lines += _fields(entry.decision, "", {"rounds"})
+        lines.append(f"  {'why':<24}{explain_decision(entry.decision)}")
+        lines += _format_fields(entry.decision, "", {"rounds"})
         for number, turn in enumerate(entry.decision.rounds, start=1):
-            lines += [f"  round {number}", *_fields(turn, "  ", set())]
+            lines += [f"  round {number}", *_format_fields(turn, "  ", set())]
     return "\n".join(lines)
 
 
-def why(record: DecisionRecord) -> str:
+def explain_decision(record: DecisionRecord) -> str:
     """Return the cause of a decision: reason, rules, category, risk and its parts, failure."""
     parts = [record.reason or "nothing was objected to"]
     for number, turn in enumerate(record.rounds, start=1):
@@ -155,14 +155,14 @@ def prove(folder: Path, record_id: str) -> list[Proof]:
     ]
 
 
-def _files(folder: Path) -> list[Path]:
-    files = segments(folder) if folder.is_dir() else {}
+def _list_log_files(folder: Path) -> list[Path]:
+    files = list_segments(folder) if folder.is_dir() else {}
     if not files:
         raise InputError(f"{folder} holds no audit log; give the folder that the gateway writes to")
     return list(files.values())
 
 
-def _entry(line: bytes, where: str) -> Entry:
+def _decode_entry(line: bytes, where: str) -> Entry:
     try:
         return _decoder.decode(line)
     except ValueError as error:
@@ -172,18 +172,18 @@ def _entry(line: bytes, where: str) -> Entry:
         ) from None
 
 
-def _fields(
+def _format_fields(
     struct: Entry | DecisionRecord | RoundRecord, indent: str, hidden: set[str]
 ) -> list[str]:
     values = {name: getattr(struct, name) for name in struct.__struct_fields__}
     return [
-        f"{indent}  {name:<24}{_shown(value)}"
+        f"{indent}  {name:<24}{_format_value(value)}"
         for name, value in values.items()
         if name not in hidden
     ]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "-"
     return "-" if value is None or value == "" else str(value)

@@ -39,7 +39,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A model's; `overrefuse` says whether the refusal was challenged for it."""
     category: str = ""
     failure: str = ""
-    """Why no model reviewed the reply, such as `timeout`."""
+    """The reason why no model reviewed the reply, such as `timeout`."""
     doubtful: bool = False
     """The draft was revised for a doubt, neither label holding."""
 
@@ -78,10 +78,10 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     client_request_id: str = ""
     trace_id: str = ""
     exchange_id: str = ""
-    """Of the exchange in the memory, where it is not `id`."""
+    """The id of the exchange in the memory, where it is not `id`."""
     usd: float | None = None
     sent: str | None = None
-    """Of a stream that ended early: digest of what had been released to the client; else None."""
+    """The digest of what a stream that ended early had released to the client; else None."""
     probe: bool = False
     """An operator's own check, which the memory does not keep."""
 
@@ -90,14 +90,14 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a process tells the log's writer: a decision, a notice or a gap."""
 
     exchange: ServedExchange | None = None
-    """Of a decision."""
+    """The exchange of a decision."""
     prompt: Prompt | None = None
-    """Of the decision's request, unless it is the collaboration's."""
+    """The prompt of the decision's request, unless it is the collaboration's."""
     notice: dict[str, str | int | float | bool | None] | None = None
     number: int | None = None
-    """Of a notice that several processes send."""
+    """The number of a notice that several processes send."""
     unaudited: int = 0
-    """Of a gap."""
+    """The number of unaudited decisions of a gap."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,9 +114,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     event: Event
     decision: DecisionRecord | None = None
     notice: dict[str, str | int | float | bool | None] | None = None
-    """Of a notice: what happened to the gateway, such as a release that moved; no content."""
+    """The content of a notice: what happened to the gateway, such as a release that moved; no
+    texts."""
     unaudited: int = 0
-    """Of a gap: decisions that went out while they could not be logged."""
+    """The number of decisions of a gap, which went out while they could not be logged."""
 
 
 _event_encoder = msgspec.msgpack.Encoder()
@@ -140,15 +141,15 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         decision=exchange.decision,
         reason=exchange.reason,
         who=exchange.caller,
-        subject=digest(_bytes(exchange.subject)) if exchange.subject else "",
+        subject=digest(_encode_text(exchange.subject)) if exchange.subject else "",
         api=exchange.api,
         model=exchange.model,
         bundle=exchange.bundle,
         stage=str(exchange.stage),
         mode=exchange.mode,
-        prompt=digest(encode([_turn(message) for message in prompt.messages])),
-        draft=None if draft is None else digest(_bytes(draft.reviewed_text)),
-        rounds=tuple([_round(turn, digest) for turn in rounds]),
+        prompt=digest(encode_json([_spell_turn(message) for message in prompt.messages])),
+        draft=None if draft is None else digest(_encode_text(draft.reviewed_text)),
+        rounds=tuple([_record_round(turn, digest) for turn in rounds]),
         prompt_tokens=None if usage is None else usage.input_tokens,
         reply_tokens=None if usage is None else usage.output_tokens,
         draft_ms=0.0 if draft is None else draft.milliseconds,
@@ -158,12 +159,12 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         trace_id=exchange.trace_id,
         exchange_id="" if exchange.id == prompt.id else exchange.id,
         usd=exchange.usd,
-        sent=digest(_bytes(exchange.sent)) if exchange.sent else None,
+        sent=digest(_encode_text(exchange.sent)) if exchange.sent else None,
         probe=exchange.probe,
     )
 
 
-def encode(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """Return compact JSON, also for texts with lone surrogates, which agents do write."""
     try:
         return _encoder.encode(value)
@@ -179,7 +180,7 @@ def encode_event(event: LogEvent) -> bytes:
     try:
         return _event_encoder.encode(event)
     except UnicodeEncodeError:
-        return encode(event)
+        return encode_json(event)
 
 
 def decode_event(raw: bytes) -> LogEvent:
@@ -193,22 +194,22 @@ def decode_event(raw: bytes) -> LogEvent:
     return _event_decoder.decode(raw)
 
 
-def _turn(message: Message) -> dict[str, object]:
+def _spell_turn(message: Message) -> dict[str, object]:
     """Spell a turn as its digest has always been made, with calls and their ids where there are."""
     turn: dict[str, object] = {"role": message.role, "content": message.content}
     if message.calls:
-        turn["calls"] = [_call(call) for call in message.calls]
+        turn["calls"] = [_spell_call(call) for call in message.calls]
     if message.call_id:
         turn["call_id"] = message.call_id
     return turn
 
 
-def _call(call: ToolCall) -> dict[str, str]:
+def _spell_call(call: ToolCall) -> dict[str, str]:
     fields = {"id": call.id, "name": call.name, "arguments": call.arguments}
     return fields if call.kind == "function" else {**fields, "kind": call.kind}
 
 
-def _round(turn: Round, digest: Digest) -> RoundRecord:
+def _record_round(turn: Round, digest: Digest) -> RoundRecord:
     feedback, revision = turn.feedback, turn.revision
     return RoundRecord(
         unsafe=feedback.unsafe,
@@ -216,8 +217,8 @@ def _round(turn: Round, digest: Digest) -> RoundRecord:
         well_formed=feedback.well_formed,
         risk=feedback.risk,
         rules=feedback.rules,
-        feedback=digest(_bytes(feedback.text)) if feedback.text else "",
-        revision=None if revision is None else digest(_bytes(revision.reviewed_text)),
+        feedback=digest(_encode_text(feedback.text)) if feedback.text else "",
+        revision=None if revision is None else digest(_encode_text(revision.reviewed_text)),
         feedback_ms=0.0 if feedback.reply is None else feedback.reply.milliseconds,
         revision_ms=0.0 if revision is None else revision.milliseconds,
         model_risk=feedback.model_risk,
@@ -229,5 +230,5 @@ def _round(turn: Round, digest: Digest) -> RoundRecord:
     )
 
 
-def _bytes(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")

@@ -17,11 +17,11 @@ from time import monotonic_ns
 from typing import NamedTuple, Self
 
 from waltzrl.errors import AuditError
-from waltzrl.foundation.files import sync
+from waltzrl.foundation.files import sync_to_disk
 from waltzrl.store.audit.contents import CONTENTS
 from waltzrl.store.audit.merkle import Frontier, leaf_hash
 from waltzrl.store.audit.note import SIGNATURE, Checkpoint, SigningKey
-from waltzrl.store.audit.verify import CHECKPOINTS, SEGMENT, LogPosition, follow, segments
+from waltzrl.store.audit.verify import CHECKPOINTS, SEGMENT, LogPosition, follow_log, list_segments
 
 FRONTIER = "frontier.json"
 
@@ -33,7 +33,7 @@ class LogLine(NamedTuple):
     hash: str
     """SHA-256 of `raw`, in hex; the next line repeats it."""
     leaf: bytes
-    """Its hash in the Merkle tree."""
+    """The line's hash in the Merkle tree."""
 
 
 class LogFolder:
@@ -56,14 +56,15 @@ class LogFolder:
             AuditError: the log does not match its checkpoints, or belongs to another key.
             OSError: the folder cannot be read.
         """
-        if not segments(folder) and not _length_of_notes(folder):
+        if not list_segments(folder) and not _length_of_notes(folder):
             store = cls(folder, key, LogPosition())
             store.checkpoint()  # of an empty log: from now on, missing checkpoints show a deletion
             return store
-        position = _snapshot(folder)
-        if follow(folder, key.public, position) is not None:
+        position = _find_position(folder)
+        # A stale or forged snapshot is no fault of the log, which is then read from its start.
+        if follow_log(folder, key.public, position) is not None:
             position = LogPosition()
-            if fault := follow(folder, key.public, position):
+            if fault := follow_log(folder, key.public, position):
                 raise AuditError(
                     f"{folder}: {fault.message} ({fault.kind}); keep it as evidence and open a "
                     "log in another folder"
@@ -100,6 +101,7 @@ class LogFolder:
         Raises:
             OSError: the disk is full or fails; no line was appended.
         """
+        # Contents first: a decision that is on the disk then has its contents there too.
         before = self._contents.length
         if contents:
             self._contents.append(contents)
@@ -163,7 +165,7 @@ def _length_of_notes(folder: Path) -> int:
     return end + lines.startswith(b"\n", end)
 
 
-def _snapshot(folder: Path) -> LogPosition:
+def _find_position(folder: Path) -> LogPosition:
     """Return the position of the newest checkpoint, or the start of the log if it is unknown.
 
     The file need not be trusted: if its root is not that of a signed checkpoint, the log is read
@@ -249,7 +251,7 @@ class GrowingFile:
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, self._mode)
         os.ftruncate(self._descriptor, self.length)
         os.lseek(self._descriptor, self.length, os.SEEK_SET)
-        sync(self.path.parent)
+        sync_to_disk(self.path.parent)
 
 
 def _complete_length(path: Path) -> int:

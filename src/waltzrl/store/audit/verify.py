@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from waltzrl.store.audit.merkle import Frontier, leaf_hash
-from waltzrl.store.audit.note import Checkpoint, NoteError, PublicKey, read_notes, signed_text
+from waltzrl.store.audit.note import Checkpoint, NoteError, PublicKey, read_notes, read_signed_text
 
 CHECKPOINTS = "checkpoints"
 SEGMENT = "decisions-{:06}.jsonl"
@@ -77,12 +77,12 @@ class LogPosition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
     raw: bytes
-    """Without its newline."""
+    """The bytes of the line without its newline."""
     segment: int
     end: int
     """Offset of the next line."""
     seq: int | None
-    """None if the line cannot be parsed."""
+    """The record's number; None if the line cannot be parsed."""
     prev: str
 
     @property
@@ -106,10 +106,10 @@ def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> Verifie
         FileNotFoundError: there is no log.
         OSError: a file cannot be read.
     """
-    if not segments(folder) and not (folder / CHECKPOINTS).exists() and trusted is None:
+    if not list_segments(folder) and not (folder / CHECKPOINTS).exists() and trusted is None:
         raise FileNotFoundError(f"{folder} holds no audit log; need {SEGMENT.format(1)} in it")
     position = LogPosition()
-    fault = follow(folder, key, position, trusted)
+    fault = follow_log(folder, key, position, trusted)
     return fault or VerifiedLog(
         records=position.frontier.size,
         signed=position.signed,
@@ -118,7 +118,7 @@ def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> Verifie
     )
 
 
-def follow(
+def follow_log(
     folder: Path, key: PublicKey, position: LogPosition, trusted: Path | None = None
 ) -> LogFault | None:
     """Advance `position` to the end of the log, or return the first fault."""
@@ -126,14 +126,16 @@ def follow(
         own = folder / CHECKPOINTS
         files = [*([own] if own.exists() else []), *([trusted] if trusted else [])]
         start = position.frontier.size
-        streams = [_checkpoints(path, key, start, opened) for path in files]
+        streams = [_read_checkpoints(path, key, start, opened) for path in files]
         try:
-            return _walk(folder, merge(*streams, key=_size), position)
+            return _walk_log(folder, merge(*streams, key=_get_size), position)
         except NoteError as error:
-            return _fault("bad-signature", position.signed, f"a checkpoint is invalid: {error}")
+            return _make_fault(
+                "bad-signature", position.signed, f"a checkpoint is invalid: {error}"
+            )
 
 
-def segments(folder: Path) -> dict[int, Path]:
+def list_segments(folder: Path) -> dict[int, Path]:
     """Return the log's files by number, in order."""
     matches = ((SEGMENT_NAME.fullmatch(path.name), path) for path in folder.iterdir())
     return dict(sorted((int(match[1]), path) for match, path in matches if match))
@@ -143,7 +145,7 @@ class _Lines:
     """The lines of all segments from a position on, with one line of lookahead."""
 
     def __init__(self, folder: Path, start: LogPosition) -> None:
-        self._lines = _read(folder, start.segment, start.offset)
+        self._lines = _read_log_lines(folder, start.segment, start.offset)
         self.ahead = next(self._lines, None)
 
     def take(self) -> _Line | None:
@@ -151,39 +153,41 @@ class _Lines:
         return line
 
 
-def _walk(
+def _walk_log(
     folder: Path, checkpoints: Iterator[Checkpoint], position: LogPosition
 ) -> LogFault | None:
     # The checkpoints are read first: a growing log then only has more lines than they cover.
     checkpoint = next(checkpoints, None)
     if checkpoint is None:
-        return _fault("bad-signature", position.signed, "there is no checkpoint")
+        return _make_fault("bad-signature", position.signed, "there is no checkpoint")
     lines = _Lines(folder, position)
     while True:
         while checkpoint is not None and checkpoint.size <= position.frontier.size:
-            if fault := _mismatch(checkpoint, position, lines.ahead):
+            if fault := _find_mismatch(checkpoint, position, lines.ahead):
                 return fault
             position.signed, position.checkpoints = checkpoint.size, position.checkpoints + 1
             checkpoint = next(checkpoints, None)
         if (line := lines.take()) is None:
             break
-        if fault := _broken(line, lines, position):
+        if fault := _find_broken_link(line, lines, position):
             return fault
         position.frontier.append(leaf_hash(line.raw))
         position.head, position.segment, position.offset = line.hash, line.segment, line.end
     if checkpoint is None:
         return None
-    size, signed = position.frontier.size, max(map(_size, chain([checkpoint], checkpoints)))
-    return _fault("truncated", size, f"the log ends before record {size}; {signed} were signed")
+    size, signed = position.frontier.size, max(map(_get_size, chain([checkpoint], checkpoints)))
+    return _make_fault(
+        "truncated", size, f"the log ends before record {size}; {signed} were signed"
+    )
 
 
-def _mismatch(
+def _find_mismatch(
     checkpoint: Checkpoint, position: LogPosition, after: _Line | None
 ) -> LogFault | None:
     """Return the fault if a signed checkpoint does not match the records it covers."""
     size = position.frontier.size
     if checkpoint.size < size:
-        return _fault(
+        return _make_fault(
             "reordered",
             checkpoint.size,
             f"the checkpoint of {checkpoint.size} records stands after one of {position.signed}",
@@ -191,12 +195,15 @@ def _mismatch(
     if checkpoint.root == position.frontier.root():
         return None
     last = size - 1
+    # The next record's link tells a changed record from a chain that was rewritten.
     chain_breaks = after is not None and after.seq == size and after.prev != position.head
     if size == position.signed:
-        return _fault("forked", position.signed, f"two signed checkpoints of {size} records differ")
+        return _make_fault(
+            "forked", position.signed, f"two signed checkpoints of {size} records differ"
+        )
     if chain_breaks or position.signed == last:
-        return _fault("flipped", last, f"record {last} is not the one that was signed")
-    return _fault(
+        return _make_fault("flipped", last, f"record {last} is not the one that was signed")
+    return _make_fault(
         "forked",
         position.signed,
         f"records {position.signed} to {last} are chained, but are not those that were signed: "
@@ -204,44 +211,52 @@ def _mismatch(
     )
 
 
-def _broken(line: _Line, lines: _Lines, position: LogPosition) -> LogFault | None:
+def _find_broken_link(line: _Line, lines: _Lines, position: LogPosition) -> LogFault | None:
     """Return the fault if a line does not continue the chain."""
     expected = position.frontier.size
     if line.seq == expected and line.prev == position.head:
         return None
     if line.segment > position.segment + 1 or (expected == 0 and line.segment > 1):
-        return _fault("missing-segment", expected, f"the file with record {expected} is missing")
+        return _make_fault(
+            "missing-segment", expected, f"the file with record {expected} is missing"
+        )
     if line.seq is None or line.prev == position.head:
-        return _fault(
+        return _make_fault(
             "flipped", expected, f"record {expected} was changed: its number is not {expected}"
         )
     if line.seq == expected:
-        return _flipped(line, lines.ahead, position)
-    return _misplaced(line.seq, lines, expected)
+        return _tell_changed(line, lines.ahead, position)
+    return _tell_misplaced(line.seq, lines, expected)
 
 
-def _misplaced(actual: int, lines: _Lines, expected: int) -> LogFault:
+def _tell_misplaced(actual: int, lines: _Lines, expected: int) -> LogFault:
     """Tell whether the expected record stands later in the log, or is missing."""
     if actual < expected:
-        return _fault(
+        return _make_fault(
             "reordered", expected, f"record {actual} stands in place of record {expected}"
         )
     if any(later.seq == expected for later in iter(lines.take, None)):
-        return _fault("reordered", expected, f"record {expected} stands after record {actual}")
-    return _fault("dropped", expected, f"record {expected} is missing; record {actual} follows")
+        return _make_fault("reordered", expected, f"record {expected} stands after record {actual}")
+    return _make_fault(
+        "dropped", expected, f"record {expected} is missing; record {actual} follows"
+    )
 
 
-def _flipped(line: _Line, after: _Line | None, position: LogPosition) -> LogFault:
+def _tell_changed(line: _Line, after: _Line | None, position: LogPosition) -> LogFault:
     """Tell whether the previous record was changed, or this one's link to it."""
     expected = position.frontier.size
     if position.signed == expected or (after is not None and after.prev != line.hash):
-        return _fault("flipped", expected, f"record {expected} was changed: its link is broken")
+        return _make_fault(
+            "flipped", expected, f"record {expected} was changed: its link is broken"
+        )
     last = expected - 1
-    return _fault("flipped", last, f"record {last} was changed: record {expected} has another hash")
+    return _make_fault(
+        "flipped", last, f"record {last} was changed: record {expected} has another hash"
+    )
 
 
-def _read(folder: Path, first: int, offset: int) -> Iterator[_Line]:
-    for number, path in segments(folder).items():
+def _read_log_lines(folder: Path, first: int, offset: int) -> Iterator[_Line]:
+    for number, path in list_segments(folder).items():
         if number < first:
             continue
         with path.open("rb") as file:
@@ -250,10 +265,10 @@ def _read(folder: Path, first: int, offset: int) -> Iterator[_Line]:
             for raw in file:
                 end += len(raw)
                 if raw.endswith(b"\n"):  # else a crash tore it before it was committed
-                    yield _line(raw[:-1], number, end)
+                    yield _parse_line(raw[:-1], number, end)
 
 
-def _line(raw: bytes, segment: int, end: int) -> _Line:
+def _parse_line(raw: bytes, segment: int, end: int) -> _Line:
     seq, prev = None, ""
     try:
         content = json.loads(raw)
@@ -266,22 +281,25 @@ def _line(raw: bytes, segment: int, end: int) -> _Line:
     )
 
 
-def _checkpoints(path: Path, key: PublicKey, start: int, opened: ExitStack) -> Iterator[Checkpoint]:
+def _read_checkpoints(
+    path: Path, key: PublicKey, start: int, opened: ExitStack
+) -> Iterator[Checkpoint]:
     """Yield the checkpoints of `start` records or more that the file holds now."""
     file = opened.enter_context(path.open("rb"))
     length = path.stat().st_size
     for note in read_notes(file, length):
+        # Signatures are slow to verify, and the walk needs only those from `start` on.
         if Checkpoint.parse(note).size < start:
             continue
-        checkpoint = Checkpoint.parse(signed_text(note, key))
+        checkpoint = Checkpoint.parse(read_signed_text(note, key))
         if checkpoint.origin != key.name:
             raise NoteError(f"it belongs to the log {checkpoint.origin!r}, not to {key.name!r}")
         yield checkpoint
 
 
-def _size(checkpoint: Checkpoint) -> int:
+def _get_size(checkpoint: Checkpoint) -> int:
     return checkpoint.size
 
 
-def _fault(kind: Kind, record: int, message: str) -> LogFault:
+def _make_fault(kind: Kind, record: int, message: str) -> LogFault:
     return LogFault(kind=kind, record=record, message=message)

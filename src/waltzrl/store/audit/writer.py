@@ -23,14 +23,14 @@ from waltzrl.store.audit.contents import Content
 from waltzrl.store.audit.keys import LogKeys
 from waltzrl.store.audit.log import STATUS_BYTES, Log, LogSettings, LogStatus
 from waltzrl.store.audit.note import NoteError, PublicKey
-from waltzrl.store.audit.record import LogEvent, decode_event, encode, record_of
+from waltzrl.store.audit.record import LogEvent, decode_event, encode_json, record_of
 from waltzrl.store.audit.store import LogFolder, LogLine
 
 logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.01
-"""Between two looks at busy pipes: many short turns, so that a worker that has to share its core
-with this thread never waits for long."""
+"""The pause between two looks at busy pipes: many short turns, so that a worker that has to share
+its core with this thread never waits for long."""
 
 Clock: TypeAlias = Callable[[], float]
 """Wall clock: seconds since the epoch."""
@@ -56,7 +56,7 @@ class LogWriter:
         self._lines: list[LogLine] = []
         """Lines that are not on the disk."""
         self._contents: list[bytes] = []
-        """To be stored beside these lines, scrubbed."""
+        """The contents to be stored beside these lines, scrubbed."""
         self._last_notice = -1
         self._signed_at = self._tried_at = time.monotonic()
         self._new: deque[_Source] = deque()
@@ -160,6 +160,8 @@ class LogWriter:
             while not (self._stopping.is_set() and all(s.pipe.ended for s in self._sources)):
                 self._wait()
                 self._read()
+                # Without lines it may still have to sign, start a new segment, or acknowledge an
+                # ended pipe.
                 if not self._lines or self._commit_due():
                     self._write()
             self._write()
@@ -173,6 +175,7 @@ class LogWriter:
 
     def _wait(self) -> None:
         """Wait until a pipe holds something, and then a moment for more of it."""
+        # Records without a checkpoint need a signature even if nothing more comes.
         idle = not (self._lines or self._store.unsigned)
         ready = self._selector.select(None if idle else self.settings.commit_seconds)
         if any(key.fileobj == self._woken for key, _ in ready):
@@ -182,6 +185,7 @@ class LogWriter:
             self._sources.append(source)
             self._selector.register(source.pipe.descriptor, selectors.EVENT_READ)
         if ready:
+            # One write and one fsync then serve all that arrives during the pause.
             time.sleep(min(TURN_SECONDS, self.settings.commit_seconds))
 
     def _read(self) -> None:
@@ -201,8 +205,10 @@ class LogWriter:
         elif event.unaudited:
             self._add(b'"event":"gap","unaudited":%d' % event.unaudited)
         elif event.number is None or event.number > self._last_notice:
+            # Every gateway process reports the same notices; their numbers rise, so repeats are
+            # left out.
             self._last_notice = self._last_notice if event.number is None else event.number
-            self._add(b'"event":"notice","notice":' + encode(event.notice))
+            self._add(b'"event":"notice","notice":' + encode_json(event.notice))
 
     def _add_decision(self, event: LogEvent) -> None:
         exchange = event.exchange
@@ -220,7 +226,7 @@ class LogWriter:
                 subject=record.subject,
                 collaboration=self.settings.contents(collaboration),
             )
-        self._add(b'"event":"decision","decision":' + encode(record), content)
+        self._add(b'"event":"decision","decision":' + encode_json(record), content)
 
     def _add(self, body: bytes, content: Content | None = None) -> None:
         seconds = self._clock()
@@ -249,6 +255,8 @@ class LogWriter:
             self._store.commit(self._lines, b"".join(self._contents))
             self._lines, self._contents = [], []
         for source in self._sources:
+            # The lines are on the disk only now; a process that was told earlier could lose
+            # records.
             self.status.written[source.number] = source.taken
             if source.pipe.ended:
                 source.pipe.close()
@@ -266,6 +274,7 @@ class LogWriter:
 
     def _report(self, failure: str | None) -> None:
         """Log a change of state, once."""
+        # A full disk fails twenty times a second.
         if failure == self.status.failed:
             return
         if failure is None:

@@ -47,28 +47,29 @@ class ServedCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What was served; shadow answers, which no user saw, and routed tasks are left out."""
 
     answers: int = 0
-    """Errors included."""
+    """The number of answers, errors included."""
     revised: int = 0
     refused: int = 0
     errors: int = 0
     unsafe_scored: int = 0
-    """Of which the judge said whether they are unsafe."""
+    """The number of those of which the judge said whether they are unsafe."""
     unsafe: int = 0
     needless_scored: int = 0
-    """Of which the judge said whether they are over-refusals."""
+    """The number of those of which the judge said whether they are over-refusals."""
     needless: int = 0
-    """Over-refusals."""
+    """The number of over-refusals."""
     reviewed: int = 0
-    """Whose returned reply was reviewed."""
+    """The number of answers whose returned reply was reviewed."""
     unsafe_left: int = 0
-    """Of the reviewed: returned although the reviewer called it unsafe."""
+    """The number of reviewed ones that were returned although the reviewer called them unsafe."""
     incidents: int = 0
-    """Whose reply people whose labels steer releases called unsafe, all of them or some."""
+    """The number of answers whose reply people whose labels steer releases called unsafe, all of
+    them or some."""
     thumbs_up: int = 0
-    """Of users."""
+    """The number of users' thumbs up."""
     thumbs_down: int = 0
     labels: Calibration = Calibration()
-    """Of these answers."""
+    """The labels of these answers."""
 
 
 class BundleCounts(ServedCounts, frozen=True, kw_only=True):
@@ -103,7 +104,7 @@ class AgentCounts(msgspec.Struct, frozen=True, kw_only=True):
     successes: int
     """Tasks that it did, as they were or after coaching."""
     trials: int
-    """Also those that it failed, and those whose result was declined."""
+    """The number of trials, with those that it failed and those whose result was declined."""
 
 
 _REFERENCE = [ITEMS.c.value["reference", name].as_string() for name in ("unsafe", "overrefuses")]
@@ -115,7 +116,7 @@ _LABELS = (
     ITEMS.c.value["thumb"].as_string().label("thumb"),
     ITEMS.c.value["sampled"].as_boolean().label("sampled"),
 )
-"""What `_counts` needs of an answer."""
+"""The columns of an answer that `_list_counts` needs."""
 _MILLISECONDS = ITEMS.c.value["milliseconds"].as_float()
 _ADDED = func.coalesce(
     ITEMS.c.value["added_milliseconds"].as_float(),
@@ -125,21 +126,21 @@ _ADDED = func.coalesce(
 _EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
-def calibration(connection: Connection, now: float) -> Calibration:
+def read_calibration(connection: Connection, now: float) -> Calibration:
     """Compare the judge with people, on the random sample of all answers that it judged.
 
     Only labels of people whose role steers releases count. The judge is the one that gave the
     newest verdict: an earlier one's errors are not its own.
     """
-    return _sampled(connection, (not_expired(now),), (), lambda _: True)[True]
+    return _compare_samples(connection, (not_expired(now),), (), lambda _: True)[True]
 
 
 def release_calibrations(
     connection: Connection, release: str, now: float
 ) -> Mapping[str, Calibration]:
-    """Compare the judge with people as `calibration`, for each arm of a release by itself."""
+    """Compare the judge with people as `read_calibration`, for each arm of a release by itself."""
     of_release = (ITEMS.c.release == release, not_expired(now))
-    return _sampled(connection, of_release, (ITEMS.c.arm,), lambda row: str(row.arm))
+    return _compare_samples(connection, of_release, (ITEMS.c.arm,), lambda row: str(row.arm))
 
 
 def by_newest_judge() -> ColumnElement[bool]:
@@ -159,20 +160,22 @@ def label_events(connection: Connection, now: float) -> Iterator[list[LabelEvent
 
 def bundle_counts(connection: Connection, since: float, now: float) -> list[BundleCounts]:
     """Count what each bundle did since a time, seconds since the epoch."""
-    answers = _answers(since, now)
+    answers = _rank_answers(since, now)
     quantiles = (
-        _quantile(answers, "milliseconds", 50).label("p50"),
-        _quantile(answers, "milliseconds", 95).label("p95"),
-        _quantile(answers, "added", 95).label("added_p95"),
+        _select_quantile(answers, "milliseconds", 50).label("p50"),
+        _select_quantile(answers, "milliseconds", 95).label("p95"),
+        _select_quantile(answers, "added", 95).label("added_p95"),
     )
     query = (
-        select(answers.c.bundle, *_counts(answers, true()), *quantiles)
+        select(answers.c.bundle, *_list_counts(answers, true()), *quantiles)
         .group_by(answers.c.bundle)
         .order_by(answers.c.bundle)
     )
     rows = connection.execute(query).all()
     counts = msgspec.convert(rows, list[BundleCounts], from_attributes=True)
-    labels = _sampled(connection, _served(since, now), (), lambda row: str(row.bundle))
+    labels = _compare_samples(
+        connection, _match_served(since, now), (), lambda row: str(row.bundle)
+    )
     return [msgspec.structs.replace(each, labels=labels[each.bundle]) for each in counts]
 
 
@@ -189,13 +192,14 @@ def period_counts(
     """
     period = case(*[(ITEMS.c.time < end, number) for number, end in enumerate(ends)])
     columns = (period.label("period"), func.coalesce(ITEMS.c.category, "").label("category"))
-    served = (*_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1])
+    served = (*_match_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1])
     answers = select(*columns, *_LABELS).where(*served).subquery()
     groups = (answers.c.period, answers.c.category)
-    counts = _counts(answers, answers.c.sampled.is_not(False))  # earlier versions stored no flag
+    # Earlier versions stored no flag, so null counts as sampled.
+    counts = _list_counts(answers, answers.c.sampled.is_not(False))
     rows = connection.execute(select(*groups, *counts).group_by(*groups)).all()
     sampled = ITEMS.c.value["sampled"].as_boolean().is_not(False)
-    labels = _sampled(
+    labels = _compare_samples(
         connection, (*served, sampled), columns, lambda row: (row.period, row.category)
     )
     return [
@@ -206,12 +210,12 @@ def period_counts(
     ]
 
 
-def added(calibrations: Iterable[Calibration]) -> Calibration:
+def add_calibrations(calibrations: Iterable[Calibration]) -> Calibration:
     """Add up the counts of samples of different answers."""
     each = list(calibrations)
     return Calibration(
-        unsafe=_sum([calibration.unsafe for calibration in each]),
-        needless=_sum([calibration.needless for calibration in each]),
+        unsafe=_sum_samples([calibration.unsafe for calibration in each]),
+        needless=_sum_samples([calibration.needless for calibration in each]),
     )
 
 
@@ -224,7 +228,7 @@ def agent_counts(connection: Connection, now: float) -> list[AgentCounts]:
         select(
             agent.label("agent_id"),
             task_type.label("task_type"),
-            _count(did, "successes"),
+            _count_where(did, "successes"),
             func.count().label("trials"),
         )
         .where(tasks, did | (value["fault"].as_string() == "agent"), not_expired(now))
@@ -250,14 +254,14 @@ def task_states(
     return states
 
 
-def reviewed_tasks(connection: Connection, plan_id: str, now: float) -> frozenset[str]:
+def read_reviewed_tasks(connection: Connection, plan_id: str, now: float) -> frozenset[str]:
     """Return the ids of a routed plan's tasks whose evaluations are kept."""
     ids = (ITEMS.c.key > f"{plan_id}/", ITEMS.c.key < f"{plan_id}0")  # "0" follows "/"
     query = select(ITEMS.c.key).where(_EVALUATIONS, *ids, not_expired(now))
     return frozenset(key.removeprefix(f"{plan_id}/") for key in connection.scalars(query))
 
 
-def _served(since: float, now: float) -> tuple[ColumnElement[bool], ...]:
+def _match_served(since: float, now: float) -> tuple[ColumnElement[bool], ...]:
     """Return what holds of the answers that users got since a time."""
     by_bundle = ITEMS.c.value["api"].as_string().is_distinct_from(ROUTE)  # not by a task's agent
     # of a reply that the caller has already, nothing was served
@@ -268,11 +272,12 @@ def _served(since: float, now: float) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def _answers(since: float, now: float) -> Subquery:
+def _rank_answers(since: float, now: float) -> Subquery:
     """Read the answers from their JSON once, ranked by their times; errors are ranked apart."""
     times = (_MILLISECONDS.label("milliseconds"), _ADDED.label("added"))
     columns = (ITEMS.c.bundle, *_LABELS, *times)
-    read = select(*columns).where(*_served(since, now)).cte()
+    # The CTE parses the JSON of each answer once, and not again for each rank.
+    read = select(*columns).where(*_match_served(since, now)).cte()
     group = (read.c.bundle, read.c.decision == "error")
     ranks = [
         func.row_number().over(partition_by=group, order_by=read.c[time]).label(f"{time}_rank")
@@ -282,7 +287,7 @@ def _answers(since: float, now: float) -> Subquery:
     return select(read, *ranks, count.label("n")).subquery()
 
 
-def _counts(answers: Subquery, judged: ColumnElement[bool]) -> list[ColumnElement[int]]:
+def _list_counts(answers: Subquery, judged: ColumnElement[bool]) -> list[ColumnElement[int]]:
     """Return the fields of `ServedCounts`.
 
     Args:
@@ -292,32 +297,33 @@ def _counts(answers: Subquery, judged: ColumnElement[bool]) -> list[ColumnElemen
     unsafe, needless = answers.c.unsafe, answers.c.needless
     return [
         func.count().label("answers"),
-        _count(answers.c.decision == "revised", "revised"),
-        _count(answers.c.decision == "refused", "refused"),
-        _count(answers.c.decision == "error", "errors"),
-        _count(judged & unsafe.is_not(None), "unsafe_scored"),
-        _count(judged & unsafe, "unsafe"),
-        _count(judged & needless.is_not(None), "needless_scored"),
-        _count(judged & needless, "needless"),
-        _count(answers.c.safe.is_not(None), "reviewed"),
-        _count(answers.c.safe.is_(False), "unsafe_left"),
-        _count(answers.c.reference.in_(("yes", "disputed")), "incidents"),
-        _count(answers.c.thumb == "up", "thumbs_up"),
-        _count(answers.c.thumb == "down", "thumbs_down"),
+        _count_where(answers.c.decision == "revised", "revised"),
+        _count_where(answers.c.decision == "refused", "refused"),
+        _count_where(answers.c.decision == "error", "errors"),
+        _count_where(judged & unsafe.is_not(None), "unsafe_scored"),
+        _count_where(judged & unsafe, "unsafe"),
+        _count_where(judged & needless.is_not(None), "needless_scored"),
+        _count_where(judged & needless, "needless"),
+        _count_where(answers.c.safe.is_not(None), "reviewed"),
+        _count_where(answers.c.safe.is_(False), "unsafe_left"),
+        _count_where(answers.c.reference.in_(("yes", "disputed")), "incidents"),
+        _count_where(answers.c.thumb == "up", "thumbs_up"),
+        _count_where(answers.c.thumb == "down", "thumbs_down"),
     ]
 
 
-def _quantile(answers: Subquery, time: str, percent: int) -> ColumnElement[float | None]:
+def _select_quantile(answers: Subquery, time: str, percent: int) -> ColumnElement[float | None]:
     """Return the nearest-rank quantile of a time of the answers, errors excluded."""
+    # The division rounds up: the nearest rank of 95 % of 10 answers is the tenth.
     at_rank = answers.c[f"{time}_rank"] == (answers.c.n * percent + 99) // 100
     return func.max(case((and_(answers.c.decision != "error", at_rank), answers.c[time])))
 
 
-def _count(condition: ColumnElement[bool], name: str) -> ColumnElement[int]:
+def _count_where(condition: ColumnElement[bool], name: str) -> ColumnElement[int]:
     return func.coalesce(func.sum(case((condition, 1), else_=0)), 0).label(name)
 
 
-def _sampled(
+def _compare_samples(
     connection: Connection,
     population: Sequence[ColumnElement[bool]],
     columns: Sequence[ColumnElement[object]],
@@ -332,9 +338,10 @@ def _sampled(
         group_of: the group of a row, which also has `bundle`.
     """
     calibrations: defaultdict[Group, Calibration] = defaultdict(Calibration)
-    frontiers = _frontiers(connection)
+    frontiers = _read_frontiers(connection)
     if not frontiers:
         return calibrations
+    # Nothing beyond the furthest labelled place of any bundle can count, so it is not read.
     furthest = max([frontier.furthest for frontier in frontiers.values()])
     read = (ITEMS.c.key, ITEMS.c.bundle, ITEMS.c.time, UNSAFE.label("unsafe"))
     people = [column.label(f"people_{number}") for number, column in enumerate(_REFERENCE)]
@@ -354,11 +361,13 @@ def _sampled(
             if judge is not None and frontier and frontier.has_passed(row.time, place):
                 counter[judge, reference] += 1
     for group, (unsafe, needless) in answers.items():
-        calibrations[group] = Calibration(unsafe=_tally(unsafe), needless=_tally(needless))
+        calibrations[group] = Calibration(
+            unsafe=_tally_pairs(unsafe), needless=_tally_pairs(needless)
+        )
     return calibrations
 
 
-def _frontiers(connection: Connection) -> dict[str, SampleFrontier]:
+def _read_frontiers(connection: Connection) -> dict[str, SampleFrontier]:
     """Return how far the random sample of each bundle's answers was labelled."""
     labels = ITEMS.c.value["labels"].label("labels")
     query = select(
@@ -382,7 +391,7 @@ _Pair = tuple[bool, str | None]
 """The judge's answer, and people's: yes, no, disputed, or None where nobody may say."""
 
 
-def _tally(pairs: Counter[_Pair]) -> SampleCounts:
+def _tally_pairs(pairs: Counter[_Pair]) -> SampleCounts:
     return SampleCounts(
         true_positives=pairs[True, "yes"],
         false_negatives=pairs[False, "yes"],
@@ -393,6 +402,6 @@ def _tally(pairs: Counter[_Pair]) -> SampleCounts:
     )
 
 
-def _sum(counts: Sequence[SampleCounts]) -> SampleCounts:
+def _sum_samples(counts: Sequence[SampleCounts]) -> SampleCounts:
     names = SampleCounts.__struct_fields__
     return SampleCounts(**{name: sum([getattr(each, name) for each in counts]) for name in names})

@@ -1,7 +1,7 @@
 """Removes everything of one subject, and knows the files that hold copies of it.
 
 Tables derived from items follow them by triggers and foreign keys. What a deletion leaves in a
-database's files is removed by `compact`.
+database's files is removed by `compact_files`.
 """
 
 import sqlite3
@@ -108,7 +108,7 @@ def note_export(engine: Engine, path: Path) -> None:
     Call it before the file is written: a missing file is skipped.
     """
     with writing(engine) as connection:
-        _record(connection, path)
+        _record_export(connection, path)
 
 
 def note_access(engine: Engine, path: Path, digest: str, requests: int, records: int) -> None:
@@ -123,19 +123,19 @@ def note_access(engine: Engine, path: Path, digest: str, requests: int, records:
     """
     whose = {"subject": digest} if digest else {"requests": requests}
     with writing(engine) as connection:
-        _record(connection, path)
+        _record_export(connection, path)
         give_notice(connection, "access", {**whose, "records": records})
 
 
-def _record(connection: Connection, path: Path) -> None:
+def _record_export(connection: Connection, path: Path) -> None:
     connection.execute(delete(EXPORTS).where(EXPORTS.c.path == str(path.resolve())))
     row = {"path": str(path.resolve()), "created": time.time()}
     connection.execute(EXPORTS.insert().values(row))
 
 
-def copies(engine: Engine) -> list[tuple[Path, str]]:
+def list_copies(engine: Engine) -> list[tuple[Path, str]]:
     """Return the folders of copies that still exist, and what each is."""
-    paths = [path for path in _recorded(engine) if path.name in COPIES]
+    paths = [path for path in _list_recorded(engine) if path.name in COPIES]
     return [(path.parent, COPIES[path.name]) for path in paths if path.parent.exists()]
 
 
@@ -145,34 +145,34 @@ def withdraw_export(engine: Engine, path: Path) -> None:
         connection.execute(delete(EXPORTS).where(EXPORTS.c.path == str(path.resolve())))
 
 
-def exports(engine: Engine) -> list[Path]:
+def list_exports(engine: Engine) -> list[Path]:
     """Return the recorded files but those of copies, the oldest first."""
-    return [path for path in _recorded(engine) if path.name not in COPIES]
+    return [path for path in _list_recorded(engine) if path.name not in COPIES]
 
 
-def _recorded(engine: Engine) -> list[Path]:
+def _list_recorded(engine: Engine) -> list[Path]:
     query = select(EXPORTS.c.path).order_by(EXPORTS.c.created)
     with reading(engine) as connection:
         return [Path(path) for path in connection.execute(query).scalars()]
 
 
-def remembered_of(
+def find_remembered(
     engine: Engine, digest: str, requests: Collection[str] = frozenset()
 ) -> Iterator[Remembered]:
     """Yield what is remembered of a subject, and of the requests with these ids."""
     with reading(engine) as connection:
-        yield from _remembered(connection, _is_of(connection, digest, requests))
+        yield from _read_remembered(connection, _match_subject(connection, digest, requests))
 
 
-def remembered_of_others(
+def find_remembered_of_others(
     engine: Engine, digest: str, requests: Collection[str] = frozenset()
 ) -> Iterator[Remembered]:
     """Yield what is remembered of all others, and of requests that name no subject."""
     with reading(engine) as connection:
-        yield from _remembered(connection, not_(_is_of(connection, digest, requests)))
+        yield from _read_remembered(connection, not_(_match_subject(connection, digest, requests)))
 
 
-def kept_of(engine: Engine, digest: str) -> list[KeptOf]:
+def count_kept(engine: Engine, digest: str) -> list[KeptOf]:
     """Count what is remembered of a subject in each namespace; an empty digest names nobody."""
     columns = (
         ITEMS.c.namespace,
@@ -181,7 +181,7 @@ def kept_of(engine: Engine, digest: str) -> list[KeptOf]:
         func.max(ITEMS.c.expires_at),
     )
     with reading(engine) as connection:
-        query = select(*columns).where(_is_of(connection, digest, ()))
+        query = select(*columns).where(_match_subject(connection, digest, ()))
         rows = connection.execute(query.group_by(ITEMS.c.namespace).order_by(ITEMS.c.namespace))
         return [KeptOf(*row) for row in rows]
 
@@ -208,7 +208,7 @@ def erase_subject(
     """
     assert digest or requests, "requests without a subject cannot be told apart"
     with writing(engine) as connection:
-        of_subject = _is_of(connection, digest, requests)
+        of_subject = _match_subject(connection, digest, requests)
         count = (
             select(ITEMS.c.namespace, func.count()).where(of_subject).group_by(ITEMS.c.namespace)
         )
@@ -222,12 +222,12 @@ def erase_subject(
 
 def without_erased(connection: Connection, puts: Sequence[PutOp]) -> list[PutOp]:
     """Leave out records of a subject from before its erasure that arrive only now."""
-    subjects = {_subject(put) for put in puts} - {""}
+    subjects = {_find_subject(put) for put in puts} - {""}
     erased = _erasure_times(connection, subjects) if subjects else {}
-    return [put for put in puts if _time_of(put) > erased.get(_subject(put), float("-inf"))]
+    return [put for put in puts if _time_of(put) > erased.get(_find_subject(put), float("-inf"))]
 
 
-def compact(engine: Engine) -> None:
+def compact_files(engine: Engine) -> None:
     """Rewrite the database's files, so that nothing of deleted rows is left in them.
 
     On PostgreSQL the tables are locked meanwhile; its write-ahead log is the operator's to purge.
@@ -237,6 +237,7 @@ def compact(engine: Engine) -> None:
     """
     if engine.dialect.name == "postgresql":
         with reading(engine) as connection:
+            # VACUUM cannot run within a transaction.
             connection.execution_options(isolation_level="AUTOCOMMIT")
             _wait_for_transactions(connection)
             tables = [ITEMS.name]
@@ -275,8 +276,10 @@ def _wait_for_transactions(connection: Connection) -> None:
 
 
 def _compact_sqlite(connection: sqlite3.Connection) -> None:
+    # The full-text index keeps deleted words until its parts are merged.
     connection.execute("INSERT INTO item_words (item_words) VALUES ('optimize')")
     connection.execute("VACUUM")
+    # The log holds the old pages until it is truncated.
     for _ in range(CHECKPOINTS):
         (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if not busy:
@@ -284,7 +287,9 @@ def _compact_sqlite(connection: sqlite3.Connection) -> None:
     raise sqlite3.OperationalError("readers hold its write-ahead log")
 
 
-def _is_of(connection: Connection, digest: str, requests: Collection[str]) -> ColumnElement[bool]:
+def _match_subject(
+    connection: Connection, digest: str, requests: Collection[str]
+) -> ColumnElement[bool]:
     """Return the condition of what is a subject's, or of a choice of one of the requests."""
     of_subject = and_(literal(digest) != "", func.coalesce(ITEMS.c.subject, "") == digest)
     if not requests:
@@ -295,7 +300,9 @@ def _is_of(connection: Connection, digest: str, requests: Collection[str]) -> Co
     return or_(of_subject, ITEMS.c.id.in_(ids))
 
 
-def _remembered(connection: Connection, condition: ColumnElement[bool]) -> Iterator[Remembered]:
+def _read_remembered(
+    connection: Connection, condition: ColumnElement[bool]
+) -> Iterator[Remembered]:
     columns = (ITEMS.c.namespace, ITEMS.c.value, ITEMS.c.expires_at)
     query = select(*columns).where(condition).order_by(ITEMS.c.id)
     for namespace, value, expires_at in connection.execute(query.execution_options(yield_per=500)):
@@ -313,7 +320,7 @@ def _erasure_times(connection: Connection, digests: Collection[str]) -> dict[str
     return {str(digest): float(erased) for digest, erased in connection.execute(query)}
 
 
-def _subject(put: PutOp) -> str:
+def _find_subject(put: PutOp) -> str:
     subject = (put.value or {}).get("subject")
     return subject if isinstance(subject, str) else ""
 

@@ -106,7 +106,7 @@ Op: TypeAlias = GetOp | SearchOp | PutOp | ListNamespacesOp
 Result: TypeAlias = Item | list[SearchItem] | list[Namespace] | None
 
 
-def check(op: Op) -> None:
+def check_operation(op: Op) -> None:
     """Check that the names of an operation can be stored unambiguously, and its page.
 
     Raises:

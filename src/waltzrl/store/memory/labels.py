@@ -13,20 +13,20 @@ import msgspec
 from msgspec import structs
 
 ReplyLabel = Literal["correct", "unsafe", "needless_refusal", "unhelpful", "unclear"]
-"""What a person calls the reply that was returned. `needless_refusal` is an over-refusal,
+"""A person's word for the reply that was returned. `needless_refusal` is an over-refusal,
 `unhelpful` a safe reply that is wrong or does not help, `unclear`: cannot tell."""
 RequestLabel = Literal["harmful", "harmless", "unclear"]
-"""Whether a person holds the request to be harmful, whatever was replied; unclear: cannot tell."""
+"""A person's opinion of the request, whatever was replied; unclear: cannot tell."""
 Selection = Literal[
     "sample", "newest", "risk", "uncertainty", "disagreement", "search", "filter", "import"
 ]
-"""How a person came to label an exchange: in the order of the random sample, which alone measures
-the judge; in another order of the desk's list, which may have been searched or filtered; or a
-program labelled it."""
+"""The way by which a person came to label an exchange: in the order of the random sample, which
+alone measures the judge; in another order of the desk's list, which may have been searched or
+filtered; or a program labelled it."""
 Severity = Literal["low", "medium", "high"]
-"""How much harm a reply could do."""
+"""The size of the harm that a reply could do."""
 AnnotatorKind = Literal["person", "accepted", "program"]
-"""Who answered: a person, a person who accepted a suggestion as it was, or a program."""
+"""The kind of annotator: a person, a person who accepted a suggestion as it was, or a program."""
 Disputed = Literal["disputed"]
 """People differ."""
 ReferenceAnswer = Literal["yes", "no", "disputed"]
@@ -53,7 +53,8 @@ class LabelEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
     action: Literal["label", "withdraw"] = "label"
     reply: ReplyLabel | None = None
-    """None, like an empty text below, leaves what the person said before."""
+    """The label of the reply; None, like an empty text below, leaves what the person said before.
+    """
     request: RequestLabel | None = None
     correction: str = ""
     """A better reply, as it should have been returned."""
@@ -65,7 +66,7 @@ class LabelEvent(msgspec.Struct, frozen=True, kw_only=True):
     steers: bool = False
     """Whether the person's role lets their labels of replies steer releases."""
     selection: Selection | None = None
-    """None where it is not known, as in labels of earlier versions."""
+    """The way to the exchange; None where it is not known, as in labels of earlier versions."""
     settles: bool = False
     """Whether it decides a dispute of others: where it answers, only it counts."""
     annotator_kind: AnnotatorKind = "person"
@@ -118,7 +119,7 @@ def in_force(events: Iterable[LabelEvent]) -> dict[str, LabelEvent]:
     return held
 
 
-def undoing(events: Sequence[LabelEvent], by: str) -> list[LabelEvent]:
+def find_undoing(events: Sequence[LabelEvent], by: str) -> list[LabelEvent]:
     """Return the events after which a person's last one no longer counts; none without one."""
     own = [event for event in events if event.by == by]
     if not own:
@@ -128,7 +129,7 @@ def undoing(events: Sequence[LabelEvent], by: str) -> list[LabelEvent]:
     return withdrawn if before is None else [*withdrawn, structs.replace(before, time=time.time())]
 
 
-def agreed(answers: Iterable[Answer | None]) -> Answer | Disputed | None:
+def find_agreed(answers: Iterable[Answer | None]) -> Answer | Disputed | None:
     """Return the one answer of all who gave any; None when nobody did."""
     given = {answer for answer in answers if answer is not None}
     if len(given) > 1:
@@ -138,14 +139,14 @@ def agreed(answers: Iterable[Answer | None]) -> Answer | Disputed | None:
 
 def reply_label(events: Sequence[LabelEvent]) -> ReplyLabel | Disputed | None:
     """Return what people call the reply; who cannot tell disputes nothing."""
-    answers = [event.reply for event in _replies(events)]
-    return agreed(answer for answer in answers if answer != "unclear") or agreed(answers)
+    answers = [event.reply for event in _list_replies(events)]
+    return find_agreed(answer for answer in answers if answer != "unclear") or find_agreed(answers)
 
 
 def request_labels(events: Sequence[LabelEvent]) -> set[RequestLabel]:
     """Return what people call the request."""
     answered = [event for event in in_force(events).values() if event.request is not None]
-    return {event.request for event in _counting(answered) if event.request is not None}
+    return {event.request for event in _select_counting(answered) if event.request is not None}
 
 
 def is_disputed(events: Sequence[LabelEvent]) -> bool:
@@ -160,14 +161,14 @@ def reference_labels(events: Sequence[LabelEvent]) -> ReferenceLabels | None:
     """
     labels = [
         event.reply
-        for event in _replies(events)
+        for event in _list_replies(events)
         if event.steers and event.annotator_kind == "person" and event.reply != "unclear"
     ]
     if not labels:
         return None
     return ReferenceLabels(
-        unsafe=_answer(label == "unsafe" for label in labels),
-        overrefuses=_answer(label == "needless_refusal" for label in labels),
+        unsafe=_combine_answers(label == "unsafe" for label in labels),
+        overrefuses=_combine_answers(label == "needless_refusal" for label in labels),
     )
 
 
@@ -190,11 +191,13 @@ def double_answers(
     }
 
 
-def _replies(events: Sequence[LabelEvent]) -> list[LabelEvent]:
-    return _counting([event for event in in_force(events).values() if event.reply is not None])
+def _list_replies(events: Sequence[LabelEvent]) -> list[LabelEvent]:
+    return _select_counting(
+        [event for event in in_force(events).values() if event.reply is not None]
+    )
 
 
-def _counting(answered: list[LabelEvent]) -> list[LabelEvent]:
+def _select_counting(answered: list[LabelEvent]) -> list[LabelEvent]:
     """Return those that count of the answers to a question: a settlement alone, or all."""
     settled = [event for event in answered if event.settles]
     return [max(settled, key=lambda event: event.time)] if settled else answered
@@ -219,7 +222,7 @@ _ANSWERS = {
 }
 
 
-def _answer(answers: Iterable[bool]) -> ReferenceAnswer:
+def _combine_answers(answers: Iterable[bool]) -> ReferenceAnswer:
     given = set(answers)
     if len(given) > 1:
         return "disputed"

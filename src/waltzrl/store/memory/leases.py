@@ -15,7 +15,7 @@ from waltzrl.store.memory.queue import QueueSelection, keys_in, read_queue
 from waltzrl.store.memory.tables import LEASES
 
 SECONDS = 1800.0
-"""How long an evaluation stays with a person who does not label it."""
+"""The time for which an evaluation stays with a person who does not label it."""
 TRIED = 5
 """Evaluations that are read at a time, because others may take the first ones meanwhile."""
 
@@ -33,35 +33,36 @@ def take_next(connection: Connection, selection: QueueSelection, after: str = ""
     """
     assert selection.rater, "a lease is somebody's"
     free = structs.replace(selection, free=True)
-    release(connection, after, selection.rater)
+    # Before the search: a person who leaves the last one of a queue may be given it again.
+    end_lease(connection, after, selection.rater)
     connection.execute(delete(LEASES).where(LEASES.c.ends <= time.time()))
     for start in dict.fromkeys((after, "")):  # what was left out before comes at the end
         here = start
         while queued := read_queue(connection, free, limit=TRIED, after=here):
             for id_ in (row.evaluation.id for row in queued):
-                if not _take(connection, id_, selection.rater):
+                if not _take_lease(connection, id_, selection.rater):
                     continue
                 # who had it may have labelled it since it was read
                 if keys_in(connection, structs.replace(selection, ids=(id_,))):
                     return id_
-                release(connection, id_, selection.rater)
+                end_lease(connection, id_, selection.rater)
             here = queued[-1].evaluation.id
     return None
 
 
-def release(connection: Connection, id_: str, person: str) -> None:
+def end_lease(connection: Connection, id_: str, person: str) -> None:
     """End a person's lease, if they have it."""
     mine = (LEASES.c.evaluation == id_, LEASES.c.person == person)
     connection.execute(delete(LEASES).where(*mine))
 
 
-def holder(connection: Connection, id_: str) -> str | None:
+def find_holder(connection: Connection, id_: str) -> str | None:
     """Return who has an evaluation; None when nobody has."""
     query = select(LEASES.c.person).where(LEASES.c.evaluation == id_, LEASES.c.ends > time.time())
     return connection.scalar(query)
 
 
-def _take(connection: Connection, id_: str, person: str) -> bool:
+def _take_lease(connection: Connection, id_: str, person: str) -> bool:
     """Lease an evaluation unless somebody else has it; return whether the person has it now."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     now = time.time()
@@ -70,6 +71,8 @@ def _take(connection: Connection, id_: str, person: str) -> bool:
     statement = taken.on_conflict_do_update(
         index_elements=["evaluation"],
         set_={"person": taken.excluded.person, "ends": taken.excluded.ends},
+        # The condition is checked by the database while it holds the row, so two takers cannot both
+        # win.
         where=or_(LEASES.c.ends <= now, LEASES.c.person == person),
     ).returning(LEASES.c.evaluation)
     return connection.scalar(statement) is not None

@@ -18,7 +18,7 @@ STARTED = "started"
 TaskState: TypeAlias = Literal[
     "pending", "done", "coached", "declined", "blocked", "failed", "interrupted"
 ]
-"""What became of a task: done as its agent did it, done after coaching, declined because it was
+"""The outcome of a task: done as its agent did it, done after coaching, declined because it was
 unsafe, blocked because a task that it depends on is not done, failed with an error, or interrupted
 by a crash."""
 Fault: TypeAlias = Literal["", "request", "agent", "reviewer", "plan"]
@@ -37,10 +37,10 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     reply: str = ""
     """The result, which the tasks that depend on it get; of a declined task a refusal, or help."""
     reason: str = ""
-    """Why it was not done; empty of one that was."""
+    """The reason why it was not done; empty of one that was."""
     fault: Fault = ""
-    """Whose fault it is that it was not done; empty of one that was, and of one that was blocked
-    or interrupted."""
+    """The agent or part whose fault it is that it was not done; empty of one that was, and of one
+    that was blocked or interrupted."""
     ran: bool = False
     """Whether the agent was called, and so may have acted."""
     checked: bool = False
@@ -48,7 +48,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 0
     """Revisions by a model."""
     final_safe: bool | None = None
-    """What the last review said of `reply`, True of a refusal; None when it was not reviewed."""
+    """The last review's opinion of `reply`, True of a refusal; None when it was not reviewed."""
     risk: float | None = None
     """0 to 1, of the last review; None when unknown."""
     category: str = ""
@@ -68,7 +68,7 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where no agent can do it, or where it was done before."""
     depends_on: tuple[str, ...] = ()
     why: str = ""
-    """Why its agent was chosen, or what was missing."""
+    """The reason why its agent was chosen, or what was missing."""
 
 
 class StoredPlan(msgspec.Struct, frozen=True, kw_only=True):

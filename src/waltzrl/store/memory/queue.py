@@ -33,13 +33,14 @@ from waltzrl.store.memory.items import Filter
 from waltzrl.store.memory.labels import LabelEvent, is_disputed
 from waltzrl.store.memory.sampling import OVER_REFUSES, UNSAFE, place_column
 from waltzrl.store.memory.schemas import EVALUATIONS, SafetyEvaluation
-from waltzrl.store.memory.search import conditions, holds_words, is_named, not_expired
+from waltzrl.store.memory.search import build_conditions, holds_words, is_named, not_expired
 from waltzrl.store.memory.tables import ITEMS, LEASES
 
 Order = Literal["newest", "risk", "uncertainty", "disagreement", "sample"]
-"""By the first review's risk, by how near that is to a half, or by where the judge disagrees: with
-people first, then with the reviewer; or the random sample of `waltzrl.store.memory.sampling`, which
-lists what the judge has judged and nobody who may has labelled."""
+"""The order of a list: by the first review's risk, by how near that is to a half, or by where the
+judge disagrees: with people first, then with the reviewer; or the random sample of
+`waltzrl.store.memory.sampling`, which lists what the judge has judged and nobody who may has
+labelled."""
 Rated = Literal["yes", "no", "others"]
 """Whether a person has labelled an evaluation; `others`: only others have."""
 
@@ -49,28 +50,28 @@ class QueueSelection(msgspec.Struct, frozen=True, kw_only=True):
 
     order: Order = "newest"
     filters: Filter = {}
-    """As of `MemoryStore.search`, such as `{"label": "unsafe"}`."""
+    """The filters of `MemoryStore.search`, such as `{"label": "unsafe"}`."""
     since: float | None = None
     """Seconds since the epoch."""
     until: float | None = None
-    """Only earlier ones."""
+    """The end, in seconds since the epoch; only earlier ones are listed."""
     words: str | None = None
     """`holds_words` of the item, or `is_named` of the exchange; None for all."""
     rater: str = ""
     """Whom `rated`, `needs` and `free` are about."""
     rated: Rated | None = None
-    """None for all."""
+    """The labelled or the unlabelled ones; None for all."""
     answered: bool = False
     """Leave out errors: there is no reply to label."""
     needs: int = 0
-    """Only those that `rater` has not labelled, and fewer people than this; 0 for all. Who has
-    withdrawn their labels has not labelled."""
+    """The number of people who label each: only those are listed that `rater` has not labelled, and
+    fewer people than this; 0 for all. Who has withdrawn their labels has not labelled."""
     free: bool = False
     """Leave out what has been given to others than `rater`."""
     ids: tuple[str, ...] | None = None
-    """Only these; None for all."""
+    """The only ids that are listed; None for all."""
     disputed: bool = False
-    """Only those about whose reply or request people differ."""
+    """True lists only those about whose reply or request people differ."""
 
 
 class QueuedEvaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +102,7 @@ _AGAINST_REVIEWER = or_(
 )
 _ORDERS: dict[Order, ColumnElement[float]] = {
     "newest": literal(0.0, Float()),
+    # Below every risk, so that evaluations without one come last.
     "risk": func.coalesce(_RISK, -1.0),
     "uncertainty": func.coalesce(1 - 2 * func.abs(_RISK - 0.5), -1.0),
     "disagreement": case((_AGAINST_PEOPLE, 2.0), (_AGAINST_REVIEWER, 1.0), else_=0.0),
@@ -124,9 +126,10 @@ def read_queue(
         func.coalesce(_AGAINST_PEOPLE, False).label("people"),
         func.coalesce(_AGAINST_REVIEWER, False).label("reviewer"),
     )
-    query = _matching(connection, select(*columns), selection)
-    place = _place(connection, selection.order)
+    query = _narrow_query(connection, select(*columns), selection)
+    place = _rank_columns(connection, selection.order)
     if here := _place_of(connection, selection.order, after):
+        # A comparison of rows, so that equal first columns are told apart by the later ones.
         query = query.where(tuple_(*place) < tuple_(*here))
     query = query.order_by(*[part.desc() for part in place]).limit(limit)
     return [
@@ -140,15 +143,15 @@ def read_queue(
     ]
 
 
-def neighbours(
+def find_neighbours(
     connection: Connection, selection: QueueSelection, id_: str
 ) -> tuple[str | None, str | None]:
     """Return the ids before and after an evaluation, which need not be in the list itself."""
     here = _place_of(connection, selection.order, id_)
     if here is None:
         return None, None
-    place = _place(connection, selection.order)
-    keys = _matching(connection, select(ITEMS.c.key), selection).limit(1)
+    place = _rank_columns(connection, selection.order)
+    keys = _narrow_query(connection, select(ITEMS.c.key), selection).limit(1)
     before = keys.where(tuple_(*place) > tuple_(*here)).order_by(*place)
     after = keys.where(tuple_(*place) < tuple_(*here)).order_by(*[part.desc() for part in place])
     return connection.scalar(before), connection.scalar(after)
@@ -156,20 +159,21 @@ def neighbours(
 
 def keys_in(connection: Connection, selection: QueueSelection) -> list[str]:
     """Return the ids of all evaluations of a list, in no order."""
-    query = _matching(connection, select(ITEMS.c.key), selection)
+    query = _narrow_query(connection, select(ITEMS.c.key), selection)
     return list(connection.scalars(query))
 
 
 def count_queue(connection: Connection, selection: QueueSelection) -> int:
     """Return how many evaluations a list has."""
-    query = _matching(connection, select(func.count()).select_from(ITEMS), selection)
+    query = _narrow_query(connection, select(func.count()).select_from(ITEMS), selection)
     return connection.scalar(query) or 0
 
 
-def _place(
+def _rank_columns(
     connection: Connection, order: Order
 ) -> tuple[ColumnElement[float] | ColumnElement[int], ...]:
     is_sample = order == "sample"
+    # The sample begins with the lowest place, and all orders are descending.
     first = -place_column(connection.dialect.name) if is_sample else _ORDERS[order]
     return first, ITEMS.c.time, ITEMS.c.id
 
@@ -178,19 +182,21 @@ def _place_of(connection: Connection, order: Order, id_: str) -> list[ColumnElem
     """Return where an evaluation stands in an order; None when it does not exist."""
     if not id_:
         return None
-    query = select(*_place(connection, order)).where(_kind(), ITEMS.c.key == id_)
+    query = select(*_rank_columns(connection, order)).where(_match_kind(), ITEMS.c.key == id_)
     row = connection.execute(query).one_or_none()
     return None if row is None else [literal(value) for value in row]
 
 
-def _kind() -> ColumnElement[bool]:
+def _match_kind() -> ColumnElement[bool]:
     return ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
-def _matching(connection: Connection, query: Select, selection: QueueSelection) -> Select:  # type: ignore[type-arg]
+def _narrow_query(connection: Connection, query: Select, selection: QueueSelection) -> Select:  # type: ignore[type-arg]
     """Narrow a query to the evaluations of a list."""
     dialect = connection.dialect.name
-    query = query.where(_kind(), not_expired(time.time()), *conditions(selection.filters, dialect))
+    query = query.where(
+        _match_kind(), not_expired(time.time()), *build_conditions(selection.filters, dialect)
+    )
     if selection.order == "sample":
         scored = or_(UNSAFE.is_not(None), OVER_REFUSES.is_not(None))
         query = query.where(by_newest_judge(), scored)
@@ -207,15 +213,18 @@ def _matching(connection: Connection, query: Select, selection: QueueSelection) 
         query = query.where(or_(holds_words(words, dialect), is_named(words)))
     if selection.ids is not None:
         query = query.where(ITEMS.c.key.in_(selection.ids))
-    return query.where(*_to_do(selection, dialect), *_disputed(connection, selection))
+    return query.where(*_to_do(selection, dialect), *_match_disputed(connection, selection))
 
 
-def _disputed(connection: Connection, selection: QueueSelection) -> Iterator[ColumnElement[bool]]:
+def _match_disputed(
+    connection: Connection, selection: QueueSelection
+) -> Iterator[ColumnElement[bool]]:
     """Yield that people differ about an evaluation, if only those are wanted."""
     if not selection.disputed:
         return
     several = _number_of_labels(connection.dialect.name) > 1
-    rows = connection.execute(select(ITEMS.c.key, _VALUE["labels"]).where(_kind(), several))
+    rows = connection.execute(select(ITEMS.c.key, _VALUE["labels"]).where(_match_kind(), several))
+    # Who differs depends on withdrawals and settlements, which SQL cannot follow.
     events = {key: msgspec.convert(labels, list[LabelEvent]) for key, labels in rows}
     yield ITEMS.c.key.in_([key for key, labels in events.items() if is_disputed(labels)])
 

@@ -17,22 +17,22 @@ from waltzrl.store.memory.counts import (
     PeriodCounts,
     agent_counts,
     bundle_counts,
-    calibration,
     label_events,
     period_counts,
+    read_calibration,
+    read_reviewed_tasks,
     release_calibrations,
-    reviewed_tasks,
     task_states,
 )
 from waltzrl.store.memory.items import Filter, Json, Namespace, PutOp
-from waltzrl.store.memory.labels import LabelEvent, double_answers, undoing
-from waltzrl.store.memory.leases import holder, release, take_next
+from waltzrl.store.memory.labels import LabelEvent, double_answers, find_undoing
+from waltzrl.store.memory.leases import end_lease, find_holder, take_next
 from waltzrl.store.memory.queue import (
     QueuedEvaluation,
     QueueSelection,
     count_queue,
+    find_neighbours,
     keys_in,
-    neighbours,
     read_queue,
 )
 from waltzrl.store.memory.schemas import (
@@ -48,8 +48,8 @@ from waltzrl.store.memory.schemas import (
     evaluation_of,
     request_hash,
 )
-from waltzrl.store.memory.scrubbing import storable
-from waltzrl.store.memory.search import conditions, not_expired
+from waltzrl.store.memory.scrubbing import replace_unstorable
+from waltzrl.store.memory.search import build_conditions, not_expired
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.memory.tables import ITEMS
 from waltzrl.store.notices import give_notice
@@ -165,8 +165,8 @@ class SafetyMemory:
         clean = structs.replace(
             event,
             by=self.rater(event.by),
-            correction=self.store.scrub(storable(event.correction)),
-            comment=self.store.scrub(storable(event.comment)),
+            correction=self.store.scrub(replace_unstorable(event.correction)),
+            comment=self.store.scrub(replace_unstorable(event.comment)),
         )
 
         self._add_events(id_, lambda _: [clean])
@@ -177,7 +177,7 @@ class SafetyMemory:
         Raises:
             InputError: the evaluation does not exist.
         """
-        self._add_events(id_, lambda labels: undoing(labels, self.rater(by)))
+        self._add_events(id_, lambda labels: find_undoing(labels, self.rater(by)))
 
     def assign(self, id_: str, name: str) -> bool:
         """Give an evaluation to a person, none for an empty name; return whether it exists."""
@@ -185,7 +185,7 @@ class SafetyMemory:
 
     def rater(self, name: str) -> str:
         """Return the name under which a person's labels are kept: scrubbed, and still distinct."""
-        clean = self.store.scrub(storable(name))
+        clean = self.store.scrub(replace_unstorable(name))
         return clean if clean == name else f"{clean} {self.digest(name)[:8]}"
 
     def queue(
@@ -198,7 +198,7 @@ class SafetyMemory:
     def neighbours(self, selection: QueueSelection, id_: str) -> tuple[str | None, str | None]:
         """Return the ids before and after an evaluation in a list; None at an end."""
         with reading(self.store.engine) as connection:
-            return neighbours(connection, selection, id_)
+            return find_neighbours(connection, selection, id_)
 
     def queue_length(self, selection: QueueSelection) -> int:
         """Return how many evaluations a list has."""
@@ -218,7 +218,7 @@ class SafetyMemory:
     def holder(self, id_: str) -> str | None:
         """Return who was given an evaluation by a queue and has it still; None when nobody."""
         with reading(self.store.engine) as connection:
-            return holder(connection, id_)
+            return find_holder(connection, id_)
 
     def double_answers(self) -> Mapping[str, list[tuple[bool | None, bool | None]]]:
         """Return by question what two people answered of the same exchange.
@@ -294,7 +294,7 @@ class SafetyMemory:
     def calibration(self) -> Calibration:
         """Count how often the online judge and people agree, on the random sample of all."""
         with reading(self.store.engine) as connection:
-            return calibration(connection, time.time())
+            return read_calibration(connection, time.time())
 
     def release_calibrations(self, release: str) -> Mapping[str, Calibration]:
         """Count the same for each arm of a release, on the random sample of its own answers."""
@@ -314,7 +314,7 @@ class SafetyMemory:
     def reviewed_tasks(self, plan_id: str) -> frozenset[str]:
         """Return the ids of a routed plan's tasks whose evaluations are kept."""
         with reading(self.store.engine) as connection:
-            return reviewed_tasks(connection, plan_id, time.time())
+            return read_reviewed_tasks(connection, plan_id, time.time())
 
     def rates(self, since: float) -> list[BundleCounts]:
         """Count what each bundle served since a time, seconds since the epoch."""
@@ -359,8 +359,8 @@ class SafetyMemory:
             before = load(value, SafetyEvaluation)
             added = events(before.labels)
             for event in added:
-                give_notice(connection, "label", _notice(id_, event))
-                release(connection, id_, event.by)
+                give_notice(connection, "label", _build_notice(id_, event))
+                end_lease(connection, id_, event.by)
             after = before.labelled(*added)
             return {
                 "labels": msgspec.to_builtins(after.labels),
@@ -378,7 +378,7 @@ class SafetyMemory:
         filters: Filter,
         *order: ColumnElement[object],
     ) -> list[SafetyEvaluation]:
-        matching = conditions(filters, self.store.engine.dialect.name)
+        matching = build_conditions(filters, self.store.engine.dialect.name)
         kind = ITEMS.c.namespace == ".".join(EVALUATIONS)
         query = select(ITEMS.c.value).where(kind, not_expired(time.time()), *extra, *matching)
         with reading(self.store.engine) as connection:
@@ -404,7 +404,7 @@ class SafetyMemory:
         )
 
 
-def _notice(id_: str, event: LabelEvent) -> dict[str, str | float | bool | None]:
+def _build_notice(id_: str, event: LabelEvent) -> dict[str, str | float | bool | None]:
     """Return a notice of a label; like every notice, it holds no content."""
     labels = {"reply": event.reply, "request": event.request}
     return {

@@ -26,7 +26,7 @@ from waltzrl.store.memory.tables import ITEMS
 GOOD_AFTER_BAD = 4
 """An answer that the judge calls good is drawn at this fraction of the rate of a bad one."""
 _KEY = "label sample\n"
-"""Before an id: other samples, drawn by other hashes of it, are independent of this one."""
+"""The text before an id: samples that are drawn by other hashes of it are independent of this."""
 
 UNSAFE = ITEMS.c.value["verdict", "unsafe"].as_boolean()
 OVER_REFUSES = ITEMS.c.value["verdict", "overrefuses"].as_boolean()
@@ -36,7 +36,7 @@ class ReachedPlace(NamedTuple):
     """An answer that was labelled in the order of the sample."""
 
     time: float
-    """When it was labelled, in seconds since the epoch."""
+    """The time when it was labelled, in seconds since the epoch."""
     place: int
 
 
@@ -45,6 +45,8 @@ class SampleFrontier:
 
     def __init__(self, reached: Iterable[ReachedPlace]) -> None:
         latest_first = sorted(reached, reverse=True)
+        # From the latest back: a step's place is the furthest that was reached at its time or
+        # later.
         furthest, steps = -1, []
         for time, place in latest_first:
             furthest = max(furthest, place)

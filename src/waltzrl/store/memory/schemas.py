@@ -44,9 +44,9 @@ class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
     request_hash: str
     """`request_hash` of the last turn."""
     category: str
-    """Of the first stage-1 rule that matched; empty when none did."""
+    """The category of the first stage-1 rule that matched; empty when none did."""
     safe: bool | None
-    """What the last review said of the returned reply; None when it was not reviewed."""
+    """The last review's opinion of the returned reply; None when it was not reviewed."""
     added_milliseconds: float | None = None
     """`own_milliseconds` of the exchange; None in records of earlier versions."""
     verdict: Verdict | None = None
@@ -55,7 +55,7 @@ class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
     """Whether it was judged as part of the random sample of what is served, and not because of a
     release alone; None without a verdict."""
     labels: tuple[LabelEvent, ...] = ()
-    """What people said, the oldest first."""
+    """The labels of people, the oldest first."""
     label: ReplyLabel | Disputed | None = None
     """`reply_label` of `labels`."""
     reference: ReferenceLabels | None = None
@@ -63,7 +63,7 @@ class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
     assignee: str | None = None
     """Name of the key of the person who is to label it."""
     thumb: Thumb | None = None
-    """What the user said of the reply; None when nothing."""
+    """The user's opinion of the reply; None when nothing was said."""
 
     def labelled(self, *events: LabelEvent) -> "SafetyEvaluation":
         """Return the evaluation after more events."""
@@ -86,10 +86,10 @@ class CoachingSession(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     """The last turn of the user."""
     task_type: str = ""
-    """Of a routed task."""
+    """The type of a routed task."""
     initial_response: str
     safety_risk_score: float | None
-    """Of the draft, 0 to 1."""
+    """The risk of the draft, 0 to 1."""
     feedback_provided: tuple[str, ...]
     """[rounds]"""
     refined_response: str
@@ -123,7 +123,7 @@ class OperationalReward(msgspec.Struct, frozen=True, kw_only=True):
     """The requirement's operational scores; never trained on."""
 
     safety_score: float
-    """Of the round's last reply, 0 to 1."""
+    """The score of the round's last reply, 0 to 1."""
     helpfulness_score: float
     dir_score: float
     """`waltzrl.agents.operational.operational_dir`."""
@@ -142,11 +142,11 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
     reward: OperationalReward
     next_state: State | None
-    """None when terminal."""
+    """The state before the next round; None when terminal."""
     terminal: bool
     label_source: LabelSource | None = None
-    """Who scored the returned reply: a person, the judge, or else the feedback, of rules alone or
-    of a model; None in samples of earlier versions."""
+    """The source of the returned reply's score: a person, the judge, or else the feedback, of rules
+    alone or of a model; None in samples of earlier versions."""
 
 
 # msgspec describes a type when it first decodes it, and crashes if two threads do so at once.

@@ -6,7 +6,7 @@ from waltzrl.errors import InputError
 from waltzrl.store.memory.items import Json, Namespace
 
 RECORDS: Sequence[Namespace] = (("safety", "waltzrl"), ("routing",), ("evolution",), ("desk",))
-"""In namespaces below them, machine-made fields are not scanned."""
+"""The namespaces below which machine-made fields are not scanned."""
 MACHINE_MADE = frozenset(
     {
         *("id", "coaching_session_id", "interaction", "subject", "request_hash"),
@@ -19,7 +19,7 @@ MACHINE_MADE = frozenset(
 names from fixed lists."""
 
 
-def scrubbed(
+def scrub_value(
     namespace: Namespace, value: Mapping[str, Json], scrub: Callable[[str], str]
 ) -> dict[str, Json]:
     """Return a value with `scrub` applied to every text, keys included.
@@ -40,7 +40,7 @@ def scrubbed(
     return {**clean, **machine_made}
 
 
-def storable(text: str) -> str:
+def replace_unstorable(text: str) -> str:
     """Replace what databases cannot store: NULs, and halves of surrogate pairs."""
     if text.isascii() and "\0" not in text:
         return text
@@ -50,13 +50,16 @@ def storable(text: str) -> str:
 
 
 def _scrub_object(value: Mapping[str, Json], scrub: Callable[[str], str]) -> dict[str, Json]:
-    return {scrub(storable(str(key))): _scrub_any(inner, scrub) for key, inner in value.items()}
+    return {
+        scrub(replace_unstorable(str(key))): _scrub_any(inner, scrub)
+        for key, inner in value.items()
+    }
 
 
 def _scrub_any(value: Json, scrub: Callable[[str], str]) -> Json:
     match value:
         case str():
-            return scrub(storable(value))
+            return scrub(replace_unstorable(value))
         case Mapping():
             return _scrub_object(value, scrub)
         case list() | tuple():

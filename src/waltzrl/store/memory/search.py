@@ -48,13 +48,13 @@ from waltzrl.store.memory.items import (
     SearchItem,
     SearchOp,
 )
-from waltzrl.store.memory.scrubbing import storable
+from waltzrl.store.memory.scrubbing import replace_unstorable
 from waltzrl.store.memory.tables import FIELDS, ITEMS
 
 MOST_CHARACTERS = 50_000
-"""Of an item that are indexed; PostgreSQL refuses a text of a megabyte."""
+"""The most characters of an item that are indexed; PostgreSQL refuses a text of a megabyte."""
 MOST_TERMS = 64
-"""Of a query."""
+"""The most terms of a query."""
 
 Condition = ColumnElement[bool]
 ItemRow = Row[tuple[object, ...]]
@@ -102,7 +102,7 @@ def not_expired(now: float) -> Condition:
     return or_(ITEMS.c.expires_at.is_(None), ITEMS.c.expires_at > now)
 
 
-def answer(connection: Connection, op: Op, now: float, read: list[int]) -> Result:
+def answer_operation(connection: Connection, op: Op, now: float, read: list[int]) -> Result:
     """Answer one operation; append to `read` the ids of items whose time to live starts anew.
 
     Raises:
@@ -110,27 +110,29 @@ def answer(connection: Connection, op: Op, now: float, read: list[int]) -> Resul
     """
     match op:
         case GetOp():
-            row = get(connection, op, now)
+            row = get_item(connection, op, now)
             _note_read([row] if row else [], op, read)
-            return _item(row) if row else None
+            return _decode_item(row) if row else None
         case SearchOp():
-            rows = _search(connection, op, now)
+            rows = _search_items(connection, op, now)
             _note_read(rows, op, read)
             return [_search_item(row) for row in rows]
         case ListNamespacesOp():
-            return list(_namespaces(connection, op, now))
+            return list(_list_namespaces(connection, op, now))
         case PutOp():
             return None
 
 
-def get(connection: Connection, op: GetOp, now: float, *, locked: bool = False) -> ItemRow | None:
+def get_item(
+    connection: Connection, op: GetOp, now: float, *, locked: bool = False
+) -> ItemRow | None:
     """Return one item, or None; `locked` keeps others from changing it in this transaction."""
     by_name = (ITEMS.c.namespace == ".".join(op.namespace), ITEMS.c.key == op.key)
     query = select(*COLUMNS).where(*by_name, not_expired(now))
     return connection.execute(query.with_for_update() if locked else query).one_or_none()
 
 
-def conditions(filters: Filter, dialect: str) -> list[Condition]:
+def build_conditions(filters: Filter, dialect: str) -> list[Condition]:
     """Return what must hold of an item.
 
     Raises:
@@ -139,16 +141,16 @@ def conditions(filters: Filter, dialect: str) -> list[Condition]:
     return [
         condition
         for field, value in filters.items()
-        for condition in _conditions_at([storable(field)], _sendable(value), dialect)
+        for condition in _conditions_at([replace_unstorable(field)], _make_sendable(value), dialect)
     ]
 
 
 def words_of(text: str) -> str:
     """Return the words of a text, separated by spaces."""
-    return _split(_ACCENTED.sub(_without_accent, text.lower()))
+    return _split_words(_ACCENTED.sub(_without_accent, text.lower()))
 
 
-def indexed_text(value: Mapping[str, Json], index: Index) -> str:
+def join_indexed_text(value: Mapping[str, Json], index: Index) -> str:
     """Return the texts of a value at the paths of `index`, one a line."""
     if index is False:
         return ""
@@ -171,11 +173,12 @@ def holds_words(text: str, dialect: str) -> Condition:
         if word == "OR":
             is_alternative = bool(required)
             continue
-        forms = _forms(quoted or word)
+        forms = _list_forms(quoted or word)
         if not forms:
             continue
-        held = or_(*[_holds(words, dialect, is_stem=not quoted) for words in forms])
+        held = or_(*[_match_phrase(words, dialect, is_stem=not quoted) for words in forms])
         if is_alternative:
+            # OR binds two neighbours only: `a b OR c` asks for a, and for b or c.
             required[-1].append(held)
         else:
             required.append([held])
@@ -193,6 +196,7 @@ def is_named(name: str) -> Condition:
     if not name or len(name.split()) > 1:
         return false()
     choices = and_(ITEMS.c.key > f"{name}/", ITEMS.c.key < f"{name}0")  # "0" follows "/"
+    # The range stands for `LIKE 'name/%'`, and uses the index on both databases.
     found = [ITEMS.c.key == name, choices]
     if any(letter.isdigit() for letter in name):
         ids = ("client_request_id", "trace_id")
@@ -200,12 +204,12 @@ def is_named(name: str) -> Condition:
     return or_(*found)
 
 
-def _forms(text: str) -> list[str]:
+def _list_forms(text: str) -> list[str]:
     """Return the words of a text, and those with their accents, which earlier versions stored."""
-    return [words for words in dict.fromkeys((words_of(text), _split(text.lower()))) if words]
+    return [words for words in dict.fromkeys((words_of(text), _split_words(text.lower()))) if words]
 
 
-def _split(text: str) -> str:
+def _split_words(text: str) -> str:
     return " ".join(_WORD.findall(text))
 
 
@@ -216,13 +220,14 @@ def _without_accent(match: re.Match[str]) -> str:
     return _SPELT.get(letter, unicodedata.normalize("NFD", letter)[0])
 
 
-def _holds(words: str, dialect: str, *, is_stem: bool) -> Condition:
+def _match_phrase(words: str, dialect: str, *, is_stem: bool) -> Condition:
     """Ask for words next to each other; of a stem the last one is only the beginning."""
+    # Neither index splits such scripts into words, so the whole text is searched.
     if _UNSPACED.search(words):
         return ITEMS.c.words.contains(words, autoescape=True)
     *earlier, last = words.split()
     if is_stem:
-        last = _stem(last)
+        last = _stem_word(last)
     if dialect == "sqlite":
         phrase = f'"{" ".join([*earlier, last])}"' + ("*" if is_stem else "")
         rows = select(_FTS.c.rowid).where(_FTS.c.item_words.op("MATCH")(phrase))
@@ -231,9 +236,10 @@ def _holds(words: str, dialect: str, *, is_stem: bool) -> Condition:
     return func.to_tsvector(_SIMPLE, ITEMS.c.words).op("@@")(func.to_tsquery(_SIMPLE, phrase))
 
 
-def _stem(word: str) -> str:
+def _stem_word(word: str) -> str:
     """Return what the English forms of a word begin with."""
     stem = _ENDING.sub("", word)
+    # Of l and s the doubling is often the word's own: tell, pass.
     if len(stem) > _STEM and stem[-1] == stem[-2] and stem[-1] not in "ls":
         stem = stem[:-1]  # running, run
     return stem if len(stem) >= _STEM else word
@@ -252,21 +258,21 @@ def texts_in(value: Json) -> Iterator[str]:
                 yield from texts_in(inner)
 
 
-def _search(connection: Connection, op: SearchOp, now: float) -> Sequence[ItemRow]:
+def _search_items(connection: Connection, op: SearchOp, now: float) -> Sequence[ItemRow]:
     """Return the matching items: with a query the best first, else the newest first."""
     dialect = connection.dialect.name
-    matching = conditions(op.filter or {}, dialect)
-    query = select(*COLUMNS).where(_within(op.namespace_prefix), not_expired(now), *matching)
+    matching = build_conditions(op.filter or {}, dialect)
+    query = select(*COLUMNS).where(_match_prefix(op.namespace_prefix), not_expired(now), *matching)
     order = [ITEMS.c.updated_at.desc(), ITEMS.c.id.desc()]
     score: ColumnElement[float] = literal_column("NULL")
     if op.query is not None:
-        query, score = _ranked(query, op.query, dialect)
+        query, score = _rank_items(query, op.query, dialect)
         order = [score.desc(), *order]
     query = query.add_columns(score.label("score"))
     return connection.execute(query.order_by(*order).limit(op.limit).offset(op.offset)).all()
 
 
-def _within(prefix: Namespace) -> Condition:
+def _match_prefix(prefix: Namespace) -> Condition:
     if not prefix:
         return true()
     name = ".".join(prefix)
@@ -274,7 +280,7 @@ def _within(prefix: Namespace) -> Condition:
     return or_(ITEMS.c.namespace == name, below)
 
 
-def _namespaces(connection: Connection, op: ListNamespacesOp, now: float) -> list[Namespace]:
+def _list_namespaces(connection: Connection, op: ListNamespacesOp, now: float) -> list[Namespace]:
     rows = connection.execute(select(ITEMS.c.namespace).where(not_expired(now)).distinct())
     namespaces = (tuple(name.split(".")) for (name,) in rows)
     matching = {
@@ -285,7 +291,7 @@ def _namespaces(connection: Connection, op: ListNamespacesOp, now: float) -> lis
     return sorted(matching)[op.offset : op.offset + op.limit]
 
 
-def _item(row: ItemRow) -> Item:
+def _decode_item(row: ItemRow) -> Item:
     return Item(
         namespace=tuple(row.namespace.split(".")),
         key=row.key,
@@ -296,7 +302,7 @@ def _item(row: ItemRow) -> Item:
 
 
 def _search_item(row: ItemRow) -> SearchItem:
-    item = _item(row)
+    item = _decode_item(row)
     return SearchItem(
         namespace=item.namespace,
         key=item.key,
@@ -312,12 +318,13 @@ def _note_read(rows: Sequence[ItemRow], op: GetOp | SearchOp, read: list[int]) -
         read.extend(row.id for row in rows if row.ttl is not None)
 
 
-def _ranked(
+def _rank_items(
     query: Select[tuple[object, ...]], text: str, dialect: str
 ) -> tuple[Select[tuple[object, ...]], ColumnElement[float]]:
     """Narrow a query to items with one of the words of `text`; also return how well each fits."""
-    terms = list(dict.fromkeys(" ".join(_forms(text)).split()))[:MOST_TERMS]
+    terms = list(dict.fromkeys(" ".join(_list_forms(text)).split()))[:MOST_TERMS]
     if dialect == "sqlite":
+        # An empty MATCH is a syntax error; an empty phrase matches nothing.
         any_term = " OR ".join(f'"{term}"' for term in terms) or '""'
         narrowed = query.join(_FTS, _FTS.c.rowid == ITEMS.c.id)
         # FTS5's rank is negative: the lower, the better.
@@ -345,15 +352,18 @@ def _at_path(value: Json, steps: list[str]) -> Iterator[Json]:
                 yield from _at_path(value[index], rest)
 
 
-def _sendable(value: Json) -> Json:
+def _make_sendable(value: Json) -> Json:
     """Return an operand as it would have been stored; a database refuses other texts."""
     match value:
         case str():
-            return storable(value)
+            return replace_unstorable(value)
         case Mapping():
-            return {storable(name): _sendable(inner) for name, inner in value.items()}
+            return {
+                replace_unstorable(name): _make_sendable(inner) for name, inner in value.items()
+            }
         case list() | tuple():
-            return [_sendable(inner) for inner in value]
+            return [_make_sendable(inner) for inner in value]
+        # SQLite's driver raises an OverflowError for them, which names no filter.
         case int() if abs(value) >= 2**63:
             raise InputError(f"whole numbers of a filter have at most 63 bits, got {value}")
         case _:
@@ -367,24 +377,26 @@ def _conditions_at(path: Sequence[str], operand: Json, dialect: str) -> Iterator
             "characters"
         )
     if not isinstance(operand, Mapping):
-        yield _equals(path, operand, dialect)
+        yield _match_equal(path, operand, dialect)
         return
     for name, inner in operand.items():
         if not name.startswith("$"):
             yield from _conditions_at([*path, name], inner, dialect)
         elif name == "$eq":
-            yield _equals(path, inner, dialect)
+            yield _match_equal(path, inner, dialect)
         elif name == "$ne":
-            yield _equals(path, inner, dialect).is_not(true())  # null is unequal too
+            yield _match_equal(path, inner, dialect).is_not(true())  # null is unequal too
         else:
-            yield _compares(path, name, inner, dialect)
+            yield _match_order(path, name, inner, dialect)
 
 
-def _equals(path: Sequence[str], value: Json, dialect: str) -> Condition:
+def _match_equal(path: Sequence[str], value: Json, dialect: str) -> Condition:
+    # The column has an index; the JSON has none.
     if len(path) == 1 and path[0] in FIELDS and FIELDS[path[0]].fits(value):
         return ITEMS.c[path[0]] == value
     if dialect == "postgresql":
-        return func.coalesce(_jsonb(path), literal(None, JSONB)) == literal(value, JSONB)
+        # A missing field is SQL's null, which would equal nothing; as JSON's null it equals None.
+        return func.coalesce(_extract_jsonb(path), literal(None, JSONB)) == literal(value, JSONB)
     return _equals_on_sqlite(_sqlite_path(path), value)
 
 
@@ -395,6 +407,7 @@ def _equals_on_sqlite(path: str, value: Json) -> Condition:
         case None:
             return or_(kind.is_(None), kind == "null")
         case bool():
+            # json_extract returns 1 for true, which would also equal the number 1.
             return kind == ("true" if value else "false")
         case int() | float():
             return and_(kind.in_(("integer", "real")), stored == value)
@@ -405,7 +418,7 @@ def _equals_on_sqlite(path: str, value: Json) -> Condition:
             return and_(kind.in_(("array", "object")), stored == text)
 
 
-def _compares(path: Sequence[str], name: str, value: Json, dialect: str) -> Condition:
+def _match_order(path: Sequence[str], name: str, value: Json, dialect: str) -> Condition:
     if name not in _ORDERS:
         raise InputError(
             f"{name!r} is not an operator of a filter; use $eq, $ne, {', '.join(_ORDERS)}"
@@ -414,10 +427,11 @@ def _compares(path: Sequence[str], name: str, value: Json, dialect: str) -> Cond
         raise InputError(f"{name} needs a number or a text to compare with, got {value!r}")
     order = _ORDERS[name]
     if dialect == "postgresql":
-        stored = _jsonb(path)
+        stored = _extract_jsonb(path)
         if isinstance(value, str):
             text = func.jsonb_extract_path_text(ITEMS.c.value, *path)
             is_text = func.jsonb_typeof(stored) == "string"
+            # Collation C orders by code points, as SQLite does.
             return and_(is_text, text.operate(operators.collate, "C").operate(order, value))
         is_number = func.jsonb_typeof(stored) == "number"
         return and_(is_number, stored.operate(order, literal(value, JSONB)))
@@ -427,7 +441,7 @@ def _compares(path: Sequence[str], name: str, value: Json, dialect: str) -> Cond
     return and_(kind.in_(kinds), stored.operate(order, value))
 
 
-def _jsonb(path: Sequence[str]) -> ColumnElement[object]:
+def _extract_jsonb(path: Sequence[str]) -> ColumnElement[object]:
     return func.jsonb_extract_path(ITEMS.c.value, *path, type_=JSONB)
 
 

@@ -30,12 +30,12 @@ from waltzrl.store.memory.items import (
     Result,
     SearchItem,
     SearchOp,
-    check,
+    check_operation,
 )
-from waltzrl.store.memory.scrubbing import scrubbed
-from waltzrl.store.memory.search import answer, get, indexed_text, words_of
+from waltzrl.store.memory.scrubbing import scrub_value
+from waltzrl.store.memory.search import answer_operation, get_item, join_indexed_text, words_of
 from waltzrl.store.memory.tables import FIELDS, ITEMS, MEMORY, columns_of
-from waltzrl.store.migrations import prepare
+from waltzrl.store.migrations import prepare_tables
 
 Change: TypeAlias = Callable[[Connection, Mapping[str, Json]], Mapping[str, Json]]
 
@@ -62,7 +62,7 @@ class MemoryStore:
         """
         self.engine = engine
         self.scrub = scrub
-        prepare(engine, MEMORY)
+        prepare_tables(engine, MEMORY)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Apply all operations, or none.
@@ -77,15 +77,17 @@ class MemoryStore:
         """
         ops = list(ops)
         for op in ops:
-            check(op)
+            check_operation(op)
         put = {(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}  # the last wins
         puts = [self.scrubbed(op) for _, op in sorted(put.items())]  # in one order: no deadlocks
         now = time.time()
         read: list[int] = []
         with (writing if puts else reading)(self.engine) as connection:
-            results = [answer(connection, op, now, read) for op in ops]
-            _delete(connection, puts)
-            _upsert(connection, puts, now)
+            results = [answer_operation(connection, op, now, read) for op in ops]
+            _delete_items(connection, puts)
+            _upsert_items(connection, puts, now)
+        # In a transaction of its own, so that searches that refresh nothing never wait for a
+        # writer.
         if read:
             with writing(self.engine) as connection:
                 _refresh_ttl(connection, read, now)
@@ -153,15 +155,16 @@ class MemoryStore:
             StorageError: the database failed.
         """
         put = PutOp(namespace, key, value, index=False, expires_at=expires_at)
-        check(put)
+        check_operation(put)
         put, now = self.scrubbed(put), time.time()
         expired = (ITEMS.c.namespace == ".".join(namespace), ITEMS.c.key == key)
         with writing(self.engine) as connection:
+            # An expired row that is not swept yet would keep the new one out.
             connection.execute(delete(ITEMS).where(*expired, ITEMS.c.expires_at <= now))
-            rows = _rows(connection, [put], now)
+            rows = _build_rows(connection, [put], now)
             if not rows:  # of a subject that was erased
                 return False
-            added = _inserts(connection).on_conflict_do_nothing()
+            added = _insert_items(connection).on_conflict_do_nothing()
             return connection.execute(added.returning(ITEMS.c.id), rows[0]).first() is not None
 
     def prolong(self, namespace: Namespace, expires_at: float) -> None:
@@ -199,7 +202,7 @@ class MemoryStore:
         Returns:
             Whether the item exists.
         """
-        clean = scrubbed(namespace, changes, self.scrub)
+        clean = scrub_value(namespace, changes, self.scrub)
         return self.edit(namespace, key, lambda _connection, _value: clean)
 
     def edit(self, namespace: Namespace, key: str, change: Change) -> bool:
@@ -215,12 +218,13 @@ class MemoryStore:
             Whether the item exists.
         """
         op = GetOp(namespace, key)
-        check(op)
+        check_operation(op)
         now = time.time()
         with writing(self.engine) as connection:
-            row = get(connection, op, now, locked=True)
+            row = get_item(connection, op, now, locked=True)
             if row is None:
                 return False
+            # The row is locked, so nothing that others wrote since it was read is lost.
             value = {**row.value, **change(connection, row.value)}
             amended = {"value": value, "updated_at": now, **columns_of(value)}
             connection.execute(update(ITEMS).where(ITEMS.c.id == row.id).values(amended))
@@ -235,7 +239,7 @@ class MemoryStore:
         """Return a put whose value has been scrubbed."""
         if put.value is None or isinstance(put, Scrubbed):
             return put
-        value = scrubbed(put.namespace, put.value, self.scrub)
+        value = scrub_value(put.namespace, put.value, self.scrub)
         return Scrubbed(put.namespace, put.key, value, put.index, put.ttl, put.expires_at)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -306,24 +310,26 @@ class MemoryStore:
         )
 
 
-def _upsert(connection: Connection, puts: Sequence[PutOp], now: float) -> None:
-    rows = _rows(connection, puts, now)
+def _upsert_items(connection: Connection, puts: Sequence[PutOp], now: float) -> None:
+    rows = _build_rows(connection, puts, now)
     if not rows:
         return
-    added = _inserts(connection)
+    added = _insert_items(connection)
     replaced = {name: added.excluded[name] for name in _REPLACED}
     connection.execute(
         added.on_conflict_do_update(index_elements=["namespace", "key"], set_=replaced), rows
     )
 
 
-def _rows(connection: Connection, puts: Sequence[PutOp], now: float) -> list[dict[str, object]]:
+def _build_rows(
+    connection: Connection, puts: Sequence[PutOp], now: float
+) -> list[dict[str, object]]:
     return [
         {
             "namespace": ".".join(put.namespace),
             "key": put.key,
             "value": dict(put.value),
-            "words": words_of(indexed_text(put.value, put.index)),
+            "words": words_of(join_indexed_text(put.value, put.index)),
             "created_at": now,
             "updated_at": now,
             "expires_at": put.expires_at if put.ttl is None else now + 60 * put.ttl,
@@ -335,12 +341,12 @@ def _rows(connection: Connection, puts: Sequence[PutOp], now: float) -> list[dic
     ]
 
 
-def _inserts(connection: Connection) -> "sqlite.Insert | postgresql.Insert":
+def _insert_items(connection: Connection) -> "sqlite.Insert | postgresql.Insert":
     on_sqlite = connection.dialect.name == "sqlite"
     return sqlite.insert(ITEMS) if on_sqlite else postgresql.insert(ITEMS)
 
 
-def _delete(connection: Connection, puts: Sequence[PutOp]) -> None:
+def _delete_items(connection: Connection, puts: Sequence[PutOp]) -> None:
     """Delete the items of puts without a value."""
     names = [
         {"in_namespace": ".".join(put.namespace), "with_key": put.key}

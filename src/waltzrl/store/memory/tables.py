@@ -50,14 +50,14 @@ def _is_short(value: Json) -> bool:
     return isinstance(value, str) and len(value) <= LONGEST_TEXT
 
 
-def _is_number(value: Json) -> bool:
+def _is_exact_number(value: Json) -> bool:
     # Beyond 2 ** 53 a whole number is no longer the same one as a float.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 2**53
 
 
 TEXT = Field(Ordered, _is_short)
 TRUTH = Field(Boolean(), lambda value: isinstance(value, bool))
-NUMBER = Field(Float(), _is_number)
+NUMBER = Field(Float(), _is_exact_number)
 
 FIELDS: Mapping[str, Field] = {
     **dict.fromkeys(("request_hash", "subject", "interaction", "label", "category"), TEXT),

@@ -27,7 +27,7 @@ class WorkQueue(msgspec.Struct, frozen=True, kw_only=True):
     blind: bool = False
     """Whether verdicts and labels of others are hidden from a person until they have labelled."""
     asks: tuple[str, ...] = ()
-    """What an unsafe reply needs beside the label: `category`, `severity`."""
+    """The questions about an unsafe reply beside the label: `category`, `severity`."""
 
     def is_for(self, name: str) -> bool:
         """Whether a person may work on it."""

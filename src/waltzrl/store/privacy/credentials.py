@@ -5,7 +5,7 @@ import re
 from collections import Counter
 
 from waltzrl.store.privacy.detection import DataPattern, PatternHit
-from waltzrl.store.privacy.hints import hints
+from waltzrl.store.privacy.hints import build_hints
 from waltzrl.store.privacy.vendor_keys import LOOSE, vendor_formats
 
 _PEM_TITLE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
@@ -15,7 +15,7 @@ _PEM = (
 )
 _BETWEEN = r"[\"']{0,2}(?:\s{0,3}(?::=|=>|[:=])\s{0,3}| (?:is|ist|lautet|est|es|e|\xe0):? )"
 _VALUE = r"(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\"']?[^\s\"'<>\[\]]{4,200})"
-_PASSWORD = rf"(?:(?i:passwor[dt]|passwd|passphrase|passcode|pwd)|{hints('password')})"
+_PASSWORD = rf"(?:(?i:passwor[dt]|passwd|passphrase|passcode|pwd)|{build_hints('password')})"
 _TOKEN = (
     r"(?i:(?:api|access|secret|private|account)[_ -]?key|access[_ -]?key[_ -]?id"
     r"|secret|token|credentials?)"
@@ -44,19 +44,19 @@ _LONGEST_WORD = 20
 
 def credential_patterns() -> list[DataPattern]:
     """Return the patterns of keys, tokens and passwords."""
-    patterns = [DataPattern("secret", regex, _key, key) for regex, key in vendor_formats()]
+    patterns = [DataPattern("secret", regex, _check_key, key) for regex, key in vendor_formats()]
     patterns += [DataPattern("secret", regex, _loose_key) for regex in LOOSE]
-    patterns += [DataPattern("secret", regex, _key, _PEM_TITLE) for regex in _PEM]
+    patterns += [DataPattern("secret", regex, _check_key, _PEM_TITLE) for regex in _PEM]
     return [
         *patterns,
-        DataPattern("secret", _PASSWORD + _BETWEEN + _VALUE, _password, _PASSWORD),
-        DataPattern("secret", _TOKEN + _BETWEEN + _VALUE, _token, _TOKEN),
-        DataPattern("secret", _BEARER, _token),
-        DataPattern("secret", _IN_URL, _password, "://"),
+        DataPattern("secret", _PASSWORD + _BETWEEN + _VALUE, _check_password, _PASSWORD),
+        DataPattern("secret", _TOKEN + _BETWEEN + _VALUE, _check_token, _TOKEN),
+        DataPattern("secret", _BEARER, _check_token),
+        DataPattern("secret", _IN_URL, _check_password, "://"),
     ]
 
 
-def _key(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_key(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept a value of a vendor's form unless it is a placeholder or published for tests."""
     value = text[start:end].decode("latin-1")
     if _TEST_KEY.fullmatch(value) or entropy(value) < _MIN_ENTROPY:
@@ -71,12 +71,12 @@ def _loose_key(text: bytes, start: int, end: int) -> PatternHit | None:
     is_random = _is_mixed(value) or (
         words >= _LONGEST_WORD and re.search("[a-z][A-Z]", value) is not None
     )
-    return _key(text, start, end) if is_random else None
+    return _check_key(text, start, end) if is_random else None
 
 
-def _password(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_password(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept a value that is not a placeholder, code or a word of a sentence."""
-    start, end, is_quoted = _unquoted(text, start, end)
+    start, end, is_quoted = _strip_quotes(text, start, end)
     value = text[start:end].decode("latin-1")
     if not value or (_PLACEHOLDER.fullmatch(value) and not _is_strong(value)):
         return None
@@ -91,9 +91,9 @@ def _is_strong(value: str) -> bool:
     return has_all and len(value) >= _MIN_KEY_LENGTH and not _CODE.search(value)
 
 
-def _token(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_token(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept a value that looks random."""
-    start, end, _is_quoted = _unquoted(text, start, end)
+    start, end, _is_quoted = _strip_quotes(text, start, end)
     value = text[start:end].decode("latin-1")
     if len(value) < _MIN_KEY_LENGTH or not _is_mixed(value):
         return None
@@ -102,11 +102,12 @@ def _token(text: bytes, start: int, end: int) -> PatternHit | None:
     return PatternHit(start, end, 0.8, "entropy") if entropy(value) >= _MIN_ENTROPY else None
 
 
-def _unquoted(text: bytes, start: int, end: int) -> tuple[int, int, bool]:
+def _strip_quotes(text: bytes, start: int, end: int) -> tuple[int, int, bool]:
     """Strip quotes, or the punctuation after an unquoted value; also tell whether it was quoted."""
     quote = text[start : start + 1]
     if quote in (b'"', b"'"):  # the closing quote is missing in a truncated text
         return start + 1, end - text.endswith(quote, start + 1, end), True
+    # An unquoted value ends where a list or a statement goes on.
     value = text[start:end].split(b",")[0].split(b";")[0]
     return start, start + len(value.rstrip(b".!?:)}\\")), False
 

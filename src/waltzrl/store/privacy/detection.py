@@ -34,7 +34,8 @@ class Detection(msgspec.Struct, frozen=True, kw_only=True):
     score: float
     """Confidence, 0 to 1."""
     validator: str
-    """What confirmed it: `luhn`, `mod97`, `stdnum.us.ssn`, ...; `pattern` if nothing else did."""
+    """The check that confirmed it: `luhn`, `mod97`, `stdnum.us.ssn`, ...; `pattern` if nothing else
+    did."""
 
 
 class Detector(Protocol):
@@ -86,14 +87,14 @@ class DataPattern(NamedTuple):
 
     kind: Kind
     regex: str
-    """For re2, over normalised text. The candidate is group 1 if there is one; the rest is
-    context. An unbounded repetition must not match anything that could begin another match."""
+    """The expression of re2 over normalised text. The candidate is group 1 if there is one;
+    the rest is context. An unbounded repetition must not match what could begin another match."""
     check: Check
     key: str = ""
     """A cheaper regular expression that matches in every text in which `regex` does."""
 
 
-def checked(validator: str, is_valid: Callable[[str], bool], score: float = 1.0) -> Check:
+def check_whole(validator: str, is_valid: Callable[[str], bool], score: float = 1.0) -> Check:
     """Make a check that applies `is_valid` to the whole candidate."""
 
     def check(text: bytes, start: int, end: int) -> PatternHit | None:

@@ -32,7 +32,7 @@ def key_in(path: Path) -> bytes:
     """
     try:
         if not path.exists():
-            _create(path)
+            _create_key(path)
         key = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot read or create the key: {error.strerror}") from None
@@ -44,7 +44,7 @@ def key_in(path: Path) -> bytes:
     return key
 
 
-def _create(path: Path) -> None:
+def _create_key(path: Path) -> None:
     """Write a new key in one step; if another process is faster, its key stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

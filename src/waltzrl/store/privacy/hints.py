@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Mapping
 
 SMALL = "\xe0"
-"""In normalised text, any small letter that is not ASCII."""
+"""The letter that stands in normalised text for any small letter that is not ASCII."""
 
 _PASSWORD = (
     "password|passwort|passwd|passphrase|passcode|pwd|kennwort|kennwörter|mot de passe|mdp"
@@ -69,7 +69,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "card": ("\x8a", _CARD),
     "aadhaar": ("\x88", "aadhaar|aadhar|uidai|आधार"),
 }
-"""What is announced -> its mark, and the words."""
+"""The marks and the words, by what they announce."""
 
 
 def _is_uncased(word: str) -> bool:
@@ -87,20 +87,20 @@ _ANY_UNCASED = re.compile("|".join(sorted(UNCASED, key=len, reverse=True)))
 MARKS = "".join(mark for mark, _words in _WORDS.values())
 
 
-def marked(text: str) -> str:
+def mark_words(text: str) -> str:
     """Return the text with words of scripts without case replaced by their marks."""
     return _ANY_UNCASED.sub(lambda match: UNCASED[match[0]], text)
 
 
-def hints(what: str) -> str:
+def build_hints(what: str) -> str:
     """Return a regular expression over normalised text, for one of the words in any language."""
     mark, words = _WORDS[what]
-    cased = [_spelt(word) for word in words.split("|") if not _is_uncased(word)]
+    cased = [_spell_word(word) for word in words.split("|") if not _is_uncased(word)]
     cased.sort(key=len, reverse=True)
     return rf"(?:(?i:\b(?:{'|'.join(cased)}))|{mark}{{2,}})"
 
 
-def _spelt(word: str) -> str:
+def _spell_word(word: str) -> str:
     """Return a regular expression of a word, with its accents and without them."""
     letters = []
     for letter in word:

@@ -2,11 +2,11 @@
 
 import unicodedata
 
-from waltzrl.store.privacy.hints import MARKS, SMALL, marked
+from waltzrl.store.privacy.hints import MARKS, SMALL, mark_words
 
 CAPITAL, UNCASED, OTHER = "\xc0", "\xaa", "\xb7"
-"""In normalised text, with `SMALL`, stand for any non-ASCII capital, small letter, letter of a
-script without case, and other character."""
+"""The characters that in normalised text, with `SMALL`, stand for any non-ASCII capital, small
+letter, letter of a script without case, and other character."""
 
 
 class NormalisedText:
@@ -21,13 +21,15 @@ class NormalisedText:
     def __init__(self, original: str) -> None:
         self._positions: list[int] | None = None
         """[characters + 1] in the original; None if no character was dropped."""
+        # Most texts are ASCII, and need neither a translation nor a map.
         if original.isascii():
             self.text = original.encode()
             return
-        self.text = marked(original).translate(_REPLACEMENTS).encode("latin-1")
+        self.text = mark_words(original).translate(_REPLACEMENTS).encode("latin-1")
+        # Each character becomes one byte or none, so equal lengths mean that none was dropped.
         if len(self.text) != len(original):
             visible = [
-                n for n, c in enumerate(marked(original)) if _REPLACEMENTS[ord(c)] is not None
+                n for n, c in enumerate(mark_words(original)) if _REPLACEMENTS[ord(c)] is not None
             ]
             self._positions = [*visible, len(original)]
 
@@ -54,11 +56,11 @@ class _Replacements(dict[int, str | None]):
     """A translation table that is filled with each character when it is first met."""
 
     def __missing__(self, code: int) -> str | None:
-        self[code] = _replacement(chr(code))
+        self[code] = _find_replacement(chr(code))
         return self[code]
 
 
-def _replacement(character: str) -> str | None:
+def _find_replacement(character: str) -> str | None:
     """Return the Latin-1 character that replaces this one, or None for an invisible one."""
     category = unicodedata.category(character)
     if character.isascii() or character in MARKS:

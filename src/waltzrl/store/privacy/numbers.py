@@ -10,8 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stdnum.us import ssn
 
-from waltzrl.store.privacy.detection import Check, DataPattern, PatternHit, checked, stands_apart
-from waltzrl.store.privacy.hints import hints
+from waltzrl.store.privacy.detection import (
+    Check,
+    DataPattern,
+    PatternHit,
+    check_whole,
+    stands_apart,
+)
+from waltzrl.store.privacy.hints import build_hints
 
 _SSN = r"\b[0-9]{3}-[0-9]{2}-[0-9]{4}\b"
 _SSN_HINTS = "ssn|social security"
@@ -90,7 +96,7 @@ def national_patterns(regions: Sequence[str]) -> list[DataPattern]:
     Args:
         regions: whose numbers are also found without a word before them.
     """
-    announced_ssn, ssn_key = _announced(_SSN_HINTS, _SSN_ANNOUNCED)
+    announced_ssn, ssn_key = _build_announced_regex(_SSN_HINTS, _SSN_ANNOUNCED)
     patterns = [
         DataPattern("ssn", _SSN, _social_security),
         DataPattern("ssn", announced_ssn, _social_security, ssn_key),
@@ -98,23 +104,23 @@ def national_patterns(regions: Sequence[str]) -> list[DataPattern]:
     for name, form in _UNANNOUNCED.items():
         patterns.append(DataPattern("national_id", rf"\b{form}\b", _stdnum_check(name)))
     for name, (words, form) in _ANNOUNCED.items():
-        regex, key = _announced(words, form)
+        regex, key = _build_announced_regex(words, form)
         patterns.append(DataPattern("national_id", regex, _stdnum_check(name), key))
-    regex, key = _announced(_INSURANCE_HINTS, _INSURANCE_ANNOUNCED)
+    regex, key = _build_announced_regex(_INSURANCE_HINTS, _INSURANCE_ANNOUNCED)
     is_insurance = re.compile(_INSURANCE_ANNOUNCED).fullmatch
-    insurance = checked("pattern", lambda number: is_insurance(number) is not None, 0.8)
+    insurance = check_whole("pattern", lambda number: is_insurance(number) is not None, 0.8)
     patterns.append(DataPattern("national_id", regex, insurance, key))
     if "GB" in regions:
         patterns.append(DataPattern("national_id", rf"\b{_INSURANCE}\b", insurance))
     for region in regions:
         for name, form in _WITHOUT_A_WORD.get(region, {}).items():
             patterns.append(DataPattern("national_id", rf"\b{form}\b", _stdnum_check(name)))
-    my_number = checked("my_number", _is_my_number)
+    my_number = check_whole("my_number", _is_my_number)
     for what, form, check in (
         ("my number", _MY_NUMBER, my_number),
         ("aadhaar", _AADHAAR, _stdnum_check("in_.aadhaar")),
     ):
-        key = hints(what)
+        key = build_hints(what)
         regex = rf"{key}[^0-9\]\n]{{0,24}}\b({form})\b"
         patterns.append(DataPattern("national_id", regex, check, key))
     return patterns
@@ -128,7 +134,7 @@ def _is_my_number(number: str) -> bool:
     return check == (0 if remainder <= 1 else 11 - remainder)
 
 
-def _announced(words: str, form: str) -> tuple[str, str]:
+def _build_announced_regex(words: str, form: str) -> tuple[str, str]:
     """Return the regex of a number after one of the words, and the key of that regex."""
     key = rf"(?i:\b(?:{words})\b)"
     return rf"{key}[^0-9\]\n]{{0,24}}\b({form})\b", key
@@ -136,7 +142,7 @@ def _announced(words: str, form: str) -> tuple[str, str]:
 
 def _stdnum_check(name: str) -> Check:
     is_valid: Callable[[str], bool] = pkgutil.resolve_name(f"stdnum.{name}:is_valid")
-    return checked(f"stdnum.{name}", is_valid)
+    return check_whole(f"stdnum.{name}", is_valid)
 
 
 def _social_security(text: bytes, start: int, end: int) -> PatternHit | None:

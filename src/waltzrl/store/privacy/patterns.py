@@ -12,8 +12,8 @@ from string import ascii_uppercase
 from stdnum import numdb
 
 from waltzrl.store.privacy.credentials import credential_patterns
-from waltzrl.store.privacy.detection import DataPattern, PatternHit, checked, stands_apart
-from waltzrl.store.privacy.hints import SMALL, hints
+from waltzrl.store.privacy.detection import DataPattern, PatternHit, check_whole, stands_apart
+from waltzrl.store.privacy.hints import SMALL, build_hints
 from waltzrl.store.privacy.normalised import CAPITAL, UNCASED
 from waltzrl.store.privacy.numbers import national_patterns
 from waltzrl.store.privacy.telephones import phone_patterns
@@ -26,7 +26,7 @@ _MAIL = (
 )
 
 _JOINT = r"(?:[ \t\r]{0,2}[./\n-][ \t]{0,2}|[ \t]{1,3})"
-"""Between the groups of a number; a message in parts has a line break between them."""
+"""The text between the groups of a number; a message in parts has a line break between them."""
 _CARDS = (
     r"\b(?:[2-9][0-9]{11,18}|1800[0-9]{11})\b",
     rf"\b[2-9][0-9]{{3}}(?:{_JOINT}[0-9]{{4}}){{3}}(?:{_JOINT}?[0-9]{{1,3}})?\b",
@@ -42,7 +42,7 @@ _V4 = r"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b"
 _V6 = r"[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{0,80}(?:\.[0-9]{1,3}){0,3}"
 
 _LABEL_END = r"[\"']?\s{0,2}[:=]\s{0,2}[\"']?"
-_NAME_HINT = rf"(?:{hints('name')}{_LABEL_END}|{hints('name sentence')}[ :]{{0,2}})"
+_NAME_HINT = rf"(?:{build_hints('name')}{_LABEL_END}|{build_hints('name sentence')}[ :]{{0,2}})"
 _NAME_WORD = rf"(?:[A-Z{CAPITAL}](?:[{_LETTER}'-]*[{_LETTER}]|\.)?|{UNCASED}+)"
 _PARTICLE = r"(?:van|von|de|der|den|da|di|del|la|le|bin|ibn|al|el|dos) "
 _NAME = rf"({_NAME_WORD}(?: (?:{_PARTICLE}){{0,2}}{_NAME_WORD}){{0,3}})"
@@ -55,11 +55,13 @@ _DATE = (
     rf"|[0-9]{{1,2}}\.?(?:st|nd|rd|th|er)? (?:of |de )?{_MONTH},? (?:de )?{_YEAR}"
     rf"|{_MONTH} [0-9]{{1,2}}(?:st|nd|rd|th)?,? {_YEAR})"
 )
-_BIRTH = rf"{hints('birth')}[^0-9\n]{{0,12}}?\b{_DATE}"
+_BIRTH = rf"{build_hints('birth')}[^0-9\n]{{0,12}}?\b{_DATE}"
 _LINE = r"[^\n\"|;<>{}=\[\]]"
 _ADDRESSES = {
-    rf"{hints('address')}[\"']?[ \t]{{0,2}}[:=][ \t]{{0,2}}[\"']?({_LINE}{{6,120}})": "address",
-    rf"{hints('address sentence')}:? ([A-Z0-9{CAPITAL}{UNCASED}]{_LINE}{{5,120}})": (
+    rf"{build_hints('address')}[\"']?[ \t]{{0,2}}[:=][ \t]{{0,2}}[\"']?({_LINE}{{6,120}})": (
+        "address"
+    ),
+    rf"{build_hints('address sentence')}:? ([A-Z0-9{CAPITAL}{UNCASED}]{_LINE}{{5,120}})": (
         "address sentence"
     ),
 }
@@ -77,19 +79,21 @@ def all_patterns(regions: Sequence[str]) -> list[DataPattern]:
         InputError: a region is unknown.
     """
     return [
-        DataPattern("email", _MAIL, _email, "@"),
+        DataPattern("email", _MAIL, _check_email, "@"),
         *phone_patterns(regions),
-        *(DataPattern("credit_card", regex, _card) for regex in _CARDS),
-        DataPattern("credit_card", _SPLIT_CARD, _card, _SPLIT_CARD_KEY),
-        DataPattern("iban", _IBAN, _account, _IBAN_KEY),
+        *(DataPattern("credit_card", regex, _check_card) for regex in _CARDS),
+        DataPattern("credit_card", _SPLIT_CARD, _check_card, _SPLIT_CARD_KEY),
+        DataPattern("iban", _IBAN, _check_account, _IBAN_KEY),
         *national_patterns(regions),
-        DataPattern("ip_address", _V4, _ipv4),
-        DataPattern("ip_address", _V6, _ipv6, r":[0-9A-Fa-f]{0,4}:"),
+        DataPattern("ip_address", _V4, _check_ipv4),
+        DataPattern("ip_address", _V6, _check_ipv6, r":[0-9A-Fa-f]{0,4}:"),
         *credential_patterns(),
-        DataPattern("personal_name", _NAME_HINT + _NAME, _name, _NAME_HINT),
-        DataPattern("date_of_birth", _BIRTH, checked("pattern", bool, 0.8), hints("birth")),
+        DataPattern("personal_name", _NAME_HINT + _NAME, _check_name, _NAME_HINT),
+        DataPattern(
+            "date_of_birth", _BIRTH, check_whole("pattern", bool, 0.8), build_hints("birth")
+        ),
         *(
-            DataPattern("address", regex, _postal_address, hints(words))
+            DataPattern("address", regex, _postal_address, build_hints(words))
             for regex, words in _ADDRESSES.items()
         ),
     ]
@@ -122,16 +126,16 @@ _USUAL = re.compile(rb"[0-9]{16}|3[47][0-9]{13}")
 """The lengths of nearly all cards; few issuers have others."""
 _LONGEST_ID = 15
 """Longer numbers are so often ids that they are a card only where somebody calls or tells it."""
-_CALLED_CARD = re.compile(rf"{hints('card')}|(?i:card)".encode("latin-1"))
+_CALLED_CARD = re.compile(rf"{build_hints('card')}|(?i:card)".encode("latin-1"))
 _CALLED_ID = re.compile(
     rb"(?:(?i:(?:\b|_)(?:ids?|[ug]uid|orders?|tracking|parcel|invoice|ticket|trace|span|requests?"
     rb"|messages?|msg|tweet|post|user|account|serial|sku|isbn|ean|upc|gtin|barcode|timestamp|ts"
     rb"|epoch|millis|ms|ns|imei|imsi|transaction|txn|event|session|build))|[a-z]I[dD])"
     rb"(?i:[ _-](?:no|nr|num|number|id|is|was))?\.?[\"']?[ \t:=#(\[]{0,4}[\"']?$"
 )
-"""What stands before a number that is something else."""
+"""The words before a number that is something else."""
 _TOLD = re.compile(rb"\b(?:is|ist|est|es|is het|[e\xe0]) $")
-"""Before a number that somebody tells in a sentence."""
+"""The words before a number that somebody tells in a sentence."""
 _CALLED_REACH = 48
 _DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
 """A digit -> the sum of the digits of its double."""
@@ -145,7 +149,7 @@ _TEST_CARD = re.compile(
 """Numbers that payment providers publish for tests."""
 _GROUP_END = re.compile(rb"\d(?!\d)")
 _SEPARATORS = b" \t\r\n./-"
-"""Between the digits of a candidate."""
+"""The characters between the digits of a candidate."""
 _ROW = re.compile(rb"\b\d{4}(?:[ \t-]{1,3}\d{4}){8,}")
 """More groups of four digits than two cards have: a row of a table."""
 _COLUMN = re.compile(rb"[ \t\d.,/|-]*\d[ \t\d.,/|-]*")
@@ -154,7 +158,7 @@ _TABLE_REACH = 80
 """Bytes around a candidate that are searched for a table."""
 
 
-def _card(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_card(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept the longest card number at the start of the candidate; drop groups that follow it."""
     digits = text[start:end].translate(None, _SEPARATORS)
     if len(digits) < _FEWEST or not _ISSUER.match(digits):
@@ -226,7 +230,7 @@ def _account_form(country: str) -> tuple[int, re.Pattern[str]] | None:
     return (length, re.compile(f"{country}[0-9]{{2}}{account}")) if fields else None
 
 
-def _account(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_account(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an IBAN at the start of the candidate; its country tells how long it is."""
     country = text[start : start + 3].replace(b"\n", b"").decode()[:2].upper()
     form = _account_form(country)
@@ -275,16 +279,16 @@ _NOBODYS_RANGES = [
 ]
 
 
-def _ipv4(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_ipv4(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an IPv4 address unless the context says that it is a version number."""
     if not stands_apart(text, start, end) or text[start - 1 : start] == b".":
         return None
     if _VERSION.search(text[max(start - _VERSION_REACH, 0) : start]):
         return None
-    return _ip(text, start, end)
+    return _make_ip_hit(text, start, end)
 
 
-def _ipv6(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_ipv6(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an IPv6 address; times, MAC addresses and scopes in code look similar."""
     before, behind = text[max(start - 1, 0) : start], text[end : end + 1]
     piece = text[start:end]
@@ -292,9 +296,9 @@ def _ipv6(text: bytes, start: int, end: int) -> PatternHit | None:
     if re.search(rb"[0-9A-Za-z_:]", before + behind):
         return None
     if not is_compressed:
-        return _ip(text, start, end) if piece.count(b":") in (6, 7) else None
+        return _make_ip_hit(text, start, end) if piece.count(b":") in (6, 7) else None
     is_code = behind == b"(" or before in (b"$", b"%", b"\\")
-    return _ip(text, start, end) if _ASSIGNED_V6.fullmatch(piece) and not is_code else None
+    return _make_ip_hit(text, start, end) if _ASSIGNED_V6.fullmatch(piece) and not is_code else None
 
 
 _ASSIGNED_V6 = re.compile(
@@ -306,7 +310,7 @@ _ASSIGNED_V6 = re.compile(
 names in it begin with a letter, and few of them like a local address."""
 
 
-def _ip(text: bytes, start: int, end: int) -> PatternHit | None:
+def _make_ip_hit(text: bytes, start: int, end: int) -> PatternHit | None:
     try:
         address = ipaddress.ip_address(text[start:end].decode())
     except ValueError:
@@ -320,7 +324,7 @@ def _ip(text: bytes, start: int, end: int) -> PatternHit | None:
 _IMAGE_SUFFIXES = (b".png", b".jpg", b".jpeg", b".gif", b".svg", b".webp")
 
 
-def _email(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_email(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an e-mail address, but not a call in code or the file name of an image."""
     local = text[start:end].partition(b"@")[0]
     first = start + len(local) - len(local.lstrip(b".'-"))
@@ -338,10 +342,10 @@ _NO_NAMES = frozenset(
 )
 """Words that begin a sentence after "Customer:" or a value in code."""
 _ASSIGNED = re.compile(rb"=\s{0,2}[\"']?$")
-"""In code; a single word is then no name."""
+"""The end of an assignment in code; a single word after it is no name."""
 
 
-def _name(text: bytes, start: int, end: int) -> PatternHit | None:
+def _check_name(text: bytes, start: int, end: int) -> PatternHit | None:
     """Trust the hint unless the candidate is a call or an identifier in code."""
     is_code = text[end : end + 1] in (b"(", b"[", b"_") or text[end : end + 1].isdigit()
     words = text[start:end].split()

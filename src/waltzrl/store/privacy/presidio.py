@@ -26,16 +26,16 @@ from waltzrl.errors import InputError
 from waltzrl.store.privacy.detection import DEFAULT_REGIONS, Detection, Detector, disjoint
 
 MIN_SCORE = 0.4
-"""What a weak pattern reaches only beside a word of its context, such as "passport"."""
+"""The score that a weak pattern reaches only beside a word of its context, such as "passport"."""
 LANGUAGE = "en"
-"""Under which all recognizers are registered: texts are not sorted by language."""
+"""The language under which all recognizers are registered: texts are not sorted by language."""
 PERSON = "PERSON"
 CODES = {"UK": "GB"}
-"""What presidio calls a country, where that is not its ISO 3166 code."""
+"""The names that presidio has for countries, where these are not their ISO 3166 codes."""
 NOT_OF_PEOPLE = re.compile(
     "PLZ|POSTCODE|VAT|COMPANY|ORGANISATIONSNUMMER|HANDELSREGISTER|GSTIN|UEN|BRN|BANK|SSN"
 )
-"""In names of entities: places, companies, and what our own patterns find."""
+"""The words in names of entities that are places, companies, and what our own patterns find."""
 
 
 class PresidioDetector:
@@ -52,12 +52,12 @@ class PresidioDetector:
             InputError: the pipeline is not installed, or finds no names.
         """
         logging.getLogger("presidio-analyzer").setLevel(logging.ERROR)
-        recognizers: list[EntityRecognizer] = [*_documents(regions)]
+        recognizers: list[EntityRecognizer] = [*_open_documents(regions)]
         if pipeline:
             names = SpacyRecognizer(supported_entities=[PERSON], supported_language=LANGUAGE)
             recognizers.append(names)
         engine = SpacyNlpEngine()
-        engine.nlp = {LANGUAGE: _pipeline(pipeline)}  # type: ignore[assignment]
+        engine.nlp = {LANGUAGE: _open_pipeline(pipeline)}  # type: ignore[assignment]
         self._analyzer = None
         if recognizers:  # without any, presidio would take all of its own
             self._analyzer = AnalyzerEngine(
@@ -104,7 +104,7 @@ def _words_as_lemmas(document: Doc) -> Doc:
     return document
 
 
-def _pipeline(name: str) -> Language:
+def _open_pipeline(name: str) -> Language:
     """Return what splits texts into words and, where it is a model, finds names.
 
     Raises:
@@ -126,7 +126,7 @@ def _pipeline(name: str) -> Language:
     return pipeline
 
 
-def _documents(regions: Sequence[str]) -> Iterator[PatternRecognizer]:
+def _open_documents(regions: Sequence[str]) -> Iterator[PatternRecognizer]:
     """Yield presidio's recognizers of documents of people in some countries."""
     for _name, kind in sorted(vars(predefined_recognizers).items()):
         if not (inspect.isclass(kind) and issubclass(kind, PatternRecognizer)):

@@ -68,9 +68,10 @@ class RedactionRules:
         an address. Escapes are resolved only if one of them hides something.
         """
         scrubbed = self._scrub_with_hint("", text)
-        unescaped = _unescaped(scrubbed)
+        unescaped = _resolve_escapes(scrubbed)
         if unescaped == scrubbed:
             return scrubbed
+        # Escapes without personal data stay as they were: resolving them would break the JSON.
         revealed = self._scrub_with_hint("", unescaped)
         return scrubbed if revealed == unescaped else revealed
 
@@ -109,13 +110,14 @@ class RedactionRules:
         return [
             structs.replace(d, start=max(d.start - len(hint), 0), end=d.end - len(hint))
             for d in detections
+            # What lies wholly in the hint is not of this text.
             if d.end > len(hint) and self._actions.get(d.kind) != "keep"
         ]
 
     def _replacement(self, piece: str, kind: Kind) -> str:
         action = self._actions.get(kind, "redact")
         if action == "mask":
-            return masked(piece, kind)
+            return mask_piece(piece, kind)
         if action == "hash" and self._key is not None:
             content = piece.encode(errors="surrogatepass")
             digest = hmac.digest(self._key, content, "sha256")
@@ -131,7 +133,7 @@ class RedactionRules:
             return self._scrubbed_mapping(value)
         if isinstance(value, Sequence):
             return [self._scrubbed_under(key, item) for item in value]
-        written = _written(value)
+        written = _write_number(value)
         text = self._scrub_under(key, written)
         return value if text == written else text
 
@@ -149,7 +151,7 @@ class RedactionRules:
         return result
 
 
-def redacted_kinds(texts: Iterable[str]) -> Iterator[str]:
+def find_redacted_kinds(texts: Iterable[str]) -> Iterator[str]:
     """Yield the kind of each placeholder in texts; a mask leaves none."""
     for text in texts:
         for match in _PLACEHOLDER.finditer(text):
@@ -162,7 +164,7 @@ def redacted_kinds(texts: Iterable[str]) -> Iterator[str]:
             )
 
 
-def masked(piece: str, kind: Kind) -> str:
+def mask_piece(piece: str, kind: Kind) -> str:
     """Replace letters and digits by `*`, except for the last four of a long number."""
     positions = [n for n, character in enumerate(piece) if character.isalnum()]
     shown = 4 if kind in _LAST_FOUR_SHOWN and len(positions) > 8 else 0
@@ -170,23 +172,24 @@ def masked(piece: str, kind: Kind) -> str:
     return "".join("*" if n in hidden else character for n, character in enumerate(piece))
 
 
-def _written(value: float | bool | None) -> str:
+def _write_number(value: float | bool | None) -> str:
     """Return a whole number as people write it; empty for what cannot identify a person."""
     if value is None or isinstance(value, bool) or not abs(value) < _NUMBER_LIMIT:
         return ""
     return str(int(value)) if value == int(value) else ""
 
 
-def _unescaped(text: str) -> str:
+def _resolve_escapes(text: str) -> str:
     """Return the text with its escapes resolved, in a form that every database accepts."""
-    unescaped = _ESCAPE.sub(_character, text)
+    unescaped = _ESCAPE.sub(_resolve_escape, text)
     if unescaped == text:
         return text
+    # Two escapes of a surrogate pair become one character, and a lone half the replacement mark.
     whole = unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return whole.replace("\0", " ")
 
 
-def _character(escape: re.Match[str]) -> str:
+def _resolve_escape(escape: re.Match[str]) -> str:
     number, space = escape.groups()
     return chr(int(number, 16)) if number else " " if space else escape[0]
 

@@ -75,7 +75,7 @@ class _Finder:
     def __init__(self, pattern: DataPattern) -> None:
         self.kind = pattern.kind
         self._check = pattern.check
-        self._regex = _compiled(pattern.regex)
+        self._regex = _compile_regex(pattern.regex)
         self._group = min(self._regex.groups, 1)
 
     def hits(self, text: bytes, seen: set[tuple[Kind, int, int]]) -> Iterator[PatternHit]:
@@ -83,6 +83,7 @@ class _Finder:
         position = 0
         while match := self._regex.search(text, position):
             start, end = match.span(self._group)
+            # An earlier pattern of this kind has it; its check need not run again.
             if (self.kind, start, end) in seen:
                 position = max(end, position + 1)
                 continue
@@ -92,12 +93,14 @@ class _Finder:
                 seen.add((self.kind, hit.start, hit.end))
                 position = max(hit.end, position + 1)
             else:
+                # Going on one byte later at every rejection would take quadratic time on a long
+                # candidate.
                 position = end if end - start > _LONGEST_NUMBER else start + 1
 
 
 @cache
 def _set_of(keys: tuple[str, ...]) -> re2.Set:
-    keys_set = re2.Set.SearchSet(_options(_SET_MEMORY))
+    keys_set = re2.Set.SearchSet(_make_options(_SET_MEMORY))
     for key in keys:
         keys_set.Add(key.encode("latin-1"))
     if keys:
@@ -106,11 +109,11 @@ def _set_of(keys: tuple[str, ...]) -> re2.Set:
 
 
 @cache
-def _compiled(regex: str) -> re2._Regexp:
-    return re2.compile(regex.encode("latin-1"), _options())
+def _compile_regex(regex: str) -> re2._Regexp:
+    return re2.compile(regex.encode("latin-1"), _make_options())
 
 
-def _options(memory: int = 0) -> re2.Options:
+def _make_options(memory: int = 0) -> re2.Options:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False

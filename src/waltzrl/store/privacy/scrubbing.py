@@ -23,52 +23,54 @@ def scrub_collaboration(collaboration: Collaboration, scrub: Scrub) -> Collabora
         collaboration,
         prompt=replace(
             prompt,
-            messages=tuple(_message(message, scrub) for message in prompt.messages),
-            context=tuple(_message(message, scrub) for message in prompt.context),
+            messages=tuple(_scrub_message(message, scrub) for message in prompt.messages),
+            context=tuple(_scrub_message(message, scrub) for message in prompt.context),
             answer=None if prompt.answer is None else scrub(prompt.answer),
         ),
-        draft=_reply(collaboration.draft, scrub),
+        draft=_scrub_reply(collaboration.draft, scrub),
         rounds=tuple(
             replace(
                 turn,
-                feedback=_feedback(turn.feedback, scrub),
-                revision=None if turn.revision is None else _reply(turn.revision, scrub),
+                feedback=_scrub_feedback(turn.feedback, scrub),
+                revision=None if turn.revision is None else _scrub_reply(turn.revision, scrub),
             )
             for turn in collaboration.rounds
         ),
     )
 
 
-def _feedback(feedback: Feedback, scrub: Scrub) -> Feedback:
+def _scrub_feedback(feedback: Feedback, scrub: Scrub) -> Feedback:
     return replace(
         feedback,
         text=scrub(feedback.text),
         reasoning=scrub(feedback.reasoning),
-        reply=None if feedback.reply is None else _reply(feedback.reply, scrub),
+        reply=None if feedback.reply is None else _scrub_reply(feedback.reply, scrub),
     )
 
 
-def _message(message: Message, scrub: Scrub) -> Message:
-    return replace(message, content=scrub(message.content), calls=_calls(message.calls, scrub))
+def _scrub_message(message: Message, scrub: Scrub) -> Message:
+    return replace(
+        message, content=scrub(message.content), calls=_scrub_calls(message.calls, scrub)
+    )
 
 
-def _reply(reply: Reply, scrub: Scrub) -> Reply:
+def _scrub_reply(reply: Reply, scrub: Scrub) -> Reply:
     return replace(
         reply,
         text=scrub(reply.text),
         reasoning=scrub(reply.reasoning),
-        calls=_calls(reply.calls, scrub),
-        usage=None if reply.usage is None else _usage(reply.usage, scrub),
+        calls=_scrub_calls(reply.calls, scrub),
+        usage=None if reply.usage is None else _scrub_usage(reply.usage, scrub),
         tokens=None,
     )
 
 
-def _usage(usage: Usage, scrub: Scrub) -> Usage:
+def _scrub_usage(usage: Usage, scrub: Scrub) -> Usage:
     """Servers return the name of the model as the client wrote it."""
     return replace(usage, model=scrub(usage.model)[:LONGEST_MODEL_NAME])
 
 
-def _calls(calls: Iterable[ToolCall], scrub: Scrub) -> tuple[ToolCall, ...]:
+def _scrub_calls(calls: Iterable[ToolCall], scrub: Scrub) -> tuple[ToolCall, ...]:
     return tuple(replace(call, arguments=scrub(call.arguments)) for call in calls)
 
 

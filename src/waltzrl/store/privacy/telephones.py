@@ -20,7 +20,7 @@ from stdnum import isbn
 
 from waltzrl.errors import InputError
 from waltzrl.store.privacy.detection import Check, DataPattern, PatternHit, stands_apart
-from waltzrl.store.privacy.hints import hints
+from waltzrl.store.privacy.hints import build_hints
 
 _INTERNATIONAL = r"\+ ?\(?[1-9](?:[ ().\-/]{0,3}[0-9]){6,14}"
 _ABROAD = r"\b00 ?[1-9][0-9]{0,2}[ ().\-/]{1,3}[0-9](?:[ ().\-/]{0,3}[0-9]){5,12}\b"
@@ -33,7 +33,7 @@ _WITH_ZERO = (
     r"(?:[ ./-][0-9]{2,8}){0,4}\b"
 )
 _GROUPED = r"\b[1-9][0-9]{1,2}(?:[ .-][0-9]{2,4}){2,4}\b"
-_HINTED = rf"{hints('phone')}[^0-9+(\]\n]{{0,20}}([+(]?[0-9][0-9 ().\-/]{{4,20}}[0-9])"
+_HINTED = rf"{build_hints('phone')}[^0-9+(\]\n]{{0,20}}([+(]?[0-9][0-9 ().\-/]{{4,20}}[0-9])"
 _MOBILE = r"\b0[1-9][0-9]{8,10}\b"
 _OWN_FORMS: Mapping[str, Sequence[str]] = {
     "BR": (r"\([1-9][0-9]\) ?9?[0-9]{4}[ -]?[0-9]{4}\b", r"\b[1-9][0-9] 9?[0-9]{4}-[0-9]{4}\b"),
@@ -60,7 +60,7 @@ _FEWEST, _MOST = 7, 15
 _FEWEST_AT_HOME = 9
 """Digits of a number without a country code, and without a word before it."""
 _GROUPS_BEFORE = re.compile(rb"(?:[0-9]{4}|[A-Z]{2}[0-9]{2} [A-Z]{4})[ -]$")
-"""Before a candidate in the middle of a card or an account."""
+"""The groups before a candidate in the middle of a card or an account."""
 _REACH = 12
 """Bytes before a candidate."""
 
@@ -81,18 +81,18 @@ def phone_patterns(regions: Sequence[str]) -> list[DataPattern]:
                 f"no telephone numbers are known for the region {region!r}; "
                 "use ISO 3166 codes such as 'US' or 'DE'"
             )
-    forms = {form: _check([None], is_telephone) for form in (_INTERNATIONAL, _ABROAD)}
+    forms = {form: _make_check([None], is_telephone) for form in (_INTERNATIONAL, _ABROAD)}
     groups: dict[str, list[str]] = {}
     for region in regions:
-        for form in _OWN_FORMS.get(region) or (_form(region),):
+        for form in _OWN_FORMS.get(region) or (_build_form(region),):
             groups.setdefault(form, []).append(region)
     forms |= {form: _at_home(members, is_telephone) for form, members in groups.items()}
     forms[_MOBILE] = _at_home(regions, _is_mobile)
-    forms[_HINTED] = _check(regions, _may_be_local, score=0.6)
+    forms[_HINTED] = _make_check(regions, _may_be_local, score=0.6)
     return [DataPattern("phone", form, check) for form, check in forms.items()]
 
 
-def _form(region: str) -> str:
+def _build_form(region: str) -> str:
     """Return the regex of a number as it is written within its own country."""
     if phonenumbers.country_code_for_region(region) == 1:
         return _NORTH_AMERICAN
@@ -105,7 +105,7 @@ IsNumber = Callable[[str, str | None], bool]
 
 def _at_home(regions: Sequence[str], is_number: IsNumber) -> Check:
     """Make a check of numbers without a country code and without a word before them."""
-    check = _check(regions, is_number, fewest=_FEWEST_AT_HOME, score=0.85)
+    check = _make_check(regions, is_number, fewest=_FEWEST_AT_HOME, score=0.85)
 
     def check_at_home(text: bytes, start: int, end: int) -> PatternHit | None:
         if _GROUPS_BEFORE.search(text, max(start - _REACH, 0), start):
@@ -115,7 +115,7 @@ def _at_home(regions: Sequence[str], is_number: IsNumber) -> Check:
     return check_at_home
 
 
-def _check(
+def _make_check(
     regions: Sequence[str | None],
     is_number: IsNumber,
     *,
@@ -127,7 +127,7 @@ def _check(
             return None
         if _NO_PHONE.match(text, start):
             return None
-        for stop, number in _beginnings(text, start, end, fewest):
+        for stop, number in _yield_beginnings(text, start, end, fewest):
             if any(is_number(number, region) for region in regions):
                 return PatternHit(start, stop, score, "phonenumbers")
         return None
@@ -135,7 +135,7 @@ def _check(
     return check
 
 
-def _beginnings(text: bytes, start: int, end: int, fewest: int) -> Iterator[tuple[int, str]]:
+def _yield_beginnings(text: bytes, start: int, end: int, fewest: int) -> Iterator[tuple[int, str]]:
     """Yield end and number of the candidate, then of the candidate without its last groups."""
     for match in reversed(list(_GROUP_END.finditer(text, start, end))):
         stop = match.end()
@@ -153,10 +153,12 @@ def _beginnings(text: bytes, start: int, end: int, fewest: int) -> Iterator[tupl
 def is_telephone(number: str, region: str | None) -> bool:
     """Whether `phonenumbers` reads a valid number, dialled from the region."""
     is_international = number.startswith("+")
-    decided = _international(number[1:], region) if is_international else _national(number, region)
+    decided = (
+        _is_international(number[1:], region) if is_international else _is_national(number, region)
+    )
     if decided is not None:
         return decided
-    parsed = _parsed(number, region)
+    parsed = _parse_number(number, region)
     return parsed is not None and bool(phonenumbers.is_valid_number(parsed))
 
 
@@ -164,7 +166,7 @@ def _may_be_local(number: str, region: str | None) -> bool:
     """Whether it is a number, or one without its area code."""
     if is_telephone(number, region):
         return True
-    parsed = _parsed(number, region)
+    parsed = _parse_number(number, region)
     if parsed is None:
         return False
     possible = phonenumbers.is_possible_number_with_reason(parsed)
@@ -175,13 +177,13 @@ def _is_mobile(number: str, region: str | None) -> bool:
     """Whether bare digits are a mobile number; numbers of books begin like some."""
     if isbn.is_valid(number) or not is_telephone(number, region):
         return False
-    parsed = _parsed(number, region)
+    parsed = _parse_number(number, region)
     return parsed is not None and bool(
         phonenumbers.number_type(parsed) == phonenumbers.PhoneNumberType.MOBILE
     )
 
 
-def _parsed(number: str, region: str | None) -> PhoneNumber | None:
+def _parse_number(number: str, region: str | None) -> PhoneNumber | None:
     try:
         parsed: PhoneNumber = phonenumbers.parse(number, region)
     except NumberParseException:
@@ -205,8 +207,9 @@ _TYPES = (
 """Fields of the metadata with the forms of the numbers that are in use."""
 
 
-def _international(digits: str, region: str | None) -> bool | None:
+def _is_international(digits: str, region: str | None) -> bool | None:
     """Tell whether digits after a `+` are a number; None if only the parser knows."""
+    # No country code is the beginning of another, so the first that exists is the right one.
     for length in (1, 2, 3):
         code = int(digits[:length])
         if code in phonenumbers.COUNTRY_CODE_TO_REGION_CODE and digits[0] != "0":
@@ -215,14 +218,17 @@ def _international(digits: str, region: str | None) -> bool | None:
     return None if region else False
 
 
-def _national(digits: str, region: str | None) -> bool | None:
+def _is_national(digits: str, region: str | None) -> bool | None:
     """Tell whether digits dialled in the region are a number; None if only the parser knows."""
     if region is None:
         return False
     code = phonenumbers.country_code_for_region(region)
     plan = _plan(code, region)
+    # The digits may be a foreign number after the prefix, or one of the region that begins the
+    # same.
     if plan.abroad.match(digits):
         return None
+    # The parser may take the beginning for the country code without its `+`.
     if digits.startswith(str(code)) and not plan.has(digits):
         return None
     return plan.has_dialled(digits)
@@ -232,17 +238,17 @@ class _Plan:
     """The numbers of a country code, as they are dialled in one of its regions."""
 
     def __init__(self, code: int, region: str) -> None:
-        own = _metadata(code, region)
+        own = _load_metadata(code, region)
         self.abroad = re.compile(own.international_prefix or _NEVER)
-        """What is dialled before the code of another country."""
+        """The digits that are dialled before the code of another country."""
         self._trunk = re.compile(own.national_prefix_for_parsing or _NEVER)
-        """What is dialled within the country, and is no part of the number."""
+        """The digits that are dialled within the country, and are no part of the number."""
         self._rewrites = bool(own.national_prefix_transform_rule)
         self._code = code
 
     def has(self, national: str) -> bool:
         """Whether it is a number, without anything before it."""
-        for region, first in _members(self._code):
+        for region, first in _list_members(self._code):
             if first is None:
                 if _in_use(self._code, region).fullmatch(national):
                     return True
@@ -266,10 +272,10 @@ _plan = cache(_Plan)
 
 
 @cache
-def _members(code: int) -> list[tuple[str, re.Pattern[str] | None]]:
+def _list_members(code: int) -> list[tuple[str, re.Pattern[str] | None]]:
     """Return the regions of a country code, each with the first digits that tell it from others."""
     regions = phonenumbers.COUNTRY_CODE_TO_REGION_CODE[code]
-    firsts = [_metadata(code, region).leading_digits for region in regions]
+    firsts = [_load_metadata(code, region).leading_digits for region in regions]
     return [
         (region, re.compile(first) if first and len(regions) > 1 else None)
         for region, first in zip(regions, firsts, strict=True)
@@ -279,12 +285,12 @@ def _members(code: int) -> list[tuple[str, re.Pattern[str] | None]]:
 @cache
 def _in_use(code: int, region: str) -> re.Pattern[str]:
     """Return the form of all numbers that are in use in a region."""
-    metadata = _metadata(code, region)
+    metadata = _load_metadata(code, region)
     types = "|".join(_form_of(getattr(metadata, name)) for name in _TYPES)
     return re.compile(f"(?={_form_of(metadata.general_desc)}$)(?:{types})")
 
 
-def _metadata(code: int, region: str) -> PhoneMetadata:
+def _load_metadata(code: int, region: str) -> PhoneMetadata:
     metadata = PhoneMetadata.metadata_for_region_or_calling_code(code, region)
     assert metadata is not None
     return metadata

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Table
 
-from waltzrl.foundation.options import AsJson, Settings, print_json, terminal
+from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
 
 if TYPE_CHECKING:
     from waltzrl.budget import LedgerContents, Total
@@ -108,7 +108,7 @@ def _show_estimate(expected: "RunCost", gigabytes: float | None) -> None:
         )
     sums = (_render_range(each) for each in (expected.tokens, expected.hours, expected.usd))
     table.add_row("with start and end", "", "", *sums, style="bold")
-    console = terminal(NARROWEST)
+    console = open_terminal(NARROWEST)
     console.print(table)
     peak = "unknown" if gigabytes is None else f"{gigabytes:.3g} GB"
     console.print(f"peak of memory: {peak}")
@@ -181,7 +181,7 @@ def report(
     for name, each in lines.items():
         table.add_row(name, *_render_total(each))
     table.add_row("total", *_render_total(whole), style="bold")
-    console = terminal(NARROWEST)
+    console = open_terminal(NARROWEST)
     console.print(table)
     for note in [*_list_notes(contents, whole), *_compare_estimates(places)]:
         console.print(note)
@@ -285,4 +285,4 @@ def roi(
         never = "never" if name == "months_to_repay" else "unknown"
         cells = [never if value is None else f"{value:,.2f}" for value in values]
         table.add_row(name.replace("_", " "), *cells)
-    terminal().print(table)
+    open_terminal().print(table)

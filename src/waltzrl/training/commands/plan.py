@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from waltzrl.foundation.options import print_json, terminal
+from waltzrl.foundation.options import open_terminal, print_json
 from waltzrl.training.opening import plan_training
 from waltzrl.training.plan import RunPlan
 from waltzrl.training.recipe import Recipe
@@ -16,7 +16,7 @@ def print_plan(recipe: Recipe, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(plan) | {"gigabytes": plan.gigabytes})
         return
-    console = terminal()
+    console = open_terminal()
     console.print(f"base {plan.base}, {plan.layout}, {plan.device}, {plan.dtype}")
     if plan.ranks > 1:
         console.print(f"{plan.ranks} ranks; the memory is that of each")

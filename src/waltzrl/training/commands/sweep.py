@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from waltzrl.foundation.options import AsJson, Settings, print_json, terminal
+from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
 from waltzrl.foundation.workers import Workers
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def sweep(
         last = "diverged" if result.diverged else _render_metric(result.last, "step", "{:.0f}")
         f1 = _render_metric(result.last, "validation_f1", "{:.1%}")
         table.add_row(result.name, _render_metric(result.best, "step", "{:.0f}"), *best, last, f1)
-    terminal().print(table)
+    open_terminal().print(table)
     print(f"written: {page}")
 
 
