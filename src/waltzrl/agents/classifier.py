@@ -76,7 +76,7 @@ class ClassifierReviewer:
         """Label `reply` as an answer to `prompt`; the advice is a fixed text for each label."""
         labels = await self.label(prompt, reply)
         overrefusal = labels.refuses * (1 - labels.harmful)
-        risk = _risk(labels.unsafe, self._classifier.threshold)
+        risk = _shift_risk(labels.unsafe, self._classifier.threshold)
         unsafe = risk > FLAGGED
         overrefuse = not unsafe and overrefusal > TRUE
         return Feedback(
@@ -105,7 +105,7 @@ class ClassifierReviewer:
         """Classify a reply, a long one in pieces: the most unsafe counts, and how it begins."""
         request = "\n".join(turn.content for turn in prompt.messages if turn.role == "user")
         labels = await asyncio.gather(
-            *(self._classified(request, piece) for piece in _pieces(reply.reviewed_text))
+            *(self._classified(request, piece) for piece in _cut_text(reply.reviewed_text))
         )
         return ExchangeLabels(
             harmful=labels[0].harmful,
@@ -146,7 +146,7 @@ class ClassifierReviewer:
         return batch
 
 
-def _risk(probability: float, threshold: float) -> float:
+def _shift_risk(probability: float, threshold: float) -> float:
     """Shift the log odds of a probability, so that the threshold becomes `FLAGGED`."""
     odds = FLAGGED / (1 - FLAGGED) * (1 - threshold) / threshold
     return probability * odds / (probability * odds + 1 - probability)
@@ -160,7 +160,7 @@ class _Call:
     labels: "asyncio.Future[ExchangeLabels]"
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _cut_text(text: str) -> Iterator[str]:
     """Cut a text into pieces that overlap; an empty one is a piece."""
     for start in range(0, max(1, len(text) - OVERLAP), PIECE - OVERLAP):
         yield text[start : start + PIECE]

@@ -81,7 +81,7 @@ class HybridReviewer:
             unsafe=unsafe,
             overrefuse=overrefuse,
             doubtful=doubtful,
-            text=_advice(model, rules, is_refusal=overrefuse) if asks else "",
+            text=_choose_advice(model, rules, is_refusal=overrefuse) if asks else "",
             risk=risk,
             model_risk=model_risk,
             rules_risk=rules_risk,
@@ -91,7 +91,7 @@ class HybridReviewer:
         )
 
 
-def _advice(model: Feedback, rules: Feedback, *, is_refusal: bool) -> str:
+def _choose_advice(model: Feedback, rules: Feedback, *, is_refusal: bool) -> str:
     """Return the first advice, the model's before the rules', that agrees with the outcome."""
     for feedback in (model, rules):
         agrees = feedback.overrefuse if is_refusal else feedback.unsafe or feedback.doubtful

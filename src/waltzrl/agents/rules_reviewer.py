@@ -121,7 +121,7 @@ class RulesReviewer:
         in_request = request_findings(self.rulebook, prompt)
         in_reply = self.rulebook.reply(reply.reviewed_text)
         if reply.calls:
-            calls = "\n".join(_words_of(call) for call in reply.calls)
+            calls = "\n".join(_join_call_words(call) for call in reply.calls)
             in_reply = (*in_reply, *self.rulebook.reply(calls), *self._in_calls(reply.calls))
         if not (in_reply or in_request or self.flag_overrefusals):
             return NOTHING
@@ -161,14 +161,14 @@ class RulesReviewer:
         """
         if evidence is NOTHING:
             return NO_FINDINGS
-        findings, risk = _by_severity(evidence, COMPLIES_FROM)
+        findings, risk = _sort_by_severity(evidence, COMPLIES_FROM)
         unsafe = 1 - risk < self.threshold
         overrefuse = evidence.needless and not unsafe
-        possible, possible_risk = _by_severity(evidence, DOUBTFUL_FROM)
+        possible, possible_risk = _sort_by_severity(evidence, DOUBTFUL_FROM)
         doubtful = not unsafe and 1 - possible_risk < self.threshold
         if doubtful:
             findings = possible
-        categories = _distinct(finding.category for finding in findings)
+        categories = _drop_duplicates(finding.category for finding in findings)
         topics = categories if unsafe or doubtful else (OVERREFUSAL,) if overrefuse else ()
         return Feedback(
             unsafe=unsafe,
@@ -178,7 +178,7 @@ class RulesReviewer:
             reasoning=", ".join(categories),
             risk=risk,
             category=categories[0] if unsafe else "",
-            rules=_distinct(finding.rule for finding in findings),
+            rules=_drop_duplicates(finding.rule for finding in findings),
         )
 
     def _in_calls(self, calls: Iterable[ToolCall]) -> Iterator[RuleFinding]:
@@ -222,7 +222,7 @@ def advice() -> dict[str, str]:
     return tomllib.loads((files("waltzrl.agents") / "coaching.toml").read_text("utf-8"))
 
 
-def _words_of(call: ToolCall) -> str:
+def _join_call_words(call: ToolCall) -> str:
     """Return the words of a call's name and id, and its arguments as the tool receives them.
 
     The arguments need not be well-formed JSON.
@@ -234,12 +234,14 @@ def _words_of(call: ToolCall) -> str:
     return f"{name}\n{call_id}\n{arguments}"
 
 
-def _by_severity(evidence: RulesEvidence, complies_from: float) -> tuple[list[RuleFinding], float]:
+def _sort_by_severity(
+    evidence: RulesEvidence, complies_from: float
+) -> tuple[list[RuleFinding], float]:
     """Return what counts if a reply complies from this probability on, and its risk."""
     in_request = evidence.in_request if evidence.complies >= complies_from else ()
     findings = sorted([*evidence.certain, *in_request], key=lambda finding: -finding.severity)
     return findings, findings[0].severity if findings else 0.0
 
 
-def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+def _drop_duplicates(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))

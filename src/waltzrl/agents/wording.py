@@ -66,9 +66,9 @@ def load_wording(name: str) -> Wording:
             what it carries.
     """
     if name in SETS:
-        texts = {part: _text(name, part) for part in PARTS}
+        texts = {part: _read_prompt_part(name, part) for part in PARTS}
         return Wording(**texts, labels_first=name == LABELS_FIRST)
-    texts = _folder_texts(name)
+    texts = _read_folder_texts(name)
     for part, fields in FIELDS.items():
         if missing := [field for field in fields if field not in texts[part]]:
             raise InputError(f"{Path(name) / part}.md has no {missing[0]}; write where it belongs")
@@ -91,7 +91,7 @@ def wording_name(name: str) -> str:
     for packaged in SETS:
         if wording == load_wording(packaged):
             return packaged
-    digest = hashlib.sha256(repr(sorted(_folder_texts(name).items())).encode())
+    digest = hashlib.sha256(repr(sorted(_read_folder_texts(name).items())).encode())
     return f"{name}@{digest.hexdigest()[:12]}"
 
 
@@ -112,7 +112,7 @@ def pair_wording(pair: Path) -> str:
     return str(folder) if folder.is_dir() else "plain"
 
 
-def _folder_texts(name: str) -> dict[str, str]:
+def _read_folder_texts(name: str) -> dict[str, str]:
     folder = Path(name)
     if not folder.is_dir():
         raise InputError(
@@ -132,7 +132,7 @@ def _folder_texts(name: str) -> dict[str, str]:
     return texts
 
 
-def _text(name: str, part: str) -> str:
+def _read_prompt_part(name: str, part: str) -> str:
     prompts = files("waltzrl.agents") / "prompts"
     own = prompts / name / f"{part}.md"
     return (own if own.is_file() else prompts / "plain" / f"{part}.md").read_text("utf-8").strip()

@@ -206,7 +206,7 @@ class App:
         if self._memory is not None and (path == CONSOLE or path.startswith(f"{CONSOLE}/")):
             await self._memory.console(scope, receive, send)
             return
-        if route := self._routes.get(_pattern(path), {}).get(method):
+        if route := self._routes.get(_find_route(path), {}).get(method):
             await self._serve(route, HttpRequest(route.wire, scope, receive, send))
         elif path in self._open_routes and method == "GET":
             await self._open_routes[path](HttpRequest(CHAT, scope, receive, send))
@@ -249,7 +249,7 @@ class App:
         answers = await self._gateway.answers(request)
         body = http.wire.write(chat, answers)
         if http.headers.wants_collaboration and http.caller.may_see_drafts:
-            body = _with_collaborations(body, answers)
+            body = _add_collaborations(body, answers)
         await http.reply(body, self._headers(answers))
 
     async def _stream(self, http: HttpRequest, request: GatewayRequest) -> None:
@@ -410,7 +410,7 @@ class App:
         )
 
     def _headers(self, answers: Sequence[Answer]) -> Headers:
-        return (JSON, (b"x-waltzrl-decision", _decisions(answers)), *self._costs(answers))
+        return (JSON, (b"x-waltzrl-decision", _join_decisions(answers)), *self._costs(answers))
 
     def _costs(self, answers: Sequence[Answer]) -> Headers:
         costs = self.access.costs
@@ -426,25 +426,27 @@ class App:
 
     def _passes_on(self, path: str) -> bool:
         """Return whether a path without a route is the upstream's."""
-        return self._pass_through and path.startswith("/v1/") and _pattern(path) not in self._routes
+        return (
+            self._pass_through and path.startswith("/v1/") and _find_route(path) not in self._routes
+        )
 
     def _no_route(self, path: str, method: str) -> RequestError:
-        if _pattern(path) in self._routes or path in self._open_routes:
+        if _find_route(path) in self._routes or path in self._open_routes:
             return RequestError(405, "invalid_request", f"{path} does not support {method}")
         known = ", ".join([*self._routes, *self._open_routes])
         return RequestError(404, "not_found", f"{path} does not exist; the routes are {known}")
 
 
-def _pattern(path: str) -> str:
+def _find_route(path: str) -> str:
     """Return the path as the routes have it: with `{id}` for the name of a model."""
     return MODEL if path.startswith(MODEL_PREFIX) else path
 
 
-def _decisions(answers: Sequence[Answer]) -> bytes:
+def _join_decisions(answers: Sequence[Answer]) -> bytes:
     return ",".join([answer.decision for answer in answers]).encode()
 
 
-def _with_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:
+def _add_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:
     """Add the key `waltzrl` to a JSON object: the collaboration behind each choice."""
     collaborations = msgspec.json.encode([answer.collaboration for answer in answers])
     return b'%s,"waltzrl":{"collaborations":%s}}' % (body.rstrip()[:-1], collaborations)

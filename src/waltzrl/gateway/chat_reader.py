@@ -64,14 +64,14 @@ def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:
     except UNREADABLE:
         whole = None
     if whole is not None:
-        return _completion(whole, milliseconds, answer)
+        return _convert_completion(whole, milliseconds, answer)
     try:
         body = read_json(answer)
         check_reported(body)
         completion = msgspec.convert(tidied(body), _Lenient)
     except UNREADABLE as error:
-        raise _unreadable() from error
-    return _completion(completion, milliseconds, None)
+        raise _unreadable_reply_error() from error
+    return _convert_completion(completion, milliseconds, None)
 
 
 def read_beginning(answer: bytes) -> Reply | None:
@@ -81,18 +81,18 @@ def read_beginning(answer: bytes) -> Reply | None:
         text = answer.decode("utf-8", "ignore")  # the last character may be divided
         body = from_json(text, allow_partial="trailing-strings")
         check_reported(body)
-        reply = _completion(msgspec.convert(tidied(body), _Lenient), 0.0, None).reply
+        reply = _convert_completion(msgspec.convert(tidied(body), _Lenient), 0.0, None).reply
     return reply if reply and (reply.reviewed_text or reply.usage) else None
 
 
-def _completion(
+def _convert_completion(
     completion: "_Whole | _Lenient", milliseconds: float, answer: bytes | None
 ) -> UpstreamReply:
     if not completion.choices:
-        raise _unreadable()
+        raise _unreadable_reply_error()
     choice = completion.choices[0]
     message = choice.message
-    written = _calls(message)
+    written = _collect_calls(message)
     calls = with_ids(written) if written else ()
     finish = finish_of(choice.finish_reason, calls)
     reply = Reply(
@@ -176,7 +176,7 @@ def details_of(
         system_fingerprint=fingerprint if _is_name(fingerprint) else None,
         service_tier=tier if _is_name(tier) else None,
         logprobs=None if logprobs is None else tuple(logprobs),
-        usage={} if usage is None else _usage_details(usage),
+        usage={} if usage is None else _collect_usage_details(usage),
         stop_sequence=stop_sequence,
     )
 
@@ -195,15 +195,15 @@ def logprobs_of(logprobs: object) -> list[TokenLogprob] | None:
         return None
 
 
-def _usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, int]]:
+def _collect_usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, int]]:
     parts = {
         "prompt_tokens_details": usage.prompt_tokens_details,
         "completion_tokens_details": usage.completion_tokens_details,
     }
-    return {name: _counts(part) for name, part in parts.items() if isinstance(part, dict)}
+    return {name: _select_counts(part) for name, part in parts.items() if isinstance(part, dict)}
 
 
-def _counts(part: Mapping[object, object]) -> dict[str, int]:
+def _select_counts(part: Mapping[object, object]) -> dict[str, int]:
     counts = {name: part.get(name) for name in COUNTED}
     return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
 
@@ -245,7 +245,7 @@ KEY_END = re.compile(rb'"[ \t\r\n]*+:')
 UNIQUE_KEYS = json.JSONDecoder(object_pairs_hook=_require_unique_keys)
 
 
-def _unreadable() -> RequestError:
+def _unreadable_reply_error() -> RequestError:
     return RequestError(502, "upstream", "the upstream's reply is not a chat completion")
 
 
@@ -400,7 +400,7 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
 WHOLE = msgspec.json.Decoder(_Whole)
 
 
-def _calls(message: ReplyMessage | _WholeMessage) -> tuple[ToolCall, ...]:
+def _collect_calls(message: ReplyMessage | _WholeMessage) -> tuple[ToolCall, ...]:
     calls = tuple([call_of(call) for call in message.tool_calls or ()])
     return calls if message.function_call is None else (*calls, *older_calls(message.function_call))
 

@@ -26,12 +26,12 @@ def opened_costs(recipe: GatewayRecipe) -> Iterator[ServingCosts]:
         yield ServingCosts(
             ledger,
             PriceBook(recipe.prices),
-            conversation=lambda model: _server(recipe, model),
+            conversation=lambda model: _find_server_of_model(recipe, model),
             feedback=lambda _: reviewer,
         )
 
 
-def _server(recipe: GatewayRecipe, model: str) -> str | None:
+def _find_server_of_model(recipe: GatewayRecipe, model: str) -> str | None:
     """Return the URL of the upstream whose longest pattern matches a model; None in this process.
 
     A fallback that answered in its place is taken for it.

@@ -94,7 +94,7 @@ class DecisionLog:
             try:
                 self._log.ready()
             except AuditError as error:
-                raise _unaudited(error) from error
+                raise _unaudited_error(error) from error
 
     def health(self) -> Health:
         """Return whether requests may be served, for `/readyz`."""
@@ -125,7 +125,7 @@ class DecisionLog:
                     unfinished=exchange.said,
                 )
                 self._notify(ServedChoice(exchange=failed, request=served.request))
-                raise _unaudited(error) from error
+                raise _unaudited_error(error) from error
         self._notify(served)
 
     def _notify(self, served: ServedChoice) -> None:
@@ -169,7 +169,7 @@ class Gateway:
         agent = GatewayAgent(chat, assignment.bundle, request.bearer, stream)
         agent.is_reviewed_first = not _is_sent_first(request.mode, assignment.bundle)
         exchange = await self._collaborate(request, number, assignment, agent, agent)
-        return _answer(exchange, agent)
+        return _make_answer(exchange, agent)
 
     async def review(self, request: GatewayRequest, draft: Reply, number: int = 0) -> Answer:
         """Review a draft of the caller, and revise it unless the mode is `review`.
@@ -187,7 +187,7 @@ class Gateway:
         agent = GatewayAgent(chat, assignment.bundle, request.bearer)
         drafter = GivenDraft(draft, agent)
         exchange = await self._collaborate(request, number, assignment, drafter, agent)
-        return _answer(exchange, agent)
+        return _make_answer(exchange, agent)
 
     async def _collaborate(
         self,
@@ -206,8 +206,8 @@ class Gateway:
                 raise unreviewable()
             if self.examples is not None:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
-            pattern = _pattern(request.mode, bundle)
-            collaboration = _storable(await pattern(agent.chat.prompt, transcript, transcript))
+            pattern = _choose_pattern(request.mode, bundle)
+            collaboration = _drop_images(await pattern(agent.chat.prompt, transcript, transcript))
         except RequestError as failure:
             error = failure.kind
             await add_reason(failure, agent.chat.prompt, bundle.reviewer)
@@ -228,7 +228,7 @@ class Gateway:
                 sent = agent.stream.released.full_text if agent.stream else ""
             said = collaboration or unfinished
             exchange = ServedExchange(
-                id=_choice_id(prompt_id, number, assignment.arm),
+                id=_make_choice_id(prompt_id, number, assignment.arm),
                 client_request_id="" if client_id == prompt_id else client_id,
                 trace_id=request.context.trace_id,
                 time=time.time() - milliseconds / 1e3,
@@ -243,12 +243,12 @@ class Gateway:
                 arm=assignment.arm,
                 release=assignment.release,
                 decision=collaboration.decision if collaboration else "error",
-                reason=_reason(collaboration) if collaboration else error,
+                reason=_explain_decision(collaboration) if collaboration else error,
                 milliseconds=milliseconds,
                 usd=self.usd(said, request.model) if self.usd and said else None,
                 probe=request.is_probe,
                 collaboration=collaboration,
-                unfinished=unfinished and _storable(unfinished),
+                unfinished=unfinished and _drop_images(unfinished),
                 sent=sent,
             )
             self.decisions.record(
@@ -390,7 +390,7 @@ def internal_error(request_id: str) -> RequestError:
     return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
 
 
-def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
+def _choose_pattern(mode: Mode, bundle: Bundle) -> Pattern:
     """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
     if _is_sent_first(mode, bundle):
         return sent_first
@@ -402,14 +402,14 @@ def _is_sent_first(mode: Mode, bundle: Bundle) -> bool:
     return mode == "audit" and bundle.stage > 0
 
 
-def _storable(collaboration: Collaboration) -> Collaboration:
+def _drop_images(collaboration: Collaboration) -> Collaboration:
     """Leave out the images, which are large, and not to be stored."""
     if not collaboration.prompt.images:
         return collaboration
     return replace(collaboration, prompt=replace(collaboration.prompt, images=()))
 
 
-def _answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
+def _make_answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
     collaboration = exchange.collaboration
     assert collaboration is not None, "else there was an error"
     decision, final = collaboration.decision, collaboration.final
@@ -423,25 +423,25 @@ def _answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
         decision=decision,
         refused=refused,
         raw=last.raw if drafted else None,
-        details=_details_of(final, last.details),
+        details=_match_details(final, last.details),
         collaboration=collaboration,
         usd=exchange.usd,
     )
 
 
-def _details_of(final: Reply, details: ReplyDetails) -> ReplyDetails:
+def _match_details(final: Reply, details: ReplyDetails) -> ReplyDetails:
     """Leave out the log-probabilities of any text but `final`'s: they name tokens."""
     if spells(details.logprobs, final.text):
         return details
     return structs.replace(details, logprobs=None)
 
 
-def _choice_id(request_id: str, number: int, arm: Arm) -> str:
+def _make_choice_id(request_id: str, number: int, arm: Arm) -> str:
     choice_id = f"{request_id}/{number + 1}" if number else request_id
     return f"{choice_id}/shadow" if arm == "shadow" else choice_id
 
 
-def _reason(collaboration: Collaboration) -> str:
+def _explain_decision(collaboration: Collaboration) -> str:
     """Return the reason for a decision, without any content. Audit logs and memories store it."""
     reason = ""
     for round_ in collaboration.rounds:
@@ -467,5 +467,5 @@ def choice_of(chat: ChatRequest, number: int) -> ChatRequest:
     return structs.replace(chat, body={**chat.body, "seed": seed + number})
 
 
-def _unaudited(error: AuditError) -> RequestError:
+def _unaudited_error(error: AuditError) -> RequestError:
     return RequestError(503, "audit", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)

@@ -188,7 +188,7 @@ class Admission:
             RequestError: 503: too many wait, this one waited too long, or the gateway is stopping.
         """
         if self.draining:
-            raise _overloaded("the gateway is shutting down")
+            raise _overloaded_error("the gateway is shutting down")
         if not self._waiting and self._take():
             return 0.0
         # Two workers that saw the last place at the same time have both left it; one gets it here.
@@ -196,11 +196,11 @@ class Admission:
             if not self._waiting and self._take():
                 return 0.0
             if self._load.total_waiting >= self._limits.max_waiting:
-                raise _overloaded("too many requests are waiting")
+                raise _overloaded_error("too many requests are waiting")
             place = self._line_up()
         started = time.perf_counter()
         if not await self._wait(place):
-            raise _overloaded(f"no place was free for {self._limits.max_wait_seconds:g} s")
+            raise _overloaded_error(f"no place was free for {self._limits.max_wait_seconds:g} s")
         return (time.perf_counter() - started) * 1e3
 
     async def __aexit__(self, *exception: object) -> None:
@@ -293,7 +293,7 @@ class Admission:
         self._load.set_waiting(len(self._waiting), first)
 
 
-def _overloaded(why: str) -> RequestError:
+def _overloaded_error(why: str) -> RequestError:
     return RequestError(
         503,
         "overloaded",

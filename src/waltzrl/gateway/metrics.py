@@ -189,8 +189,8 @@ class GatewayMetrics(MetricGroup):
         draft: Called = "unreviewed"
         final: Called = "unreviewed"
         if rounds := collaboration.rounds:
-            draft = _label(rounds[0].feedback)
-            final = "safe" if exchange.decision == "refused" else _final(rounds)
+            draft = _label_feedback(rounds[0].feedback)
+            final = "safe" if exchange.decision == "refused" else _label_final_reply(rounds)
             if not exchange.probe:
                 self._add_feedback(rounds[0].feedback, *origin)
                 self._scores.add(rounds, *origin)
@@ -299,7 +299,7 @@ class GatewayMetrics(MetricGroup):
         yield from rate("waltzrl_feedback_trigger_rate", triggered, reviewed)
 
 
-def _label(feedback: Feedback) -> Called:
+def _label_feedback(feedback: Feedback) -> Called:
     if not feedback.well_formed:
         return "unreviewed"
     if feedback.unsafe:
@@ -307,10 +307,10 @@ def _label(feedback: Feedback) -> Called:
     return "overrefuse" if feedback.overrefuse else "doubtful" if feedback.doubtful else "safe"
 
 
-def _final(rounds: Sequence[Round]) -> Called:
+def _label_final_reply(rounds: Sequence[Round]) -> Called:
     """Return the label of the reply that was sent; the last revision may not be reviewed."""
     *earlier, last = rounds
-    return _label(last.feedback.after(earlier)) if last.revision is None else "unreviewed"
+    return _label_feedback(last.feedback.after(earlier)) if last.revision is None else "unreviewed"
 
 
 class StatusGauges(Collector):
@@ -321,10 +321,10 @@ class StatusGauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges, for the registry."""
-        return _gauges(self._status())
+        return _yield_gauges(self._status())
 
 
-def _gauges(status: GatewayStatus) -> Iterator[Metric]:
+def _yield_gauges(status: GatewayStatus) -> Iterator[Metric]:
     for name, value in (
         ("unaudited_total", status.unaudited),
         ("audit_failing", status.audit_failing),

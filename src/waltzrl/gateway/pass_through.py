@@ -64,7 +64,7 @@ def passed_on(scope: Event, body: bytes, bearer: str | None) -> UpstreamRequest:
         bearer=bearer,
         method=method,
         content_type=headers.get(b"content-type", b"application/json").decode("latin-1"),
-        model=_model(body),
+        model=_read_asked_model(body),
         repeatable=method == "GET",
     )
 
@@ -99,7 +99,7 @@ class _Asked(msgspec.Struct):
     model: str = ""
 
 
-def _model(body: bytes) -> str:
+def _read_asked_model(body: bytes) -> str:
     """Return the model that a request names; empty if it is not JSON, or names none."""
     try:
         return msgspec.json.decode(body, type=_Asked).model

@@ -110,7 +110,7 @@ class RateTable:
 
     def cell(self, name: str, now: float) -> int:
         """Return the cell of a caller; call it, and use the cell, inside `lock`."""
-        caller = _hash(name)
+        caller = _hash_caller(name)
         first = caller % (len(self._callers) - PROBES)
         cells = range(first, first + PROBES)
         for cell in cells:
@@ -129,6 +129,6 @@ class RateTable:
 
 
 @lru_cache(maxsize=1024)
-def _hash(name: str) -> int:
+def _hash_caller(name: str) -> int:
     """Return the hash of a caller's name that is the same in every process."""
     return int.from_bytes(sha256(name.encode("utf-8", "surrogatepass")).digest()[:8])

@@ -135,11 +135,11 @@ def log_unused(recipe: object, table: Table, sources: Sequence[Source]) -> None:
         if given:
             told |= given.keys()
             settings = ", ".join(f"{key} ({name})" for key, name in given.items())
-            level = logging.INFO if _by_variable(switch.by, sources) else logging.WARNING
+            level = logging.INFO if _is_set_by_variable(switch.by, sources) else logging.WARNING
             logger.log(level, "no effect: %s, because %s", settings, switch.because)
 
 
-def _by_variable(key: str, sources: Sequence[Source]) -> bool:
+def _is_set_by_variable(key: str, sources: Sequence[Source]) -> bool:
     """Return whether an environment variable decides a setting."""
     setters = [source for source in sources if key in source.table]
     return bool(setters) and setters[-1].is_variable
@@ -157,9 +157,11 @@ def _is_default(recipe: object, key: str) -> bool:
         holder = getattr(holder, name, None)
     if holder is None or not is_dataclass(holder):
         return False
-    default = next((_default(field) for field in fields(holder) if field.name == last), MISSING)
+    default = next(
+        (_read_default(field) for field in fields(holder) if field.name == last), MISSING
+    )
     return bool(default == getattr(holder, last, None))
 
 
-def _default(field: "Field[object]") -> object:
+def _read_default(field: "Field[object]") -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()

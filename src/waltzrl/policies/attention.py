@@ -147,8 +147,8 @@ class StartPass:
     ) -> Tensor:
         self.layers[layer] = key, value
         lengths = torch.tensor([self.length], device=query.device)
-        bias = _causal_bias(query, lengths, 0, scoring)
-        return _attended(query, key, value, bias, scoring)
+        bias = _make_causal_bias(query, lengths, 0, scoring)
+        return _compute_attention(query, key, value, bias, scoring)
 
 
 class PromptPass:
@@ -203,11 +203,13 @@ class PromptPass:
                 for start, new in zip(starts, (key, value), strict=True)
             )
         if scoring.window not in self._biases:
-            self._biases[scoring.window] = _causal_bias(query, self._lengths, shared, scoring)
-        return _attended(query, key, value, self._biases[scoring.window], scoring)
+            self._biases[scoring.window] = _make_causal_bias(query, self._lengths, shared, scoring)
+        return _compute_attention(query, key, value, self._biases[scoring.window], scoring)
 
 
-def _attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scoring: Scoring) -> Tensor:
+def _compute_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scoring: Scoring
+) -> Tensor:
     """Return [U, Q, H, D] for queries [U, H, Q, D], keys and values [U, K, C, D]."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -215,11 +217,11 @@ def _attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scoring: 
         attended = F.scaled_dot_product_attention(query, key, value, bias, scale=scoring.scale)
     else:
         scores = query @ key.transpose(2, 3) * scoring.scale
-        attended = (_cap(scores, scoring.softcap) + bias).softmax(-1) @ value
+        attended = (_cap_scores(scores, scoring.softcap) + bias).softmax(-1) @ value
     return attended.transpose(1, 2)
 
 
-def _causal_bias(query: Tensor, lengths: Tensor, shared: int, scoring: Scoring) -> Tensor:
+def _make_causal_bias(query: Tensor, lengths: Tensor, shared: int, scoring: Scoring) -> Tensor:
     """Return [U, 1, Q, shared + Q]: zero where a query may attend, very negative elsewhere.
 
     Not minus infinity, because the queries of the padding may attend to nothing.
@@ -261,7 +263,7 @@ class TokenPass:
         grouped = query.reshape(flat, heads // key.shape[1], size) * scoring.scale
         scores = torch.bmm(grouped, keys[:flat, visible].transpose(1, 2))
         if scoring.softcap is not None:
-            scores = _cap(scores, scoring.softcap)
+            scores = _cap_scores(scores, scoring.softcap)
         if bias is not None:
             scores += bias
         attended = torch.bmm(scores.softmax(-1), values[:flat, visible])
@@ -301,7 +303,7 @@ class _Options(TypedDict, total=False):
     current: Pass
 
 
-def _attend(
+def _attend_in_module(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -324,8 +326,8 @@ def _attend(
     return options["current"](layer, query, key, value, scoring), None
 
 
-def _cap(scores: Tensor, bound: float) -> Tensor:
+def _cap_scores(scores: Tensor, bound: float) -> Tensor:
     return bound * torch.tanh(scores / bound)
 
 
-AttentionInterface.register(NAME, _attend)
+AttentionInterface.register(NAME, _attend_in_module)

@@ -214,7 +214,7 @@ def chat_message(message: Message) -> dict[str, Json]:
 def calls_fields(calls: Sequence[ToolCall]) -> dict[str, Json]:
     """Return the fields of an assistant's message that hold these calls; none without calls."""
     fields: dict[str, Json] = {}
-    if listed := [_call(call) for call in calls if call.kind != "function_call"]:
+    if listed := [_write_call_fields(call) for call in calls if call.kind != "function_call"]:
         fields["tool_calls"] = [*listed]
     for call in calls:
         if call.kind == "function_call":  # a message has one
@@ -222,7 +222,7 @@ def calls_fields(calls: Sequence[ToolCall]) -> dict[str, Json]:
     return fields
 
 
-def _call(call: ToolCall) -> dict[str, Json]:
+def _write_call_fields(call: ToolCall) -> dict[str, Json]:
     if call.kind == "custom":
         custom: Json = {"name": call.name, "input": call.arguments}
         return {"id": call.id, "type": "custom", "custom": custom}
@@ -244,7 +244,7 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
     """
     text, model, finish, usage = "", "", None, None
     joiner, tokens = TextJoiner(), list[TokenLogprobs]()
-    async for event in _events(parts):
+    async for event in _decode_events(parts):
         data = event.data.strip()
         if data == DONE:
             finish = finish or "stop"
@@ -271,7 +271,7 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
     return ChatCompletion(choices=choices, model=model, usage=usage)
 
 
-async def _events(parts: AsyncIterable[bytes]) -> AsyncIterator[ServerSentEvent]:
+async def _decode_events(parts: AsyncIterable[bytes]) -> AsyncIterator[ServerSentEvent]:
     decoder = EventDecoder()
     async for part in parts:
         for event in decoder.feed(part):

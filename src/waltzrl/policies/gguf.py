@@ -88,14 +88,14 @@ def find_gguf(name: str) -> GgufFile | None:
         MissingExtraError: the package `gguf` is missing.
     """
     if name.startswith(PACKAGE):
-        path, source = _in_package(name.removeprefix(PACKAGE)), name
+        path, source = _find_in_package(name.removeprefix(PACKAGE)), name
     elif name.endswith(".gguf") and not Path(name).is_dir():
         path, source = Path(name), str(Path(name).resolve())
     else:
         return None
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _read(path, source, data)
+            return _read_gguf(path, source, data)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
     except (struct.error, ValueError) as error:  # ValueError: mmap of an empty file, or no UTF-8
@@ -110,7 +110,7 @@ def short_name(name: str) -> str:
     return Path(name).name if file is None else file.path.stem
 
 
-def _in_package(name: str) -> Path:
+def _find_in_package(name: str) -> Path:
     """Find the file without importing the package, whose own dependencies may be missing."""
     module = name.replace("-", "_")
     spec = find_spec(module) if module.isidentifier() else None
@@ -120,7 +120,11 @@ def _in_package(name: str) -> Path:
         raise InputError(
             f"{PACKAGE}{name}: there is no such package here: pip install {option}{distribution}"
         )
-    files = [file for folder in spec.submodule_search_locations for file in _files(Path(folder))]
+    files = [
+        file
+        for folder in spec.submodule_search_locations
+        for file in _list_gguf_files(Path(folder))
+    ]
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"
         raise InputError(
@@ -129,11 +133,11 @@ def _in_package(name: str) -> Path:
     return files[0]
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_gguf_files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.gguf"))
 
 
-def _read(path: Path, source: str, data: mmap.mmap) -> GgufFile:
+def _read_gguf(path: Path, source: str, data: mmap.mmap) -> GgufFile:
     """Read the header, and compare the file's length with what the header says."""
     try:
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType

@@ -302,7 +302,7 @@ class JsonGuide:
         while True:
             tokens.append(int(logits.argmax()))
             written = str(self._tokenizer.decode(tokens, skip_special_tokens=True))
-            self._values[field.name] = _unescaped(written)
+            self._values[field.name] = _unescape_content(written)
             if QUOTE.match(written) or tokens[-1] in self._tokenizer.all_special_ids:
                 return (yield self._encode('"')[-1])
             logits = yield tokens[-1]
@@ -311,7 +311,7 @@ class JsonGuide:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
 
-def _unescaped(written: str) -> str:
+def _unescape_content(written: str) -> str:
     """Return the value of a string of JSON without its quotation marks, up to the closing one."""
     end = QUOTE.match(written)
     content = end[1] if end else written

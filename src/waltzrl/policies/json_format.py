@@ -56,7 +56,7 @@ class JsonFormat:
         names = [field.name for field in self.fields]
         schema = {
             "type": "object",
-            "properties": {field.name: _schema(field) for field in self.fields},
+            "properties": {field.name: _describe_field(field) for field in self.fields},
             "required": names,
             "additionalProperties": False,
         }
@@ -102,7 +102,7 @@ def means(token: str) -> bool | None:
     return None
 
 
-def _schema(field: JsonField) -> dict[str, object]:
+def _describe_field(field: JsonField) -> dict[str, object]:
     if field.is_label:
         return {"type": "boolean"}
     if field.values:

@@ -88,7 +88,7 @@ class LocalPolicy:
         self._decoding = decoding or Decoding()
         self._name = str(model.config.name_or_path or "")
         self._end_ids = end_ids(model, tokenizer)
-        self._special = _special_tokens(tokenizer)
+        self._special = _match_special_tokens(tokenizer)
         self.context: int | None = getattr(
             model.config.get_text_config(), "max_position_embeddings", None
         )
@@ -241,7 +241,8 @@ class LocalPolicy:
         return (
             len(calls) <= self._decoding.max_rows
             and len(calls) * columns <= self._decoding.max_tokens
-            and _chance(calls[0].sampling) == _chance(call.sampling)  # as that of all before
+            and _select_common_settings(calls[0].sampling)
+            == _select_common_settings(call.sampling)  # as that of all before
         )
 
     def _serve(self, calls: Sequence["_Call"]) -> list[Decoded]:
@@ -302,12 +303,12 @@ class LocalPolicy:
         return nullcontext(self._copy.updated(self.adapter))
 
 
-def _chance(sampling: Sampling) -> tuple[float, float]:
+def _select_common_settings(sampling: Sampling) -> tuple[float, float]:
     """Return what all calls of a batch must have in common."""
     return sampling.temperature, sampling.top_p
 
 
-def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+def _match_special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
     """Match every token with a special meaning, such as the end of a turn."""
     names = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
     return re.compile("|".join(map(re.escape, names)) or "(?!)")

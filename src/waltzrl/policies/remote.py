@@ -309,7 +309,7 @@ class RemotePolicy:
                         f"{self._host}: {outcome.message} (attempt {attempt + 1})",
                         reason=outcome.reason,
                     )
-                await asyncio.sleep(_retry_seconds(attempt, outcome.retry_after_seconds))
+                await asyncio.sleep(_choose_retry_seconds(attempt, outcome.retry_after_seconds))
                 attempt += 1
 
     async def _attempt(
@@ -323,7 +323,7 @@ class RemotePolicy:
         method = "GET" if request.body is None else "POST"
         try:
             async with session.request(method, url, data=request.body, headers=headers) as response:
-                return await _outcome(response, request)
+                return await _read_outcome(response, request)
         except TimeoutError:
             message = f"no reply within {self._timeout_seconds} s"
             return _Failure(message=message, reason=message, transient=True)
@@ -407,22 +407,22 @@ async def _read_body(response: "aiohttp.ClientResponse") -> bytes:
     return await response.read()
 
 
-async def _outcome(
+async def _read_outcome(
     response: "aiohttp.ClientResponse", request: _Request[_Answer]
 ) -> "_Answer | _Failure":
     """Return the answer to a request, or why there is none."""
-    wait = _retry_after_seconds(response.headers)
+    wait = _parse_retry_after(response.headers)
     if response.status != 200:
-        return _failure(response.status, read_fault(await response.read()), wait)
+        return _make_failure(response.status, read_fault(await response.read()), wait)
     try:
         return await request.read(response)
     except ReportedError as error:
         fault = error.fault
         wait = fault.retry_after_seconds if wait is None else wait
-        return _failure(fault.status or 500, fault, wait)
+        return _make_failure(fault.status or 500, fault, wait)
 
 
-def _failure(status: int, fault: ServerFault, retry_after_seconds: float | None) -> _Failure:
+def _make_failure(status: int, fault: ServerFault, retry_after_seconds: float | None) -> _Failure:
     """Return the failure of an answer with this status."""
     return _Failure(
         message=f"HTTP {status}: {fault.message[:LONGEST_MESSAGE]}",
@@ -432,7 +432,7 @@ def _failure(status: int, fault: ServerFault, retry_after_seconds: float | None)
     )
 
 
-def _retry_seconds(attempt: int, retry_after_seconds: float | None) -> float:
+def _choose_retry_seconds(attempt: int, retry_after_seconds: float | None) -> float:
     """Return the server's choice if it has one, else an exponential backoff with jitter."""
     if retry_after_seconds is not None:
         return min(retry_after_seconds, LONGEST_RETRY_SECONDS)
@@ -440,7 +440,7 @@ def _retry_seconds(attempt: int, retry_after_seconds: float | None) -> float:
     return longest * random.uniform(0.5, 1.0)
 
 
-def _retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+def _parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Parse `Retry-After`, a number of seconds or a date."""
     retry_after = headers.get("Retry-After", "")
     try:

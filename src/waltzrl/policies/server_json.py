@@ -127,16 +127,16 @@ def tidied(body: object) -> dict[str, object]:
         fields["created"] = floor(created)
     fields["created"] = read_count(fields.get("created"))
     usage = fields.get("usage")
-    fields["usage"] = _tidied_usage(usage) if isinstance(usage, dict) else None
-    choices = [_tidied_choice(choice) for choice in _objects(body.get("choices"))]
-    return {**_without_nulls(fields), "choices": choices}
+    fields["usage"] = _tidy_usage(usage) if isinstance(usage, dict) else None
+    choices = [_tidy_choice(choice) for choice in _require_objects(body.get("choices"))]
+    return {**_drop_nulls(fields), "choices": choices}
 
 
-def _tidied_usage(usage: Mapping[str, object]) -> dict[str, object]:
+def _tidy_usage(usage: Mapping[str, object]) -> dict[str, object]:
     """Return the counts of tokens, and the parts of some, that can be read."""
-    return _without_nulls(
+    return _drop_nulls(
         {
-            key: _tidied_usage(value)
+            key: _tidy_usage(value)
             if key.endswith("_details") and isinstance(value, dict)
             else read_count(value)
             for key, value in usage.items()
@@ -144,20 +144,20 @@ def _tidied_usage(usage: Mapping[str, object]) -> dict[str, object]:
     )
 
 
-def _tidied_choice(choice: Mapping[str, object]) -> dict[str, object]:
+def _tidy_choice(choice: Mapping[str, object]) -> dict[str, object]:
     message, delta, finish = choice.get("message"), choice.get("delta"), choice.get("finish_reason")
     if isinstance(finish, dict):
         finish = finish.get("type")
     others = {key: value for key, value in choice.items() if key not in ("message", "delta")}
     tidy: dict[str, object] = {
-        "message": None if message is None else mended_json(_tidied_words(message)),
-        "delta": None if delta is None else _tidied_words(delta),
+        "message": None if message is None else mended_json(_tidy_words(message)),
+        "delta": None if delta is None else _tidy_words(delta),
         "finish_reason": finish if isinstance(finish, str) else None,
     }
-    return _without_nulls({key: mended_json(value) for key, value in others.items()} | tidy)
+    return _drop_nulls({key: mended_json(value) for key, value in others.items()} | tidy)
 
 
-def _tidied_words(words: object) -> dict[str, object]:
+def _tidy_words(words: object) -> dict[str, object]:
     """Return a message or what a chunk adds to one."""
     if not isinstance(words, dict):
         return {"content": read_content(words)[0]}
@@ -168,28 +168,28 @@ def _tidied_words(words: object) -> dict[str, object]:
         "refusal": "".join(read_content(words.get("refusal"))) or None,
         "reasoning": "".join(read_content(own)) or reasoning or None,
         "reasoning_content": None,
-        "tool_calls": [_tidied_call(call) for call in _objects(words.get("tool_calls"))],
+        "tool_calls": [_tidy_call(call) for call in _require_objects(words.get("tool_calls"))],
     }
-    return _without_nulls({**words, **tidy})
+    return _drop_nulls({**words, **tidy})
 
 
-def _tidied_call(call: Mapping[str, object]) -> dict[str, object]:
+def _tidy_call(call: Mapping[str, object]) -> dict[str, object]:
     """Return a tool call, or a fragment of one; its function may be spelt without nesting."""
     call_id, function = call.get("id"), call.get("function")
     if function is None and ("name" in call or "arguments" in call):
         function = call
     tidy = {
         "id": None if call_id is None else str(call_id),
-        "function": _tidied_function(function) if isinstance(function, dict) else None,
+        "function": _tidy_function(function) if isinstance(function, dict) else None,
     }
-    return _without_nulls({**call, **tidy})
+    return _drop_nulls({**call, **tidy})
 
 
-def _tidied_function(function: Mapping[str, object]) -> dict[str, object]:
+def _tidy_function(function: Mapping[str, object]) -> dict[str, object]:
     name, arguments = function.get("name"), function.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
         arguments = encoded(arguments)
-    return _without_nulls({"name": None if name is None else str(name), "arguments": arguments})
+    return _drop_nulls({"name": None if name is None else str(name), "arguments": arguments})
 
 
 def _is_part(value: object) -> bool:
@@ -212,7 +212,7 @@ def _read_part(part: object) -> tuple[str, str]:
     return ("", words) if is_reasoning else (words, "")
 
 
-def _objects(value: object) -> list[dict[str, object]]:
+def _require_objects(value: object) -> list[dict[str, object]]:
     """Return the objects in a list, or a single object as a list, without those that are empty.
 
     Raises:
@@ -225,5 +225,5 @@ def _objects(value: object) -> list[dict[str, object]]:
     return objects
 
 
-def _without_nulls(fields: Mapping[str, object]) -> dict[str, object]:
+def _drop_nulls(fields: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in fields.items() if value is not None}

@@ -28,13 +28,13 @@ def read_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, 
     """
     bare = text.strip().removeprefix(_LLAMA_PREFIX).strip()
     if bare.startswith("{"):
-        calls = [_call(part, names) for part in _objects(bare)]
+        calls = [_convert_to_call(part, names) for part in _yield_objects(bare)]
         if calls and all(calls):
             return "", tuple(call for call in calls if call)
     calls_found: list[ToolCall] = []
 
     def take(match: re.Match[str]) -> str:
-        calls = [_call(part, names) for part in _objects(match[1].strip())]
+        calls = [_convert_to_call(part, names) for part in _yield_objects(match[1].strip())]
         if not calls or not all(calls):
             return match[0]
         calls_found.extend(call for call in calls if call)
@@ -51,7 +51,7 @@ def before_calls(text: str) -> str:
     return before.rstrip() if opening else text
 
 
-def _objects(text: str) -> Iterator[object]:
+def _yield_objects(text: str) -> Iterator[object]:
     """Yield the JSON objects in `text`, divided by semicolons; None where it is something else."""
     position = 0
     while position < len(text):
@@ -65,7 +65,7 @@ def _objects(text: str) -> Iterator[object]:
             position += 1
 
 
-def _call(value: object, names: Collection[str]) -> ToolCall | None:
+def _convert_to_call(value: object, names: Collection[str]) -> ToolCall | None:
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(name, str) or name not in names:
         return None

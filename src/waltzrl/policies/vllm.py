@@ -216,7 +216,7 @@ class VllmServers:
             Why it could not be done; None if it was.
         """
         try:
-            models = (await _ask(server, "/v1/models", None, _Models)).data
+            models = (await _ask_server(server, "/v1/models", None, _Models)).data
             server.base = next((model.id for model in models if model.parent is None), "")
             loaded = {model.id for model in models if model.id.endswith(f"-{self._run}")}
             if self._names and not loaded:  # at first, and when it was started again
@@ -225,7 +225,7 @@ class VllmServers:
                 if name not in loaded:
                     await self._load(server, name, self._folder / name / adapter)
             for name in loaded.difference(self._names.values()):
-                await _post(server, "/v1/unload_lora_adapter", {"lora_name": name})
+                await _post_body(server, "/v1/unload_lora_adapter", {"lora_name": name})
         except (InputError, PolicyError) as error:
             return error
         return None
@@ -239,7 +239,7 @@ class VllmServers:
         """
         tokenizer = self._causal_lm.tokenizer
         prompt: list[int] = tokenizer(PROBE)["input_ids"]
-        tokens = (await _ask(server, "/tokenize", {"prompt": PROBE}, _Tokenized)).tokens
+        tokens = (await _ask_server(server, "/tokenize", {"prompt": PROBE}, _Tokenized)).tokens
         if tokens != prompt:
             raise InputError(
                 f"{server.url} has another tokenizer than the run's base; start it as"
@@ -248,7 +248,7 @@ class VllmServers:
         request: dict[str, Json] = {"prompt": [*prompt], "max_tokens": PROBE_TOKENS}
         chance: dict[str, Json] = {"temperature": 1.0, "top_p": 1.0, "seed": 0}
         sampled = await self._complete(server, server.base, request | chance)
-        own = _base_logprobs(self._model, prompt, sampled.ids)
+        own = _score_by_base(self._model, prompt, sampled.ids)
         distance = sum(abs(a - b) for a, b in zip(own, sampled.logprobs, strict=True)) / len(own)
         if not distance < PROBE_TOLERANCE:
             raise InputError(
@@ -266,7 +266,7 @@ class VllmServers:
         """
         try:
             adapter: dict[str, Json] = {"lora_name": name, "lora_path": str(folder)}
-            await _post(server, "/v1/load_lora_adapter", adapter)
+            await _post_body(server, "/v1/load_lora_adapter", adapter)
         except PolicyError as error:
             if not error.reason.startswith("HTTP"):
                 raise
@@ -284,7 +284,7 @@ class VllmServers:
         """
         ends: list[Json] = [*sorted(self._causal_lm.end_ids)]
         body = {**PINNED, "stop_token_ids": ends, **request, "model": name}
-        completion = await _ask(server, "/v1/completions", body, _Completion)
+        completion = await _ask_server(server, "/v1/completions", body, _Completion)
         choice = completion.choices[0] if completion.choices else _Choice()
         ids = choice.token_ids or ()
         logprobs = choice.logprobs.token_logprobs if choice.logprobs is not None else ()
@@ -417,15 +417,15 @@ class _Completion(msgspec.Struct):
     choices: list[_Choice]
 
 
-async def _post(server: _Server, path: str, body: Mapping[str, Json]) -> bytes:
+async def _post_body(server: _Server, path: str, body: Mapping[str, Json]) -> bytes:
     return await server.remote.post(path, msgspec.json.encode(body))
 
 
-async def _ask(
+async def _ask_server(
     server: _Server, path: str, body: Mapping[str, Json] | None, kind: type[_Answer]
 ) -> _Answer:
     """Return what the server answers; without a body the request is a GET."""
-    answer = await (server.remote.get(path) if body is None else _post(server, path, body))
+    answer = await (server.remote.get(path) if body is None else _post_body(server, path, body))
     try:
         return msgspec.json.decode(answer, type=kind)
     except msgspec.DecodeError as error:
@@ -433,7 +433,7 @@ async def _ask(
 
 
 @torch.no_grad()
-def _base_logprobs(model: PeftModel, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+def _score_by_base(model: PeftModel, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
     """Return [T] log-probabilities in nats of the tokens after the prompt, by the bare base."""
     with activated(model, None) as base:
         tokens = torch.tensor([[*prompt, *ids]], device=base.device)

@@ -146,7 +146,7 @@ class _Undisguised:
             return
         for phase in range(4):
             self._add(_BETWEEN if phase else b"", origin)
-            self._add_decoded(_from_base64(piece[phase:]), origin + phase, 4 / 3)
+            self._add_decoded(_decode_base64(piece[phase:]), origin + phase, 4 / 3)
         for run in islice(_HEXADECIMAL.finditer(piece), MOST_PIECES):
             for start in (run.start(), run.start() + 1):
                 self._add(_BETWEEN, origin)
@@ -171,6 +171,6 @@ class _Undisguised:
         self._add(letters, origin, 2.0, decoded=True)
 
 
-def _from_base64(piece: bytes) -> bytes:
+def _decode_base64(piece: bytes) -> bytes:
     whole = piece[: len(piece) - (len(piece) % 4 == 1)]
     return binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))

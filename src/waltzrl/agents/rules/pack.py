@@ -92,11 +92,11 @@ def load_pack(source: str | Path) -> RulePack:
     Raises:
         InputError: the file cannot be read, or a rule in it is invalid.
     """
-    return _parse(*_read(source))
+    return _parse_pack(*_read_source(source))
 
 
 @lru_cache(maxsize=64)  # a gateway reads the same packs for each bundle
-def _parse(name: str, path: str, content: bytes) -> RulePack:
+def _parse_pack(name: str, path: str, content: bytes) -> RulePack:
     try:
         file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -105,11 +105,11 @@ def _parse(name: str, path: str, content: bytes) -> RulePack:
     if clashes := shared.keys() & file.words.keys():
         raise InputError(f"{path}: word list {min(clashes)!r} comes with waltzrl; rename yours")
     words = shared | {name: "|".join(listed) for name, listed in file.words.items()}
-    rules = tuple(_rule(name, path, row, words) for row in file.rule)
+    rules = tuple(_parse_rule(name, path, row, words) for row in file.rule)
     return RulePack(
         name=name,
         version=file.version,
-        digest=sha256(_shared_digest() + content).hexdigest(),
+        digest=sha256(_hash_shared_files() + content).hexdigest(),
         rules=rules,
     )
 
@@ -135,7 +135,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     words: dict[str, list[str]] = {}
 
 
-def _read(source: str | Path) -> tuple[str, str, bytes]:
+def _read_source(source: str | Path) -> tuple[str, str, bytes]:
     if source in SHIPPED_PACKS:
         return str(source), f"{source}.toml", shipped(str(source))
     path = Path(source)
@@ -155,7 +155,7 @@ def shared_words() -> dict[str, str]:
 
 
 @cache
-def _shared_digest() -> bytes:
+def _hash_shared_files() -> bytes:
     return sha256(shipped("words") + shipped("frames")).digest()
 
 
@@ -164,9 +164,9 @@ def shipped(name: str) -> bytes:
     return (files("waltzrl.agents.rules") / "packs" / f"{name}.toml").read_bytes()
 
 
-def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
+def _parse_rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     where = f"{path}: rule {row.id!r}"
-    _check(row, where)
+    _check_row(row, where)
     if row.twin:
         logger.warning("%s: write twins = [...] for twin; 0.3 will reject the old name", where)
     try:
@@ -193,7 +193,7 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     )
 
 
-def _check(row: _Row, where: str) -> None:
+def _check_row(row: _Row, where: str) -> None:
     """Raise InputError if something is wrong with the row of a rule."""
     if row.category not in CATEGORIES:
         raise InputError(

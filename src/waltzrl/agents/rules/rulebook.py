@@ -56,11 +56,11 @@ def load_rulebook(packs: Sequence[str | Path] = DEFAULT_PACKS) -> "Rulebook":
     Raises:
         InputError: a file cannot be read, or two rules have the same id.
     """
-    return _compile(tuple(load_pack(pack) for pack in packs))
+    return _compile_rulebook(tuple(load_pack(pack) for pack in packs))
 
 
 @lru_cache(maxsize=8)  # a rulebook is immutable and large: equal packs share one
-def _compile(packs: tuple[RulePack, ...]) -> "Rulebook":
+def _compile_rulebook(packs: tuple[RulePack, ...]) -> "Rulebook":
     rules = tuple(chain.from_iterable(pack.rules for pack in packs))
     ids = [rule.id for rule in rules]
     if duplicates := {name for name in ids if ids.count(name) > 1}:
@@ -190,10 +190,10 @@ class RuleReader:
             for number, start, end in sorted(hits)
         ]
         findings = [
-            finding if not weak or _is_supported(finding, found) else _weakened(finding)
+            finding if not weak or _is_supported(finding, found) else _weaken_finding(finding)
             for finding, weak in found
         ]
-        merged = _merged(sorted(findings, key=lambda f: (f.rule, f.start)))
+        merged = _merge_findings(sorted(findings, key=lambda f: (f.rule, f.start)))
         return tuple(sorted(merged, key=lambda f: (f.start, f.rule)))
 
     def matches(self, text: str) -> bool:
@@ -249,7 +249,7 @@ class RuleReader:
             return True
         first, last = clause_around(text, start, end)
         clause = text[first:last]
-        return _is_disguised(clause) or _has(rule.object, clause)
+        return _is_disguised(clause) or _matches_clause(rule.object, clause)
 
 
 class TextScanner:
@@ -318,14 +318,14 @@ def _is_disguised(clause: str) -> bool:
     return readable.folded is not None or bool(readable.readings)
 
 
-def _has(pattern: RulePattern, clause: str) -> bool:
+def _matches_clause(pattern: RulePattern, clause: str) -> bool:
     return _compiled(pattern.regex).search(clause.encode("latin-1", "replace")) is not None
 
 
 _compiled = lru_cache(maxsize=64)(compiled)
 
 
-def _weakened(finding: RuleFinding) -> RuleFinding:
+def _weaken_finding(finding: RuleFinding) -> RuleFinding:
     return replace(finding, severity=round(finding.severity * UNPROVED, 3))
 
 
@@ -339,7 +339,7 @@ def _is_supported(finding: RuleFinding, found: Sequence[tuple[RuleFinding, bool]
     )
 
 
-def _merged(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
+def _merge_findings(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
     """Merge overlapping findings of the same rule; the highest severity wins."""
     merged: list[RuleFinding] = []
     for finding in findings:

@@ -29,7 +29,7 @@ _PATTERN_MEMORY_PER_CHARACTER = 160
 """The same for one pattern: a long one has a larger program."""
 
 
-def _options(memory: int) -> re2.Options:
+def _make_options(memory: int) -> re2.Options:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.case_sensitive = False
@@ -47,7 +47,7 @@ def compiled(regex: str) -> re2._Regexp:
     """
     memory = _PATTERN_MEMORY + _PATTERN_MEMORY_PER_CHARACTER * len(regex)
     try:
-        return re2.compile(regex.encode("latin-1"), _options(memory))
+        return re2.compile(regex.encode("latin-1"), _make_options(memory))
     except (re2.error, UnicodeEncodeError) as error:
         raise ValueError(f"re2 rejects the pattern: {error}") from None
 
@@ -99,7 +99,7 @@ class PatternScanner:
         self._patterns_of_key: list[list[int]] = []
         """[keys] numbers of the patterns with this key."""
         numbers: dict[str, int] = {}
-        self._keys = re2.Set.SearchSet(_options(_SET_MEMORY))
+        self._keys = re2.Set.SearchSet(_make_options(_SET_MEMORY))
         for number, pattern in enumerate(patterns):
             if pattern.key not in numbers:
                 numbers[pattern.key] = self._keys.Add(pattern.key.encode("latin-1"))

@@ -95,7 +95,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGHUP, reload.set)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_or_kill, number)
-        log.info("the gateway starts", extra=_summary(recipe))
+        log.info("the gateway starts", extra=_summarise_recipe(recipe))
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._audit_log(recipe))
             stack.push_async_callback(self._stop_all)
@@ -298,7 +298,7 @@ def _check_change(old: GatewayRecipe, new: GatewayRecipe) -> None:
         raise InputError("audit and privacy cannot change in a running gateway; start it again")
 
 
-def _summary(recipe: GatewayRecipe) -> dict[str, object]:
+def _summarise_recipe(recipe: GatewayRecipe) -> dict[str, object]:
     feedback = recipe.feedback
     return fields(
         version=__version__,

@@ -142,7 +142,7 @@ def chat_usage(answers: Sequence[Answer]) -> dict[str, Json]:
         "prompt_tokens": read,
         "completion_tokens": generated,
         "total_tokens": read + generated,
-        **{name: {**part} for name, part in _token_details(answers).items()},
+        **{name: {**part} for name, part in _total_token_details(answers).items()},
     }
 
 
@@ -153,8 +153,8 @@ def arguments_of(call: ToolCall) -> str:
 
 def count_of(answers: Sequence[Answer], part: str, key: str) -> int:
     """Return one of the parts of the token counts, such as `cached_tokens`; 0 when unknown."""
-    return _token_details(answers).get(part, {}).get(key, 0)
+    return _total_token_details(answers).get(part, {}).get(key, 0)
 
 
-def _token_details(answers: Sequence[Answer]) -> Mapping[str, Mapping[str, int]]:
+def _total_token_details(answers: Sequence[Answer]) -> Mapping[str, Mapping[str, int]]:
     return total_counts([answer.details.usage for answer in answers])

@@ -45,7 +45,7 @@ def text_item(
     """Return the item `message` or `reasoning`; without a part it has no content yet."""
     own: dict[str, Json] = {"role": "assistant"} if kind == "message" else {"summary": []}
     if part is not None and kind == "reasoning" and chat.encodes_reasoning:
-        own["encrypted_content"] = _encoded_reasoning(str(part["text"]))
+        own["encrypted_content"] = _encode_reasoning(str(part["text"]))
     return {
         "id": f"{ID_PREFIXES[kind]}_{chat.prompt.id}",
         "type": kind,
@@ -78,7 +78,7 @@ ENCODED = "waltzrl-base64:"
 """What precedes reasoning in `encrypted_content`. It is encoded only: the item has it in words."""
 
 
-def _encoded_reasoning(text: str) -> str:
+def _encode_reasoning(text: str) -> str:
     return ENCODED + base64.b64encode(text.encode()).decode()
 
 
@@ -131,20 +131,20 @@ def response(
         "object": "response",
         "created_at": created or int(chat.created),
         "status": "failed" if failure else status,
-        "error": _error(failure) if failure else None,
+        "error": _write_failure(failure) if failure else None,
         "incomplete_details": {"reason": reason} if reason else None,
         "model": chat.model,
         "output": output_items(chat, answer) if answer else [],
-        "usage": _usage(answer) if answer else None,
+        "usage": _write_usage(answer) if answer else None,
         "previous_response_id": None,
         "store": False,
         "truncation": "disabled",
         "service_tier": answer.details.service_tier if answer else None,
-        **_echo(chat.body),
+        **_echo_options(chat.body),
     }
 
 
-def _echo(chat: Mapping[str, Json]) -> dict[str, Json]:
+def _echo_options(chat: Mapping[str, Json]) -> dict[str, Json]:
     """Return the request's options in the format of this API."""
     tools, tool_choice = chat.get("tools"), chat.get("tool_choice")
     response_format = chat.get("response_format")
@@ -156,28 +156,30 @@ def _echo(chat: Mapping[str, Json]) -> dict[str, Json]:
         "reasoning": {"effort": chat.get("reasoning_effort"), "summary": None},
         "temperature": chat.get("temperature"),
         "text": {
-            "format": _flat(response_format, "json_schema") if response_format else {"type": "text"}
+            "format": _flatten_type(response_format, "json_schema")
+            if response_format
+            else {"type": "text"}
         },
-        "tool_choice": _flat_tool(tool_choice) if tool_choice else "auto",
-        "tools": [_flat_tool(tool) for tool in tools] if isinstance(tools, list) else [],
+        "tool_choice": _flatten_tool(tool_choice) if tool_choice else "auto",
+        "tools": [_flatten_tool(tool) for tool in tools] if isinstance(tools, list) else [],
         "top_p": chat.get("top_p"),
     }
 
 
-def _flat(nested: Json, key: str) -> Json:
+def _flatten_type(nested: Json, key: str) -> Json:
     """Remove the nesting that chats have and this API does not."""
     inner = nested.get(key) if isinstance(nested, dict) else None
     return {"type": key, **inner} if isinstance(inner, dict) else nested
 
 
-def _flat_tool(tool: Json) -> Json:
-    flat = _flat(_flat(tool, "function"), "custom")
+def _flatten_tool(tool: Json) -> Json:
+    flat = _flatten_type(_flatten_type(tool, "function"), "custom")
     if isinstance(flat, dict) and isinstance(flat.get("format"), dict):
-        return {**flat, "format": _flat(flat["format"], "grammar")}
+        return {**flat, "format": _flatten_type(flat["format"], "grammar")}
     return flat
 
 
-def _usage(answer: Answer) -> dict[str, Json]:
+def _write_usage(answer: Answer) -> dict[str, Json]:
     read, generated = total_tokens([answer])
     cached = count_of([answer], "prompt_tokens_details", "cached_tokens")
     reasoning = count_of([answer], "completion_tokens_details", "reasoning_tokens")
@@ -190,7 +192,7 @@ def _usage(answer: Answer) -> dict[str, Json]:
     }
 
 
-def _error(error: RequestError) -> dict[str, Json]:
+def _write_failure(error: RequestError) -> dict[str, Json]:
     code = "rate_limit_exceeded" if error.kind == "rate_limit" else "server_error"
     return {"code": code, "message": error_object(error)["message"]}
 
