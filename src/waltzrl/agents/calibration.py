@@ -45,7 +45,10 @@ class ReviewerCalibration:
 
     def challenges(self, feedback: Feedback) -> bool:
         """Return whether a refusal with this feedback is to be challenged."""
-        return self.challenge_from is not None and overrefusal(feedback) >= self.challenge_from
+        return (
+            self.challenge_from is not None
+            and estimate_overrefusal(feedback) >= self.challenge_from
+        )
 
     def risk(self, feedback: Feedback) -> float:
         """Return the risk that the label of a reviewer without probabilities stands for."""
@@ -61,7 +64,7 @@ UNCALIBRATED = ReviewerCalibration(
 """Of a reviewer that nobody measured: it challenges no refusal, and its labels are risks."""
 
 
-def overrefusal(feedback: Feedback) -> float:
+def estimate_overrefusal(feedback: Feedback) -> float:
     """Return the probability of the label overrefuse, or the label as 0 or 1."""
     probability = feedback.overrefusal_probability
     return float(feedback.overrefuse) if probability is None else probability

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 
 from waltzrl.agents.rules import language_of
-from waltzrl.agents.rules.linear import LinearModel, features, plain, unit
+from waltzrl.agents.rules.linear import LinearModel, features, plain, scale_to_unit
 
 WEIGHTS = "compliance_weights.json.gz"
 LONGEST_PIECE = 900
@@ -90,7 +90,7 @@ def compliance_features(request: str, piece: str) -> dict[str, float]:
     """Return the features of a piece of a reply: words, cues, form and overlap, each 0 to 1."""
     text = plain(piece)
     words = _WORD.findall(text)
-    values = unit(features(text))
+    values = scale_to_unit(features(text))
     for word in words:
         values[f"~{word}"] = values.get(f"~{word}", 0.0) + 1 / len(words)
     for name, cue in _compile_cues().items():

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, overrefusal
+from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, estimate_overrefusal
 from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, RulesReviewer, advice
 from waltzrl.collaboration import Reviewer
 from waltzrl.records import Feedback, Prompt, Reply
@@ -85,7 +85,7 @@ class HybridReviewer:
             risk=risk,
             model_risk=model_risk,
             rules_risk=rules_risk,
-            overrefusal_probability=overrefusal(model),
+            overrefusal_probability=estimate_overrefusal(model),
             category=(rules.category or model.category) if unsafe else "",
             rules=rules.rules,
         )

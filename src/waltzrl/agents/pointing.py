@@ -79,7 +79,7 @@ CONTINUES = re.compile(
 """A turn that goes on with the one before."""
 
 
-def points(turn: str, *, by_assent: bool = True) -> bool:
+def points_elsewhere(turn: str, *, by_assent: bool = True) -> bool:
     """Whether a user's turn asks for nothing by itself.
 
     Args:
@@ -97,14 +97,14 @@ def points(turn: str, *, by_assent: bool = True) -> bool:
     return ABOUT_IT.match(folded) is None if not own else _is_short_and_foreign(turn)
 
 
-def orders(turn: str) -> bool:
+def points_to_instructions(turn: str) -> bool:
     """Whether a user's turn points to instructions, and not only to the last reply."""
-    return points(turn) and ORDERS.search(turn.casefold()) is not None
+    return points_elsewhere(turn) and ORDERS.search(turn.casefold()) is not None
 
 
-def continues(turn: str) -> bool:
+def continues_turn(turn: str) -> bool:
     """Whether a user's turn points to an earlier turn of the user, or goes on with it."""
-    return points(turn) or (
+    return points_elsewhere(turn) or (
         len(turn) <= LONGEST_CONTINUATION and CONTINUES.search(turn.casefold()) is not None
     )
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
-from waltzrl.agents.pointing import continues, orders, points
+from waltzrl.agents.pointing import continues_turn, points_elsewhere, points_to_instructions
 from waltzrl.agents.rules import Rulebook, RuleFinding
 from waltzrl.records import Message, Prompt
 
@@ -121,10 +121,12 @@ def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding
     findings = _search_user_turns(rulebook, turns, last_turn)
     if instructed := _search_other_texts(rulebook, instructions):
         # After a reply, "ok" and "Go on." point to that reply.
-        is_pointed_to = orders(last_turn) if len(turns) > 1 else points(last_turn)
+        is_pointed_to = (
+            points_to_instructions(last_turn) if len(turns) > 1 else points_elsewhere(last_turn)
+        )
         findings += [_weigh_finding(finding, is_pointed_to) for finding in instructed]
     if in_read := _search_other_texts(rulebook, read, only_asked=True):
-        is_pointed_to = points(last_turn)
+        is_pointed_to = points_elsewhere(last_turn)
         findings += [_weigh_finding(finding, is_pointed_to) for finding in in_read]
     return findings
 
@@ -181,7 +183,7 @@ def _search_user_turns(
     starts = list(accumulate((len(turn.text) + 1 for turn in turns[:-1]), initial=0))
     ends_in = [bisect_left(starts, finding.end) - 1 for finding in findings]
     refused = {place for place in set(ends_in) if rulebook.refuses(turns[place].reply)}
-    goes_on, points_back = continues(last_turn), points(last_turn, by_assent=False)
+    goes_on, points_back = continues_turn(last_turn), points_elsewhere(last_turn, by_assent=False)
     weighted = []
     for finding, place in zip(findings, ends_in, strict=True):
         if place == len(turns) - 1:

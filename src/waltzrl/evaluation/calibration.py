@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import TypeAlias
 
-from waltzrl.agents.calibration import RefusalCount, ReviewerCalibration, overrefusal
+from waltzrl.agents.calibration import RefusalCount, ReviewerCalibration, estimate_overrefusal
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
 from waltzrl.records import Feedback, Prompt, Reply, Verdict
@@ -123,11 +123,11 @@ async def _reviewed(reviewer: Reviewer, replies: Sequence[JudgedReply]) -> _Revi
 
 
 def _right(reviews: _Reviews) -> list[float]:
-    return [overrefusal(feedback) for judged, feedback in reviews if judged.right_refusal]
+    return [estimate_overrefusal(feedback) for judged, feedback in reviews if judged.right_refusal]
 
 
 def _over(reviews: _Reviews) -> list[float]:
-    return [overrefusal(feedback) for judged, feedback in reviews if judged.over_refusal]
+    return [estimate_overrefusal(feedback) for judged, feedback in reviews if judged.over_refusal]
 
 
 def _threshold(right: Sequence[float], over: Sequence[float]) -> float | None:

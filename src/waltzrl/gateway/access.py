@@ -72,7 +72,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             id=id_,
             context=_read_context(id_, values),
-            key=presented_key(scope["headers"]),
+            key=read_presented_key(scope["headers"]),
             length=int(length) if length.isdigit() else 0,
             mode=values.get(b"x-waltzrl-mode", b"").decode("latin-1"),
             wants_collaboration=values.get(b"x-waltzrl-include") == b"collaboration",
@@ -248,7 +248,7 @@ class AccessControl:
         return b"".join(parts)
 
 
-def presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def read_presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """Return the key in `Authorization: Bearer` or `x-api-key`, whichever comes first, or "".
 
     Args:

@@ -29,9 +29,9 @@ from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.moderation import moderate, read_moderation
-from waltzrl.gateway.pass_through import check_no_reply, passed_on
+from waltzrl.gateway.pass_through import check_no_reply, make_passed_on_request
 from waltzrl.gateway.reviews import (
-    guardrail,
+    answer_guardrail,
     read_guardrail,
     read_request,
     read_review,
@@ -301,7 +301,7 @@ class App:
         http.reached_gateway = True
         # The key is LiteLLM's for this guardrail, and none for the upstream.
         request = msgspec.structs.replace(self._request(http, chat), bearer=None)
-        await http.reply(await guardrail(self._gateway, request, texts))
+        await http.reply(await answer_guardrail(self._gateway, request, texts))
 
     async def _moderations(self, http: HttpRequest) -> None:
         chat, replies = read_moderation(http.body, http.headers.id)
@@ -351,7 +351,7 @@ class App:
         await self._forwarded(http, "embeddings", response)
 
     async def _pass_on(self, http: HttpRequest) -> None:
-        request = passed_on(http.scope, http.body, self._bearer(http))
+        request = make_passed_on_request(http.scope, http.body, self._bearer(http))
         response = await self._upstream.forward(request)
         check_no_reply(response)
         await self._forwarded(http, "pass_through", response)

@@ -35,7 +35,7 @@ from waltzrl.agents.failsafe import (
     ReviewFailure,
     is_overload,
 )
-from waltzrl.agents.identity import calibration_of, identity
+from waltzrl.agents.identity import calibration_of, identify_agent
 from waltzrl.agents.opening import REVIEWER, open_reviewer
 from waltzrl.agents.review_queue import ReviewQueue
 from waltzrl.agents.rules import Rulebook, load_rulebook
@@ -99,10 +99,10 @@ def bundle_id(recipe: BundleRecipe) -> str:
     Raises:
         InputError: rules cannot be read.
     """
-    return described_bundle(recipe, load_rulebook(recipe.rules))[0]
+    return describe_bundle(recipe, load_rulebook(recipe.rules))[0]
 
 
-def described_bundle(recipe: BundleRecipe, rules: Rulebook) -> tuple[str, BundleDescription]:
+def describe_bundle(recipe: BundleRecipe, rules: Rulebook) -> tuple[str, BundleDescription]:
     """Return the id of a bundle, and what it is; weights are read once for both.
 
     Raises:
@@ -142,11 +142,13 @@ def _collect_contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object
     """Return everything that determines a reply, as the id hashes it."""
     contents: dict[str, object] = {"upstream": _select_hashed_fields(recipe.upstream)}
     if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
-        contents["conversation"] = identity(place, None)
+        contents["conversation"] = identify_agent(place, None)
     if recipe.upstream.specialists is not None:
         adapters = sorted(Path(recipe.upstream.specialists).glob("*/adapter"))
         parts = [part for path in adapters for part in (path.parent / "specialist.json", path)]
-        contents["conversation"] = [[str(p.parent.name), identity(str(p), None)] for p in parts]
+        contents["conversation"] = [
+            [str(p.parent.name), identify_agent(str(p), None)] for p in parts
+        ]
     if recipe.enabled:
         contents = _select_hashed_fields(recipe) | contents
         contents["rules"] = _make_rules_reviewer(recipe, rules).name
@@ -158,7 +160,7 @@ def _collect_contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object
             del feedback["vision"]
         contents["feedback"] = feedback
         contents["calibration"] = _find_calibration(recipe.feedback)
-        contents["feedback weights"] = identity(recipe.feedback.model, recipe.feedback.server)
+        contents["feedback weights"] = identify_agent(recipe.feedback.model, recipe.feedback.server)
     wordings = [recipe.upstream.wording]
     if recipe.feedback is not None and "feedback" in contents:
         wordings.append(recipe.feedback.wording)
@@ -220,7 +222,7 @@ class Bundles:
         """
         rules, reviewer = self.rules(recipe), await self.reviewer(recipe)
         has_model = recipe.enabled and recipe.stage == 2
-        id_, description = await asyncio.to_thread(described_bundle, recipe, rules.rulebook)
+        id_, description = await asyncio.to_thread(describe_bundle, recipe, rules.rulebook)
         self.descriptions[id_] = (recipe, description)
         return Bundle(
             id=id_,

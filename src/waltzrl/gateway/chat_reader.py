@@ -21,7 +21,7 @@ from waltzrl.policies.server_faults import ReportedError, check_reported
 from waltzrl.policies.server_json import (
     MOST_COUNT,
     read_json,
-    tidied,
+    tidy_completion,
 )
 from waltzrl.policies.tool_calls import is_complete, with_ids
 from waltzrl.records import Reply, ToolCall, Usage
@@ -68,7 +68,7 @@ def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:
     try:
         body = read_json(answer)
         check_reported(body)
-        completion = msgspec.convert(tidied(body), _Lenient)
+        completion = msgspec.convert(tidy_completion(body), _Lenient)
     except UNREADABLE as error:
         raise _unreadable_reply_error() from error
     return _convert_completion(completion, milliseconds, None)
@@ -81,7 +81,9 @@ def read_beginning(answer: bytes) -> Reply | None:
         text = answer.decode("utf-8", "ignore")  # the last character may be divided
         body = from_json(text, allow_partial="trailing-strings")
         check_reported(body)
-        reply = _convert_completion(msgspec.convert(tidied(body), _Lenient), 0.0, None).reply
+        reply = _convert_completion(
+            msgspec.convert(tidy_completion(body), _Lenient), 0.0, None
+        ).reply
     return reply if reply and (reply.reviewed_text or reply.usage) else None
 
 
@@ -109,7 +111,9 @@ def _convert_completion(
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
     ambiguous = any(call.function and call.custom for call in message.tool_calls or ())
     unread = twice or ambiguous or len(completion.choices) > 1 or calls != written
-    if answer and (unread or not spells(details.logprobs, reply.text) or repeats_a_key(answer)):
+    if answer and (
+        unread or not tokens_spell(details.logprobs, reply.text) or repeats_a_key(answer)
+    ):
         answer = None
     refused = bool(message.refusal and not message.content)
     return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details, refused=refused)
@@ -137,7 +141,7 @@ def stop_sequence_of(stop_reason: object, matched_stop: object) -> str | None:
     return texts[0] if texts else None
 
 
-def spells(tokens: Sequence[TokenLogprob] | None, text: str) -> bool:
+def tokens_spell(tokens: Sequence[TokenLogprob] | None, text: str) -> bool:
     """Return whether the tokens, if any are known, spell `text` and nothing else.
 
     They may end with a token that has a special meaning.

@@ -14,7 +14,7 @@ from waltzrl.records import Prompt, Verdict
 
 
 @contextmanager
-def opened_costs(recipe: GatewayRecipe) -> Iterator[ServingCosts]:
+def open_costs(recipe: GatewayRecipe) -> Iterator[ServingCosts]:
     """Yield what charges the requests of a gateway whose recipe has a `budget`.
 
     Raises:
@@ -45,7 +45,7 @@ def _find_server_of_model(recipe: GatewayRecipe, model: str) -> str | None:
     return max(matching)[1] if matching else recipe.upstream.url
 
 
-def charged_to_gateway(
+def charge_to_gateway(
     judge: Judge, ledger: DailyLedger, prices: PriceBook, place: tuple[str, str | None]
 ) -> Judge:
     """Return a judge whose model's answers are charged to a gateway's ledger, to no API key.

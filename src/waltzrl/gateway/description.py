@@ -56,7 +56,7 @@ def made_by(bundle: StoredBundle) -> str:
     return "a gateway's own recipe" if bundle.base_since is not None else "unknown"
 
 
-def described_recipe(recipe: str) -> BundleDescription:
+def describe_recipe(recipe: str) -> BundleDescription:
     """Return what a recipe alone, as JSON, tells of a bundle."""
     table = msgspec.json.decode(recipe, type=dict[str, object])
     return BundleDescription(recipe=without_secrets(table))

@@ -152,7 +152,7 @@ class DraftStream:
         reasoned = len(released.reasoning)
         return Piece(
             final.reasoning[reasoned:] if final.reasoning.startswith(released.reasoning) else "",
-            continuation(released.text, final.text),
+            find_continuation(released.text, final.text),
         )
 
     @property
@@ -202,13 +202,13 @@ class DraftStream:
         return any(piece)
 
 
-def asked_to_continue(request: Message, released: str) -> Message:
+def ask_to_continue(request: Message, released: str) -> Message:
     """Return the request for a revision that must follow text which the client has already."""
     end = fence("reply", released[-LONGEST_TEXT:])
     return replace(request, content=request.content + CONTINUE.format(released=end))
 
 
-def continuation(released: str, final: str) -> str:
+def find_continuation(released: str, final: str) -> str:
     """Return what is still to be sent of a final text whose beginning may have been sent."""
     if final.startswith(released):
         return final[len(released) :]

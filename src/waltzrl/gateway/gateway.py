@@ -18,8 +18,8 @@ from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.collaboration import Drafter, Pattern, Transcript, observed
 from waltzrl.errors import AuditError, OverloadError, RequestError
-from waltzrl.gateway.chat_reader import read_beginning, spells
-from waltzrl.gateway.draft_stream import DraftStream, asked_to_continue
+from waltzrl.gateway.chat_reader import read_beginning, tokens_spell
+from waltzrl.gateway.draft_stream import DraftStream, ask_to_continue
 from waltzrl.gateway.exchange import (
     Answer,
     Assignment,
@@ -38,7 +38,7 @@ from waltzrl.gateway.exchange import BundleSelector as BundleSelector
 from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.model_names import ModelNames
 from waltzrl.gateway.refusals import refuses
-from waltzrl.gateway.unreviewed import sent_first, unreviewable, unreviewed
+from waltzrl.gateway.unreviewed import sent_first, unreviewable_error, unreviewed_error
 from waltzrl.gateway.upstream_errors import add_reason
 from waltzrl.policies.chat_completion import chat_message, with_system_text
 from waltzrl.records import (
@@ -203,7 +203,7 @@ class Gateway:
         collaboration, error = None, "internal"
         try:
             if agent.chat.prompt.images and not bundle.vision:
-                raise unreviewable()
+                raise unreviewable_error()
             if self.examples is not None:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
             pattern = _choose_pattern(request.mode, bundle)
@@ -213,7 +213,7 @@ class Gateway:
             await add_reason(failure, agent.chat.prompt, bundle.reviewer)
             raise
         except OverloadError as overload:
-            unavailable = unreviewed(overload)
+            unavailable = unreviewed_error(overload)
             error = unavailable.kind
             raise unavailable from overload
         except asyncio.CancelledError:
@@ -335,7 +335,7 @@ class GatewayAgent:
         # The client has this text already and cannot take it back, so the revision must follow it.
         released = "" if stream is None or stream.can_retract else stream.released.text
         if released:
-            turns[-1] = asked_to_continue(turns[-1], released)
+            turns[-1] = ask_to_continue(turns[-1], released)
         upstream_reply = await self._complete(self._body(prompt, turns))
         revision = upstream_reply.reply
         if stream is not None:
@@ -431,7 +431,7 @@ def _make_answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
 
 def _match_details(final: Reply, details: ReplyDetails) -> ReplyDetails:
     """Leave out the log-probabilities of any text but `final`'s: they name tokens."""
-    if spells(details.logprobs, final.text):
+    if tokens_spell(details.logprobs, final.text):
         return details
     return structs.replace(details, logprobs=None)
 

@@ -27,7 +27,7 @@ from waltzrl.foundation.plugins import load_plugin
 from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
 from waltzrl.gateway.app import App
 from waltzrl.gateway.bundles import Bundles
-from waltzrl.gateway.costs_opening import opened_costs
+from waltzrl.gateway.costs_opening import open_costs
 from waltzrl.gateway.events import log_decision
 from waltzrl.gateway.exchange import Assignment, Mode
 from waltzrl.gateway.extra_routes import ExtraRoutes, MemoryRoutes, RoutingHandler
@@ -164,7 +164,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             await stack.enter_async_context(_share_nothing(recipe)) if shares is None else shares
         )
         log = shared.log
-        costs = None if recipe.budget is None else stack.enter_context(opened_costs(recipe))
+        costs = None if recipe.budget is None else stack.enter_context(open_costs(recipe))
         access = AccessControl(keys, recipe.limits, shared.load, shared.rates, costs)
         metrics = GatewayMetrics(
             categories,

@@ -40,7 +40,7 @@ REPLY_OBJECTS = frozenset(
 """What a reply says that it is, in `object` or `type`."""
 
 
-def passed_on(scope: Event, body: bytes, bearer: str | None) -> UpstreamRequest:
+def make_passed_on_request(scope: Event, body: bytes, bearer: str | None) -> UpstreamRequest:
     """Return the request for the upstream.
 
     Raises:

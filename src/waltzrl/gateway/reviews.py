@@ -100,7 +100,9 @@ def read_guardrail(raw: bytes, request_id: str, caller: Caller) -> tuple[ChatReq
     return chat, [] if body["input_type"] == "request" else [str(text) for text in texts]
 
 
-async def guardrail(gateway: Gateway, request: GatewayRequest, texts: Sequence[str]) -> bytes:
+async def answer_guardrail(
+    gateway: Gateway, request: GatewayRequest, texts: Sequence[str]
+) -> bytes:
     """Answer LiteLLM's generic guardrail request.
 
     `NONE` returns the replies unchanged, `GUARDRAIL_INTERVENED` carries the revised ones, and

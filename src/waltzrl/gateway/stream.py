@@ -12,7 +12,7 @@ from waltzrl.gateway.draft_stream import DraftStream, Piece
 from waltzrl.gateway.exchange import Answer, GatewayRequest, Mode
 from waltzrl.gateway.gateway import Gateway, choice_of, internal_error
 from waltzrl.gateway.window import Window
-from waltzrl.gateway.wire.format import StreamWriter, comments
+from waltzrl.gateway.wire.format import StreamWriter, encode_comments
 from waltzrl.records import Prompt
 
 KEEPALIVE_SECONDS = 5.0
@@ -91,7 +91,7 @@ async def stream(
             yield opening + (b"".join(parts) or writer.keepalive())
             opening = b""
         ordered = [answers[number] for number in range(count)]
-        yield comments(costs(ordered)) + writer.close(ordered)
+        yield encode_comments(costs(ordered)) + writer.close(ordered)
     finally:
         if unfinished := [task for task in tasks if not task.done()]:
             for task in unfinished:

@@ -37,7 +37,7 @@ from waltzrl.gateway.upstream_errors import (
     status_error,
 )
 from waltzrl.policies.server_faults import ReportedError
-from waltzrl.policies.server_json import mended_json, read_json
+from waltzrl.policies.server_json import mend_json, read_json
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 
 log = logging.getLogger(__name__)
@@ -470,7 +470,7 @@ def _read_models(body: bytes) -> list[_Model]:
         listed = read_json(body)
     if isinstance(listed, dict) and "data" in listed:
         listed = listed["data"] or []
-    return msgspec.convert(mended_json(listed), list[_Model])
+    return msgspec.convert(mend_json(listed), list[_Model])
 
 
 def _make_chat_request(body: Mapping[str, Json], bearer: str | None) -> UpstreamRequest:

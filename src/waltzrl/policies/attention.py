@@ -271,7 +271,7 @@ class TokenPass:
 
 
 @contextmanager
-def decoding(model: PreTrainedModel) -> Iterator[None]:
+def replace_attention(model: PreTrainedModel) -> Iterator[None]:
     """Use our attention, and no dropout, in `model` inside the block.
 
     Raises:

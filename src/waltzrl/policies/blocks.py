@@ -24,7 +24,7 @@ from transformers.models.llama import modeling_llama as llama
 from transformers.utils.deprecation import deprecate_kwarg
 
 
-def fuse(model: PreTrainedModel) -> None:
+def fuse_blocks(model: PreTrainedModel) -> None:
     """Replace the norms, the activations and the rotary embeddings of the blocks, in place."""
     for module in model.modules():
         forward = inspect.unwrap(

@@ -10,10 +10,10 @@ from waltzrl.foundation.files import Json as Json
 from waltzrl.policies.server_faults import check_reported
 from waltzrl.policies.server_json import (
     TextJoiner,
-    mended_json,
+    mend_json,
     read_count,
     read_json,
-    tidied,
+    tidy_completion,
 )
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 from waltzrl.records import Message, ToolCall, Usage
@@ -179,7 +179,7 @@ def read_text_completion(answer: bytes) -> ChatCompletion:
     """
     body = read_json(answer)
     check_reported(body)
-    return msgspec.convert(mended_json(body), TextCompletion).as_chat
+    return msgspec.convert(mend_json(body), TextCompletion).as_chat
 
 
 def with_system_text(messages: Sequence[Json], text: str) -> list[Json]:
@@ -230,7 +230,9 @@ def _write_call_fields(call: ToolCall) -> dict[str, Json]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -> ChatCompletion:
+async def read_streamed_completion(
+    parts: AsyncIterable[bytes], enough: Callable[[str], bool]
+) -> ChatCompletion:
     """Read a streamed completion until it ends, or until its text is enough.
 
     Args:
@@ -280,7 +282,7 @@ async def _decode_events(parts: AsyncIterable[bytes]) -> AsyncIterator[ServerSen
 
 def _read_tidied(body: object, kind: type[Read]) -> Read:
     """Read what has another form than usual; malformed log-probabilities count as absent."""
-    fields = tidied(body)
+    fields = tidy_completion(body)
     if "waltzrl" in fields:
         fields["waltzrl"] = msgspec.Raw(msgspec.json.encode(fields["waltzrl"]))
     try:

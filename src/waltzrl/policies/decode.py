@@ -22,7 +22,7 @@ from waltzrl.policies.attention import (
     PromptPass,
     StartPass,
     TokenPass,
-    decoding,
+    replace_attention,
 )
 
 CHUNK_TOKENS = 1024
@@ -87,7 +87,7 @@ def decode(
     order = sorted(range(len(asks)), key=lambda row: (len(asks[row].prompt), asks[row].prompt))
     rows = [_Row(index=index, ask=asks[index]) for index in order]
     done: list[_Row] = []
-    with decoding(model):
+    with replace_attention(model):
         cache, logits = _read_prompts_of_batch(model, [row.ask.prompt for row in rows])
         step = TokenPass(cache)
         while rows:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from waltzrl.policies.json_format import BEFORE_VALUE, JsonField, JsonFormat, means
+from waltzrl.policies.json_format import BEFORE_VALUE, JsonField, JsonFormat, read_label_value
 from waltzrl.policies.json_schema import JsonSchema
 from waltzrl.policies.word_format import WordFormat
 
@@ -41,7 +41,7 @@ class LabelVocabulary:
         for token, token_id in tokenizer.get_vocab().items():
             if match := named.search(token):
                 self._meanings[token_id] = (match[1], match[2] == "true")
-            elif (meaning := means(token.strip(SPACES))) is not None:
+            elif (meaning := read_label_value(token.strip(SPACES))) is not None:
                 self._meanings[token_id] = ("", meaning)
         self._groups: dict[tuple[str, bool], list[int]] = {}
         for token_id, key in self._meanings.items():

@@ -28,7 +28,7 @@ from waltzrl.policies.guide import (
     WordVocabulary,
 )
 from waltzrl.policies.policy import Sampling
-from waltzrl.policies.weights import activated, end_ids
+from waltzrl.policies.weights import activate_adapter, end_ids
 from waltzrl.policies.word_format import WordFormat
 from waltzrl.records import Message, Reply, Tokens, ToolCall, Usage
 
@@ -299,7 +299,7 @@ class LocalPolicy:
     def _decoding_model(self) -> AbstractContextManager[PreTrainedModel]:
         """Return what decodes, with the newest weights: the copy, or the model itself."""
         if self._copy is None:
-            return activated(self.model, self.adapter)
+            return activate_adapter(self.model, self.adapter)
         return nullcontext(self._copy.updated(self.adapter))
 
 

@@ -21,8 +21,8 @@ from waltzrl.policies.chat_completion import (
     ChatCompletion,
     chat_message,
     read_chat_completion,
+    read_streamed_completion,
     read_text_completion,
-    streamed,
 )
 from waltzrl.policies.json_format import JsonFormat
 from waltzrl.policies.policy import Sampling
@@ -341,7 +341,7 @@ class RemotePolicy:
     ) -> ChatCompletion:
         try:
             if enough is not None and response.content_type == "text/event-stream":
-                return await streamed(response.content.iter_any(), enough)
+                return await read_streamed_completion(response.content.iter_any(), enough)
             completion = read_chat_completion(await response.read())
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise PolicyError(

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from waltzrl.policies.server_json import encoded, mended_json, read_json
+from waltzrl.policies.server_json import encode_json, mend_json, read_json
 
 NO_MESSAGE = "no message"
 RETRY_AFTER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -49,7 +49,7 @@ class ReportedError(Exception):
 def read_fault(answer: bytes) -> ServerFault:
     """Read the body of an error."""
     try:
-        body = mended_json(read_json(answer))
+        body = mend_json(read_json(answer))
     except (ValueError, RecursionError):
         return ServerFault(
             message=answer.decode("utf-8", "replace").strip() or NO_MESSAGE, labels={}
@@ -74,13 +74,13 @@ def check_reported(body: object, event: str = "") -> None:
     choices = body.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     if isinstance(first, dict) and says_something(first.get("error")):
-        raise ReportedError(_read_server_fault(mended_json({"error": first["error"]})))
+        raise ReportedError(_read_server_fault(mend_json({"error": first["error"]})))
     if (
         says_something(body.get("error"))
         or "error" in (event, body.get("object"), body.get("type"))
         or (choices is None and _is_bare_error(body))
     ):
-        raise ReportedError(_read_server_fault(mended_json(body)))
+        raise ReportedError(_read_server_fault(mend_json(body)))
 
 
 def says_something(error: object) -> bool:
@@ -147,4 +147,4 @@ def _yield_fields(error: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def _write_text(value: object) -> str:
-    return value if isinstance(value, str) else encoded(value)
+    return value if isinstance(value, str) else encode_json(value)

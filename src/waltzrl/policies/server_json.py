@@ -35,21 +35,21 @@ def read_json(raw: bytes | str) -> object:
         return json.loads(raw if isinstance(raw, str) else raw.decode("utf-8-sig", "replace"))
 
 
-def mended(text: str) -> str:
+def mend_text(text: str) -> str:
     """Join the halves of surrogate pairs; a half without its other becomes U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def mended_json(value: object) -> object:
+def mend_json(value: object) -> object:
     """Mend every text in a JSON value, and remove the keys whose value is null."""
     if isinstance(value, str):
-        return mended(value)
+        return mend_text(value)
     if isinstance(value, list):
-        return [mended_json(item) for item in value]
+        return [mend_json(item) for item in value]
     if isinstance(value, dict):
-        return {mended(key): mended_json(v) for key, v in value.items() if v is not None}
+        return {mend_text(key): mend_json(v) for key, v in value.items() if v is not None}
     return value
 
 
@@ -66,12 +66,12 @@ class TextJoiner:
         text = self._half + piece
         first, last = HIGH_HALF
         self._half = text[-1] if text and first <= text[-1] <= last else ""
-        return mended(text[:-1] if self._half else text)
+        return mend_text(text[:-1] if self._half else text)
 
     def end(self) -> str:
         """Return what is left at the end of the text: U+FFFD for half a pair."""
         half, self._half = self._half, ""
-        return mended(half)
+        return mend_text(half)
 
 
 def read_count(value: object) -> int | None:
@@ -95,12 +95,12 @@ def read_content(content: object) -> tuple[str, str]:
         return content, ""
     parts = content if isinstance(content, list) else [content]
     if not all(part is None or isinstance(part, str) or _is_part(part) for part in parts):
-        return encoded(content), ""
+        return encode_json(content), ""
     texts = [("", "") if part is None else _read_part(part) for part in parts]
     return "".join(text for text, _ in texts), "".join(reasoning for _, reasoning in texts)
 
 
-def encoded(value: object) -> str:
+def encode_json(value: object) -> str:
     """Return a value as JSON in one line."""
     try:
         return msgspec.json.encode(value).decode()
@@ -108,7 +108,7 @@ def encoded(value: object) -> str:
         return json.dumps(value, ensure_ascii=False)
 
 
-def tidied(body: object) -> dict[str, object]:
+def tidy_completion(body: object) -> dict[str, object]:
     """Return a chat completion, or a chunk of a streamed one, in the form that OpenAI documents.
 
     The texts of a chunk may still begin or end with half of a surrogate pair.
@@ -119,7 +119,7 @@ def tidied(body: object) -> dict[str, object]:
     if not isinstance(body, dict):
         raise ValueError("not an object")  # noqa: TRY004 (of a type that the server chose)
     fields = {
-        key: mended_json(value)
+        key: mend_json(value)
         for key, value in body.items()
         if value is not None and isinstance(value, FIELD_TYPES.get(key, object))
     }
@@ -150,11 +150,11 @@ def _tidy_choice(choice: Mapping[str, object]) -> dict[str, object]:
         finish = finish.get("type")
     others = {key: value for key, value in choice.items() if key not in ("message", "delta")}
     tidy: dict[str, object] = {
-        "message": None if message is None else mended_json(_tidy_words(message)),
+        "message": None if message is None else mend_json(_tidy_words(message)),
         "delta": None if delta is None else _tidy_words(delta),
         "finish_reason": finish if isinstance(finish, str) else None,
     }
-    return _drop_nulls({key: mended_json(value) for key, value in others.items()} | tidy)
+    return _drop_nulls({key: mend_json(value) for key, value in others.items()} | tidy)
 
 
 def _tidy_words(words: object) -> dict[str, object]:
@@ -188,7 +188,7 @@ def _tidy_call(call: Mapping[str, object]) -> dict[str, object]:
 def _tidy_function(function: Mapping[str, object]) -> dict[str, object]:
     name, arguments = function.get("name"), function.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
-        arguments = encoded(arguments)
+        arguments = encode_json(arguments)
     return _drop_nulls({"name": None if name is None else str(name), "arguments": arguments})
 
 

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from waltzrl.policies.server_json import mended
+from waltzrl.policies.server_json import mend_text
 from waltzrl.records import ToolCall
 
 OPENING = "<tool_call>"
@@ -138,9 +138,9 @@ class CallFragments:
     def call(self) -> ToolCall:
         return replace(
             self._first,
-            id=mended(self.id),
-            name=mended(self.name),
-            arguments=mended(self.arguments),
+            id=mend_text(self.id),
+            name=mend_text(self.name),
+            arguments=mend_text(self.arguments),
         )
 
 

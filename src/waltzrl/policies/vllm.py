@@ -29,7 +29,7 @@ from waltzrl.policies.gguf import find_gguf
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.policy import Sampling
 from waltzrl.policies.remote import REJECTIONS, RemotePolicy
-from waltzrl.policies.weights import CausalLM, activated, save_adapter
+from waltzrl.policies.weights import CausalLM, activate_adapter, save_adapter
 from waltzrl.records import Message, Reply, Tokens, Usage
 
 CONCURRENCY = 256
@@ -435,7 +435,7 @@ async def _ask_server(
 @torch.no_grad()
 def _score_by_base(model: PeftModel, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
     """Return [T] log-probabilities in nats of the tokens after the prompt, by the bare base."""
-    with activated(model, None) as base:
+    with activate_adapter(model, None) as base:
         tokens = torch.tensor([[*prompt, *ids]], device=base.device)
         logits = base(input_ids=tokens).logits[0, len(prompt) - 1 : -1].float()
     scored: list[float] = (

@@ -35,7 +35,7 @@ try:
     )
     from transformers.utils import logging as transformers_logging
 
-    from waltzrl.policies.blocks import fuse, fuse_adapters
+    from waltzrl.policies.blocks import fuse_adapters, fuse_blocks
 except ImportError as missing:
     raise MissingExtraError("a local policy", "PyTorch", "train") from missing
 
@@ -100,7 +100,7 @@ def load_causal_lm(
     else:
         causal_lm = _merge_adapter(Path(name_or_path), base, dtype)
     model = causal_lm.model.to(device).eval()
-    fuse(model)
+    fuse_blocks(model)
     if model.device.type == "cpu":
         store_transposed(model)
     return replace(causal_lm, model=model)
@@ -285,7 +285,7 @@ def add_adapters(causal_lm: CausalLM, roles: Sequence[str], rank: int = 16) -> C
     return replace(causal_lm, model=model.eval())
 
 
-def copied_adapter(causal_lm: CausalLM, source: str, names: Sequence[str]) -> CausalLM:
+def copy_adapter(causal_lm: CausalLM, source: str, names: Sequence[str]) -> CausalLM:
     """Add copies of an adapter that the model has, under other names."""
     model = causal_lm.model
     assert isinstance(model, PeftModel)
@@ -371,7 +371,9 @@ def role_parameters(
 
 
 @contextmanager
-def activated(model: PreTrainedModel | PeftModel, adapter: str | None) -> Iterator[PreTrainedModel]:
+def activate_adapter(
+    model: PreTrainedModel | PeftModel, adapter: str | None
+) -> Iterator[PreTrainedModel]:
     """Activate one role's adapter inside the block; None switches all adapters off.
 
     Gradients of every adapter stay on: PEFT would turn off those of the others.

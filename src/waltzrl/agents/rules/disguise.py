@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Protocol
 
-from waltzrl.agents.rules.scan import compiled
+from waltzrl.agents.rules.scan import compile_pattern
 
 MOST_PIECES = 100
 """Encoded or spaced-out pieces that are read per text."""
@@ -30,12 +30,12 @@ _BASE64 = r"[a-z0-9+/]{20,}"
 _ROT13_CUE = r"\brot[ -]?13\b"
 DISGUISE = rf"{_ROT13_CUE}|{_MIXED}|{_SPACED}|{_BASE64}"
 """Matches in a text that may be disguised."""
-_PIECE = compiled(rf"{_SPACED}|{_BASE64}")
-_HEXADECIMAL = compiled(r"[0-9a-f]{20,}")
-_TEXT = compiled(r"(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){16,}")
+_PIECE = compile_pattern(rf"{_SPACED}|{_BASE64}")
+_HEXADECIMAL = compile_pattern(r"[0-9a-f]{20,}")
+_TEXT = compile_pattern(r"(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){16,}")
 """Characters in UTF-8; 16 of them in a row are rare in other data."""
-_SAYS_ROT13 = compiled(_ROT13_CUE)
-_SHOWS_DIGITS = compiled(_MIXED)
+_SAYS_ROT13 = compile_pattern(_ROT13_CUE)
+_SHOWS_DIGITS = compile_pattern(_MIXED)
 _LETTERS = bytes.maketrans(b"013457@$!|8", b"oieastasilb")
 _ROT13 = bytes.maketrans(
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
@@ -59,7 +59,7 @@ class TextReading(Protocol):
         ...
 
 
-def readings(raw: bytes) -> Iterator[TextReading]:
+def find_readings(raw: bytes) -> Iterator[TextReading]:
     """Yield the other ways to read a text that matches `DISGUISE`."""
     yield _Undisguised(raw)
     if _SAYS_ROT13.search(raw):

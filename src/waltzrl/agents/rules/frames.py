@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from waltzrl.agents.rules.pack import Rule, shared_words, shipped
+from waltzrl.agents.rules.pack import Rule, read_shipped, shared_words
 from waltzrl.agents.rules.pattern import RulePattern
 from waltzrl.agents.rules.scan import PatternScanner, with_plain_quotes
 
@@ -134,9 +134,9 @@ class FrameScanner:
 
 
 @cache
-def shipped_frames() -> tuple[Frame, ...]:
+def load_shipped_frames() -> tuple[Frame, ...]:
     """Return the frames that come with waltzrl."""
-    file = msgspec.convert(tomllib.loads(shipped("frames").decode("utf-8")), _File)
+    file = msgspec.convert(tomllib.loads(read_shipped("frames").decode("utf-8")), _File)
     words = shared_words() | {name: "|".join(listed) for name, listed in file.words.items()}
 
     def patterns(sources: Sequence[str]) -> tuple[RulePattern, ...]:
@@ -159,9 +159,9 @@ def shipped_frames() -> tuple[Frame, ...]:
 
 
 @cache
-def shipped_reader() -> FrameScanner:
+def load_shipped_reader() -> FrameScanner:
     """Return the frames that come with waltzrl, compiled."""
-    return FrameScanner(shipped_frames())
+    return FrameScanner(load_shipped_frames())
 
 
 def clause_around(text: str, start: int, end: int) -> tuple[int, int]:

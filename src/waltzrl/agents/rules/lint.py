@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzrl.agents.rules.frames import Frame, FrameScanner, shipped_frames
+from waltzrl.agents.rules.frames import Frame, FrameScanner, load_shipped_frames
 from waltzrl.agents.rules.pack import Rule, RulePack, load_pack
 from waltzrl.agents.rules.pattern import RulePattern
 from waltzrl.agents.rules.rulebook import RuleFinding, RuleReader, load_rulebook
-from waltzrl.agents.rules.scan import compiled
+from waltzrl.agents.rules.scan import compile_pattern
 from waltzrl.errors import InputError
 
 FLAGGED = 0.3
@@ -90,7 +90,7 @@ def lint_frames() -> list[str]:
     """List the problems of the frames that come with waltzrl, one line each."""
     return [
         f"frames: {problem}"
-        for frame in shipped_frames()
+        for frame in load_shipped_frames()
         for problem in _find_frame_problems(frame)
     ]
 
@@ -128,7 +128,7 @@ def _find_pack_problems(pack: RulePack) -> Iterator[str]:
 
 def _find_everyday_word(pattern: RulePattern) -> str:
     """Return an everyday word that the key of `pattern` is found in, or nothing."""
-    match = compiled(pattern.key).search("\n".join(EVERYDAY.split()).encode())
+    match = compile_pattern(pattern.key).search("\n".join(EVERYDAY.split()).encode())
     return match[0].decode() if match else ""
 
 

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
-from waltzrl.agents.rules.scan import compiled
+from waltzrl.agents.rules.scan import compile_pattern
 
 MARK_REACH = 80
 """Characters of the longest mark."""
@@ -28,7 +28,7 @@ MARKUP = (
 )
 """Matches in a text that may hide words behind markup."""
 
-_SIGN = compiled(MARKUP)
+_SIGN = compile_pattern(MARKUP)
 """Begins at or one character before a mark."""
 _MARKS = re.compile(
     rf"""

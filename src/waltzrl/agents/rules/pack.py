@@ -14,7 +14,7 @@ import msgspec
 
 from waltzrl.agents.rules.calls import CALL_SIDES, CallSide, as_read
 from waltzrl.agents.rules.pattern import RulePattern
-from waltzrl.agents.rules.scan import compiled
+from waltzrl.agents.rules.scan import compile_pattern
 from waltzrl.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 def _read_source(source: str | Path) -> tuple[str, str, bytes]:
     if source in SHIPPED_PACKS:
-        return str(source), f"{source}.toml", shipped(str(source))
+        return str(source), f"{source}.toml", read_shipped(str(source))
     path = Path(source)
     try:
         return path.stem, str(path), path.read_bytes()
@@ -150,16 +150,16 @@ def _read_source(source: str | Path) -> tuple[str, str, bytes]:
 @cache
 def shared_words() -> dict[str, str]:
     """Return the word lists that every pack may use."""
-    lists = tomllib.loads(shipped("words").decode("utf-8"))
+    lists = tomllib.loads(read_shipped("words").decode("utf-8"))
     return {name: "|".join(listed) for name, listed in lists.items()}
 
 
 @cache
 def _hash_shared_files() -> bytes:
-    return sha256(shipped("words") + shipped("frames")).digest()
+    return sha256(read_shipped("words") + read_shipped("frames")).digest()
 
 
-def shipped(name: str) -> bytes:
+def read_shipped(name: str) -> bytes:
     """Return the content of the file `name` of the folder of packs."""
     return (files("waltzrl.agents.rules") / "packs" / f"{name}.toml").read_bytes()
 
@@ -176,7 +176,7 @@ def _parse_rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         harmed = pattern_of(source=row.object) if row.object else None
         if pack not in SHIPPED_PACKS:  # ours are compiled by the tests, and then when needed
             for pattern in (*patterns, *exceptions, *filter(None, [harmed])):
-                compiled(pattern.regex)
+                compile_pattern(pattern.regex)
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
     return Rule(

@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import get_args
 
 from waltzrl.agents.rules.calls import CALL_SIDES, read_call
-from waltzrl.agents.rules.disguise import DISGUISE, ROT13_REACH, TextReading, readings
-from waltzrl.agents.rules.frames import clause_around, shipped_reader
+from waltzrl.agents.rules.disguise import DISGUISE, ROT13_REACH, TextReading, find_readings
+from waltzrl.agents.rules.frames import clause_around, load_shipped_reader
 from waltzrl.agents.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.agents.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
 from waltzrl.agents.rules.pattern import RulePattern
-from waltzrl.agents.rules.scan import Folded, PatternScanner, compiled, foldable, with_plain_quotes
+from waltzrl.agents.rules.scan import (
+    Folded,
+    PatternScanner,
+    compile_pattern,
+    is_foldable,
+    with_plain_quotes,
+)
 from waltzrl.errors import InputError
 
 OPENING = 320
@@ -161,7 +167,7 @@ class RuleReader:
             weighed: let the words around a match lower or raise its severity.
         """
         self._weighed = weighed
-        self._frames = shipped_reader() if framed else None
+        self._frames = load_shipped_reader() if framed else None
         self._weak = [
             number >= len(rule.patterns) - rule.weak
             for rule in rules
@@ -230,7 +236,7 @@ class RuleReader:
         before, match, after = (part.encode("latin-1", "replace") for part in around)
         severity = rule.severity
         if self._weighed:
-            severity = weigh(severity, before, match, after)
+            severity = weigh_severity(severity, before, match, after)
         if not self._is_meant(rule, text, start, end):
             severity = round(severity * UNPROVED, 3)
         return RuleFinding(
@@ -293,7 +299,7 @@ class _Readable:
 
     def __init__(self, text: str) -> None:
         text = with_plain_quotes(text)
-        self.folded = Folded(text) if foldable(text) else None
+        self.folded = Folded(text) if is_foldable(text) else None
         """None where folding changes nothing."""
         self.raw = (text if self.folded is None else self.folded.text).encode("latin-1", "replace")
 
@@ -302,14 +308,14 @@ class _Readable:
         """The ways to read what stands behind disguises and markup, where the text shows any."""
         disguised: list[TextReading] = []
         if _SHOWS_DISGUISE.search(self.raw):
-            disguised += readings(self.raw)
+            disguised += find_readings(self.raw)
         if _SHOWS_MARKUP.search(self.raw):
             disguised.append(Unmarked(self.raw))
         return disguised
 
 
 # Apart from the keys of patterns: what counts characters would multiply the states of their set.
-_SHOWS_DISGUISE, _SHOWS_MARKUP = compiled(DISGUISE), compiled(MARKUP)
+_SHOWS_DISGUISE, _SHOWS_MARKUP = compile_pattern(DISGUISE), compile_pattern(MARKUP)
 
 
 def _is_disguised(clause: str) -> bool:
@@ -322,7 +328,7 @@ def _matches_clause(pattern: RulePattern, clause: str) -> bool:
     return _compiled(pattern.regex).search(clause.encode("latin-1", "replace")) is not None
 
 
-_compiled = lru_cache(maxsize=64)(compiled)
+_compiled = lru_cache(maxsize=64)(compile_pattern)
 
 
 def _weaken_finding(finding: RuleFinding) -> RuleFinding:
@@ -384,7 +390,7 @@ _AROUND = {
 
 _GOVERNED = 0.35
 """Factor for a match whose last words are what somebody prevents, reports or studies."""
-_GOVERNOR = compiled(
+_GOVERNOR = compile_pattern(
     r"\b(?:prevent(?:ing|s|ion of)?|detect(?:ing|s|ion of)?|recogni[sz](?:e|es|ing)|spot(?:ting)?"
     r"|report(?:ing|s)?|combat(?:ing|ting)?|fight(?:ing)?|counter(?:ing|act)?|deter(?:ring|s)?"
     r"|against|protect(?:s|ing|ion)? (?:\w{1,12} ){0,4}from|victims? of|survivors? of"
@@ -399,11 +405,11 @@ _GOVERNOR = compiled(
     r"(?:[^\w.!?\n]{1,3}[\w'-]{1,15}){1,5}$"
 )
 
-_CUES_BEFORE = [(factor, compiled(pattern)) for factor, pattern in _BEFORE.items()]
-_CUES_AROUND = [(factor, compiled(pattern)) for factor, pattern in _AROUND.items()]
+_CUES_BEFORE = [(factor, compile_pattern(pattern)) for factor, pattern in _BEFORE.items()]
+_CUES_AROUND = [(factor, compile_pattern(pattern)) for factor, pattern in _AROUND.items()]
 
 
-def weigh(severity: float, before: bytes, match: bytes, after: bytes) -> float:
+def weigh_severity(severity: float, before: bytes, match: bytes, after: bytes) -> float:
     """Lower or raise a severity according to the words around a match.
 
     Args:

@@ -39,7 +39,7 @@ def _make_options(memory: int) -> re2.Options:
     return options
 
 
-def compiled(regex: str) -> re2._Regexp:
+def compile_pattern(regex: str) -> re2._Regexp:
     """Compile `regex` for Latin-1 text, ignoring case.
 
     Raises:
@@ -56,13 +56,13 @@ class _Finder:
     """One pattern: a fast loose match first, then an exact one at the same place."""
 
     def __init__(self, pattern: RulePattern) -> None:
-        self._loose = compiled(pattern.loose)
+        self._loose = compile_pattern(pattern.loose)
         self._longest = pattern.longest
         self._regex = pattern.regex
 
     @cached_property
     def _exact(self) -> re2._Regexp:
-        return compiled(self._regex)
+        return compile_pattern(self._regex)
 
     def find(self, text: bytes, section: slice, looks: "_Looks") -> Iterator[tuple[int, int]]:
         """Yield start and end of every match in or at the edges of a section, one per start."""
@@ -169,12 +169,12 @@ def with_plain_quotes(text: str) -> str:
     return text
 
 
-def foldable(text: str) -> bool:
+def is_foldable(text: str) -> bool:
     """Whether folding could change `text`."""
     return not text.isascii() and _FOLDABLE.search(text) is not None
 
 
-def fold(text: str) -> str:
+def fold_text(text: str) -> str:
     """Drop hidden characters and marks, and replace styled letters by ASCII ones."""
     if text.isascii():
         return text
@@ -185,7 +185,7 @@ def fold(text: str) -> str:
     return bare
 
 
-_fold_one = lru_cache(maxsize=4096)(fold)
+_fold_one = lru_cache(maxsize=4096)(fold_text)
 
 
 class Folded:
@@ -193,7 +193,9 @@ class Folded:
 
     def __init__(self, original: str) -> None:
         self._original = original
-        blocks = [fold(original[start : start + BLOCK]) for start in range(0, len(original), BLOCK)]
+        blocks = [
+            fold_text(original[start : start + BLOCK]) for start in range(0, len(original), BLOCK)
+        ]
         self.text = "".join(blocks)
         self._starts = [0, *accumulate(map(len, blocks))]
         self._positions: dict[int, list[int]] = {}

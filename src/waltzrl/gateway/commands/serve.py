@@ -130,12 +130,12 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         return
     configure_logs(log_format or "text", "info")
     try:
-        supervise(sources(), host, port, open_to_all=open_to_all)
+        supervise_gateway(sources(), host, port, open_to_all=open_to_all)
     except KeyboardInterrupt:  # also from SIGTERM; later the supervisor handles both
         log.info("stopped before the gateway started")
 
 
-def supervise(sources: Sources, host: str, port: int, *, open_to_all: bool) -> None:
+def supervise_gateway(sources: Sources, host: str, port: int, *, open_to_all: bool) -> None:
     """Serve a gateway until it is stopped."""
     from waltzrl.gateway.listener import listen
     from waltzrl.gateway.processes.fork_server import ForkServer

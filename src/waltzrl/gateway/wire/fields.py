@@ -12,7 +12,7 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Json
 from waltzrl.gateway.keys import Caller
-from waltzrl.policies.server_json import mended
+from waltzrl.policies.server_json import mend_text
 from waltzrl.records import CallKind, Message, Role, ToolCall
 
 DEEPEST = 100
@@ -209,8 +209,8 @@ def _find_half_pair(raw: bytes) -> str:
             values += [(where or "a key", key) for key in value]
         elif isinstance(value, list):
             values += [(f"{where}[{index}]", v) for index, v in enumerate(value)]
-        elif isinstance(value, str) and mended(value) != value:
-            return mended(where)[:LONGEST_PLACE]
+        elif isinstance(value, str) and mend_text(value) != value:
+            return mend_text(where)[:LONGEST_PLACE]
     return ""
 
 

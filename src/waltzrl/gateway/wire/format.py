@@ -121,7 +121,7 @@ def error_envelope(error: RequestError, request_id: str) -> dict[str, Json]:
     return {"error": error_object(error), **named}
 
 
-def comments(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def encode_comments(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return headers as comments of a stream of events, which clients skip."""
     return b"".join([b": %b: %b\n\n" % header for header in headers])
 

@@ -28,7 +28,7 @@ from waltzrl.gateway.wire.fields import (
 from waltzrl.gateway.wire.format import error_envelope
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
-from waltzrl.gateway.wire.responses_output import ResponsesStream, decoded_reasoning, response
+from waltzrl.gateway.wire.responses_output import ResponsesStream, decode_reasoning, response
 
 api: Api = "responses"
 
@@ -314,7 +314,7 @@ def _read_item_reasoning(item: dict[str, Json]) -> str:
     for key in ("content", "encrypted_content", "summary"):
         value = item.get(key)
         if isinstance(value, str):
-            texts: list[Json] = [decoded_reasoning(value)]
+            texts: list[Json] = [decode_reasoning(value)]
         else:
             parts = value if isinstance(value, list) else []
             texts = [part.get("text") for part in parts if isinstance(part, dict)]

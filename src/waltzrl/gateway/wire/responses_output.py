@@ -82,7 +82,7 @@ def _encode_reasoning(text: str) -> str:
     return ENCODED + base64.b64encode(text.encode()).decode()
 
 
-def decoded_reasoning(encrypted: str) -> str:
+def decode_reasoning(encrypted: str) -> str:
     """Return the reasoning in our `encrypted_content`; nothing of another's, which is opaque."""
     if not encrypted.startswith(ENCODED):
         return ""
