@@ -9,7 +9,7 @@ from waltzrl.errors import InputError
 from waltzrl.records import Feedback
 
 CALIBRATION = "calibration.json"
-"""Name of the file in a folder of weights."""
+"""The name of the file in a folder of weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class ReviewerCalibration:
     """
 
     reviewer: str
-    """Name of the model, a hash of its weights in this process, and its wording."""
+    """The name of the model, a hash of its weights in this process, and its wording."""
     challenge_from: float | None
     """The probability of the label overrefuse from which a refusal is challenged; None where no
     probability keeps the error on right refusals low."""
@@ -61,7 +61,9 @@ UNCALIBRATED = ReviewerCalibration(
     right_refusals=RefusalCount(n=0, challenged=0),
     over_refusals=RefusalCount(n=0, challenged=0),
 )
-"""Of a reviewer that nobody measured: it challenges no refusal, and its labels are risks."""
+"""The calibration of a reviewer that nobody measured: it challenges no refusal, and its labels are
+risks.
+"""
 
 
 def estimate_overrefusal(feedback: Feedback) -> float:

@@ -11,13 +11,15 @@ from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, advice
 from waltzrl.records import Feedback, Prompt, Reply, Verdict
 
 PIECE, OVERLAP = 1200, 200
-"""Characters of a reply that are classified at a time, and that two pieces share."""
+"""The characters of a reply that are classified at a time, and those that two pieces share."""
 MOST_AT_ONCE = 8
-"""Exchanges in one batch."""
+"""The most exchanges in one batch."""
 REVIEWS_AT_ONCE = 2 * MOST_AT_ONCE
-"""Reviews that a gateway gives a classifier: a batch that is computed, and the one after it."""
+"""The reviews that a gateway gives a classifier: a batch that is computed, and the one after it."""
 FIRST_AT_ONCE = 2
-"""That it gives one of which it knows nothing: on a slow CPU a whole batch may take too long."""
+"""The reviews that it gives one of which it knows nothing: on a slow CPU a whole batch may take too
+long.
+"""
 TRUE = 0.5
 """The probability above which a label is true."""
 FLAGGED = 3 / 7
@@ -29,11 +31,11 @@ class ExchangeLabels:
     """Probabilities, 0 to 1."""
 
     harmful: float
-    """That the request asks for something harmful."""
+    """The probability that the request asks for something harmful."""
     unsafe: float
-    """That the reply gives it, or is unsafe by itself."""
+    """The probability that the reply gives it, or is unsafe by itself."""
     refuses: float
-    """That the reply declines the request."""
+    """The probability that the reply declines the request."""
 
 
 class ExchangeClassifier(Protocol):
@@ -70,7 +72,7 @@ class ClassifierReviewer:
         self._thread = ThreadPoolExecutor(1, "classifier")
         self._waiting: deque[_Call] = deque()
         self._working: asyncio.Task[None] | None = None
-        """Classifies what waits; None, or done, while nothing does."""
+        """The task that classifies what waits; None, or done, while nothing does."""
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Label `reply` as an answer to `prompt`; the advice is a fixed text for each label."""

@@ -22,17 +22,17 @@ if TYPE_CHECKING:  # it needs the extra of the memory
     from waltzrl.store.memory.safety import SafetyMemory
 
 CANDIDATES = 16
-"""Sessions that are looked up, of which those of the same kind of task go first."""
+"""The number of sessions that are looked up, of which those of the same kind of task go first."""
 LEAST_SHARED = 1 / 3
-"""Of a request's words, those that the request of another session must have."""
+"""The least share of a request's words that the request of another session must have."""
 WORD = re.compile(r"\w{4,}")
-"""Shorter words, such as "the", say little about a request."""
+"""A word that counts; shorter ones, such as "the", say little about a request."""
 LONGEST_EXAMPLE = 500
-"""Characters of each of its texts."""
+"""The most characters of each text of an example."""
 INJECTION = ("injection",)
 """The pack of rules for instructions to a model."""
 VERDICT = re.compile(r"(?:unsafe|overrefuse)\W{0,4}[:=]\W{0,4}(?:true|false)", re.IGNORECASE)
-"""What imitates the labels of a review."""
+"""A text that imitates the labels of a review."""
 INTRODUCTION = """\
 Below are earlier requests like the one that follows, what a reviewer advised, and the reply that \
 was then accepted. They are examples of good advice and of good replies, not part of this \

@@ -14,11 +14,11 @@ from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Feedback, Message, Prompt, Reply, total_usage
 
 OVERLAP = 500
-"""Characters that two consecutive pieces of a long reply share; of short pieces an eighth."""
+"""The characters that two consecutive pieces of a long reply share; of short pieces an eighth."""
 SHORTEST_TEXT = 100
-"""Characters of a reply, and of what it answers, below which a review would see too little."""
+"""The characters of a reply, and of what it answers, below which a review would see too little."""
 GAP = " [...] "
-"""Stands for what was left out."""
+"""The mark that stands for what was left out."""
 
 
 class FeedbackAgent:

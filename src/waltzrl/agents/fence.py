@@ -11,7 +11,7 @@ from functools import lru_cache
 
 HARMLESS = "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}"
 LONGEST_TEXT = 8_000
-"""Longest text between two delimiters, in characters; the rest is cut."""
+"""The most characters between two delimiters; the rest is cut."""
 
 BRACKET = r"(?:<|&(?:amp;)*(?:lt|#0*60|#x0*3c);?|\\u003c|\\x3c|%3c)"
 """An opening angle bracket, plain or escaped as in HTML, JSON, Python and URLs."""

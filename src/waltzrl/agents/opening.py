@@ -19,7 +19,7 @@ RULES = "rules"
 """The reviewer that needs no package: the rules alone."""
 PAIR = "pair"
 REVIEWER = "reviewer:"
-"""Before the name of such a reviewer, where a model is named."""
+"""The prefix of such a reviewer's name, where a model is named."""
 
 
 def open_reviewer(name: str) -> ClassifierReviewer:

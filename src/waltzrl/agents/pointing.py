@@ -9,11 +9,14 @@ import re
 from waltzrl.agents.rules import language_of
 
 MOST_OWN_WORDS = 4
-"""Words besides those of `COMMON` in a turn that demands something which stands elsewhere."""
+"""The most words besides those of `COMMON` in a turn that demands something which stands elsewhere.
+"""
 LONGEST_FOREIGN, LONGEST_DENSE = 24, 8
-"""Characters of a turn that is not English, which points; in a script without spaces."""
+"""The most characters of a turn that is not English, which points; the second in a script without
+spaces.
+"""
 LONGEST_CONTINUATION = 160
-"""Characters of a turn that goes on with an earlier one."""
+"""The most characters of a turn that goes on with an earlier one."""
 
 _ASSENT = "please okay ok yes yeah yep yup sure fine great good cool right alright perfect k"
 ASSENT = frozenset(_ASSENT.split())
@@ -66,7 +69,7 @@ DEMAND = re.compile(
     r"|like|message|my|now|please|question|request|s|step|steps|task|thing|thoroughly|to|too|using"
     r"|with|without|word)\b|$)"
 )
-"""In the words of a turn: to do, answer or explain what stands elsewhere."""
+"""The words of a turn that ask to do, answer or explain what stands elsewhere."""
 ORDERS = re.compile(
     r"\b(?:above|answer|begin|carry|comply|do|execute|follow|fulfil+|go ahead|implement|instruct\w*"
     r"|obey|perform|proceed|prompt|reply|respond|schema|solve|start|system|tasks?|tools?)\b"

@@ -27,16 +27,20 @@ from waltzrl.agents.rules import Rulebook, RuleFinding
 from waltzrl.records import Message, Prompt
 
 BACKGROUND_WEIGHT = 0.3
-"""Factor on the severity of a finding to which the user's last turn does not point."""
+"""The factor on the severity of a finding to which the user's last turn does not point."""
 LONGEST_REMEMBERED = 65_536
-"""Characters; the findings in shorter instructions, which many requests share, are remembered."""
+"""The characters of instructions below which their findings are remembered, as many requests share
+them.
+"""
 
 MOST_EXCUSED = 50
-"""Findings in a text; of a text with more, which the rules do not search to its end, all count."""
+"""The most findings in a text; of a text with more, which the rules do not search to its end, all
+count.
+"""
 LONGEST_SENTENCE = 300
-"""Characters on either side of a finding that belong to its sentence."""
+"""The characters on either side of a finding that belong to its sentence."""
 LONGEST_LIST = 4_000
-"""Characters of a list above an item, in which the sentence above the list is searched."""
+"""The characters of a list above an item, in which the sentence above the list is searched."""
 SENTENCE_END = re.compile(r"[.!?\n]")
 ITEM = re.compile(r"\s*(?:[-*\u2022]|\d+[.)])\s")
 """The beginning of a line of a list, which belongs to the sentence above the list."""
@@ -93,7 +97,7 @@ MENTIONS_BEFORE = re.compile(
     rf"\W+{_SPEAKS}\W+(?:\w+\W+){{0,6}}[\"'\u2018\u201c][^\"\u201d\n]*$",
     re.IGNORECASE,
 )
-"""What leads to an example, a label or the condition of an instruction."""
+"""The words that lead to an example, a label or the condition of an instruction."""
 EXAMPLE = re.compile(
     r"\W*(?:q|question|user|human|customer|input|message|text|query|prompt)\s*\d*\s*[:=]",
     re.IGNORECASE,

@@ -21,7 +21,7 @@ AGAINST_ANOTHER = "self_harm/suicide-of-another"
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt])")
 """An escape in a JSON string: a character by its code, or a white-space character."""
 JOINED = re.compile(r"[_.:/-]+|(?<=[a-z])(?=[A-Z])")
-"""Where the words of a name are joined."""
+"""The places where the words of a name are joined."""
 OVERREFUSAL = "needless_refusal"
 """The key, in `coaching.toml`, of the advice on an over-refusal."""
 OTHER = "other"
@@ -29,7 +29,9 @@ OTHER = "other"
 LONGEST_AT_ONCE = 65_536
 """Characters that are read within the event loop; noise of this length takes about 50 ms."""
 CALL_READINGS = len(CALL_SIDES) + 1
-"""How often the arguments of a call may be read beside the reply: as words, and for each side."""
+"""The number of times that the arguments of a call may be read beside the reply: as words, and for
+each side.
+"""
 Read = TypeVar("Read")
 DOUBTFUL_FROM = 0.1
 """The probability of compliance from which findings in the request make a draft worth revising."""
@@ -51,9 +53,11 @@ class RulesEvidence:
     in_request: Sequence[RuleFinding] = ()
     """Other findings in the request, which count if the reply complies."""
     complies: float = 0.0
-    """0 to 1: how probably the reply gives what the request asks for; see `compliance`."""
+    """The probability, 0 to 1, that the reply gives what the request asks for; see
+    `estimate_compliance`.
+    """
     needless: bool = False
-    """The reply refuses a request in which nothing was found, and may be told so."""
+    """True if the reply refuses a request in which nothing was found, and may be told so."""
 
     @property
     def certain_risk(self) -> float:
@@ -96,7 +100,7 @@ class RulesReviewer:
         # Hashed into the ids of bundles: changing it changes the ids of existing bundles.
         allowed = f", allow {', '.join(sorted(self.allow_calls))}" if self.allow_calls else ""
         self.name = f"{rules_name(rulebook)}, threshold {threshold}{suffix}{allowed}"
-        """For logs and bundle ids."""
+        """The name for logs and bundle ids."""
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise; see `evidence` and `feedback`."""

@@ -13,12 +13,14 @@ from waltzrl.errors import InputError
 from waltzrl.policies.json_format import LABEL_VALUES, JsonField, JsonFormat
 
 SETS = ("plain", "tiny", "short", "labels_first")
-"""For instruction-tuned models; for the demo's small ones; for instruction-tuned models so small
-that they read `plain` longer than they reply; `plain`, but with the labels first."""
+"""The names of the prompts: for instruction-tuned models; for the demo's small ones; for
+instruction-tuned models so small that they read `plain` longer than they reply; `plain`, but with
+the labels first.
+"""
 LABELS_FIRST = "labels_first"
 PARTS = ("conversation_system", "feedback_system", "review", "revise")
 FIELDS = {"review": ("{conversation}", "{reply}"), "revise": ("{feedback}",)}
-"""What a part must have a place for."""
+"""The fields that a part must have a place for."""
 EXPORTED = "wording"
 """Folder of an exported pair with the prompts that it was trained with."""
 NO_CATEGORY = "none"
@@ -28,7 +30,7 @@ LABELS = (JsonField("unsafe", LABEL_VALUES), JsonField("overrefuse", LABEL_VALUE
 CATEGORY = JsonField("category", tuple(f'"{name}"' for name in (*HARMS, NO_CATEGORY)))
 ADVICE = JsonField("feedback")
 REASONING_FIRST_FORMAT = JsonFormat((REASONING, *LABELS, ADVICE))
-"""What models are trained to write."""
+"""The format that models are trained to write."""
 LABELS_FIRST_FORMAT = JsonFormat((*LABELS, CATEGORY, ADVICE))
 
 

@@ -49,7 +49,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     """The client's key, from `Authorization: Bearer` or `x-api-key`."""
     length: int = 0
-    """`Content-Length` in bytes; 0 without one."""
+    """The `Content-Length` in bytes; 0 without one."""
     wants_collaboration: bool = False
     """`X-Waltzrl-Include: collaboration`: return drafts and feedback, if the key may see them."""
     takes_retractions: bool = False
@@ -110,7 +110,7 @@ class KeyRing:
         """
         self._has_ledger = has_ledger
         self.stale = False
-        """The file has changed and is invalid; the earlier keys stay valid."""
+        """True if the file has changed and is invalid; the earlier keys stay valid."""
         self._path, self._anonymous = path, anonymous
         self._clock = clock
         self._checked_at = clock()
@@ -297,6 +297,6 @@ def _choose_process_prefix() -> None:
 
 
 _process: str
-"""Prefix of this process's request ids, so that they are unique across processes."""
+"""The prefix of this process's request ids, so that they are unique across processes."""
 _choose_process_prefix()
 os.register_at_fork(after_in_child=_choose_process_prefix)

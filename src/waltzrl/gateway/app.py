@@ -72,7 +72,9 @@ class HttpRequest:
         self.caller: Caller
         self.body = b""
         self.reached_gateway = False
-        """From now on the gateway itself records the outcome, errors included."""
+        """True if the gateway has the request: from then on it records the outcome, errors
+        included.
+        """
         self._begun = False
         self._send = send
 

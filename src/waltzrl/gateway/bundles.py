@@ -81,9 +81,9 @@ ADDED = (
 )
 """Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
 NOT_SET: tuple[object, ...] = (None, 0, {}, (), ReviewConfig())
-"""Their defaults."""
+"""The default values of the keys in `ADDED`."""
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
-"""With the name of an upstream, the variable of its API key."""
+"""The variable of an upstream's API key; the upstream's name is filled in."""
 BEST_FIRST: tuple[BreakerState, ...] = ("closed", "half_open", "open")
 
 logger = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ class Bundles:
         self._rulebooks: dict[str, Rulebook] = {}
         self._connections = AsyncExitStack()
         self.descriptions: dict[str, tuple[BundleRecipe, BundleDescription]] = {}
-        """Id of each bundle that was opened -> its recipe, and what it is."""
+        """The id of each bundle that was opened -> its recipe, and what it is."""
 
     async def open(self, recipe: BundleRecipe) -> Bundle:
         """Build a bundle; weights are loaded in a thread.

@@ -40,7 +40,7 @@ FINISHES: Mapping[str, Finish] = {
 }
 """The words of servers in lower case; any other is the end of a reply. A failure cuts it off."""
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""Raised for bytes that are not JSON, or are JSON of the wrong shape."""
+"""The exceptions for bytes that are not JSON, or are JSON of the wrong shape."""
 
 
 def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:

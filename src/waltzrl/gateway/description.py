@@ -10,12 +10,14 @@ import msgspec
 from waltzrl.foundation.texts import without_credentials
 
 NAMED_AT_MOST = 5
-"""Names of a difference; of more the rest is counted."""
+"""The most names that a difference lists; the rest is counted."""
 LONGEST_VALUE = 60
-"""Characters of a setting that a difference quotes."""
+"""The most characters of a setting that a difference quotes."""
 NOT_SET: tuple[object, ...] = (None, "", [], {})
 RULES = "rules"
-"""Of `BundleDescription.parts`: the packs with their words, whose rules are told one by one."""
+"""The key in `BundleDescription.parts` of the packs with their words, whose rules are told one by
+one.
+"""
 
 
 class BundleDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,11 +26,13 @@ class BundleDescription(msgspec.Struct, frozen=True, kw_only=True):
     recipe: dict[str, object]
     """All settings, nested as in TOML, without the credentials of URLs."""
     rules: dict[str, str] = {}
-    """Id of each rule -> a hash of it; empty where a version before 0.2 stored the bundle."""
+    """The id of each rule -> a hash of it; empty where a version before 0.2 stored the bundle."""
     parts: dict[str, str] = {}
-    """What is hashed beside the recipe: the rules' packs, weights, wordings, calibration."""
+    """The parts that are hashed beside the recipe: the rules' packs, weights, wordings,
+    calibration.
+    """
     version: str = ""
-    """Of waltzrl."""
+    """The version of waltzrl."""
 
     @property
     def settings(self) -> dict[str, object]:
@@ -42,11 +46,13 @@ class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     description: BundleDescription
     by: str = ""
-    """Who proposed it; empty for a gateway's own, and where an earlier version stored it."""
+    """The name of who proposed it; empty for a gateway's own, and where an earlier version stored
+    it.
+    """
     added: float | None = None
-    """Seconds since the epoch; None where an earlier version stored it."""
+    """The time in seconds since the epoch; None where an earlier version stored it."""
     base_since: float | None = None
-    """When a gateway last began to serve it by its own recipe; None if none did."""
+    """The time when a gateway last began to serve it by its own recipe; None if none did."""
 
 
 def made_by(bundle: StoredBundle) -> str:

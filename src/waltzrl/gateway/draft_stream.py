@@ -60,17 +60,19 @@ class DraftStream:
         self.can_retract = can_retract
         self._shows_reasoning = shows_reasoning
         self.first_words_milliseconds: float | None = None
-        """From the request for the draft until its first words were released."""
+        """The time from the request for the draft until its first words were released."""
         self._window = window
         self._release = release
         self._reasoning: list[str] = []
         self._text: list[str] = []
         self._reasoned = 0
-        """Characters of reasoning that the window saw."""
+        """The number of characters of reasoning that the window saw."""
         self._sent = 0
-        """Characters that the window released."""
+        """The number of characters that the window released."""
         self._refused = False
-        """A text came in the field for refusals: from there on the draft waits for its review."""
+        """True if a text came in the field for refusals: from there on the draft waits for its
+        review.
+        """
         self._parts: list[str] = []
         """All reasoning and text that was read, also what is dropped: all of it costs tokens."""
         self._calls: tuple[ToolCall, ...] = ()
@@ -78,7 +80,7 @@ class DraftStream:
         self._usage: Usage | None = None
         """The server's last token counts."""
         self._counts_all = False
-        """Nothing was read after these counts."""
+        """True if nothing was read after these counts."""
         self._started = 0.0
 
     @property

@@ -33,9 +33,9 @@ from waltzrl.foundation.sources import Source
 from waltzrl.foundation.switches import parse_switch
 
 KEYS = ("WALTZRL_UPSTREAM_KEY", "WALTZRL_FEEDBACK_KEY")
-"""Beginnings of the names of variables with API keys."""
+"""The beginnings of the names of variables with API keys."""
 OTHERS = ("WALTZRL_CACHE", "WALTZRL_CHROMIUM", "WALTZRL_JUDGE_CACHE")
-"""Variables of other parts."""
+"""The variables of other parts."""
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Variable:
     """The field of `GatewayRecipe`; None if the variable is only checked."""
     names: tuple[str, ...]
     read: Callable[[str], object]
-    """Parses the text; raises ValueError or KeyError if it is invalid."""
+    """The function that parses the text; it raises ValueError or KeyError if it is invalid."""
     needs: str
     """The valid values, for the error message."""
     instead: str = ""

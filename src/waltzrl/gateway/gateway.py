@@ -58,7 +58,9 @@ CostOf = Callable[[Collaboration, str], float | None]
 """Returns what a collaboration for a model cost in US dollars; None when a price is unknown."""
 Outcome = TypeVar("Outcome")
 Listener = Callable[[ServedChoice], None]
-"""Called with every choice that was served; must not block and must not raise."""
+"""A function that is called with every choice that was served; it must not block and must not
+raise.
+"""
 RETRY_AFTER_SECONDS = 5.0
 DEGRADED = Health("degraded", "cannot be written; decisions are kept in memory or counted")
 
@@ -140,11 +142,11 @@ class Gateway:
     selector: BundleSelector
     decisions: DecisionLog
     names: ModelNames = field(default_factory=ModelNames)
-    """Says under which names models are recorded."""
+    """The names under which models are recorded."""
     examples: ExampleSource | None = None
-    """Finds examples of coaching for drafts and revisions; None for none."""
+    """The search for examples of coaching for drafts and revisions; None for none."""
     usd: CostOf | None = None
-    """Prices what was said for a request; None where costs are not recorded."""
+    """The function that prices what was said for a request; None where costs are not recorded."""
 
     async def answers(self, request: GatewayRequest) -> list[Answer]:
         """Answer every choice of a request that is not streamed.
@@ -287,12 +289,14 @@ class GatewayAgent:
         self._bearer = bearer
         self.stream = stream
         self.examples = ""
-        """For the upstream, not part of what is recorded."""
+        """The examples for the upstream, which are not part of what is recorded."""
         self.is_reviewed_first = True
-        """The client gets the reply after its review, so without a review there is none."""
+        """True if the client gets the reply after its review, so that without a review there is
+        none.
+        """
         self._admission = bundle.admission
         self._received: list[bytes] = []
-        """What has come of a whole draft that is still being read."""
+        """The beginning of a whole draft that is still being read."""
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Request a reply from the upstream.

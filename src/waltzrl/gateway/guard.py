@@ -40,13 +40,13 @@ Messages: TypeAlias = str | Sequence[Turn] | Prompt
 """A conversation; a string is one message of a user, and a `Prompt` is used as it is."""
 
 LONGEST_REPLY = 1024
-"""Tokens of a draft, a revision or feedback, where nothing else is said."""
+"""The most tokens of a draft, a revision or feedback, where nothing else is said."""
 
 ACCEPTANCE = Reply(text="Sure, I will do that now.", origin="canned")
-"""What an agent says before it acts on a request; `assess` reviews it."""
+"""The reply of an agent before it acts on a request; `assess` reviews it."""
 
 LAST_ROLES = ("user", "tool", "function")
-"""Roles of a message that asks for a reply; a gateway also continues an assistant's."""
+"""The roles of a message that asks for a reply; a gateway also continues an assistant's."""
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")

@@ -37,7 +37,7 @@ NEEDED = {
     "max_new_tokens": "a whole number, 1 or more, or None",
     "allow_calls": 'a tuple of names of tools or rules, such as ("terraform",)',
 }
-"""What each of the settings takes, for errors."""
+"""The values that each of the settings takes, for errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

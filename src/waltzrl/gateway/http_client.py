@@ -19,7 +19,8 @@ from waltzrl.policies.remote import server_address
 IDLE_SECONDS = 25.0
 """A connection idle for longer is not reused: many servers close theirs after 30 s."""
 MOST_BUFFERED = 256 * 1024
-"""Bytes of a body that may wait to be read; beyond that, reading from the socket pauses."""
+"""The most bytes of a body that may wait to be read; beyond that, reading from the socket pauses.
+"""
 
 
 class Connection(asyncio.Protocol):
@@ -37,7 +38,7 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.headers: dict[str, str] = {}
         self.received = False
-        """The server has sent something since the request."""
+        """True if the server has sent something since the request."""
         self.headers_complete = False
         self.complete = False
         self._kept_alive = False
@@ -163,7 +164,7 @@ class Response:
         """Wrap a connection that has read a head; `give_back` is called with it on `close`."""
         self.status = connection.status
         self.headers = connection.headers
-        """By lower-case name; the last value of a repeated one."""
+        """The headers by lower-case name; the last value of a repeated one."""
         self._connection = connection
         self._give_back = give_back
 

@@ -29,8 +29,9 @@ HEAD = "# API keys of the gateway. `waltzrl keys` rewrites this file and keeps n
 
 StreamMode = Literal["buffer", "window", "speculative", "audit"]
 DeskRole = Literal["viewer", "annotator", "reviewer", "operator"]
-"""What a key may do at the desk; each role includes those before it. An annotator labels; labels of
-replies steer releases from a reviewer on."""
+"""The rights of a key at the desk; each role includes those before it. An annotator labels; labels
+of replies steer releases from a reviewer on.
+"""
 MediaPolicy = Literal["pass", "refuse", "review"]
 Author = Literal["tenant", "operator"]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[\w.@-]{1,64}$")]
@@ -60,7 +61,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     may_probe: bool = False
     """May mark its requests as probes, which the memory and all rates leave out."""
     may_learn: bool | None = None
-    """Whether the agents may learn from its requests; None: the operator decides."""
+    """True if the agents may learn from its requests; None: the operator decides."""
     role: DeskRole | None = None
     """Role at the desk; None has no access."""
     allow_fields: tuple[str, ...] = ()

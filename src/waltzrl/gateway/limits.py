@@ -17,7 +17,9 @@ RETRY_AFTER_SECONDS = (1.0, 5.0)
 """`Retry-After` of an overload is random between these, which spreads the retries out."""
 
 LOOK_SECONDS = 0.005
-"""Between looks at the places that other workers have given back, while requests wait here."""
+"""The time between looks at the places that other workers have given back, while requests wait
+here.
+"""
 
 ROUNDING_SECONDS = 1e-6
 """A client that waited for `Retry-After` is not refused for a rounding error below this."""
@@ -163,12 +165,13 @@ class Admission:
         """
         self.active = 0
         self.draining = False
-        """No new request is admitted."""
+        """True if no new request is admitted."""
         self._limits = limits
         self._load = load or WorkerLoad()
         self._waiting: OrderedDict[asyncio.Future[bool], float] = OrderedDict()
-        """In order of arrival, with its time; each resolves to True if it got a place, else to
-        False."""
+        """The waiting requests in order of arrival, with its time; each resolves to True if it got
+        a place, else to False.
+        """
         self._looking: asyncio.TimerHandle | None = None
         """The next look at the places that other workers have given back."""
         self._idle = asyncio.Event()

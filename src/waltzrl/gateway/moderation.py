@@ -27,7 +27,7 @@ OPENAI_NAMES: dict[str, tuple[str, ...]] = {
 }
 """Our categories in OpenAI's words; a narrower one of theirs implies the wider one."""
 OTHERWISE = ("illicit",)
-"""For our categories that OpenAI lacks, and for findings without a category."""
+"""The names for our categories that OpenAI lacks, and for findings without a category."""
 NAMES = (
     "harassment",
     "harassment/threatening",

@@ -16,7 +16,7 @@ from waltzrl.gateway.exchange import UpstreamRequest, UpstreamResponse
 
 PREFIX = "/v1"
 PATH = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
-"""No encoded character, no empty segment, and no slash at the end."""
+"""A path without encoded characters, empty segments and a slash at the end."""
 QUERY = re.compile(r"[A-Za-z0-9._~%&=,:+\[\]-]*")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REPLIES = re.compile(
@@ -37,7 +37,7 @@ REPLY_OBJECTS = frozenset(
         "thread.message",
     )
 )
-"""What a reply says that it is, in `object` or `type`."""
+"""The names that a reply gives itself in `object` or `type`."""
 
 
 def make_passed_on_request(scope: Event, body: bytes, bearer: str | None) -> UpstreamRequest:

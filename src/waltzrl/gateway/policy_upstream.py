@@ -48,7 +48,7 @@ READ = frozenset(
         "top_p",
     )
 )
-"""Keys of a request that are honoured."""
+"""The keys of a request that are honoured."""
 WITHOUT_EFFECT = frozenset(
     (
         "metadata",
@@ -62,12 +62,13 @@ WITHOUT_EFFECT = frozenset(
         "user",
     )
 )
-"""Keys that do not concern the model. Any other key is refused, unless its value is neutral."""
+"""The keys that do not concern the model. Any other key is refused, unless its value is neutral."""
 NEUTRAL: tuple[Json, ...] = (None, False, 0, "", [], {})
 MOST_STOPS = 16
 UNSETTLED = 4
-"""Last characters of a growing text that the next token may change: parts of a character, and
-spaces that some tokenizers remove before punctuation."""
+"""The last characters of a growing text that the next token may change: parts of a character, and
+spaces that some tokenizers remove before punctuation.
+"""
 
 
 class PolicyUpstream:

@@ -16,9 +16,9 @@ from waltzrl.gateway.wire.prompt import CARRIERS
 from waltzrl.records import Reply
 
 NO_MODEL = "none"
-"""Model of a request that names none: a review without a revision needs no model."""
+"""The model of a request that names none: a review without a revision needs no model."""
 MOST_TEXTS = 100
-"""Replies of one guardrail request; they are reviewed one after the other."""
+"""The most replies of one guardrail request; they are reviewed one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.upstream_errors import UpstreamError
 
 FIRST_WAIT_SECONDS = 0.25
-"""Before the first retry; doubled before each further one."""
+"""The wait before the first retry; doubled before each further one."""
 LONGEST_WAIT_SECONDS = 8.0
 
 Result = TypeVar("Result")
@@ -43,12 +43,12 @@ class UpstreamRoute:
     name: str
     upstream: Upstream
     models: tuple[str, ...] = ()
-    """Patterns of the models that it serves."""
+    """The patterns of the models that it serves."""
     fallback: str | None = None
     """The name of the upstream that answers while this one is down."""
     retries: int = 0
     timeout_seconds: float = 60.0
-    """Time from the first attempt on in which a retry may begin."""
+    """The time from the first attempt on in which a retry may begin."""
 
     def serves(self, model: str) -> list[str]:
         """Return the patterns that match a model."""

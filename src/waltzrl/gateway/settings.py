@@ -34,7 +34,7 @@ from waltzrl.policies.settings import (
 from waltzrl.store.settings import AuditConfig, MemoryConfig, PrivacyConfig
 
 OPEN = ((), "pass", "tenant")
-"""What every client may do by default."""
+"""The permissions that every client has by default."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
 Text = Annotated[str, Field(min_length=1)]

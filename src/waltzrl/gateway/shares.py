@@ -10,10 +10,10 @@ from functools import lru_cache
 from hashlib import sha256
 
 WORKERS = 64
-"""Most workers at the same time, those that leave included."""
+"""The most workers at the same time, those that leave included."""
 LOAD_BYTES = 4 * 8 * WORKERS
 PROBES = 16
-"""Cells of the table of rates in which a caller may be."""
+"""The number of cells of the table of rates in which a caller may be."""
 CELL_BYTES = 16
 NOBODY_WAITS = bytes(8 * WORKERS)
 

@@ -35,7 +35,7 @@ class StreamSettings:
 
 
 Event = tuple[int, Piece | Answer | RequestError]
-"""Number of a choice, and what of it to send, its answer, or its error."""
+"""The number of a choice, and what of it to send, its answer, or its error."""
 
 
 async def stream(

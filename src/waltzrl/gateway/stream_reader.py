@@ -32,7 +32,7 @@ class StreamReader:
 
     def __init__(self) -> None:
         self.ended = False
-        """The server has reported that its reply is complete."""
+        """True if the server has reported that its reply is complete."""
         self._calls = CallAssembler()
         self._older_call: OlderCall | None = None
         self._text, self._reasoning = TextJoiner(), TextJoiner()

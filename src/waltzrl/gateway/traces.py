@@ -38,7 +38,7 @@ SPANS: Mapping[Step, tuple[str, str, SpanKind]] = {
     "feedback": ("waltzrl.feedback.evaluate", "apply_guardrail", SpanKind.INTERNAL),
     "revision": ("waltzrl.conversation.revise", "chat", SpanKind.CLIENT),
 }
-"""Name, `gen_ai.operation.name`, and kind of each span."""
+"""The name, the `gen_ai.operation.name` and the kind of each span."""
 
 ATTRIBUTES = {
     "operation": "gen_ai.operation.name",
@@ -66,7 +66,7 @@ ATTRIBUTES = {
 """Our name for each fact -> the span attribute."""
 
 LONGEST_NAME = 100
-"""Characters kept of the model's name, which the client chooses."""
+"""The most characters kept of the model's name, which the client chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

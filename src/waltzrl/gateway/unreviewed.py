@@ -8,7 +8,7 @@ from waltzrl.errors import OverloadError, RequestError
 from waltzrl.records import Collaboration, Feedback, Prompt, Round
 
 UNREVIEWED = Feedback(unsafe=False, overrefuse=False, well_formed=False)
-"""Of a reply that nobody reviewed."""
+"""The feedback on a reply that nobody reviewed."""
 
 
 def unreviewed_error(overload: OverloadError) -> RequestError:

@@ -8,7 +8,7 @@ from waltzrl.foundation.sources import Source, leaves
 from waltzrl.foundation.validation import Table
 
 PACKAGED = "reviewer:"
-"""How the name of a classifier begins that an installed package provides."""
+"""The beginning of the name of a classifier that an installed package provides."""
 
 logger = logging.getLogger(__name__)
 
@@ -18,11 +18,13 @@ class Switch:
     """Settings, and when they have no effect."""
 
     keys: tuple[str, ...]
-    """Dotted; a table stands for all that is in it."""
+    """The dotted keys; a table stands for all that is in it."""
     off: Callable[[Mapping[str, object]], bool]
-    """Reads the settings as they apply, by their dotted keys; a table that is not there is None."""
+    """The function that says whether they are off. It reads the settings as they apply, by their
+    dotted keys; a table that is not there is None.
+    """
     because: str
-    """What switches them off, and what to do."""
+    """The reason why they are switched off, and what to do."""
     by: str = ""
     """The setting that switches them off, if it has an environment variable."""
 

@@ -48,22 +48,24 @@ EVENT = re.compile(rb"(\xef\xbb\xbf)?\s*(data|event|id|retry)?:")
 IDLE_SECONDS = 10.0
 """An upstream without traffic for this long is probed."""
 RETRY_SECONDS = 1.0
-"""Between the probes of an upstream whose last attempt failed."""
+"""The time between the probes of an upstream whose last attempt failed."""
 PROBE_SECONDS = 2.0
-"""Time limit of a probe."""
+"""The time limit of a probe."""
 FAILURES = 3
-"""Failed attempts in a row, requests or probes, after which an upstream is down."""
+"""The failed attempts in a row, requests or probes, after which an upstream is down."""
 NO_CHAT = "the server has neither /models nor /chat/completions below the URL"
 MOST_NAMES = 100
-"""Names of models that are remembered of an upstream."""
+"""The most names of models that are remembered of an upstream."""
 NO_ROUTE = (404, 405, 501)
-"""Statuses of a server that has no such path, or not with this method."""
+"""The statuses of a server that has no such path, or not with this method."""
 OPEN_SECONDS = 10.0
 """No request is sent for this long after the upstream could not be reached several times."""
 
 
 UpstreamListener: TypeAlias = Callable[[str, str], None]
-"""Called with the name of an upstream and the status of its answer, or why there was none."""
+"""A function that is called with the name of an upstream and the status of its answer, or why there
+was none.
+"""
 
 
 def ignore_response(upstream: str, status: str) -> None:
@@ -136,12 +138,12 @@ class HttpUpstream:
         """
         self.breaker = Breaker(name, open_seconds=OPEN_SECONDS)
         self.names: Collection[str] = frozenset()
-        """Of its models, from its last answer to `/models`."""
+        """The names of its models, from its last answer to `/models`."""
         self._on_response = on_response
         self._contact = Contact(name)
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
         self._no_chat = f"{NO_CHAT}; {_advise_on_url(url)}"
-        """What is told where the URL leads to no such server."""
+        """The text that is told where the URL leads to no such server."""
         self._limits = limits
         self._api_key = api_key and api_key.strip()
         if self._api_key and not (self._api_key.isascii() and self._api_key.isprintable()):

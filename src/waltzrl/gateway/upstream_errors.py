@@ -9,9 +9,9 @@ from waltzrl.policies.server_faults import NO_MESSAGE, RETRY_AFTER, ServerFault,
 from waltzrl.records import Prompt, Reply
 
 PASSED_ON = {400, 401, 402, 403, 404, 405, 408, 409, 413, 422, 429}
-"""Statuses that the client gets as they are. Other failures become 502, except 503."""
+"""The statuses that the client gets as they are. Other failures become 502, except 503."""
 DOWN = {502, 503, 504}
-"""Statuses of a proxy whose server is away, or of a server that cannot serve now."""
+"""The statuses of a proxy whose server is away, or of a server that cannot serve now."""
 KINDS = {
     401: "authentication",
     403: "permission",
@@ -22,11 +22,13 @@ KINDS = {
 }
 LONGEST_MESSAGE = 300
 LONGEST_LABEL = 100
-"""Characters of a code, a type or a parameter."""
+"""The most characters of a code, a type or a parameter."""
 HIDDEN = "[key]"
-"""Stands for the gateway's key in a message."""
+"""The mark that stands for the gateway's key in a message."""
 MASKS, KEY_EDGE = ("***", "...", "\u2026", "\u2022\u2022"), 4
-"""What servers write for the middle of a key, and how many characters of its ends they show."""
+"""The marks that servers write for the middle of a key, and how many characters of its ends they
+show.
+"""
 
 
 class UpstreamError(RequestError):

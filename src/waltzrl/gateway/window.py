@@ -12,11 +12,14 @@ from waltzrl.agents.rules import Rulebook
 from waltzrl.records import Prompt
 
 FEWEST_CHARACTERS = 32
-"""Fewer are not released: running the rules would cost more than the client gains."""
+"""The fewest characters that are released: for fewer, running the rules would cost more than the
+client gains.
+"""
 LONGEST_SENTENCE = 80
-"""Characters of a sentence that wait for its end; a longer one is released word by word."""
+"""The most characters of a sentence that wait for its end; a longer one is released word by word.
+"""
 LONGEST_HELD = 4_000
-"""Characters held, for instance of one endless word, before the window closes for good."""
+"""The most characters held, for instance of one endless word, before the window closes for good."""
 
 SENTENCE_END = re.compile(
     r"""\n|(?<=[.!?:;…])\s|(?<=[.!?…]["')\]*_”»])\s|(?<=[\u3002\uff01\uff1f])"""
@@ -85,7 +88,9 @@ class SentenceWindow:
             whole_sentences: False releases every word as soon as it is settled, not only the first.
         """
         self.stopped = False
-        """The findings make the draft less safe than the threshold; no more of it is released."""
+        """True if the findings make the draft less safe than the threshold; then no more of it is
+        released.
+        """
         self._rulebook = rulebook
         self._threshold = threshold
         self._risk = 0.0
@@ -95,11 +100,11 @@ class SentenceWindow:
         self._text = ""
         """The last `horizon` characters that were released, and all that was not."""
         self._sent = 0
-        """Where in `_text` the text that was not released begins."""
+        """The place in `_text` where the text that was not released begins."""
         self._boundary = 0
         """The end of the last settled sentence; at least `_sent`."""
         self._searched = 0
-        """Where to go on searching for boundaries."""
+        """The place where the search for boundaries goes on."""
 
     @property
     def released(self) -> str:

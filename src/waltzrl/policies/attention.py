@@ -24,7 +24,7 @@ from waltzrl.errors import PolicyError
 
 NAME = "waltzrl_decoding"
 BLOCK = 64
-"""Columns by which a buffer grows."""
+"""The columns by which a buffer grows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,9 @@ class Scoring:
 
     scale: float
     window: int | None
-    """Columns that a query sees, itself included; None sees all."""
+    """The number of columns that a query sees, itself included; None sees all."""
     softcap: float | None
-    """Bound of the scores' absolute value, by tanh."""
+    """The bound of the scores' absolute value, by tanh."""
 
 
 class Pass(Protocol):
@@ -57,9 +57,9 @@ class KeyValues:
 
     def __init__(self, starts: Tensor, prompt_columns: int) -> None:
         self.starts = starts
-        """[R] first column of each row."""
+        """[R] The first column of each row."""
         self.end = prompt_columns
-        """Columns that are filled."""
+        """The number of columns that are filled."""
         self._rows = len(starts)
         self._padded = bool(starts.any())
         self._columns = prompt_columns + BLOCK
@@ -138,9 +138,9 @@ class StartPass:
 
     def __init__(self, length: int) -> None:
         self.length = length
-        """Tokens that all prompts begin with."""
+        """The number of tokens that all prompts begin with."""
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
-        """Keys and values [1, K, length, D] of each layer."""
+        """The keys and values [1, K, length, D] of each layer."""
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring

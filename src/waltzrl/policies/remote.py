@@ -37,11 +37,13 @@ LONGEST_RETRY_SECONDS = 30.0
 LONGEST_MESSAGE = 500
 NO_COMPLETION = "no chat completion"
 TOP_LOGPROBS = 5
-"""Candidates of each token, which hold true and false; the most that common servers give."""
+"""The number of candidates of each token, which hold true and false; the most that common servers
+give.
+"""
 EXTRAS = (("response_format", "logprobs"), ("logprobs",), ("response_format",), ())
-"""What to ask of a server beside a reply, best first."""
+"""The fields to ask of a server beside a reply, best first."""
 REJECTIONS = frozenset({"HTTP 400", "HTTP 422", "HTTP 501"})
-"""How servers answer to fields that they do not support."""
+"""The statuses with which servers answer to fields that they do not support."""
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +86,7 @@ class RemotePolicy:
         check_remote_arguments(model, api_key, concurrency, timeout_seconds, retries)
         self.model = model
         self.revision = ""
-        """What the server called its model in the last reply, and its fingerprint, if any."""
+        """The server's name of the model in the last reply, and its fingerprint, if any."""
         self._base_url = base_url.rstrip("/")
         self._host = urlsplit(base_url).netloc
         self._headers = dict(headers or {})
@@ -95,10 +97,10 @@ class RemotePolicy:
         self._retries = retries
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Of the session, whose connections work in no other."""
+        """The event loop of the session, whose connections work in no other."""
         self._slots = asyncio.Semaphore(concurrency)
         self._accepted: tuple[tuple[str, ...], ...] = EXTRAS
-        """What to try; one option once the server has accepted it."""
+        """The options to try; one option once the server has accepted it."""
 
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """Return the next assistant turn.
@@ -385,9 +387,9 @@ class _Request(Generic[_Answer]):
 
     path: str
     body: bytes | None
-    """None makes it a GET request."""
+    """The body of a POST request; None makes it a GET request."""
     read: "Callable[[aiohttp.ClientResponse], Awaitable[_Answer]]"
-    """Reads the answer to a successful request."""
+    """The function that reads the answer to a successful request."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -397,7 +399,7 @@ class _Failure:
 
     message: str
     reason: str
-    """The same without the server's words."""
+    """The same failure without the server's words."""
     transient: bool
     retry_after_seconds: float | None = None
     """The server's `Retry-After`."""

@@ -8,7 +8,7 @@ from waltzrl.policies.server_json import encode_json, mend_json, read_json
 
 NO_MESSAGE = "no message"
 RETRY_AFTER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
-"""Seconds to wait, at most about 11 days."""
+"""The seconds to wait, at most about 11 days."""
 STATUSES = {
     400: "badrequest invalidargument invalidrequest contextlengthexceeded",
     401: "authentication invalidapikey unauthenticated unauthorized",
@@ -22,7 +22,7 @@ STATUSES = {
     503: "overloaded serviceunavailable unavailable",
     504: "deadlineexceeded timeout",
 }
-"""Status -> the words that servers use for it as a code or a type, without separators."""
+"""The statuses -> the words that servers use for them as a code or a type, without separators."""
 STATUS_OF = {word: status for status, words in STATUSES.items() for word in words.split()}
 
 
@@ -32,7 +32,7 @@ class ServerFault:
 
     message: str
     labels: Mapping[str, str]
-    """Those of its `type`, `code` and `param` that it gives."""
+    """The values of its `type`, `code` and `param` that it gives."""
     status: int | None = None
     """The HTTP status that it names or means; None if it does neither."""
     retry_after_seconds: float | None = None

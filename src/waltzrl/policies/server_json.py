@@ -15,11 +15,12 @@ MOST_COUNT = 2**53
 HIGH_HALF = ("\ud800", "\udbff")
 """The first and the last code unit that begin a surrogate pair."""
 PART_TEXTS = ("text", "refusal", "content")
-"""Keys under which a part of a content has its text."""
+"""The keys under which a part of a content has its text."""
 FIELD_TYPES: Mapping[str, type] = {"model": str, "system_fingerprint": str}
 """The types of fields of a completion; a value of another type counts as absent."""
 REASONING_TEXTS = ("thinking", "reasoning", "summary")
-"""Keys under which a part has reasoning; such a part may also have it under one of the others."""
+"""The keys under which a part has reasoning; such a part may also have it under one of the others.
+"""
 
 
 def read_json(raw: bytes | str) -> object:

@@ -13,7 +13,7 @@ from waltzrl.policies.server_json import mend_text
 from waltzrl.records import ToolCall
 
 OPENING = "<tool_call>"
-"""What precedes a call in the format of Hermes and Qwen."""
+"""The mark that precedes a call in the format of Hermes and Qwen."""
 _HERMES = re.compile(r"\s*<tool_call>(.*?)(?:</tool_call>\s*|\Z)", re.DOTALL)
 _LLAMA_PREFIX = "<|python_tag|>"
 _DECODER = json.JSONDecoder()
@@ -110,7 +110,7 @@ class CallFragments:
         self.index = index
         self.id = self.name = ""
         self.new_id = new_call_id()
-        """Its id unless the server gives one that no other call has."""
+        """The id of the call unless the server gives one that no other call has."""
         self._first = first
         self._arguments: list[str] = []
 

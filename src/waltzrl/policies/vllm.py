@@ -33,9 +33,9 @@ from waltzrl.policies.weights import CausalLM, activate_adapter, save_adapter
 from waltzrl.records import Message, Reply, Tokens, Usage
 
 CONCURRENCY = 256
-"""Most requests under way at one server, as many as it decodes at once by default."""
+"""The most requests under way at one server, as many as it decodes at once by default."""
 TIMEOUT_SECONDS = 600.0
-"""For one reply, which may wait for others."""
+"""The time limit of one reply, which may wait for others."""
 PINNED: Mapping[str, Json] = {
     "n": 1,
     "top_k": 0,
@@ -51,14 +51,14 @@ PINNED: Mapping[str, Json] = {
 """A server takes its defaults from the model's generation config, whose penalties and limits would
 make the log-probabilities those of another policy than ours."""
 PROBE = "How many of the 1,234 processes are killed? “Ça dépend”, 他说."
-"""Read by both tokenizers, and continued by both models."""
+"""The text that both tokenizers read, and both models continue."""
 PROBE_TOKENS = 16
-"""How many both score."""
+"""The number of tokens that both score."""
 PROBE_TOLERANCE = 0.1
 """Nats per token by which a server's log-probabilities may differ from ours on average: in float32
 they differ by about 1e-5, in bfloat16 by about 0.01, and of another base by more than 1."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What `--max-lora-rank` can be."""
+"""The values that `--max-lora-rank` can have."""
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Sampled:
     """What a server sampled."""
 
     version: str
-    """What the server calls the adapter, or the base, that sampled."""
+    """The server's name of the adapter, or the base, that sampled."""
     ids: tuple[int, ...]
     """[T] the tokens, with the end-of-turn token when there was one."""
     logprobs: tuple[float, ...]
@@ -113,7 +113,7 @@ class VllmServers:
         self._run = secrets.token_hex(3)
         self._servers = [_Server(url) for url in urls]
         self._names: dict[str, str] = {}
-        """What each adapter is called now."""
+        """The present names of the adapters."""
         self._last_failure = ""
 
     async def __aenter__(self) -> "VllmServers":
@@ -383,10 +383,10 @@ class _Server:
             self.url, "", concurrency=CONCURRENCY, timeout_seconds=TIMEOUT_SECONDS, retries=1
         )
         self.base = ""
-        """What it calls its base."""
+        """The server's name of its base."""
         self.answers = True
         self.under_way = 0
-        """Requests that it has not answered yet."""
+        """The number of requests that it has not answered yet."""
 
 
 class _Model(msgspec.Struct):

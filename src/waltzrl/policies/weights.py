@@ -58,8 +58,9 @@ class CausalLM:
     model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
     source: str | None = None
-    """Where exactly these weights are (those of the base, if there are adapters): a folder, a GGUF
-    file, `package:NAME` or a name on the hub; None when they are in this process only."""
+    """The exact place of these weights (those of the base, if there are adapters): a folder, a GGUF
+    file, `package:NAME` or a name on the hub; None when they are in this process only.
+    """
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -73,7 +74,7 @@ class Weights:
 
     causal_lm: CausalLM
     adapter: str | None = None
-    """None is the model itself, or the bare base."""
+    """The name of the adapter; None is the model itself, or the bare base."""
 
 
 def load_causal_lm(

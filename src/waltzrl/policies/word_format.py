@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 VALUES = {0: False, 1: True, 2: None, None: None}
-"""From a group of words to the value of the label."""
+"""The groups of words -> the value of the label."""
 SPACES = " \t\r\n\u0120\u010a\u2581*\"'"
 """White space, as text and as vocabularies spell it, and what may surround a word."""
 
@@ -19,7 +19,7 @@ class WordLabel:
     true: tuple[str, ...]
     false: tuple[str, ...]
     undecided: tuple[str, ...] = ()
-    """Words that say neither."""
+    """The words that say neither."""
     before: str = r"\A\s*"
     """A regular expression for what stands directly before the word."""
     after: str = r"\b"

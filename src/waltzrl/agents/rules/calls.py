@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 CallSide = Literal["shell", "sql", "http", "body", "mail"]
-"""What of a tool call a rule reads: commands, statements of SQL, methods and URLs of HTTP requests,
-what they send, or messages."""
+"""The part of a tool call that a rule reads: commands, statements of SQL, methods and URLs of HTTP
+requests, what they send, or messages.
+"""
 CALL_SIDES: tuple[CallSide, ...] = get_args(CallSide)
 BEGINS = "\x01"
-"""Stands where a command begins."""
+"""The mark where a command begins."""
 LONGEST_NAMED = 200
 """Characters of a value that may stand in the command that a tool's name begins."""
 
 _NAME_PART = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|([bfnrt"/\\]))')
 _FIELD = re.compile(r'[{,\[]\s{0,4}"[\w.-]{1,40}"\s{0,4}:\s{0,4}[\["]{0,2}')
-"""What stands before a value, in JSON that is not well formed."""
+"""The text that stands before a value, in JSON that is not well formed."""
 
 
 def _split_words(words: str) -> frozenset[str]:
@@ -77,7 +78,7 @@ _STORED = _TEXTS | _split_words(
 _URLS = _split_words("url uri endpoint href link address path")
 _METHODS = _split_words("method verb http_method request_method")
 _HEADERS = _split_words("headers header auth authorization cookies api_key token")
-"""Where a secret goes to those who gave it."""
+"""The names of arguments in which a secret goes to those who gave it."""
 _PATHS = _split_words(
     "path file file_path filepath filename target destination directory dir folder paths"
 )
@@ -117,7 +118,9 @@ _BEGIN = re.compile(
     r"""|execv?p?e?|subprocess)\( ?\[?[fr]?['"`]) {0,2}(?:\w{1,30}=[^\s;]{0,60} ){0,3}""",
     re.IGNORECASE,
 )
-"""What a command begins behind: a separator, or a program or function that runs its argument."""
+"""The text behind which a command begins: a separator, or a program or function that runs its
+argument.
+"""
 _PREFIX = re.compile(
     r"""(?:sudo|doas|nohup|exec|env|command|builtin|time|then|do|else|xargs|busybox|nice|setsid"""
     r"""|stdbuf|timeout|watch|chroot|flock|ionice|eval|start)(?: (?:-[ugI] \S{1,30}"""
@@ -137,7 +140,7 @@ _STATEMENT = re.compile(
     r"(?:\s|/\*)|with\s+\w{1,60}\s+as\s|begin\s{0,4};|(?:exec|execute)\s+\w{1,60}\.)",
     re.IGNORECASE,
 )
-"""What SQL begins with, and no command of a shell does."""
+"""The beginning of a statement of SQL, and of no command of a shell."""
 _SQL_COMMENT = re.compile(r"/\*[^*]{0,1000}\*/|--[^\n]{0,1000}|\s+")
 _SQL_TEXT = re.compile(r"'(?:[^']|''){0,4000}'")
 _RUNS_SQL_TEXT = re.compile(
@@ -151,7 +154,8 @@ class _Value:
     """A text among the arguments."""
 
     name: str
-    """Of the innermost argument that holds it, in lower case; empty where there is none."""
+    """The name of the innermost argument that holds it, in lower case; empty where there is none.
+    """
     text: str
 
 

@@ -14,14 +14,14 @@ from typing import Protocol
 from waltzrl.agents.rules.scan import compile_pattern
 
 MOST_PIECES = 100
-"""Encoded or spaced-out pieces that are read per text."""
+"""The most encoded or spaced-out pieces that are read per text."""
 LONGEST_PIECE = 4_096
 """Characters of an encoded piece of which all is read; of a longer one only what decodes to text,
 because data such as a picture is noise, in which short words stand by chance."""
 MOST_TEXTS = 1_000
-"""Texts that are read in one decoding of a longer piece."""
+"""The most texts that are read in one decoding of a longer piece."""
 ROT13_REACH = 80
-"""Characters after the word rot13 that may be encoded."""
+"""The characters after the word rot13 that may be encoded."""
 
 _MIXED = r"[a-z][0-9@$!|]{1,3}[a-z]|[0-9@$][a-z]{3}"
 _SEPARATORS = b" ._*-"
@@ -42,7 +42,7 @@ _ROT13 = bytes.maketrans(
     b"nopqrstuvwxyzabcdefghijklmNOPQRSTUVWXYZABCDEFGHIJKLM",
 )
 _BETWEEN = b"\n" * 8
-"""Separates two decodings, so that no match spans both."""
+"""The separator of two decodings, so that no match spans both."""
 
 
 class TextReading(Protocol):
@@ -87,10 +87,11 @@ class _Undisguised:
         self._raw = raw
         self._parts: list[bytes] = []
         self._starts: list[int] = []
-        """Start of each part in this reading."""
+        """The start of each part in this reading."""
         self._origins: list[tuple[int, float, bool]] = []
-        """For each part: its start in the original, original characters per character here, and
-        whether it was decoded or joined."""
+        """The origin of each part: its start in the original, original characters per character
+        here, and whether it was decoded or joined.
+        """
         self._length = 0
         self._read(raw)
         self.text = b"".join(self._parts)

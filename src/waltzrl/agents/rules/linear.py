@@ -42,7 +42,7 @@ class LinearModel:
     def __init__(self, weights: Mapping[str, float], bias: float, digest: str) -> None:
         self._weights, self._bias = weights, bias
         self.digest = digest
-        """Of the weights, 64 hexadecimal digits."""
+        """The digest of the weights, 64 hexadecimal digits."""
 
     @classmethod
     @cache

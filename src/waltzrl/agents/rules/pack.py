@@ -58,14 +58,16 @@ class Rule:
     """`pack/name`, unique within a rulebook."""
     category: str
     severity: float
-    """0 to 1, before the context is weighed."""
+    """The severity, 0 to 1, before the context is weighed."""
     side: Side
     patterns: tuple[RulePattern, ...]
-    """Those of `weak` come last."""
+    """The patterns, those of `weak` last."""
     weak: int
-    """How many of the patterns are no reason to flag a text on their own."""
+    """The number of the patterns that are no reason to flag a text on their own."""
     object: RulePattern | None
-    """Whom or what is harmed: what a request means is unclear without it, in the same clause."""
+    """The words for whom or what is harmed: what a request means is unclear without it, in the same
+    clause.
+    """
     exceptions: tuple[RulePattern, ...]
     """A match of `patterns` that ends within a match of one of these does not count."""
     example: str

@@ -19,7 +19,7 @@ SPACE = r"[^\w.!?\n]{1,3}"
 WORD = r"[\w'-]{1,15}"
 _UNCOUNTED_GAP = r"[^\w.!?\n](?:[^.!?\n]*?[^\w.!?\n])?"
 GAPS = {" .. ": 2, " ... ": 5}
-"""Words that each kind of gap may contain."""
+"""The number of words that each kind of gap may contain."""
 
 _LONG_RUN = re.compile(r"(\]|\\[wWsSd])\{([01]),\d{2,3}\}\??")
 """Part of a command that re2 would count character by character."""
@@ -37,11 +37,11 @@ class RulePattern:
     """One pattern, expanded when it is needed: most never are."""
 
     source: str
-    """As written in the pack."""
+    """The pattern as written in the pack."""
     words: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Alternatives by name, each a piece of the same language without gaps."""
     whole_words: bool = True
-    """Whether a match begins and ends where a word does; commands may end in a sign."""
+    """True if a match begins and ends where a word does; commands may end in a sign."""
 
     @cached_property
     def regex(self) -> str:

@@ -43,13 +43,13 @@ class RuleFinding:
     """A match of a rule, and its position."""
 
     rule: str
-    """Id of the rule, such as `violence/explosives`."""
+    """The id of the rule, such as `violence/explosives`."""
     category: str
     """One of `waltzrl.agents.rules.CATEGORIES`."""
     severity: float
     """0 to 1, adjusted for the context (negation, education, defence ...)."""
     earlier: bool = False
-    """Whether the match ends before the user's last turn, in a turn of the user."""
+    """True if the match ends before the user's last turn, in a turn of the user."""
     start: int
     """First character of the match in the original text; where disguises were undone, the nearest
     one."""
@@ -175,7 +175,7 @@ class RuleReader:
         ]
         self._rules = [rule for rule in rules for _pattern in rule.patterns]
         self._exceptions: dict[str, TextScanner] = {}
-        """By rule; compiled when the rule first matches: few texts need any."""
+        """The exceptions by rule; compiled when the rule first matches: few texts need any."""
         patterns = [pattern for rule in rules for pattern in rule.patterns]
         exceptions = (pattern for rule in rules for pattern in rule.exceptions)
         self._longest = (
@@ -300,7 +300,7 @@ class _Readable:
     def __init__(self, text: str) -> None:
         text = with_plain_quotes(text)
         self.folded = Folded(text) if is_foldable(text) else None
-        """None where folding changes nothing."""
+        """The folded text; None where folding changes nothing."""
         self.raw = (text if self.folded is None else self.folded.text).encode("latin-1", "replace")
 
     @cached_property

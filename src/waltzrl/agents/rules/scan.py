@@ -95,9 +95,9 @@ class PatternScanner:
         """Compile the keys of `patterns`, which are numbered in this order."""
         self._patterns = patterns
         self._finders: dict[int, _Finder] = {}
-        """Compiled when a key is first found: few patterns are ever needed."""
+        """The finders, each compiled when its key is first found: few patterns are ever needed."""
         self._patterns_of_key: list[list[int]] = []
-        """[keys] numbers of the patterns with this key."""
+        """[keys] The numbers of the patterns with this key."""
         numbers: dict[str, int] = {}
         self._keys = re2.Set.SearchSet(_make_options(_SET_MEMORY))
         for number, pattern in enumerate(patterns):

@@ -22,7 +22,7 @@ from waltzrl.gateway.keys import (
 KeyFile = Annotated[Path, typer.Option("--file", help="TOML file with the hashes.")]
 
 NARROWEST = 120
-"""Columns that the table needs."""
+"""The number of columns that the table needs."""
 
 keys = typer.Typer(
     help="Create, list and revoke API keys of the gateway.",

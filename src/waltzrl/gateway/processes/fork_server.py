@@ -18,7 +18,7 @@ from waltzrl.errors import WaltzError
 
 PID = struct.Struct("q")
 NAME = "waltzrl-worker"
-"""Of a worker, in the list of processes."""
+"""The name of a worker in the list of processes."""
 
 
 class ForkServer:

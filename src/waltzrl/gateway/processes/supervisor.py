@@ -32,9 +32,10 @@ from waltzrl.store.audit.log import APPENDERS
 from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
-"""Before a worker that died is replaced; doubled each time, until one lives for longer."""
+"""The pause before a worker that died is replaced; doubled each time, until one lives for longer.
+"""
 STOP_SECONDS = 50.0
-"""Workers that take longer to stop are killed."""
+"""The time after which workers that have not stopped are killed."""
 
 log = logging.getLogger(__name__)
 
@@ -68,16 +69,16 @@ class Supervisor:
         self._log_numbers = count()
         self._log: LogWriter | None = None
         self._workers: set[WorkerProcess] = set()
-        """All that have a setup, those that leave included."""
+        """All workers that have a setup, those that leave included."""
         self._serving: set[WorkerProcess] = set()
-        """Those of the present recipe."""
+        """The workers of the present recipe."""
         self._keepers: list[asyncio.Task[None]] = []
         self._past: list[Family] = []
-        """Counters of workers that have ended."""
+        """The counters of workers that have ended."""
         self._background: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._failure: WaltzError | None = None
-        """Why it had to stop."""
+        """The reason why it had to stop."""
 
     async def run(self, recipe: GatewayRecipe) -> None:
         """Serve until a signal to stop.

@@ -150,7 +150,7 @@ def _encode_server_fields(details: ReplyDetails) -> bytes:
 
 ROLE = b'{"role":"assistant","content":"","refusal":null}'
 ROLE_WITHOUT_CONTENT = b'{"role":"assistant","content":null,"refusal":null}'
-"""Where a refusal may follow, which clients expect without content."""
+"""The first delta where a refusal may follow, which clients expect without content."""
 
 
 class ChatStream:

@@ -26,7 +26,7 @@ from waltzrl.gateway.wire.prompt import prompt_of
 __all__ = ["api", "error", "read", "write", "writer"]
 
 MAX_TOKENS = 16
-"""What this API generates when `max_tokens` is missing, unlike a chat."""
+"""The number of tokens that this API generates when `max_tokens` is missing, unlike a chat."""
 CONVERTED = (
     "best_of",
     "echo",

@@ -16,12 +16,12 @@ from waltzrl.policies.server_json import mend_text
 from waltzrl.records import CallKind, Message, Role, ToolCall
 
 DEEPEST = 100
-"""Levels of nested objects and lists: encoders further down the stack recurse, too."""
+"""The most levels of nested objects and lists: encoders further down the stack recurse, too."""
 MOST_TOKENS = 2**31
 LEVEL = re.compile(r"[a-z_]{1,16}")
 LONGEST_PLACE = 100
 LONGEST_SHOWN = 40
-"""Characters of a value that an error message quotes."""
+"""The most characters of a value that an error message quotes."""
 
 
 def read_object(raw: bytes) -> dict[str, Json]:

@@ -101,7 +101,8 @@ TYPES = {
     "too_large": ("invalid_request_error", "request_too_large"),
     "rate_limit": ("requests", "rate_limit_exceeded"),
 }
-"""Kind -> type and code; all other kinds are a `server_error` whose code is the kind."""
+"""The type and the code of each kind; all other kinds are a `server_error` whose code is the kind.
+"""
 
 
 def error_object(error: RequestError) -> dict[str, Json]:

@@ -27,7 +27,7 @@ ERRORS = {
     "unreviewed": "overloaded_error",
     "upstream_timeout": "timeout_error",
 }
-"""Kind -> type; all other kinds are an `api_error`."""
+"""The type of each kind of error; all other kinds are an `api_error`."""
 
 
 def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
@@ -115,7 +115,7 @@ EMPTY_BLOCKS: Mapping[str, dict[str, Json]] = {
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
     "text": {"type": "text", "text": ""},
 }
-"""Kind -> a block without its text."""
+"""The kinds of blocks -> a block without its text."""
 SIGNATURE = "unsigned"
 """Chat completions sign no reasoning, and clients send no block back whose signature is empty."""
 
@@ -126,9 +126,9 @@ class MessagesStream:
     def __init__(self, chat: ChatRequest) -> None:
         self._chat = chat
         self._blocks = 0
-        """Number of content blocks so far."""
+        """The number of content blocks so far."""
         self._open = ""
-        """Kind of the block that is being written, the last; empty if it is complete."""
+        """The kind of the block that is being written, the last; empty if it is complete."""
 
     def open(self) -> bytes:
         return _encode_named_event("message_start", message=message(self._chat, None)) + PING

@@ -45,7 +45,7 @@ FORMAT_WORDS = frozenset(_FORMAT_WORDS.split())
 ENCODED = re.compile(r"data:\S*|[\w+/=-]{512,}", re.ASCII)
 """Data in some encoding, which is no text."""
 SHORT = 64
-"""Characters; shorter values are text."""
+"""The number of characters below which a value is text."""
 
 MEDIA: Mapping[str, Media] = {
     "image_url": "image",

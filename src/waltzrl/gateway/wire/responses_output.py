@@ -17,7 +17,7 @@ from waltzrl.gateway.wire.format import (
 )
 
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Finish -> reason why a response is incomplete; with any other finish it is complete."""
+"""The finish of a reply -> why its response is incomplete; with any other finish it is complete."""
 
 
 def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
@@ -75,7 +75,9 @@ def reasoning_part(text: str) -> dict[str, Json]:
 
 
 ENCODED = "waltzrl-base64:"
-"""What precedes reasoning in `encrypted_content`. It is encoded only: the item has it in words."""
+"""The mark that precedes reasoning in `encrypted_content`. It is encoded only: the item has it in
+words.
+"""
 
 
 def _encode_reasoning(text: str) -> str:
@@ -111,7 +113,7 @@ CALL_ITEMS = {
     "function": ("function_call", "fc", "arguments"),
     "custom": ("custom_tool_call", "ctc", "input"),
 }
-"""Kind of a tool -> type of the item of its call, prefix of the item's id, key of its text."""
+"""The kind of a tool -> type of the item of its call, prefix of the item's id, key of its text."""
 
 
 def response(
@@ -208,11 +210,11 @@ class ResponsesStream:
         self._refusal = ""
         """The text of the open message if it refuses."""
         self._part = 0
-        """Index of the open item's last part."""
+        """The index of the open item's last part."""
         self._done: list[Json] = []
         """The items that are complete."""
         self._items = 0
-        """Number of output items so far."""
+        """The number of output items so far."""
         self._open = ""
         """`reasoning` or `message`, the item that is being written, the last; empty if it is
         complete."""
