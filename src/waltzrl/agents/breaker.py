@@ -104,6 +104,7 @@ class Breaker:
         """Return the number of the present state; None if it allows no call."""
         if self.rejects:
             return None
+        # While a probe is under way, every other call is rejected.
         self._probing = self.state == "half_open"
         return self._generation
 

@@ -128,6 +128,7 @@ class ClassifierReviewer:
         while batch := self._next_batch():
             exchanges = [call.exchange for call in batch]
             classified = loop.run_in_executor(self._thread, self._classifier.classify, exchanges)
+            # `wait` does not raise: an error is that of every call in the batch.
             await asyncio.wait([classified])
             error = classified.exception()
             for position, call in enumerate(batch):

@@ -156,6 +156,7 @@ def _render_turn(turn: Message, prompt: Prompt) -> str:
 def _fit_lines(lines: Sequence[str], room: int) -> list[str]:
     """Shorten the longest lines in the middle, so that all together have so many characters."""
     longest = room
+    # Lines that are short leave their share of the room to those that are longer.
     for number, length in enumerate(sorted(map(len, lines))):
         longest = room // (len(lines) - number)
         if length > longest:

@@ -185,6 +185,7 @@ def _search_user_turns(
     if not findings or len(turns) == 1:
         return list(findings)
     starts = list(accumulate((len(turn.text) + 1 for turn in turns[:-1]), initial=0))
+    # A finding belongs to the turn in which it ends: only there is the request whole.
     ends_in = [bisect_left(starts, finding.end) - 1 for finding in findings]
     refused = {place for place in set(ends_in) if rulebook.refuses(turns[place].reply)}
     goes_on, points_back = continues_turn(last_turn), points_elsewhere(last_turn, by_assent=False)

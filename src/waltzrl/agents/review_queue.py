@@ -204,6 +204,7 @@ class ReviewQueue:
         """Note what a review took in its place."""
         self._measure(seconds)
         if soon and self._free.locked():  # while places are free, more prove nothing
+            # Fast until the first halving, then about one more place for each round of reviews.
             more = 1.0 if self._slowed_at is None else 1 / self._places
             self._places = min(float(self._most_at_once), self._places + more)
 
@@ -211,6 +212,8 @@ class ReviewQueue:
         """Give back a place."""
         self._running -= 1
         self._permits -= 1
+        # After `slow_down` there are more permits than places; one that is too many is not given
+        # back.
         while self._permits < int(self._places):
             self._permits += 1
             self._free.release()
@@ -223,6 +226,7 @@ class ReviewQueue:
 
     def _expected_wait(self, more: int) -> float:
         """Return the wait for a place behind all reviews that are here, and `more`."""
+        # With P places, a review begins when all but P - 1 of those before it have ended.
         to_end_first = self._running + self.waiting + more + 1 - int(self._places)
         if to_end_first <= 0 or self._review_seconds is None:
             return 0.0

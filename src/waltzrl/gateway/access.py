@@ -234,6 +234,7 @@ class AccessControl:
         Raises:
             RequestError: 413, it is too large.
         """
+        # A length that is too large is refused before anything is received.
         check_request_size(headers.length, self.limits)
         event = await receive()
         raw: bytes = event.get("body", b"")

@@ -185,9 +185,11 @@ class DraftStream:
     def _add(self, reasoning: str, text: str) -> bool:
         """Add the next part of the draft; return whether anything was released."""
         seen = text
+        # Reasoning that comes after text has no place in an answer.
         if not self._text:
             self._reasoned += len(reasoning)
             self._reasoning.append(reasoning)
+            # The rules read reasoning and text as one text, with a line break between them.
             seen = reasoning + ("\n" if text and self._reasoned else "") + text
         if text:
             self._text.append(text)

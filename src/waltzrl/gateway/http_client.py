@@ -134,6 +134,7 @@ class Connection(asyncio.Protocol):
     # Called by httptools.
 
     def on_message_begin(self) -> None:
+        # What follows a response would be taken for the answer to the next request.
         if self.complete:
             raise ConnectionError("the server sent a second response to one request")
 
@@ -267,6 +268,7 @@ class HttpClient:
         """Take the connection that was used last, and close those idle for too long."""
         oldest = self._clock() - IDLE_SECONDS
         while self._idle:
+            # The one used last, so that those that are not needed grow old and are closed.
             connection = self._idle.pop()
             if connection.open and connection.idle_since > oldest:
                 return connection

@@ -263,6 +263,7 @@ class Admission:
         return True
 
     def _give_back(self) -> None:
+        # A place that is passed on stays counted, so that no other worker takes it in between.
         if self._load.others_wait_longer or not self._pass_on():
             self._set_active(self.active - 1)
             if self.active == 0:
@@ -282,6 +283,7 @@ class Admission:
         """Look for places that other workers have given back."""
         self._looking = None
         while self._waiting and not self._load.others_wait_longer and self._take():
+            # Those that waited may all have been cancelled meanwhile.
             if not self._pass_on():
                 self._give_back()
         if self._waiting:

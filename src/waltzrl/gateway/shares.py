@@ -75,6 +75,7 @@ class WorkerLoad:
 
     def set_connections(self, connections: int | None) -> None:
         """Publish how many connections there are; None while none are accepted."""
+        # A zero says that no connection is accepted, so a count is published plus one.
         self._connections[self._number] = 0 if connections is None else connections + 1
 
     def clear(self) -> None:
@@ -111,6 +112,7 @@ class RateTable:
     def cell(self, name: str, now: float) -> int:
         """Return the cell of a caller; call it, and use the cell, inside `lock`."""
         caller = _hash_caller(name)
+        # The cells after the first one must be in the table, too.
         first = caller % (len(self._callers) - PROBES)
         cells = range(first, first + PROBES)
         for cell in cells:

@@ -78,6 +78,7 @@ async def stream(
             parts: list[bytes] = []
             for number, event in await _wait_for_events(events):
                 if isinstance(event, RequestError):
+                    # Nothing has been sent, so the error can still have a status of its own.
                     if opening and not parts:
                         raise event
                     yield b"".join([opening, *parts, writer.error(event, request.context.id)])

@@ -129,6 +129,7 @@ class SentenceWindow:
         for boundary in self._boundary_pattern.finditer(self._text, self._searched, settled):
             self._boundary = boundary.end()
         self._searched = max(self._searched, settled)
+        # The first words go at once, and a sentence without an end must not hold up the rest.
         if settled - self._boundary > (LONGEST_SENTENCE if self._parts else 0):
             last_word_end = 1 + self._text.rfind(" ", self._boundary, settled)
             self._boundary = max(self._boundary, last_word_end)
@@ -146,6 +147,7 @@ class SentenceWindow:
         if self._closed or any(finding.end > self._boundary for finding in findings):
             return False  # a finding is released as a whole or not at all
         for finding in findings:
+            # The probability that at least one of the independent findings is right.
             self._risk += (1 - self._risk) * finding.severity
         self.stopped = 1 - self._risk < self._threshold
         return not self.stopped
@@ -154,6 +156,7 @@ class SentenceWindow:
         """Release the text up to the boundary, and drop what is beyond the rules' horizon."""
         released = self._text[self._sent : self._boundary]
         self._parts.append(released)
+        # What was released stays within the rules' reach: a finding may begin in it.
         dropped = max(0, self._boundary - self._rulebook.horizon)
         self._text = self._text[dropped:]
         self._searched -= dropped

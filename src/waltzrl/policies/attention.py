@@ -105,6 +105,7 @@ class KeyValues:
             bias = torch.zeros_like(hidden, dtype=like.dtype)
             bias.masked_fill_(hidden, torch.finfo(like.dtype).min)
             self._biases[heads] = bias.repeat_interleave(heads, 0)[:, None]
+        # This is the only column that has become visible since the last token.
         self._biases[heads][:, :, self.end] = 0
         return self._biases[heads][:, :, visible]
 
@@ -190,6 +191,7 @@ class PromptPass:
             for buffer in self._cache.layer(layer, key, value)
         ]
         for kept, new in zip(rows, (key, value), strict=True):
+            # A prompt is read once, and copied to every row that begins with it.
             kept[:, :, end - new.shape[2] : end] = new[self._source]
         shared = 0
         if self._start is not None:

@@ -63,6 +63,7 @@ def _has_same_code(function: object, other: FunctionType) -> bool:
 
 def _read_code(function: FunctionType) -> tuple[object, ...]:
     code = function.__code__
+    # Of the constants only numbers are compared: docstrings are constants, too.
     numbers = [constant for constant in code.co_consts if isinstance(constant, int | float)]
     return code.co_code, code.co_names, numbers
 

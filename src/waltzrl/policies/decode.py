@@ -89,6 +89,7 @@ def decode(
     Raises:
         PolicyError: the architecture is not supported, or the logits are not finite.
     """
+    # Equal prompts become neighbours, and prompts of a chunk need little padding.
     order = sorted(range(len(asks)), key=lambda row: (len(asks[row].prompt), asks[row].prompt))
     rows = [_Row(index=index, ask=asks[index]) for index in order]
     done: list[_Row] = []
@@ -101,6 +102,7 @@ def decode(
             ids, logprobs = choose(logits, temperature, draws, top_p)
             _record_tokens(rows, ids, logprobs)
             unfinished = [slot for slot, row in enumerate(rows) if not row.finished(end_ids)]
+            # Finished rows leave at once, so that a step costs only what the others need.
             if len(unfinished) < len(rows):
                 done += [row for row in rows if row.finished(end_ids)]
                 slots = _fill_gaps(unfinished)
@@ -142,6 +144,7 @@ def choose(
     if top_p < 1:
         mass = _keep_nucleus(weights, top_p * total).cumsum(-1)
     ids = torch.searchsorted(mass, draws * mass[:, -1:], right=True)
+    # A draw of almost 1 may be rounded to the total, which lies beyond the last token.
     ids.clamp_(max=logits.shape[-1] - 1)
     return ids[:, 0], (scaled.gather(-1, ids) - total.log())[:, 0]
 
@@ -149,6 +152,7 @@ def choose(
 def _keep_nucleus(weights: Tensor, mass: Tensor) -> Tensor:
     """Set to zero the weights [N, V] beyond the largest that reach `mass` [N, 1] together."""
     ordered, order = weights.sort(-1, descending=True)
+    # Less its own weight, so that the token which reaches the mass is kept.
     ordered[ordered.cumsum(-1) - ordered >= mass] = 0.0
     return torch.zeros_like(weights).scatter_(-1, order, ordered)
 
@@ -182,6 +186,7 @@ class _Row:
 
 def _draw_numbers(rows: Sequence[_Row], logits: Tensor, generator: torch.Generator) -> Tensor:
     """Return a uniform number [N, 1] for each row."""
+    # Drawn for all rows, so that one row's own seed does not change the numbers of the others.
     draws = torch.rand((len(rows), 1), generator=generator, device=logits.device)
     for slot, row in enumerate(rows):
         if row.ask.seed is not None:
@@ -223,6 +228,7 @@ def _read_prompts_of_batch(
     model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]
 ) -> tuple[KeyValues, Tensor]:
     """Read the sorted prompts; return the cache and the logits [R, V] after each."""
+    # Padded on the left: all rows then write their next token into the same column.
     starts = torch.tensor([len(prompts[-1]) - len(prompt) for prompt in prompts]).to(model.device)
     cache = KeyValues(starts, len(prompts[-1]))
     start = _read_start(model, prompts)
@@ -268,6 +274,7 @@ def _split_into_chunks(
     """Yield lists of (distinct prompt, times it occurs) from sorted prompts."""
     chunk: list[tuple[tuple[int, ...], int]] = []
     for prompt, same in groupby(prompts):
+        # Prompts come in the order of their lengths, so this one is the width of its chunk.
         if chunk and (len(chunk) + 1) * len(prompt) > CHUNK_TOKENS:
             yield chunk
             chunk = []

@@ -194,6 +194,7 @@ class SchemaGuide:
             uniform = torch.rand(scores.shape, generator=self._generator).clamp_min(1e-30)
             scores = scores / self._temperature - (-uniform.log()).log()
         before = self._text(ids)
+        # Nearly always a likely token fits, so that the whole vocabulary is seldom sorted.
         for count in (LIKELIEST, len(scores)):
             for token in scores.topk(min(count, len(scores))).indices.tolist():
                 if token not in self._special and self._permits(before, [*ids, token]):
@@ -243,6 +244,7 @@ class JsonGuide:
         self._values: dict[str, object] = {}
         self._found: dict[str, float] = {}
         self._steps = self._object()
+        # A generator has to reach its first `yield` before it takes a value.
         next(self._steps)
 
     def next(self, ids: Sequence[int], logits: Tensor) -> int | None:
@@ -290,6 +292,7 @@ class JsonGuide:
         """Return the likeliest of some tokens; of a label's, by all ways to spell its value."""
         if len(choices) == 1 or not field.is_label:
             return max(choices, key=lambda token: float(logits[token]))
+        # In reverse order "true" comes before "false".
         true, false = sorted(choices, key=lambda token: choices[token], reverse=True)
         probability = self._vocabulary.probability("", logits, true, false)
         self._found[field.name] = probability

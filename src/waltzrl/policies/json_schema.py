@@ -100,6 +100,7 @@ class JsonSchema:
         self, text: str, start: int, rules: Mapping[str, Json], permitted: Sequence[Json]
     ) -> int:
         kind = KINDS.get(text[start], "number")
+        # A number can only be meant as an integer where no other is permitted.
         if kind == "number" and permitted and "number" not in permitted:
             kind = "integer"
         if permitted and kind not in permitted:
@@ -129,6 +130,7 @@ class JsonSchema:
                 continue
         if ends:
             return max(ends)
+        # A longer text may still fit the schema in which this one was cut.
         raise _EndOfTextError if cut else _MismatchError
 
     def _members(self, text: str, start: int, rules: Mapping[str, Json]) -> int:

@@ -288,6 +288,7 @@ class LocalPolicy:
             if json_format not in self._words:
                 self._words[json_format] = WordVocabulary(self.tokenizer, json_format)
             return WordReader(self.tokenizer, json_format, self._words[json_format])
+        # Searching a vocabulary takes long, and most calls have the labels of the last one.
         if self._vocabulary is None or self._vocabulary.labels != json_format.labels:
             self._vocabulary = LabelVocabulary(self.tokenizer, json_format.labels)
         guide = JsonGuide if json_format.labels_first else LabelReader

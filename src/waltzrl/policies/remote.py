@@ -237,6 +237,7 @@ class RemotePolicy:
                     continue
                 raise
             if len(self._accepted) > 1:
+                # Later requests begin with what has worked, and try nothing else.
                 self._accepted = (names,)
                 if rejected := [name for name in extras if name not in names]:
                     logger.warning("%s rejects %s", self._host, " and ".join(rejected))

@@ -150,6 +150,7 @@ class VllmServers:
             with whole_folder(self._folder / name) as unfinished:
                 save_adapter(self._model, adapter, unfinished)
         failures = await asyncio.gather(*map(self._update, self._servers))
+        # Only now: servers may have sampled from the former adapters until they had the new ones.
         for name in before.difference(self._names.values()):
             shutil.rmtree(self._folder / name)
         if first and (unfit := [e for e in failures if isinstance(e, InputError)]):
@@ -174,6 +175,7 @@ class VllmServers:
             ScoringError: no server is left.
         """
         while answering := self._answering:
+            # The requests spread themselves over servers of different speed.
             server = min(answering, key=lambda server: server.under_way)
             name = server.base if adapter is None else self._names[adapter]
             server.under_way += 1

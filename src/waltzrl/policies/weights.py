@@ -173,6 +173,7 @@ def _find_dequantised(file: GgufFile) -> Path:
         return folder
     require_memory(file.parameters * torch.float32.itemsize, str(file.path))
     with locked(folder.with_name(f"{folder.name}.lock")):
+        # Another process may have made it while this one waited for the lock.
         if not folder.is_dir():
             logger.info("dequantising %s once, into %s", file.path, folder)
             _dequantise(file, folder)

@@ -249,6 +249,7 @@ class RuleReader:
 
     def _is_meant(self, rule: Rule, text: str, start: int, end: int) -> bool:
         """Whether the asker is the actor, and somebody or something is the object."""
+        # Without frames every match is meant.
         if self._frames is None or self._frames.frame_of(rule, text, start, end):
             return self._frames is None
         if rule.object is None:

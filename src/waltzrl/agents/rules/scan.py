@@ -119,6 +119,7 @@ class PatternScanner:
 
     def scan(self, text: bytes) -> Iterator[tuple[int, int, int]]:
         """Yield pattern number, start and end of every match, one per start, perhaps repeatedly."""
+        # The limit holds for the whole text, not for each section.
         looks: defaultdict[int, _Looks] = defaultdict(_Looks)
         for section, found in self.keys(text):
             for number in chain.from_iterable(self._patterns_of_key[key] for key in found):
@@ -179,12 +180,14 @@ def fold_text(text: str) -> str:
     if text.isascii():
         return text
     bare = _HIDDEN_RUN.sub("", text)
+    # Once more, because NFKD splits an accented letter into a letter and a combining mark.
     bare = _HIDDEN_RUN.sub("", unicodedata.normalize("NFKD", bare))
     for lookalike in _LOOKALIKES.keys() & set(bare):
         bare = bare.replace(lookalike, _LOOKALIKES[lookalike])
     return bare
 
 
+# Few different characters occur, so each is folded once.
 _fold_one = lru_cache(maxsize=4096)(fold_text)
 
 

@@ -88,4 +88,5 @@ def _run_worker(control: socket.socket, work: Callable[[socket.socket], None]) -
         work(control)
         status = 0
     finally:
+        # Exit handlers are those of the process that was forked; a worker must not run them.
         os._exit(status)

@@ -99,6 +99,7 @@ class Supervisor:
         log.info("the gateway starts", extra=_summarise_recipe(recipe))
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._audit_log(recipe))
+            # Runs before the log is closed, because workers append to it until they end.
             stack.push_async_callback(self._stop_all)
             serving = asyncio.create_task(self._serve_and_reload(reload, recipe))
             stopping = asyncio.create_task(self._stop.wait())
@@ -249,6 +250,7 @@ class Supervisor:
     def _tell(self, workers: Iterable[WorkerProcess], kind: Literal["retire", "stop"]) -> None:
         for worker in workers:
             worker.send(WorkerMessage(kind=kind))
+            # Kept in a set, because the event loop has only weak references to its tasks.
             task = asyncio.create_task(self._see_off(worker))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
@@ -264,9 +266,11 @@ class Supervisor:
         self._workers.discard(worker)
         self._serving.discard(worker)
         self._memory.load(worker.number).clear()
+        # Counters never fall, so what a worker has counted outlives it.
         self._past = merged([self._past, totals(_families(worker.families))])
 
     def _stop_or_kill(self, number: int) -> None:
+        # A second Ctrl-C does not wait for requests in progress.
         if self._stop.is_set() and number == signal.SIGINT:
             self._kill_all()
         self._stop.set()
