@@ -54,7 +54,7 @@ class RulesEvidence:
     """Other findings in the request, which count if the reply complies."""
     complies: float = 0.0
     """The probability, 0 to 1, that the reply gives what the request asks for; see
-    `estimate_compliance`.
+    `compliance`.
     """
     needless: bool = False
     """True if the reply refuses a request in which nothing was found, and may be told so."""

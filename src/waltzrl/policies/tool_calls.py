@@ -119,7 +119,6 @@ class CallFragments:
         self.name = self.name or fragment.name
         if fragment.kind != "function":
             self._first = replace(self._first, kind=fragment.kind)
-        # Some servers begin each call with an object that stands for no arguments yet.
         if fragment.arguments[:1] == "{" and self._arguments == ["{}"]:
             self._arguments.clear()  # an empty object in the place of those that follow
         if fragment.arguments:

@@ -150,7 +150,7 @@ class VllmServers:
             with whole_folder(self._folder / name) as unfinished:
                 save_adapter(self._model, adapter, unfinished)
         failures = await asyncio.gather(*map(self._update, self._servers))
-        # Only now: servers may have sampled from the former adapters until they had the new ones.
+        # Only now, because a server may read the former adapters until it has the new ones.
         for name in before.difference(self._names.values()):
             shutil.rmtree(self._folder / name)
         if first and (unfit := [e for e in failures if isinstance(e, InputError)]):
