@@ -26,7 +26,7 @@ from work import COMPLETIONS, NEW_TOKENS, new_model, new_prompts, new_tokenizer
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate
 from waltzrl.policies import Sampling
-from waltzrl.policies.blocks import fuse
+from waltzrl.policies.blocks import fuse_blocks
 from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import store_transposed
@@ -151,7 +151,7 @@ def contestants(limits: Sequence[int]) -> dict[str, Callable[[], list[Collaborat
     half = [copy.deepcopy(model).to(torch.bfloat16) for model in exact]
     ours = copy.deepcopy(exact)
     for model in ours:
-        fuse(model)  # as `load_causal_lm` does
+        fuse_blocks(model)  # as `load_causal_lm` does
         store_transposed(model)
     found: dict[str, Callable[[], list[Collaboration]]] = {}
     for name, models, dtype in (("float32", exact, None), ("bfloat16", half, torch.bfloat16)):

@@ -14,7 +14,7 @@ import torch
 
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import LocalPolicy
-from waltzrl.policies.weights import activated, add_adapters, load_causal_lm
+from waltzrl.policies.weights import activate_adapter, add_adapters, load_causal_lm
 from waltzrl.records import Message
 
 QUESTION = [Message(role="user", content="Say which of the boxes is the heaviest one, please.")]
@@ -29,7 +29,7 @@ def main() -> None:
         shared = add_adapters(base, names, rank=8)
         started = time.process_time()
         for turn in range(REPEATS):
-            with activated(shared.model, names[turn % count]):
+            with activate_adapter(shared.model, names[turn % count]):
                 pass
         activation = (time.process_time() - started) / REPEATS
         policies = [LocalPolicy(shared.model, shared.tokenizer, name) for name in names]

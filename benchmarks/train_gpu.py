@@ -26,7 +26,7 @@ from work import PROMPT_TOKENS, new_prompts, new_tokenizer
 from waltzrl.agents import load_wording
 from waltzrl.agents.exports import ROLES
 from waltzrl.collaboration import collaborate
-from waltzrl.policies.blocks import fuse
+from waltzrl.policies.blocks import fuse_blocks
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.weights import CausalLM
 from waltzrl.records import Message, Prompt
@@ -90,7 +90,7 @@ def new_base(size: str, device: torch.device) -> CausalLM:
     torch.manual_seed(0)
     with device:
         model = AutoModelForCausalLM.from_config(SIZES[size], dtype=torch.float32).eval()
-    fuse(model)  # as `load_causal_lm` does
+    fuse_blocks(model)  # as `load_causal_lm` does
     return CausalLM(model=model, tokenizer=new_tokenizer())
 
 

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from waltzrl.agents.identity import identity
+from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.errors import InputError
 from waltzrl.evaluation.rows import EvaluationRow, write_rows
@@ -49,7 +49,10 @@ def recipe(agents, feedback):
 
 def played(agents, feedback, *, of_each=60, judge="judge@1", **bad):
     """Write a run with so many prompts of each kind, of which so many came out badly."""
-    talk, review = identity(str(agents / "talk"), None), identity(str(agents / feedback), None)
+    talk, review = (
+        identify_agent(str(agents / "talk"), None),
+        identify_agent(str(agents / feedback), None),
+    )
     said = f"conversation {talk}, wording plain, feedback {review}, max_rounds 1"
     rows = [
         row(kind, number, number < bad.get(kind, 0), said, judge)

@@ -17,7 +17,7 @@ from waltzrl.agents.calibration import (
     ReviewerCalibration,
     write_calibration,
 )
-from waltzrl.agents.identity import identity
+from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.opening import find_pair, open_reviewer
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.gateway.bundles import bundle_id
@@ -69,7 +69,7 @@ def test_it_challenges_refusals_only_where_it_was_calibrated(weights):
         assert not guard.review("How do I bake bread?", "I cannot help.").overrefuse
     count = RefusalCount(n=200, challenged=1)
     calibration = ReviewerCalibration(
-        reviewer=identity(MODEL, None),
+        reviewer=identify_agent(MODEL, None),
         challenge_from=0.5,
         right_refusals=count,
         over_refusals=count,

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.errors import InputError
 from waltzrl.evaluation.sample_correction import LabelledSample
-from waltzrl.gateway.bundles import bundle_id, described_bundle
+from waltzrl.gateway.bundles import bundle_id, describe_bundle
 from waltzrl.gateway.settings import BundleRecipe, bundle_table
 from waltzrl.operations.commands.bundle import bundle as bundle_commands
 from waltzrl.operations.commands.release import release as commands
@@ -266,7 +266,7 @@ def test_a_bundle_that_differs_in_its_rules_says_which(book, run, tmp_path):
     run("propose", str(file), "--plan", "quick", "--override", "a test")
     serving = book.stored_bundle(book.latest().serving)
     assert serving.description.rules == {}  # it was stored as earlier versions did
-    id_, description = described_bundle(read_stored_recipe(book, serving.id), load_rulebook())
+    id_, description = describe_bundle(read_stored_recipe(book, serving.id), load_rulebook())
     book.add_bundle(id_, "{}", description)
     told = bundles(tmp_path, "diff")
     assert "rules: removed self_harm, sexual, misinformation, malicious, privacy and 1 more" in told

@@ -6,15 +6,15 @@ from peft.tuners import lora
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from support.tiny_models import FAMILIES, tiny_model
-from waltzrl.policies.blocks import fuse
-from waltzrl.policies.weights import activated, add_adapters, narrow
+from waltzrl.policies.blocks import fuse_blocks
+from waltzrl.policies.weights import activate_adapter, add_adapters, narrow
 
 IDS = torch.arange(6, 30).view(2, 12)
 
 
 def fused(family="llama"):
     model = tiny_model(family).model
-    fuse(model)
+    fuse_blocks(model)
     return model
 
 
@@ -62,7 +62,7 @@ def test_another_constant_is_other_code():
 
     model = tiny_model("llama").model
     model.model.norm = Cubed(32)
-    fuse(model)
+    fuse_blocks(model)
     assert "forward" not in vars(model.model.norm)
 
 
@@ -100,7 +100,7 @@ def adapted(model, *, ours, dtype=torch.float32):
         for module in model.modules():
             if isinstance(module, lora.Linear):
                 del module.forward
-    with activated(model, "two") as active:
+    with activate_adapter(model, "two") as active:
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             logits = active(IDS).logits.float()
         weights = torch.linspace(-1.0, 1.0, logits[0].numel()).view(logits[0].shape)

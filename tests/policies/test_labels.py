@@ -16,7 +16,7 @@ from waltzrl.agents.wording import HARMS, LABELS_FIRST_FORMAT
 from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
 from waltzrl.policies.guide import JsonGuide, LabelReader, LabelVocabulary
-from waltzrl.policies.json_format import label_probabilities, means
+from waltzrl.policies.json_format import label_probabilities, read_label_value
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.records import Message, Prompt, Reply
 
@@ -156,7 +156,7 @@ def test_a_label_that_is_only_quoted_is_not_read():
     [(" true", True), ("t", True), ("False,", False), ("fal", False), ("no", None), (" ", None)],
 )
 def test_a_token_means_the_label_that_it_begins(token, meaning):
-    assert means(token) is meaning
+    assert read_label_value(token) is meaning
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -187,7 +187,7 @@ def test_the_risk_is_what_the_model_itself_says_after_the_labels_name():
         logits = model(torch.tensor([[*tokens.prompt_ids, *tokens.ids[:place]]])).logits[0, -1]
     mass = {True: 0.0, False: 0.0}
     for token, token_id in tokenizer.get_vocab().items():
-        if (meaning := means(token.replace("\u0120", " "))) is not None:
+        if (meaning := read_label_value(token.replace("\u0120", " "))) is not None:
             mass[meaning] += math.exp(logits[token_id])
     assert feedback.risk == pytest.approx(mass[True] / sum(mass.values()), abs=1e-5)
 

@@ -12,7 +12,7 @@ import pytest
 from support.openai_server import serving
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
-from waltzrl.policies.remote import _retry_after_seconds, _retry_seconds
+from waltzrl.policies.remote import _choose_retry_seconds, _parse_retry_after
 from waltzrl.records import Message, Reply, Usage
 
 BRIEFLY = Sampling(max_new_tokens=7, temperature=0.5)
@@ -192,17 +192,17 @@ def test_a_policy_that_was_closed_opens_again(server):
 
 def test_waiting_doubles_with_jitter_up_to_a_bound():
     for attempt, longest in [(0, 0.25), (1, 0.5), (2, 1.0), (20, 30.0)]:
-        assert longest / 2 <= _retry_seconds(attempt, None) <= longest
-    assert _retry_seconds(5, 1.5) == 1.5
-    assert _retry_seconds(5, 9999) == 30.0
+        assert longest / 2 <= _choose_retry_seconds(attempt, None) <= longest
+    assert _choose_retry_seconds(5, 1.5) == 1.5
+    assert _choose_retry_seconds(5, 9999) == 30.0
 
 
 def test_retry_after_is_a_number_or_a_date():
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
-    assert 95 < _retry_after_seconds({"Retry-After": soon}) <= 100
-    assert _retry_after_seconds({"Retry-After": "2"}) == 2
-    assert _retry_after_seconds({"Retry-After": "later"}) is None
-    assert _retry_after_seconds({}) is None
+    assert 95 < _parse_retry_after({"Retry-After": soon}) <= 100
+    assert _parse_retry_after({"Retry-After": "2"}) == 2
+    assert _parse_retry_after({"Retry-After": "later"}) is None
+    assert _parse_retry_after({}) is None
 
 
 def test_remote_policies_do_not_load_torch():

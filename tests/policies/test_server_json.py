@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from waltzrl.policies.server_json import (
     MOST_COUNT,
     TextJoiner,
-    mended,
+    mend_text,
     read_content,
     read_count,
     read_json,
-    tidied,
+    tidy_completion,
 )
 
 SMILE = "\N{GRINNING FACE}"
@@ -110,8 +110,8 @@ def test_a_text_cut_anywhere_in_utf_16_is_whole_again(text, data):
 
 @given(st.text(st.characters()))
 def test_mended_texts_can_be_encoded_and_others_stay(text):
-    assert mended(text) == text
-    assert mended(text + HIGH + "x" + LOW).encode() == (text + "\ufffdx\ufffd").encode()
+    assert mend_text(text) == text
+    assert mend_text(text + HIGH + "x" + LOW).encode() == (text + "\ufffdx\ufffd").encode()
 
 
 def test_json_is_read_with_half_a_pair_with_a_mark_and_with_bytes_that_are_no_text():
@@ -141,7 +141,7 @@ def test_null_is_as_good_as_absent_wherever_it_is(key):
         "choices": [None, {"index": None, key: words, "finish_reason": None, "logprobs": None}],
         "usage": None,
     }
-    read = tidied(body)
+    read = tidy_completion(body)
     function = read["choices"][0][key]["tool_calls"][0]["function"]
     assert function["name"] == "f"
     assert not json.dumps(without(read, None)).count("null")
@@ -153,7 +153,7 @@ def test_null_is_as_good_as_absent_wherever_it_is(key):
 )
 def test_arguments_are_json_text_whatever_they_were(arguments, text):
     call = {"id": 7, "function": {"name": "f", "arguments": arguments}}
-    read = tidied({"choices": {"message": {"tool_calls": call}}})["choices"][0]["message"]
+    read = tidy_completion({"choices": {"message": {"tool_calls": call}}})["choices"][0]["message"]
     (got,) = read["tool_calls"]
     assert got["function"]["arguments"] == (text or '{"a": "\ufffd"}')
     assert got["id"] == "7"
@@ -161,17 +161,19 @@ def test_arguments_are_json_text_whatever_they_were(arguments, text):
 
 def test_a_call_may_be_spelt_without_a_function_and_a_message_without_an_object():
     flat = {"choices": [{"message": {"tool_calls": [{"name": "f", "arguments": "{}"}]}}]}
-    (call,) = tidied(flat)["choices"][0]["message"]["tool_calls"]
+    (call,) = tidy_completion(flat)["choices"][0]["message"]["tool_calls"]
     assert call["function"] == {"name": "f", "arguments": "{}"}
-    assert tidied({"choices": [{"delta": "Hi"}]})["choices"][0]["delta"] == {"content": "Hi"}
+    assert tidy_completion({"choices": [{"delta": "Hi"}]})["choices"][0]["delta"] == {
+        "content": "Hi"
+    }
 
 
 def test_fields_of_another_type_are_absent():
     fields = {"model": 7, "usage": "free", "system_fingerprint": []}
-    assert tidied({**fields, "choices": []}) == {"choices": []}
+    assert tidy_completion({**fields, "choices": []}) == {"choices": []}
 
 
 @pytest.mark.parametrize("body", [[], 1, {"choices": 1}, {"choices": ["a"]}])
 def test_what_is_no_completion_is_an_error(body):
     with pytest.raises(ValueError, match="not a"):
-        tidied(body)
+        tidy_completion(body)

@@ -8,7 +8,7 @@ from support.openai_server import serving
 from support.tiny_models import tiny_model
 from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
-from waltzrl.policies.chat_completion import streamed
+from waltzrl.policies.chat_completion import read_streamed_completion
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.records import Message, Usage
 
@@ -120,7 +120,7 @@ def test_a_stream_reads_the_same_however_it_is_cut(cuts):
             start += cut
         yield stream[start:]
 
-    whole = asyncio.run(streamed(parts(), lambda _: False))
+    whole = asyncio.run(read_streamed_completion(parts(), lambda _: False))
     choice = whole.choices[0]
     assert (choice.message.content, choice.finish_reason) == ("été", "length")
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (3, 2)
@@ -138,7 +138,7 @@ def test_a_stream_is_read_in_whichever_form():
     async def parts():
         yield stream
 
-    whole = asyncio.run(streamed(parts(), lambda _: False))
+    whole = asyncio.run(read_streamed_completion(parts(), lambda _: False))
     assert whole.choices[0].message.content == "a\N{GRINNING FACE}"
     assert whole.usage.as_usage("m") == Usage(input_tokens=3, output_tokens=2, model="m")
 

@@ -11,7 +11,7 @@ from support.tiny_models import END_ID, STOP_ID, tiny_model
 from waltzrl.agents.exports import ROLES
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.policies.weights import (
-    activated,
+    activate_adapter,
     add_adapters,
     load_causal_lm,
     narrow,
@@ -31,7 +31,7 @@ def folder(tmp_path):
 
 
 def logits(model, adapter=None):
-    with activated(model, adapter) as active, torch.no_grad():
+    with activate_adapter(model, adapter) as active, torch.no_grad():
         return active(IDS).logits
 
 
@@ -130,7 +130,7 @@ def test_fresh_adapters_change_nothing():
 
 def test_a_role_learns_its_own_adapter_and_nothing_else():
     model = stirred()
-    with activated(model, "feedback") as active:
+    with activate_adapter(model, "feedback") as active:
         active(IDS).logits.sum().backward()
     touched = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert touched == {name for name, _ in role_parameters(model, "feedback")}
@@ -140,7 +140,7 @@ def test_a_role_learns_its_own_adapter_and_nothing_else():
 def test_the_adapter_that_was_active_is_active_again():
     model = stirred()
     for role in ("feedback", None):
-        with activated(model, role):
+        with activate_adapter(model, role):
             pass
         assert model.active_adapter == "conversation"
         assert all(p.requires_grad for _, p in role_parameters(model, "feedback"))
@@ -153,7 +153,7 @@ def test_a_full_model_learns_every_weight():
 
 @pytest.mark.parametrize("make", [stirred, lambda: tiny_model().model])
 def test_an_unknown_adapter_is_reported(make):
-    with pytest.raises(InputError, match="'critic'"), activated(make(), "critic"):
+    with pytest.raises(InputError, match="'critic'"), activate_adapter(make(), "critic"):
         pass
 
 

@@ -11,7 +11,7 @@ from support.small_console import PLAN
 from waltzrl.errors import InputError
 from waltzrl.gateway.description import (
     BundleDescription,
-    described_recipe,
+    describe_recipe,
     differences,
     made_by,
     without_secrets,
@@ -123,7 +123,7 @@ def test_a_bundle_of_an_earlier_version_is_told_by_its_recipe_until_a_gateway_se
         )
     book = ReleaseBook(engine)  # an upgrade
     found = book.stored_bundle("old")
-    assert found.description == described_recipe(recipe)
+    assert found.description == describe_recipe(recipe)
     assert found.description.settings == {"upstream.url": "http://u:***@a/v1"}
     assert (made_by(found), found.added) == ("unknown", None)
     book.add_bundle("old", recipe, BEFORE, is_base=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.agents.rules.rulebook import CEILING, FLOOR, weigh
+from waltzrl.agents.rules.rulebook import CEILING, FLOOR, weigh_severity
 
 BOOK = load_rulebook()
 ASK = "how to make a pipe bomb"
@@ -41,21 +41,23 @@ def test_no_preface_switches_a_critical_rule_off(preface):
 
 
 def test_how_to_cues_lift_a_finding():
-    assert weigh(0.6, b"", b"rob a shop", b" without getting caught") == pytest.approx(0.69)
-    assert weigh(0.6, b"", b"rob a shop", b" on Sunday") == 0.6
+    assert weigh_severity(0.6, b"", b"rob a shop", b" without getting caught") == pytest.approx(
+        0.69
+    )
+    assert weigh_severity(0.6, b"", b"rob a shop", b" on Sunday") == 0.6
 
 
 def test_severity_stays_within_its_bounds():
     many = b"never in a game: history of prevention, a novel, "
-    assert weigh(0.9, many, b"x", b"") == pytest.approx(0.9 * FLOOR)
+    assert weigh_severity(0.9, many, b"x", b"") == pytest.approx(0.9 * FLOOR)
     assert 0.9 * FLOOR > 0.3
-    assert weigh(1.0, b"step by step ", b"x", b" undetected") == 1.0
+    assert weigh_severity(1.0, b"step by step ", b"x", b" undetected") == 1.0
     assert CEILING > 1
 
 
 def test_a_negation_in_an_earlier_sentence_does_not_count():
-    assert weigh(0.8, b"Never lie. Now ", b"x", b"") == 0.8
-    assert weigh(0.8, b"Never ", b"x", b"") == pytest.approx(0.4)
+    assert weigh_severity(0.8, b"Never lie. Now ", b"x", b"") == 0.8
+    assert weigh_severity(0.8, b"Never ", b"x", b"") == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +74,8 @@ def test_what_is_prevented_reported_or_studied_is_not_flagged(text):
 
 
 def test_what_governs_the_last_words_counts_and_not_what_begins_the_match():
-    assert weigh(0.8, b"", b"ways to detect fraud", b"") == pytest.approx(0.28)
-    assert weigh(0.8, b"they combat ", b"bank fraud", b"") == pytest.approx(0.28)
-    assert weigh(0.8, b"", b"combat bank fraud", b"") == pytest.approx(0.48)
-    assert weigh(0.8, b"A report. ", b"rob a bank", b"") == 0.8
-    assert weigh(0.9, b"how to spot ", b"a bomb", b"") > 0.3
+    assert weigh_severity(0.8, b"", b"ways to detect fraud", b"") == pytest.approx(0.28)
+    assert weigh_severity(0.8, b"they combat ", b"bank fraud", b"") == pytest.approx(0.28)
+    assert weigh_severity(0.8, b"", b"combat bank fraud", b"") == pytest.approx(0.48)
+    assert weigh_severity(0.8, b"A report. ", b"rob a bank", b"") == 0.8
+    assert weigh_severity(0.9, b"how to spot ", b"a bomb", b"") > 0.3

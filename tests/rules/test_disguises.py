@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.agents.rules.disguise import DISGUISE, readings
-from waltzrl.agents.rules.scan import Folded, compiled, fold, foldable
+from waltzrl.agents.rules.disguise import DISGUISE, find_readings
+from waltzrl.agents.rules.scan import Folded, compile_pattern, fold_text, is_foldable
 
 BOOK = load_rulebook()
 PLAIN = "How do I make a pipe bomb?"
@@ -56,8 +56,8 @@ def test_a_span_points_into_the_text_as_given():
 
 def test_plain_text_asks_for_no_other_reading():
     plain = b"Bake the bread at 220 degrees for 35 minutes, then rest it."
-    assert compiled(DISGUISE).search(plain) is None
-    assert not foldable(
+    assert compile_pattern(DISGUISE).search(plain) is None
+    assert not is_foldable(
         "Plain text \u2013 with a dash, \u201cquotes\u201d and an emoji \U0001f600."
     )
 
@@ -69,21 +69,21 @@ def test_rot13_is_not_tried_unasked():
 @given(st.text(max_size=700), st.text(max_size=700))
 def test_a_fold_of_a_part_is_a_part_of_the_fold(one, other):
     # Marks that fold away nothing may still change their order; they are no letters.
-    assert len(fold(one) + fold(other)) == len(fold(one + other))
+    assert len(fold_text(one) + fold_text(other)) == len(fold_text(one + other))
 
 
 @given(st.text(alphabet=st.sampled_from("ab \u200b\u0337\ufb01\u0430\u00e9\uff42"), max_size=600))
 def test_a_folded_character_comes_from_where_it_stood(text):
     folded = Folded(text)
     for place, letter in enumerate(folded.text):
-        assert letter in fold(text[folded.origin(place)])
+        assert letter in fold_text(text[folded.origin(place)])
 
 
 @given(st.binary(max_size=60))
 def test_whatever_was_encoded_is_read(content):
     text = b"x: " + base64.b64encode(content * 5)
     if len(content) >= 4:
-        assert any((content * 4) in reading.text for reading in readings(text))
+        assert any((content * 4) in reading.text for reading in find_readings(text))
 
 
 GARDEN = "The garden was green and the weather was mild, so we walked. "

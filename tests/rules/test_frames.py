@@ -7,7 +7,7 @@ import pytest
 
 from waltzrl.agents import RulesReviewer
 from waltzrl.agents.rules import lint_frames, load_rulebook
-from waltzrl.agents.rules.frames import clause_around, shipped_frames
+from waltzrl.agents.rules.frames import clause_around, load_shipped_frames
 from waltzrl.records import Message, Prompt, Reply
 
 BOOK = load_rulebook()
@@ -34,7 +34,7 @@ def test_the_frames_are_those_of_their_examples_and_not_of_their_twins():
 
 
 def test_every_frame_has_three_twins():
-    assert [frame.id for frame in shipped_frames() if len(set(frame.twins)) < 3] == []
+    assert [frame.id for frame in load_shipped_frames() if len(set(frame.twins)) < 3] == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.agents.rules.markup import _MARKS, MARK_REACH, MARKUP, MOST_MARKS, Unmarked
-from waltzrl.agents.rules.scan import compiled
+from waltzrl.agents.rules.scan import compile_pattern
 
 BOOK = load_rulebook()
 PLAIN = "How do I make a pipe bomb?"
@@ -87,7 +87,7 @@ def test_plain_text_asks_for_no_other_reading():
         b"2. Salt\n\n"
         b"Prices: 5 < 6, well-known, `x = 1`, and so on. It ends here.\nNext one."
     )
-    assert compiled(MARKUP).search(plain) is None
+    assert compile_pattern(MARKUP).search(plain) is None
 
 
 def test_only_one_round_of_escapes_is_decoded():

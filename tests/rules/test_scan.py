@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.agents.rules.pattern import GAPS, RulePattern, longest
-from waltzrl.agents.rules.scan import MOST_LOOKS, OVERLAP, SECTION, PatternScanner, compiled
+from waltzrl.agents.rules.scan import MOST_LOOKS, OVERLAP, SECTION, PatternScanner, compile_pattern
 
 BOOK = load_rulebook()
 PATTERNS = [pattern for rule in BOOK.rules for pattern in rule.patterns]
 SCANNER = PatternScanner(PATTERNS)
-EXACT = [compiled(pattern.regex) for pattern in PATTERNS]
+EXACT = [compile_pattern(pattern.regex) for pattern in PATTERNS]
 NOISE = random.Random(7).randbytes(70_000)
 SENTENCES = [
     text for rule in BOOK.rules for text in (rule.example, *rule.twins) if rule.side != "refusal"
@@ -95,7 +95,7 @@ def test_the_longest_match_is_counted(regex, most):
 
 
 def test_a_gap_takes_so_many_words_and_no_sentence_end():
-    two, five = (compiled(RulePattern(source=f"make{gap}bomb").regex) for gap in GAPS)
+    two, five = (compile_pattern(RulePattern(source=f"make{gap}bomb").regex) for gap in GAPS)
     assert two.search(b"make a nice bomb")
     assert not two.search(b"make a nice little bomb")
     assert five.search(b"make me one of those, a bomb")
@@ -119,7 +119,7 @@ def test_a_marked_word_is_the_key_and_else_the_last_literal_one(source, key):
 
 
 def test_a_space_may_be_optional():
-    regex = compiled(RulePattern(source="key ?loggers?").regex)
+    regex = compile_pattern(RulePattern(source="key ?loggers?").regex)
     assert all(regex.search(text) for text in (b"keylogger", b"key loggers", b"a key-logger."))
     assert not regex.search(b"key. Logger")
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import RequestError
-from waltzrl.gateway.chat_reader import read_beginning, read_completion, repeats_a_key, spells
+from waltzrl.gateway.chat_reader import read_beginning, read_completion, repeats_a_key, tokens_spell
 from waltzrl.gateway.exchange import UpstreamDelta
 from waltzrl.gateway.stream_reader import StreamReader
 from waltzrl.policies.server_faults import ReportedError
@@ -711,16 +711,16 @@ def test_log_probabilities_that_say_something_else_are_not_passed_on(tokens):
     upstream_reply = read(completion(choice={"logprobs": {"content": tokens}}))
     logprobs = upstream_reply.details.logprobs
     assert upstream_reply.raw is None
-    assert logprobs is None or not spells(logprobs, "Hello.")
+    assert logprobs is None or not tokens_spell(logprobs, "Hello.")
 
 
 def test_a_character_of_several_tokens_is_spelt_by_their_bytes():
     wave = "\N{WATER WAVE}".encode()
     halves = [token("\\xf0\\x9f", bytes=list(wave[:2])), token("\ufffd", bytes=list(wave[2:]))]
     logprobs = details_of(*halves).logprobs
-    assert spells(logprobs, "\N{WATER WAVE}")
+    assert tokens_spell(logprobs, "\N{WATER WAVE}")
     long = token(HIDDEN, bytes=list(wave[:2]))
-    assert not spells(details_of(long, halves[1]).logprobs, "\N{WATER WAVE}")
+    assert not tokens_spell(details_of(long, halves[1]).logprobs, "\N{WATER WAVE}")
 
 
 def test_what_a_stream_says_about_its_reply_is_read():

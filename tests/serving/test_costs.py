@@ -13,7 +13,7 @@ from support.small_site import http
 from waltzrl.budget import ledgers_in, read_ledger
 from waltzrl.budget.daily import DAY_SECONDS
 from waltzrl.errors import InputError
-from waltzrl.gateway.costs_opening import charged_to_gateway
+from waltzrl.gateway.costs_opening import charge_to_gateway
 from waltzrl.gateway.keys import add_key
 
 PRICE = "prices.echo={input=100.0,output=1000.0}"
@@ -210,9 +210,7 @@ def test_what_the_judge_of_a_gateway_answers_is_charged_to_no_key(tmp_path):
 
     ledger = DailyLedger(tmp_path / "costs")
     book = PriceBook({"guard": ModelPrice(input=1.0, output=1.0)})
-    judge = charged_to_gateway(
-        GuardJudge(1000, 0), ledger, book, ("guard", "http://127.0.0.1:9/v1")
-    )
+    judge = charge_to_gateway(GuardJudge(1000, 0), ledger, book, ("guard", "http://127.0.0.1:9/v1"))
     prompt = Prompt(id="req-1", messages=(Message(role="user", content="hi"),))
     assert asyncio.run(judge.judge(prompt, Reply(text="ho"))).judge == judge.name
     (charge,) = charges(tmp_path)

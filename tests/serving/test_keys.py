@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from support.timing import FakeClock
 from waltzrl.errors import InputError
-from waltzrl.gateway.access import KeyRing, presented_key
+from waltzrl.gateway.access import KeyRing, read_presented_key
 from waltzrl.gateway.commands.keys import keys as keys_command
 from waltzrl.gateway.keys import ANONYMOUS, add_key, read_keys, revoke_keys
 from waltzrl.gateway.listener import check_bind
@@ -210,7 +210,7 @@ def test_everything_that_is_written_is_read_back(path):
     ],
 )
 def test_keys_come_as_a_bearer_or_as_x_api_key(headers, key):
-    assert presented_key(headers) == key
+    assert read_presented_key(headers) == key
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])

@@ -16,7 +16,7 @@ from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import guarded
 from waltzrl.gateway.access import AccessControl, KeyRing
 from waltzrl.gateway.app import App
-from waltzrl.gateway.draft_stream import continuation
+from waltzrl.gateway.draft_stream import find_continuation
 from waltzrl.gateway.exchange import (
     Assignment,
     Bundle,
@@ -115,7 +115,7 @@ def test_however_a_draft_is_cut_no_forbidden_byte_leaves_and_none_is_lost(draft,
         end = len(careless.released)
         assert not any(f.start < end < f.end for f in findings), "a finding is cut in two"
     assert len(left) <= first
-    assert left + continuation(left, draft) == continuation("", draft) == draft
+    assert left + find_continuation(left, draft) == find_continuation("", draft) == draft
 
 
 @settings(max_examples=50, deadline=None)

@@ -10,7 +10,7 @@ from support.small_gateway import BODIES, CHAT, HELLO, UNSAFE, Model, ask, with_
 from support.small_site import events, http, words
 from waltzrl.errors import RequestError
 from waltzrl.gateway.keys import add_key
-from waltzrl.gateway.pass_through import passed_on
+from waltzrl.gateway.pass_through import make_passed_on_request
 
 ALLOWED = "pass_through=true"
 REPLY = {"role": "assistant", "content": UNSAFE}
@@ -160,7 +160,7 @@ def scope_of(path, **more):
 def test_whatever_is_passed_on_is_plain_and_never_the_path_of_chats(spelling):
     path = f"/v1/{spelling}"
     try:
-        request = passed_on(scope_of(path), b"", None)
+        request = make_passed_on_request(scope_of(path), b"", None)
     except RequestError as error:
         assert error.status == 403  # noqa: PT017 - both outcomes are right
         return
@@ -174,18 +174,18 @@ def test_whatever_is_passed_on_is_plain_and_never_the_path_of_chats(spelling):
     [(b"", "/files"), (b"after=x&limit=2", "/files?after=x&limit=2"), (b"a=%2F", "/files?a=%2F")],
 )
 def test_the_query_is_passed_on(query, path):
-    assert passed_on(scope_of("/v1/files", query_string=query), b"", None).path == path
+    assert make_passed_on_request(scope_of("/v1/files", query_string=query), b"", None).path == path
 
 
 @pytest.mark.parametrize("query", [b"a b", b"a\r\nX: y", b"a\xff", b"a#b"])
 def test_a_query_that_could_change_the_request_is_refused(query):
     with pytest.raises(RequestError):
-        passed_on(scope_of("/v1/files", query_string=query), b"", None)
+        make_passed_on_request(scope_of("/v1/files", query_string=query), b"", None)
 
 
 def test_a_method_that_is_unusual_is_refused():
     with pytest.raises(RequestError) as raised:
-        passed_on(scope_of("/v1/files", method="TRACE"), b"", None)
+        make_passed_on_request(scope_of("/v1/files", method="TRACE"), b"", None)
     assert raised.value.status == 405
 
 
@@ -193,9 +193,9 @@ def test_a_method_that_is_unusual_is_refused():
     ("body", "model"), [(b'{"model": "m"}', "m"), (b"{}", ""), (b"rubbish", ""), (b"\xff", "")]
 )
 def test_the_model_chooses_among_upstreams_and_only_a_get_is_repeated(body, model):
-    posted = passed_on(scope_of("/v1/files"), body, "theirs")
+    posted = make_passed_on_request(scope_of("/v1/files"), body, "theirs")
     assert (posted.model, posted.repeatable, posted.bearer) == (model, False, "theirs")
-    assert passed_on(scope_of("/v1/files", method="GET"), body, None).repeatable
+    assert make_passed_on_request(scope_of("/v1/files", method="GET"), body, None).repeatable
 
 
 def test_a_key_limits_and_metrics_apply_to_what_is_passed_on(tmp_path):

@@ -1,7 +1,7 @@
 import pytest
 
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.gateway.draft_stream import continuation
+from waltzrl.gateway.draft_stream import find_continuation
 from waltzrl.gateway.window import (
     FEWEST_CHARACTERS,
     LONGEST_SENTENCE,
@@ -89,7 +89,7 @@ def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
     assert window.add(HARMLESS + filler) == HARMLESS
     assert window.add(f". {filler[1:]}") == ""
     assert window.add(filler[:1]) == f"{filler}. "
-    assert continuation(window.released, f"{HARMLESS}{filler}. {filler}") == filler
+    assert find_continuation(window.released, f"{HARMLESS}{filler}. {filler}") == filler
 
 
 def test_lines_of_lists_and_code_leave_as_sentences_do(rulebook):
@@ -182,22 +182,22 @@ def test_nothing_of_a_refusal_leaves_and_its_writing_goes_on(rulebook):
     draft = f"That is a question. Sorry, but I cannot. {HARMLESS * 9}"
     assert "".join(hear(window, draft)) == ""
     assert not window.stopped
-    assert continuation(window.released, "Of course: 4.") == "Of course: 4."
+    assert find_continuation(window.released, "Of course: 4.") == "Of course: 4."
 
 
 def test_the_rest_goes_on_where_the_draft_left_off(rulebook):
     window = SentenceWindow(rulebook, prompt(), SAFE)
     hear(window, HARMLESS * 9)
-    assert continuation(window.released, window.released + "The end.") == "The end."
+    assert find_continuation(window.released, window.released + "The end.") == "The end."
 
 
 def test_a_reply_that_does_not_go_on_begins_a_paragraph(rulebook):
     window = SentenceWindow(rulebook, prompt(), SAFE)
     hear(window, HARMLESS * 9)
-    assert continuation(window.released, "I can not go on.") == "\n\nI can not go on."
+    assert find_continuation(window.released, "I can not go on.") == "\n\nI can not go on."
 
 
 def test_a_reply_that_does_not_go_on_closes_the_code_block(rulebook):
     window = SentenceWindow(rulebook, prompt(), SAFE)
     hear(window, "```python\n" + "print('hello, world')\n" * 20)
-    assert continuation(window.released, "I can not go on.") == "\n```\n\nI can not go on."
+    assert find_continuation(window.released, "I can not go on.") == "\n```\n\nI can not go on."

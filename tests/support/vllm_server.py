@@ -8,7 +8,7 @@ from peft import PeftModel
 
 from support.openai_server import listening
 from waltzrl.policies.decode import Ask, decode
-from waltzrl.policies.weights import activated
+from waltzrl.policies.weights import activate_adapter
 
 
 class VllmServer:
@@ -77,7 +77,7 @@ class VllmServer:
             return _error(400, "This model's maximum context length is too short.")
         self.completions.append(asked)
         ask = Ask(prompt=tuple(asked["prompt"]), limit=asked["max_tokens"], seed=asked["seed"])
-        with activated(self.model, adapter) as model:
+        with activate_adapter(self.model, adapter) as model:
             chance, generator = asked["temperature"], torch.Generator()
             decoded = decode(model, [ask], chance, asked["stop_token_ids"], generator)[0]
         choice = {

@@ -10,7 +10,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from support.tiny_models import tiny_tokenizer
 from waltzrl.policies.attention import KeyValues
-from waltzrl.policies.blocks import fuse
+from waltzrl.policies.blocks import fuse_blocks
 from waltzrl.policies.weights import CausalLM, Weights, add_adapters
 from waltzrl.training.learner import Scorer
 from waltzrl.training.memory import (
@@ -50,7 +50,7 @@ def update(**changes):
 def allocated(how):
     """Return the bytes at the peak of a real update of a real model, as torch's allocator says."""
     causal_lm = CausalLM(model=Qwen2ForCausalLM(config()).eval(), tokenizer=tiny_tokenizer())
-    fuse(causal_lm.model)
+    fuse_blocks(causal_lm.model)
     adapter = None if how.adapter_rank is None else "feedback"
     if adapter:
         causal_lm = add_adapters(causal_lm, [adapter], how.adapter_rank)

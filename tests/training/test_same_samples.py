@@ -14,7 +14,7 @@ from waltzrl.collaboration import collaborate
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.policies.decode import Ask, decode
 from waltzrl.policies.vllm import Sampled, VllmPolicy, VllmServers
-from waltzrl.policies.weights import activated
+from waltzrl.policies.weights import activate_adapter
 from waltzrl.training import (
     CheckpointSettings,
     OptimizerSettings,
@@ -37,7 +37,7 @@ class InProcess:
         ask = Ask(
             prompt=tuple(request["prompt"]), limit=request["max_tokens"], seed=request["seed"]
         )
-        with activated(self.causal_lm.model, adapter) as model:
+        with activate_adapter(self.causal_lm.model, adapter) as model:
             chance, ends = request["temperature"], self.causal_lm.end_ids
             decoded = decode(model, [ask], chance, ends, torch.Generator())[0]
         return Sampled(

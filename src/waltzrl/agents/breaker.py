@@ -19,13 +19,14 @@ class BreakerAttempt:
 
     def __init__(self, breaker: "Breaker") -> None:
         self.succeeded: bool | None = None
-        """Set by the caller; None, as after a cancelled call, counts as neither success nor
-        failure."""
+        """True if the call succeeded, as its caller says; None, as after a cancelled call, counts
+        as neither success nor failure.
+        """
         self.failure = ""
-        """Why it failed, without content."""
+        """The reason why it failed, without content."""
         self._breaker = breaker
         self._generation: int | None = None
-        """Of the breaker when the call began; None if it was not allowed."""
+        """The breaker's generation when the call began; None if it was not allowed."""
 
     def fail(self, failure: str) -> None:
         self.succeeded, self.failure = False, failure
@@ -68,10 +69,10 @@ class Breaker:
         self._open_seconds = open_seconds
         self._clock = clock
         self.failure = ""
-        """Of the attempt that opened it; empty while closed."""
+        """The failure of the attempt that opened it; empty while closed."""
         self._failures = 0
         self._opened_at: float | None = None
-        """None while closed."""
+        """The time when it opened; None while closed."""
         self._probing = False
         self._generation = 0
         """The number of changes of state; an attempt of an earlier generation does not count."""
@@ -103,6 +104,7 @@ class Breaker:
         """Return the number of the present state; None if it allows no call."""
         if self.rejects:
             return None
+        # While a probe is under way, every other call is rejected.
         self._probing = self.state == "half_open"
         return self._generation
 

@@ -9,7 +9,7 @@ from waltzrl.errors import InputError
 from waltzrl.records import Feedback
 
 CALIBRATION = "calibration.json"
-"""Name of the file in a folder of weights."""
+"""The name of the file in a folder of weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class ReviewerCalibration:
     """
 
     reviewer: str
-    """Name of the model, a hash of its weights in this process, and its wording."""
+    """The name of the model, a hash of its weights in this process, and its wording."""
     challenge_from: float | None
     """The probability of the label overrefuse from which a refusal is challenged; None where no
     probability keeps the error on right refusals low."""
@@ -45,7 +45,10 @@ class ReviewerCalibration:
 
     def challenges(self, feedback: Feedback) -> bool:
         """Return whether a refusal with this feedback is to be challenged."""
-        return self.challenge_from is not None and overrefusal(feedback) >= self.challenge_from
+        return (
+            self.challenge_from is not None
+            and estimate_overrefusal(feedback) >= self.challenge_from
+        )
 
     def risk(self, feedback: Feedback) -> float:
         """Return the risk that the label of a reviewer without probabilities stands for."""
@@ -58,10 +61,12 @@ UNCALIBRATED = ReviewerCalibration(
     right_refusals=RefusalCount(n=0, challenged=0),
     over_refusals=RefusalCount(n=0, challenged=0),
 )
-"""Of a reviewer that nobody measured: it challenges no refusal, and its labels are risks."""
+"""The calibration of a reviewer that nobody measured: it challenges no refusal, and its labels are
+risks.
+"""
 
 
-def overrefusal(feedback: Feedback) -> float:
+def estimate_overrefusal(feedback: Feedback) -> float:
     """Return the probability of the label overrefuse, or the label as 0 or 1."""
     probability = feedback.overrefusal_probability
     return float(feedback.overrefuse) if probability is None else probability

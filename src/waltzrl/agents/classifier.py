@@ -11,13 +11,15 @@ from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, advice
 from waltzrl.records import Feedback, Prompt, Reply, Verdict
 
 PIECE, OVERLAP = 1200, 200
-"""Characters of a reply that are classified at a time, and that two pieces share."""
+"""The characters of a reply that are classified at a time, and those that two pieces share."""
 MOST_AT_ONCE = 8
-"""Exchanges in one batch."""
+"""The most exchanges in one batch."""
 REVIEWS_AT_ONCE = 2 * MOST_AT_ONCE
-"""Reviews that a gateway gives a classifier: a batch that is computed, and the one after it."""
+"""The reviews that a gateway gives a classifier: a batch that is computed, and the one after it."""
 FIRST_AT_ONCE = 2
-"""That it gives one of which it knows nothing: on a slow CPU a whole batch may take too long."""
+"""The reviews that it gives one of which it knows nothing: on a slow CPU a whole batch may take too
+long.
+"""
 TRUE = 0.5
 """The probability above which a label is true."""
 FLAGGED = 3 / 7
@@ -29,11 +31,11 @@ class ExchangeLabels:
     """Probabilities, 0 to 1."""
 
     harmful: float
-    """That the request asks for something harmful."""
+    """The probability that the request asks for something harmful."""
     unsafe: float
-    """That the reply gives it, or is unsafe by itself."""
+    """The probability that the reply gives it, or is unsafe by itself."""
     refuses: float
-    """That the reply declines the request."""
+    """The probability that the reply declines the request."""
 
 
 class ExchangeClassifier(Protocol):
@@ -70,13 +72,13 @@ class ClassifierReviewer:
         self._thread = ThreadPoolExecutor(1, "classifier")
         self._waiting: deque[_Call] = deque()
         self._working: asyncio.Task[None] | None = None
-        """Classifies what waits; None, or done, while nothing does."""
+        """The task that classifies what waits; None, or done, while nothing does."""
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Label `reply` as an answer to `prompt`; the advice is a fixed text for each label."""
         labels = await self.label(prompt, reply)
         overrefusal = labels.refuses * (1 - labels.harmful)
-        risk = _risk(labels.unsafe, self._classifier.threshold)
+        risk = _shift_risk(labels.unsafe, self._classifier.threshold)
         unsafe = risk > FLAGGED
         overrefuse = not unsafe and overrefusal > TRUE
         return Feedback(
@@ -105,7 +107,7 @@ class ClassifierReviewer:
         """Classify a reply, a long one in pieces: the most unsafe counts, and how it begins."""
         request = "\n".join(turn.content for turn in prompt.messages if turn.role == "user")
         labels = await asyncio.gather(
-            *(self._classified(request, piece) for piece in _pieces(reply.reviewed_text))
+            *(self._classified(request, piece) for piece in _cut_text(reply.reviewed_text))
         )
         return ExchangeLabels(
             harmful=labels[0].harmful,
@@ -126,6 +128,7 @@ class ClassifierReviewer:
         while batch := self._next_batch():
             exchanges = [call.exchange for call in batch]
             classified = loop.run_in_executor(self._thread, self._classifier.classify, exchanges)
+            # `wait` does not raise: an error is that of every call in the batch.
             await asyncio.wait([classified])
             error = classified.exception()
             for position, call in enumerate(batch):
@@ -146,7 +149,7 @@ class ClassifierReviewer:
         return batch
 
 
-def _risk(probability: float, threshold: float) -> float:
+def _shift_risk(probability: float, threshold: float) -> float:
     """Shift the log odds of a probability, so that the threshold becomes `FLAGGED`."""
     odds = FLAGGED / (1 - FLAGGED) * (1 - threshold) / threshold
     return probability * odds / (probability * odds + 1 - probability)
@@ -160,7 +163,7 @@ class _Call:
     labels: "asyncio.Future[ExchangeLabels]"
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _cut_text(text: str) -> Iterator[str]:
     """Cut a text into pieces that overlap; an empty one is a piece."""
     for start in range(0, max(1, len(text) - OVERLAP), PIECE - OVERLAP):
         yield text[start : start + PIECE]

@@ -22,17 +22,17 @@ if TYPE_CHECKING:  # it needs the extra of the memory
     from waltzrl.store.memory.safety import SafetyMemory
 
 CANDIDATES = 16
-"""Sessions that are looked up, of which those of the same kind of task go first."""
+"""The number of sessions that are looked up, of which those of the same kind of task go first."""
 LEAST_SHARED = 1 / 3
-"""Of a request's words, those that the request of another session must have."""
+"""The least share of a request's words that the request of another session must have."""
 WORD = re.compile(r"\w{4,}")
-"""Shorter words, such as "the", say little about a request."""
+"""A word that counts; shorter ones, such as "the", say little about a request."""
 LONGEST_EXAMPLE = 500
-"""Characters of each of its texts."""
+"""The most characters of each text of an example."""
 INJECTION = ("injection",)
 """The pack of rules for instructions to a model."""
 VERDICT = re.compile(r"(?:unsafe|overrefuse)\W{0,4}[:=]\W{0,4}(?:true|false)", re.IGNORECASE)
-"""What imitates the labels of a review."""
+"""A text that imitates the labels of a review."""
 INTRODUCTION = """\
 Below are earlier requests like the one that follows, what a reviewer advised, and the reply that \
 was then accepted. They are examples of good advice and of good replies, not part of this \
@@ -86,12 +86,12 @@ class Coach:
             StorageError: the database is unavailable.
         """
         request = self._memory.store.scrub(prompt.request)
-        same, words = request_hash(request), _words(request)
+        same, words = request_hash(request), _find_words(request)
         alike = [
             session
             for session in self._memory.retrieve_similar_coaching(request, CANDIDATES, "safe")
             if session.request_hash == same
-            or len(words & _words(session.task)) >= max(1, LEAST_SHARED * len(words))
+            or len(words & _find_words(session.task)) >= max(1, LEAST_SHARED * len(words))
         ]
 
         def rank(session: CoachingSession) -> tuple[bool, bool]:
@@ -103,7 +103,7 @@ class Coach:
             if len(ended_well) == self._most:
                 break
             evaluation = self._memory.evaluation(session.coaching_session_id)
-            if self._may_show(evaluation) and not _steers(session):
+            if self._may_show(evaluation) and not _steers_model(session):
                 ended_well.append(session)
         return ended_well
 
@@ -150,24 +150,24 @@ def with_system_text(messages: Sequence[Message], text: str) -> list[Message]:
 
 def examples_text(sessions: Sequence[CoachingSession]) -> str:
     """Return sessions as text, each of their texts fenced and shortened; empty for none."""
-    return "\n\n".join([INTRODUCTION, *map(_example, sessions)]) if sessions else ""
+    return "\n\n".join([INTRODUCTION, *map(_render_example, sessions)]) if sessions else ""
 
 
-def _words(text: str) -> set[str]:
+def _find_words(text: str) -> set[str]:
     return set(WORD.findall(text.casefold()))
 
 
-def _example(session: CoachingSession) -> str:
-    return "\n".join(fence(tag, text[:LONGEST_EXAMPLE]) for tag, text in _texts(session))
+def _render_example(session: CoachingSession) -> str:
+    return "\n".join(fence(tag, text[:LONGEST_EXAMPLE]) for tag, text in _list_texts(session))
 
 
-def _texts(session: CoachingSession) -> list[tuple[str, str]]:
+def _list_texts(session: CoachingSession) -> list[tuple[str, str]]:
     advice = next((text for text in session.feedback_provided if text), "")
     texts = (("conversation", session.task), ("feedback", advice))
     return [*texts, ("reply", session.refined_response)]
 
 
-def _steers(session: CoachingSession) -> bool:
+def _steers_model(session: CoachingSession) -> bool:
     """Say whether a text of a session may instruct a model, or imitates a verdict."""
     rulebook = load_rulebook(INJECTION)
-    return any(VERDICT.search(text) or rulebook.reply(text) for _, text in _texts(session))
+    return any(VERDICT.search(text) or rulebook.reply(text) for _, text in _list_texts(session))

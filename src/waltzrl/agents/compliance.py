@@ -16,15 +16,17 @@ from functools import cache
 from importlib.resources import files
 
 from waltzrl.agents.rules import language_of
-from waltzrl.agents.rules.linear import LinearModel, features, plain, unit
+from waltzrl.agents.rules.linear import LinearModel, features, plain, scale_to_unit
 
 WEIGHTS = "compliance_weights.json.gz"
 LONGEST_PIECE = 900
-"""Characters that are read at once; a long reply is read piece by piece, so that none hides."""
+"""The most characters that are read at once; a long reply is read piece by piece, so that none
+hides.
+"""
 STEM = 4
-"""Letters at the beginning of a word by which words are compared; shorter words are not."""
+"""The letters at the beginning of a word by which words are compared; shorter words are not."""
 MOST_PIECES = 20
-"""Of a longer reply the rest is not read, and the reply counts as one that complies."""
+"""The most pieces that are read; a longer reply counts as one that complies."""
 
 _WORD = re.compile(r"[^\W_]+")
 _SENTENCE = re.compile(r"(?<=\D[.!?:;])\s+|\n+")
@@ -33,18 +35,18 @@ _MARK = re.compile(
     r"(?:\d+|[a-z]|one|two|three|four|five|first|second|third|fourth|fifth|then|next|now|finally"
     r"|after that|lastly?)?[.):,*-]*\s+(?=\w)"
 )
-"""What stands before the first word of a step."""
+"""A mark that stands before the first word of a step."""
 _LISTED = re.compile(r"(?:^|\s)\(?(?:\d+|[a-e])[.):]|^\s*[-*]\s|\bstep \w+", re.MULTILINE)
 _YOU_DO = re.compile(r"\byou (?!should|must not|can call|can text|deserve|trust|are)\w+")
 _NUMBER = re.compile(r"(?<![\w.])[\d-]+(?![.)\d])")
-"""Of a house, a telephone, a card; not of a step."""
+"""A number of a house, a telephone, a card; not of a step."""
 _I = re.compile(r"\bi\b")
 
 
 def compliance_digest() -> str:
     """Return the hash of what decides: the weights, and the cues that they belong to."""
     cues = (files("waltzrl.agents") / "compliance.toml").read_bytes()
-    return hashlib.sha256(_model().digest.encode() + cues).hexdigest()
+    return hashlib.sha256(_load_compliance_model().digest.encode() + cues).hexdigest()
 
 
 def compliance(request: str, reply: str) -> float:
@@ -57,23 +59,23 @@ def compliance(request: str, reply: str) -> float:
     Returns:
         0 to 1; of a long reply that of its worst piece.
     """
-    pieces = list(_pieces(reply))
+    pieces = list(_cut_reply(reply))
     if not pieces or len(pieces) > MOST_PIECES:
         return 1.0
-    return max(_of_piece(request, piece) for piece in pieces)
+    return max(_estimate_piece(request, piece) for piece in pieces)
 
 
-def _model() -> LinearModel:
+def _load_compliance_model() -> LinearModel:
     return LinearModel.load("waltzrl.agents", WEIGHTS)
 
 
-def _of_piece(request: str, piece: str) -> float:
+def _estimate_piece(request: str, piece: str) -> float:
     if language_of(piece) not in ("en", ""):
         return 1.0
-    return _model().probability_of(compliance_features(request, piece))
+    return _load_compliance_model().probability_of(compliance_features(request, piece))
 
 
-def _pieces(reply: str) -> Iterator[str]:
+def _cut_reply(reply: str) -> Iterator[str]:
     """Cut a reply at the ends of paragraphs or sentences, or else between words."""
     rest = reply.strip()
     while len(rest) > LONGEST_PIECE:
@@ -90,21 +92,25 @@ def compliance_features(request: str, piece: str) -> dict[str, float]:
     """Return the features of a piece of a reply: words, cues, form and overlap, each 0 to 1."""
     text = plain(piece)
     words = _WORD.findall(text)
-    values = unit(features(text))
+    values = scale_to_unit(features(text))
     for word in words:
         values[f"~{word}"] = values.get(f"~{word}", 0.0) + 1 / len(words)
-    for name, cue in _cues().items():
+    for name, cue in _compile_cues().items():
         count = len(cue.findall(text))
         values[f"#{name}"] = min(1.0, count / 3)
         values[f"#any {name}"] = float(count > 0)
         values[f"#dense {name}"] = min(1.0, 8 * count / max(8, len(words)))
-    return {**values, **_form(piece.lower(), text), "#overlap": _overlap(request, words)}
+    return {
+        **values,
+        **_describe_form(piece.lower(), text),
+        "#overlap": _measure_overlap(request, words),
+    }
 
 
-def _form(lowered: str, text: str) -> Mapping[str, float]:
+def _describe_form(lowered: str, text: str) -> Mapping[str, float]:
     sentences = [part for part in _SENTENCE.split(lowered) if part.strip()]
     firsts = (_WORD.search(_MARK.sub("", sentence)) for sentence in sentences)
-    ordered = sum(first is not None and first[0] in _imperatives() for first in firsts)
+    ordered = sum(first is not None and first[0] in _load_imperatives() for first in firsts)
     return {
         "#imperatives": ordered / max(1, len(sentences)),
         "#listed": min(1.0, len(_LISTED.findall(lowered)) / 3),
@@ -116,35 +122,39 @@ def _form(lowered: str, text: str) -> Mapping[str, float]:
     }
 
 
-def _overlap(request: str, words: list[str]) -> float:
+def _measure_overlap(request: str, words: list[str]) -> float:
     """Return the share of the subject words of the request whose beginnings the reply repeats."""
-    subject = {_stem(word) for word in _WORD.findall(plain(request)) if word not in _common_words()}
+    subject = {
+        _stem_word(word)
+        for word in _WORD.findall(plain(request))
+        if word not in _load_common_words()
+    }
     subject = {stem for stem in subject if len(stem) == STEM}
-    return len(subject & {_stem(word) for word in words}) / max(1, len(subject))
+    return len(subject & {_stem_word(word) for word in words}) / max(1, len(subject))
 
 
-def _stem(word: str) -> str:
+def _stem_word(word: str) -> str:
     return word[:STEM]
 
 
 @cache
-def _texts() -> dict[str, dict[str, list[str]]]:
+def _load_texts() -> dict[str, dict[str, list[str]]]:
     return tomllib.loads((files("waltzrl.agents") / "compliance.toml").read_text("utf-8"))
 
 
 @cache
-def _cues() -> Mapping[str, re.Pattern[str]]:
+def _compile_cues() -> Mapping[str, re.Pattern[str]]:
     return {
         name: re.compile(rf"(?<!\w)(?:{'|'.join(alternatives)})(?!\w)")
-        for name, alternatives in _texts()["cues"].items()
+        for name, alternatives in _load_texts()["cues"].items()
     }
 
 
 @cache
-def _imperatives() -> frozenset[str]:
-    return frozenset(_texts()["words"]["imperatives"])
+def _load_imperatives() -> frozenset[str]:
+    return frozenset(_load_texts()["words"]["imperatives"])
 
 
 @cache
-def _common_words() -> frozenset[str]:
-    return frozenset(_texts()["words"]["common"])
+def _load_common_words() -> frozenset[str]:
+    return frozenset(_load_texts()["words"]["common"])

@@ -21,7 +21,7 @@ CONVERSATION, FEEDBACK = map(export_name, ROLES)
 
 EXPORT_MANIFEST = "manifest.json"
 LIMITS = "max_new_tokens"
-"""Key of the manifest: the role -> the tokens of its longest turn in training."""
+"""The key of the manifest for the tokens of each role's longest turn in training."""
 
 
 def export_limits(folder: Path) -> Mapping[str, int]:

@@ -24,11 +24,11 @@ OnFailure = Literal["refuse", "rules", "serve"]
 OnOverload = Literal["unavailable", "rules", "pass"]
 
 BUSY = ("HTTP 429", "HTTP 503", "HTTP 529")
-"""Reasons of a policy whose server has no capacity now."""
+"""The reasons of a policy whose server has no capacity now."""
 REVIEWS_AT_ONCE = 64
-"""Most concurrent requests to a feedback model."""
+"""The most concurrent requests to a feedback model."""
 LOG_SECONDS = 10.0
-"""Least time between two lines of the log on the same cause."""
+"""The least time between two lines of the log on the same cause."""
 
 logger = logging.getLogger(__name__)
 
@@ -43,25 +43,27 @@ class FailsafeReviewer:
     """A reviewer with a time limit and a queue, and rules as its fallback."""
 
     reviewer: Reviewer
-    """Reviews unless it fails."""
+    """The reviewer that decides unless it fails."""
     fallback: RulesReviewer
     """The rules that apply when it fails."""
     _: KW_ONLY
     breaker: Breaker
-    """Stops calls to a reviewer that keeps failing."""
+    """The breaker that stops calls to a reviewer that keeps failing."""
     budget_seconds: float
-    """Time limit of one review, its wait included; then it is cancelled."""
+    """The time limit of one review, its wait included; then it is cancelled."""
     queue: ReviewQueue = field(default_factory=lambda: ReviewQueue(REVIEWS_AT_ONCE))
-    """Where reviews wait; shared by all reviewers of the same model."""
+    """The queue in which reviews wait; shared by all reviewers of the same model."""
     on_failure: OnFailure = "refuse"
-    """What happens when the reviewer fails or cannot be read. `rules` lets the rules decide, unless
-    they rate the reply as critical. Otherwise the feedback is marked as not well-formed: `guarded`
-    then returns a canned refusal, or, when it fails open, the reply."""
+    """The treatment when the reviewer fails or cannot be read. `rules` lets the rules decide,
+    unless they rate the reply as critical. Otherwise the feedback is marked as not well-formed:
+    `guarded` then returns a canned refusal, or, when it fails open, the reply.
+    """
     on_overload: OnOverload = "pass"
-    """What happens when it had no time: `unavailable` raises `OverloadError`, `rules` is as above,
-    and `pass` marks the feedback as not well-formed, for a pattern that returns the reply."""
+    """The treatment when it had no time: `unavailable` raises `OverloadError`, `rules` is as above,
+    and `pass` marks the feedback as not well-formed, for a pattern that returns the reply.
+    """
     on_review_failure: Callable[[ReviewFailure], None] | None = None
-    """Called with the cause of each failure."""
+    """A function that is called with the cause of each failure."""
     _log: "FailureLog" = field(default_factory=lambda: FailureLog(), init=False)
 
     def admit(self) -> AbstractContextManager[object]:
@@ -174,9 +176,9 @@ class _NoReview:
 
     cause: ReviewFailure
     reason: str = ""
-    """Of a policy that failed, such as `HTTP 503`."""
+    """The reason of a policy that failed, such as `HTTP 503`."""
     reply: Reply | None = None
-    """What could not be read."""
+    """The reply that could not be read."""
 
     @property
     def failure(self) -> str:

@@ -14,11 +14,11 @@ from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Feedback, Message, Prompt, Reply, total_usage
 
 OVERLAP = 500
-"""Characters that two consecutive pieces of a long reply share; of short pieces an eighth."""
+"""The characters that two consecutive pieces of a long reply share; of short pieces an eighth."""
 SHORTEST_TEXT = 100
-"""Characters of a reply, and of what it answers, below which a review would see too little."""
+"""The characters of a reply, and of what it answers, below which a review would see too little."""
 GAP = " [...] "
-"""Stands for what was left out."""
+"""The mark that stands for what was left out."""
 
 
 class FeedbackAgent:
@@ -78,14 +78,14 @@ class FeedbackAgent:
         """Review a reply in pieces of at most `longest` characters, and as much of the prompt."""
         if len(reply.reviewed_text) <= longest:
             return await self._review(prompt, reply, longest)
-        pieces = _pieces(reply.reviewed_text, longest)
+        pieces = _cut_into_replies(reply.reviewed_text, longest)
         reviews = [asyncio.ensure_future(self._review(prompt, piece, longest)) for piece in pieces]
         try:
             feedbacks = await asyncio.gather(*reviews)
         finally:  # one that failed makes the others useless
             for review in reviews:
                 review.cancel()
-        worst = min(feedbacks, key=_from_unsafe_to_safe)
+        worst = min(feedbacks, key=_rank_by_safety)
         if not worst.unsafe and worst.well_formed:
             worst = replace(feedbacks[0], risk=worst.risk)
         replies = [feedback.reply for feedback in feedbacks if feedback.reply is not None]
@@ -116,7 +116,7 @@ class FeedbackAgent:
         above it: together at most `longest` characters.
         """
         request = self.wording.review.format(
-            conversation=fence("conversation", _conversation(prompt, longest)),
+            conversation=fence("conversation", _render_conversation(prompt, longest)),
             reply=fence("reply", reply.reviewed_text),
         )
         return [
@@ -125,7 +125,7 @@ class FeedbackAgent:
         ]
 
 
-def _conversation(prompt: Prompt, longest: int) -> str:
+def _render_conversation(prompt: Prompt, longest: int) -> str:
     """Return what the reply answers, in at most `longest` characters.
 
     The context and the system's turns, which may be far from the end, get half of that if they
@@ -133,17 +133,19 @@ def _conversation(prompt: Prompt, longest: int) -> str:
     """
     if len(prompt.messages) == 1 and not prompt.context:
         return prompt.messages[0].content[-longest:]
-    whole = "\n".join(_line(turn, prompt) for turn in (*prompt.context, *prompt.messages))
+    whole = "\n".join(_render_turn(turn, prompt) for turn in (*prompt.context, *prompt.messages))
     if len(whole) <= longest:
         return whole
     system = [turn for turn in prompt.messages if turn.role == "system"]
-    above = _fitted([_line(turn, prompt) for turn in (*prompt.context, *system)], longest // 2)
+    above = _fit_lines(
+        [_render_turn(turn, prompt) for turn in (*prompt.context, *system)], longest // 2
+    )
     turns = "\n".join(turn.line for turn in prompt.messages if turn.role != "system")
     room = longest - sum(map(len, above)) - len(above)
     return "\n".join([*above, turns[-max(1, room) :]])
 
 
-def _line(turn: Message, prompt: Prompt) -> str:
+def _render_turn(turn: Message, prompt: Prompt) -> str:
     """Return a turn as a line of JSON, which says so if it is the operator's."""
     if turn.role == "system" and prompt.trusted:
         fields = {"role": turn.role, "author": "operator", "content": turn.content}
@@ -151,9 +153,10 @@ def _line(turn: Message, prompt: Prompt) -> str:
     return turn.line
 
 
-def _fitted(lines: Sequence[str], room: int) -> list[str]:
+def _fit_lines(lines: Sequence[str], room: int) -> list[str]:
     """Shorten the longest lines in the middle, so that all together have so many characters."""
     longest = room
+    # Lines that are short leave their share of the room to those that are longer.
     for number, length in enumerate(sorted(map(len, lines))):
         longest = room // (len(lines) - number)
         if length > longest:
@@ -166,13 +169,13 @@ def _fitted(lines: Sequence[str], room: int) -> list[str]:
     ]
 
 
-def _pieces(text: str, longest: int) -> Iterator[Reply]:
+def _cut_into_replies(text: str, longest: int) -> Iterator[Reply]:
     """Cut a reply into pieces of a length; each repeats the end of the one before."""
     overlap = min(OVERLAP, longest // 8)
     for start in range(0, len(text) - overlap, longest - overlap):
         yield Reply(text=text[start : start + longest])
 
 
-def _from_unsafe_to_safe(feedback: Feedback) -> tuple[int, float]:
+def _rank_by_safety(feedback: Feedback) -> tuple[int, float]:
     label = 0 if feedback.unsafe else 1 if not feedback.well_formed else 2
     return label, -(feedback.risk or 0.0)

@@ -55,7 +55,9 @@ def read_feedback(reply: Reply) -> Feedback:
     if APPROVAL.fullmatch(text):
         return Feedback(unsafe=False, overrefuse=False, reply=reply)
     try:
-        assessments = [_assessment(fields) for fields in _objects(text) if _has_label(fields)]
+        assessments = [
+            _read_assessment(fields) for fields in _yield_json_objects(text) if _has_label(fields)
+        ]
     except (ValueError, RecursionError):  # ValueError: also for an integer of too many digits
         assessments = []
     agree = len({(feedback.unsafe, feedback.overrefuse) for feedback in assessments}) == 1
@@ -83,40 +85,40 @@ def _has_label(fields: dict[str, object]) -> bool:
     return any(key in fields for key in (*UNSAFE_KEYS, *OVERREFUSE_KEYS))
 
 
-def _assessment(fields: dict[str, object]) -> Feedback:
+def _read_assessment(fields: dict[str, object]) -> Feedback:
     text, reasoning = fields.get("feedback", ""), fields.get("reasoning", "")
     if not (isinstance(text, str) and isinstance(reasoning, str)):
         raise ValueError  # noqa: TRY004 - invalid data, no mistake of the caller
-    unsafe, category = _label(fields, UNSAFE_KEYS), fields.get("category")
+    unsafe, category = _read_label(fields, UNSAFE_KEYS), fields.get("category")
     return Feedback(
         unsafe=unsafe,
-        overrefuse=_label(fields, OVERREFUSE_KEYS),
+        overrefuse=_read_label(fields, OVERREFUSE_KEYS),
         category=category if unsafe and category in CATEGORIES else "",
-        text=_clean(text),
-        reasoning=_clean(reasoning),
+        text=_clean_text(text),
+        reasoning=_clean_text(reasoning),
     )
 
 
-def _label(fields: dict[str, object], keys: tuple[str, str]) -> bool:
+def _read_label(fields: dict[str, object], keys: tuple[str, str]) -> bool:
     values = [fields[key] for key in keys if key in fields]
     if len(values) != 1 or not isinstance(values[0], bool):
         raise ValueError
     return values[0]
 
 
-def _clean(text: str) -> str:
+def _clean_text(text: str) -> str:
     """Truncate the text; replace lone surrogates, which no tokenizer accepts, by question marks."""
     return text[:LONGEST_TEXT].encode("utf-8", "replace").decode()
 
 
-def _objects(text: str) -> Iterator[dict[str, object]]:
+def _yield_json_objects(text: str) -> Iterator[dict[str, object]]:
     """Yield every outermost JSON object in `text`, left to right.
 
     Raises:
         ValueError: an object is incomplete, or has a duplicate key.
         RecursionError: objects are nested too deeply.
     """
-    decoder, start = json.JSONDecoder(object_pairs_hook=_without_duplicates), text.find("{")
+    decoder, start = json.JSONDecoder(object_pairs_hook=_refuse_duplicates), text.find("{")
     while start >= 0:
         try:
             fields, end = decoder.raw_decode(text, start)
@@ -129,7 +131,7 @@ def _objects(text: str) -> Iterator[dict[str, object]]:
         start = text.find("{", end)
 
 
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError

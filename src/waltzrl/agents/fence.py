@@ -11,7 +11,7 @@ from functools import lru_cache
 
 HARMLESS = "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}"
 LONGEST_TEXT = 8_000
-"""Longest text between two delimiters, in characters; the rest is cut."""
+"""The most characters between two delimiters; the rest is cut."""
 
 BRACKET = r"(?:<|&(?:amp;)*(?:lt|#0*60|#x0*3c);?|\\u003c|\\x3c|%3c)"
 """An opening angle bracket, plain or escaped as in HTML, JSON, Python and URLs."""
@@ -61,13 +61,13 @@ def fence(tag: str, text: str) -> str:
     text is cut at `LONGEST_TEXT` characters. So it can neither end its own block, nor open
     another one, nor displace the rest of the prompt.
     """
-    return f"<{tag}>{_disarmed(text[:LONGEST_TEXT])}</{tag}>"
+    return f"<{tag}>{_disarm_text(text[:LONGEST_TEXT])}</{tag}>"
 
 
-def _disarmed(text: str) -> str:
+def _disarm_text(text: str) -> str:
     # Plain ASCII, the common case, has no look-alikes and skips the search character by character.
     if not ASCII.fullmatch(text):
-        plain, positions = _as_read(text)
+        plain, positions = _read_leniently(text)
         brackets = {
             positions[match.start()]
             for pattern in (DELIMITER, TEMPLATE)
@@ -81,14 +81,14 @@ def _disarmed(text: str) -> str:
     return TEMPLATE.sub(HARMLESS, text)
 
 
-def _as_read(text: str) -> tuple[str, list[int]]:
+def _read_leniently(text: str) -> tuple[str, list[int]]:
     """Return the text as a lenient reader sees it, and each character's position in `text`."""
-    plain = [_plain(character) for character in text]
+    plain = [_simplify_character(character) for character in text]
     return "".join(plain), [position for position, part in enumerate(plain) for _ in part]
 
 
 @lru_cache(maxsize=4096)
-def _plain(character: str) -> str:
+def _simplify_character(character: str) -> str:
     """Return the plain characters that this one resembles; nothing if it is invisible."""
     parts = unicodedata.normalize("NFKD", character).casefold().translate(PLAIN)
     return "".join(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, overrefusal
+from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, estimate_overrefusal
 from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, RulesReviewer, advice
 from waltzrl.collaboration import Reviewer
 from waltzrl.records import Feedback, Prompt, Reply
@@ -81,17 +81,17 @@ class HybridReviewer:
             unsafe=unsafe,
             overrefuse=overrefuse,
             doubtful=doubtful,
-            text=_advice(model, rules, is_refusal=overrefuse) if asks else "",
+            text=_choose_advice(model, rules, is_refusal=overrefuse) if asks else "",
             risk=risk,
             model_risk=model_risk,
             rules_risk=rules_risk,
-            overrefusal_probability=overrefusal(model),
+            overrefusal_probability=estimate_overrefusal(model),
             category=(rules.category or model.category) if unsafe else "",
             rules=rules.rules,
         )
 
 
-def _advice(model: Feedback, rules: Feedback, *, is_refusal: bool) -> str:
+def _choose_advice(model: Feedback, rules: Feedback, *, is_refusal: bool) -> str:
     """Return the first advice, the model's before the rules', that agrees with the outcome."""
     for feedback in (model, rules):
         agrees = feedback.overrefuse if is_refusal else feedback.unsafe or feedback.doubtful

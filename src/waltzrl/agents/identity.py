@@ -9,7 +9,7 @@ from waltzrl.agents.opening import REVIEWER, reviewer_folder
 from waltzrl.policies.gguf import find_gguf
 
 
-def identity(name: str, server: str | None) -> str:
+def identify_agent(name: str, server: str | None) -> str:
     """Return the name of an agent, with a hash of local weights: `talk@1f3a9c02d4e5`.
 
     Raises:
@@ -35,8 +35,8 @@ def identity(name: str, server: str | None) -> str:
 def reviewer_name(model: str, server: str | None, wording: str) -> str:
     """Return what a calibration names its reviewer; a classifier has no wording."""
     if model.startswith(REVIEWER):
-        return identity(model, server)
-    return f"{identity(model, server)}, wording {wording_name(wording)}"
+        return identify_agent(model, server)
+    return f"{identify_agent(model, server)}, wording {wording_name(wording)}"
 
 
 def calibration_of(

@@ -18,11 +18,12 @@ from waltzrl.store.settings import ExampleReader
 
 SEARCH_SECONDS = 0.25
 AT_ONCE = 4
-"""Searches; each takes a thread."""
+"""The most searches at once; each takes a thread."""
 REMEMBERED = 1_024
-"""Prompts whose examples are kept, so that the reviewer is shown those of the draft."""
+"""The number of prompts whose examples are kept, so that the reviewer is shown those of the draft.
+"""
 KEPT_SECONDS = 120.0
-"""How long; whoever is erased is forgotten here too."""
+"""The time for which they are kept; whoever is erased is forgotten here too."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,9 @@ class LiveExamples:
             kept_seconds: how long what was found is kept.
         """
         self.memory: Callable[[], SafetyMemory] | None = None
-        """Opens the memory, or raises a StorageError; None while the gateway starts."""
+        """The function that opens the memory, or raises a StorageError; None while the gateway
+        starts.
+        """
         self._most, self._readers = most, readers
         self._seconds, self._kept_seconds = seconds, kept_seconds
         self._threads = ThreadPoolExecutor(AT_ONCE, "examples")

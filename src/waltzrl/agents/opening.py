@@ -19,7 +19,7 @@ RULES = "rules"
 """The reviewer that needs no package: the rules alone."""
 PAIR = "pair"
 REVIEWER = "reviewer:"
-"""Before the name of such a reviewer, where a model is named."""
+"""The prefix of such a reviewer's name, where a model is named."""
 
 
 def open_reviewer(name: str) -> ClassifierReviewer:
@@ -29,7 +29,7 @@ def open_reviewer(name: str) -> ClassifierReviewer:
         InputError: no installed package provides it, or its weights are damaged.
         MissingExtraError: torch is missing.
     """
-    entry = _entry(name)
+    entry = _find_entry_point(name)
     try:
         open_classifier = cast("Callable[[], ExchangeClassifier]", entry.load())
         return ClassifierReviewer(open_classifier())
@@ -45,7 +45,7 @@ def reviewer_folder(model: str) -> Path | None:
     """
     if not model.startswith(REVIEWER):
         return None
-    return _package(_entry(model.removeprefix(REVIEWER))) / "weights"
+    return _find_package(_find_entry_point(model.removeprefix(REVIEWER))) / "weights"
 
 
 def find_pair(name: Path) -> Path:
@@ -54,7 +54,7 @@ def find_pair(name: Path) -> Path:
     Raises:
         InputError: there is no such folder, and no such pair.
     """
-    packaged = [_package(entry) / PAIR for entry in entry_points(group=GROUP, name=str(name))]
+    packaged = [_find_package(entry) / PAIR for entry in entry_points(group=GROUP, name=str(name))]
     found = [folder for folder in (name, *packaged) if folder.is_dir()]
     if not found:  # a hub would be asked for a model of that name
         raise InputError(
@@ -69,14 +69,14 @@ def installed_reviewers() -> list[str]:
     return sorted(entry_points(group=GROUP).names)
 
 
-def _package(entry: EntryPoint) -> Path:
+def _find_package(entry: EntryPoint) -> Path:
     spec = find_spec(entry.module)
     assert spec is not None, "entry points are of packages that are installed"
     assert spec.origin is not None, "a reviewer's package has an __init__.py"
     return Path(spec.origin).parent
 
 
-def _entry(name: str) -> EntryPoint:
+def _find_entry_point(name: str) -> EntryPoint:
     providers = entry_points(group=GROUP, name=name)
     if not providers:
         others = ", ".join((RULES, *installed_reviewers()))

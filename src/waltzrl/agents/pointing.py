@@ -9,11 +9,14 @@ import re
 from waltzrl.agents.rules import language_of
 
 MOST_OWN_WORDS = 4
-"""Words besides those of `COMMON` in a turn that demands something which stands elsewhere."""
+"""The most words besides those of `COMMON` in a turn that demands something which stands elsewhere.
+"""
 LONGEST_FOREIGN, LONGEST_DENSE = 24, 8
-"""Characters of a turn that is not English, which points; in a script without spaces."""
+"""The most characters of a turn that is not English, which points; the second in a script without
+spaces.
+"""
 LONGEST_CONTINUATION = 160
-"""Characters of a turn that goes on with an earlier one."""
+"""The most characters of a turn that goes on with an earlier one."""
 
 _ASSENT = "please okay ok yes yeah yep yup sure fine great good cool right alright perfect k"
 ASSENT = frozenset(_ASSENT.split())
@@ -66,7 +69,7 @@ DEMAND = re.compile(
     r"|like|message|my|now|please|question|request|s|step|steps|task|thing|thoroughly|to|too|using"
     r"|with|without|word)\b|$)"
 )
-"""In the words of a turn: to do, answer or explain what stands elsewhere."""
+"""The words of a turn that ask to do, answer or explain what stands elsewhere."""
 ORDERS = re.compile(
     r"\b(?:above|answer|begin|carry|comply|do|execute|follow|fulfil+|go ahead|implement|instruct\w*"
     r"|obey|perform|proceed|prompt|reply|respond|schema|solve|start|system|tasks?|tools?)\b"
@@ -79,7 +82,7 @@ CONTINUES = re.compile(
 """A turn that goes on with the one before."""
 
 
-def points(turn: str, *, by_assent: bool = True) -> bool:
+def points_elsewhere(turn: str, *, by_assent: bool = True) -> bool:
     """Whether a user's turn asks for nothing by itself.
 
     Args:
@@ -97,14 +100,14 @@ def points(turn: str, *, by_assent: bool = True) -> bool:
     return ABOUT_IT.match(folded) is None if not own else _is_short_and_foreign(turn)
 
 
-def orders(turn: str) -> bool:
+def points_to_instructions(turn: str) -> bool:
     """Whether a user's turn points to instructions, and not only to the last reply."""
-    return points(turn) and ORDERS.search(turn.casefold()) is not None
+    return points_elsewhere(turn) and ORDERS.search(turn.casefold()) is not None
 
 
-def continues(turn: str) -> bool:
+def continues_turn(turn: str) -> bool:
     """Whether a user's turn points to an earlier turn of the user, or goes on with it."""
-    return points(turn) or (
+    return points_elsewhere(turn) or (
         len(turn) <= LONGEST_CONTINUATION and CONTINUES.search(turn.casefold()) is not None
     )
 

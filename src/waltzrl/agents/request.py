@@ -22,21 +22,25 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
-from waltzrl.agents.pointing import continues, orders, points
+from waltzrl.agents.pointing import continues_turn, points_elsewhere, points_to_instructions
 from waltzrl.agents.rules import Rulebook, RuleFinding
 from waltzrl.records import Message, Prompt
 
 BACKGROUND_WEIGHT = 0.3
-"""Factor on the severity of a finding to which the user's last turn does not point."""
+"""The factor on the severity of a finding to which the user's last turn does not point."""
 LONGEST_REMEMBERED = 65_536
-"""Characters; the findings in shorter instructions, which many requests share, are remembered."""
+"""The characters of instructions below which their findings are remembered, as many requests share
+them.
+"""
 
 MOST_EXCUSED = 50
-"""Findings in a text; of a text with more, which the rules do not search to its end, all count."""
+"""The most findings in a text; of a text with more, which the rules do not search to its end, all
+count.
+"""
 LONGEST_SENTENCE = 300
-"""Characters on either side of a finding that belong to its sentence."""
+"""The characters on either side of a finding that belong to its sentence."""
 LONGEST_LIST = 4_000
-"""Characters of a list above an item, in which the sentence above the list is searched."""
+"""The characters of a list above an item, in which the sentence above the list is searched."""
 SENTENCE_END = re.compile(r"[.!?\n]")
 ITEM = re.compile(r"\s*(?:[-*\u2022]|\d+[.)])\s")
 """The beginning of a line of a list, which belongs to the sentence above the list."""
@@ -93,7 +97,7 @@ MENTIONS_BEFORE = re.compile(
     rf"\W+{_SPEAKS}\W+(?:\w+\W+){{0,6}}[\"'\u2018\u201c][^\"\u201d\n]*$",
     re.IGNORECASE,
 )
-"""What leads to an example, a label or the condition of an instruction."""
+"""The words that lead to an example, a label or the condition of an instruction."""
 EXAMPLE = re.compile(
     r"\W*(?:q|question|user|human|customer|input|message|text|query|prompt)\s*\d*\s*[:=]",
     re.IGNORECASE,
@@ -116,16 +120,18 @@ def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding
     messages = prompt.messages
     if len(messages) == 1 and not prompt.context:  # the common case
         return rulebook.request(messages[0].content)
-    turns, instructions, read = _texts(prompt)
+    turns, instructions, read = _split_turns(prompt)
     last_turn = turns[-1].text if turns else ""
-    findings = _in_user_turns(rulebook, turns, last_turn)
-    if instructed := _in_others(rulebook, instructions):
+    findings = _search_user_turns(rulebook, turns, last_turn)
+    if instructed := _search_other_texts(rulebook, instructions):
         # After a reply, "ok" and "Go on." point to that reply.
-        is_pointed_to = orders(last_turn) if len(turns) > 1 else points(last_turn)
-        findings += [_weighted(finding, is_pointed_to) for finding in instructed]
-    if in_read := _in_others(rulebook, read, only_asked=True):
-        is_pointed_to = points(last_turn)
-        findings += [_weighted(finding, is_pointed_to) for finding in in_read]
+        is_pointed_to = (
+            points_to_instructions(last_turn) if len(turns) > 1 else points_elsewhere(last_turn)
+        )
+        findings += [_weigh_finding(finding, is_pointed_to) for finding in instructed]
+    if in_read := _search_other_texts(rulebook, read, only_asked=True):
+        is_pointed_to = points_elsewhere(last_turn)
+        findings += [_weigh_finding(finding, is_pointed_to) for finding in in_read]
     return findings
 
 
@@ -136,7 +142,7 @@ class _UserTurn:
     """The assistant's last text before the user's next turn."""
 
 
-def _texts(prompt: Prompt) -> tuple[list[_UserTurn], list[str], list[str]]:
+def _split_turns(prompt: Prompt) -> tuple[list[_UserTurn], list[str], list[str]]:
     """Return the turns of the user, the instructions, and what the model reads.
 
     The client writes the tool turns too, so one that follows no call counts as the user's.
@@ -146,13 +152,13 @@ def _texts(prompt: Prompt) -> tuple[list[_UserTurn], list[str], list[str]]:
     read: list[str] = []
     for message in prompt.context:
         if message.role in ("system", "user"):
-            instructions += _unless_trusted(message, prompt)
+            instructions += _read_unless_trusted(message, prompt)
         else:
             read.append(message.content)
     called = False
     for message in prompt.messages:
         if message.role == "system":
-            instructions += _unless_trusted(message, prompt)
+            instructions += _read_unless_trusted(message, prompt)
         elif message.role == "assistant":
             called = bool(message.calls)
             read.append(message.full_text)
@@ -166,12 +172,12 @@ def _texts(prompt: Prompt) -> tuple[list[_UserTurn], list[str], list[str]]:
     return turns, instructions, read
 
 
-def _unless_trusted(message: Message, prompt: Prompt) -> list[str]:
+def _read_unless_trusted(message: Message, prompt: Prompt) -> list[str]:
     trusted = prompt.trusted and message.role == "system"
     return [] if trusted else [message.content]
 
 
-def _in_user_turns(
+def _search_user_turns(
     rulebook: Rulebook, turns: Sequence[_UserTurn], last_turn: str
 ) -> list[RuleFinding]:
     """Search all turns of the user as one text, as a request may be split over turns."""
@@ -179,26 +185,29 @@ def _in_user_turns(
     if not findings or len(turns) == 1:
         return list(findings)
     starts = list(accumulate((len(turn.text) + 1 for turn in turns[:-1]), initial=0))
+    # A finding belongs to the turn in which it ends: only there is the request whole.
     ends_in = [bisect_left(starts, finding.end) - 1 for finding in findings]
     refused = {place for place in set(ends_in) if rulebook.refuses(turns[place].reply)}
-    goes_on, points_back = continues(last_turn), points(last_turn, by_assent=False)
+    goes_on, points_back = continues_turn(last_turn), points_elsewhere(last_turn, by_assent=False)
     weighted = []
     for finding, place in zip(findings, ends_in, strict=True):
         if place == len(turns) - 1:
             weighted.append(finding)
         elif place not in refused:
-            weighted.append(_weighted(finding, goes_on, earlier=True))
+            weighted.append(_weigh_finding(finding, goes_on, earlier=True))
         elif points_back:
-            weighted.append(_weighted(finding, True, earlier=True))
+            weighted.append(_weigh_finding(finding, True, earlier=True))
     return weighted
 
 
-def _weighted(finding: RuleFinding, is_pointed_to: bool, *, earlier: bool = False) -> RuleFinding:
+def _weigh_finding(
+    finding: RuleFinding, is_pointed_to: bool, *, earlier: bool = False
+) -> RuleFinding:
     weight = 1.0 if is_pointed_to else BACKGROUND_WEIGHT
     return replace(finding, severity=finding.severity * weight, earlier=earlier)
 
 
-def _in_others(
+def _search_other_texts(
     rulebook: Rulebook, texts: Sequence[str], *, only_asked: bool = False
 ) -> Sequence[RuleFinding]:
     """Return the findings that are not in a sentence which forbids, reports or mentions them.
@@ -211,11 +220,11 @@ def _in_others(
     if not texts:
         return ()
     text = "\n".join(texts)
-    search = _remembered if len(text) <= LONGEST_REMEMBERED else _requested
+    search = _remembered if len(text) <= LONGEST_REMEMBERED else _search_requests
     return search(rulebook, text, only_asked)
 
 
-def _requested(rulebook: Rulebook, text: str, only_asked: bool) -> tuple[RuleFinding, ...]:
+def _search_requests(rulebook: Rulebook, text: str, only_asked: bool) -> tuple[RuleFinding, ...]:
     text = text.replace("_", " ")  # names of tools are words joined by it
     text = ABBREVIATION.sub(lambda match: match[0].replace(".", " "), text)
     findings = rulebook.request(text)
@@ -224,11 +233,11 @@ def _requested(rulebook: Rulebook, text: str, only_asked: bool) -> tuple[RuleFin
     return tuple(finding for finding in findings if _is_requested(text, finding, only_asked))
 
 
-_remembered = lru_cache(maxsize=256)(_requested)
+_remembered = lru_cache(maxsize=256)(_search_requests)
 
 
 def _is_requested(text: str, finding: RuleFinding, only_asked: bool) -> bool:
-    before, after = _sentence(text, finding)
+    before, after = _find_sentence(text, finding)
     if only_asked and not ASKS.search(f"{before}{text[finding.start : finding.end]}{after}"):
         return False
     if ENCOURAGES.search(before):
@@ -241,15 +250,15 @@ def _is_requested(text: str, finding: RuleFinding, only_asked: bool) -> bool:
     )
 
 
-def _sentence(text: str, finding: RuleFinding) -> tuple[str, str]:
+def _find_sentence(text: str, finding: RuleFinding) -> tuple[str, str]:
     """Return the sentence before a finding, with the one above its list, and the one after it."""
-    start = _sentence_start(text, finding.start)
+    start = _find_sentence_start(text, finding.start)
     line = text.rfind("\n", max(0, finding.start - LONGEST_SENTENCE), finding.start) + 1
     introduction = ""
     if ITEM.match(text, line):
         lines = text[max(0, line - LONGEST_LIST) : line].split("\n")
-        above = next((part for part in reversed(lines) if _introduces(part)), "")
-        introduction = above[_sentence_start(above, len(above.rstrip(" .:"))) :]
+        above = next((part for part in reversed(lines) if _introduces_list(part)), "")
+        introduction = above[_find_sentence_start(above, len(above.rstrip(" .:"))) :]
     last = finding.end + LONGEST_SENTENCE
     end = SENTENCE_END.search(text, finding.end, last)
     return (
@@ -258,10 +267,10 @@ def _sentence(text: str, finding: RuleFinding) -> tuple[str, str]:
     )
 
 
-def _introduces(line: str) -> bool:
+def _introduces_list(line: str) -> bool:
     return bool(line.strip()) and not ITEM.match(line)
 
 
-def _sentence_start(text: str, position: int) -> int:
+def _find_sentence_start(text: str, position: int) -> int:
     first = max(0, position - LONGEST_SENTENCE)
     return max(first, *(text.rfind(mark, first, position) + 1 for mark in ".!?\n"))

@@ -15,14 +15,18 @@ from collections.abc import Callable
 from typing import Self
 
 MOST_WAITING = 256
-"""Reviews that wait for a place; more are not admitted, however fast the reviewer is."""
+"""The most reviews that wait for a place; more are not admitted, however fast the reviewer is."""
 WEIGHT = 0.2
-"""Of the newest time in a mean of times; the last ten make nine tenths of it."""
+"""The weight of the newest time in a mean of times; the last ten make nine tenths of it."""
 SOON = 0.5
-"""Of the time limit; more reviews at once make each of them slower."""
+"""The share of the time limit within which a review must end for more of them at once to be tried,
+as more at once make each of them slower.
+"""
 PLANNED_SHARE = 0.7
-"""Of the time limit that may be expected for a review whose draft is not there yet: what is not
-planned covers the error of the estimate, because a draft that comes too late was paid in vain."""
+"""The share of the time limit that may be expected for a review whose draft is not there yet: what
+is not planned covers the error of the estimate, because a draft that comes too late was paid in
+vain.
+"""
 
 
 def loop_time() -> float:
@@ -36,7 +40,7 @@ class ReviewTurn:
     def __init__(self, queue: "ReviewQueue", limit_seconds: float) -> None:
         self.limit_seconds = limit_seconds
         self.began: float | None = None
-        """When it got a place; None while it waits."""
+        """The time when it got a place; None while it waits."""
         self._queue = queue
 
     async def __aenter__(self) -> Self:
@@ -99,21 +103,21 @@ class ReviewQueue:
         self.now = clock
         self._most_at_once, self._most_waiting = most_at_once, most_waiting
         self._places = float(first_places or most_at_once)
-        """Reviews at once, as it is now held to be right."""
+        """The number of reviews at once, as it is now held to be right."""
         self._permits = int(self._places)
-        """Of the semaphore, free and taken: the places that there are."""
+        """The permits of the semaphore, free and taken: the places that there are."""
         self._free = Semaphore(self._permits)
         self._running = 0
         self.waiting = 0
-        """Reviews that wait for a place."""
+        """The number of reviews that wait for a place."""
         self._review_seconds: float | None = None
-        """Mean time of a review in its place; None before the first."""
+        """The mean time of a review in its place; None before the first."""
         self._drafts = 0
-        """Drafts under way."""
+        """The number of drafts under way."""
         self._draft_seconds = 0.0
-        """Mean time of a draft."""
+        """The mean time of a draft."""
         self._slowed_at: float | None = None
-        """When the number of places was halved last."""
+        """The time when the number of places was halved last."""
 
     @property
     def review_seconds(self) -> float:
@@ -200,6 +204,7 @@ class ReviewQueue:
         """Note what a review took in its place."""
         self._measure(seconds)
         if soon and self._free.locked():  # while places are free, more prove nothing
+            # Fast until the first halving, then about one more place for each round of reviews.
             more = 1.0 if self._slowed_at is None else 1 / self._places
             self._places = min(float(self._most_at_once), self._places + more)
 
@@ -207,6 +212,8 @@ class ReviewQueue:
         """Give back a place."""
         self._running -= 1
         self._permits -= 1
+        # After `slow_down` there are more permits than places; one that is too many is not given
+        # back.
         while self._permits < int(self._places):
             self._permits += 1
             self._free.release()
@@ -219,6 +226,7 @@ class ReviewQueue:
 
     def _expected_wait(self, more: int) -> float:
         """Return the wait for a place behind all reviews that are here, and `more`."""
+        # With P places, a review begins when all but P - 1 of those before it have ended.
         to_end_first = self._running + self.waiting + more + 1 - int(self._places)
         if to_end_first <= 0 or self._review_seconds is None:
             return 0.0

@@ -21,7 +21,7 @@ AGAINST_ANOTHER = "self_harm/suicide-of-another"
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt])")
 """An escape in a JSON string: a character by its code, or a white-space character."""
 JOINED = re.compile(r"[_.:/-]+|(?<=[a-z])(?=[A-Z])")
-"""Where the words of a name are joined."""
+"""The places where the words of a name are joined."""
 OVERREFUSAL = "needless_refusal"
 """The key, in `coaching.toml`, of the advice on an over-refusal."""
 OTHER = "other"
@@ -29,7 +29,9 @@ OTHER = "other"
 LONGEST_AT_ONCE = 65_536
 """Characters that are read within the event loop; noise of this length takes about 50 ms."""
 CALL_READINGS = len(CALL_SIDES) + 1
-"""How often the arguments of a call may be read beside the reply: as words, and for each side."""
+"""The number of times that the arguments of a call may be read beside the reply: as words, and for
+each side.
+"""
 Read = TypeVar("Read")
 DOUBTFUL_FROM = 0.1
 """The probability of compliance from which findings in the request make a draft worth revising."""
@@ -51,9 +53,11 @@ class RulesEvidence:
     in_request: Sequence[RuleFinding] = ()
     """Other findings in the request, which count if the reply complies."""
     complies: float = 0.0
-    """0 to 1: how probably the reply gives what the request asks for; see `compliance`."""
+    """The probability, 0 to 1, that the reply gives what the request asks for; see
+    `compliance`.
+    """
     needless: bool = False
-    """The reply refuses a request in which nothing was found, and may be told so."""
+    """True if the reply refuses a request in which nothing was found, and may be told so."""
 
     @property
     def certain_risk(self) -> float:
@@ -96,7 +100,7 @@ class RulesReviewer:
         # Hashed into the ids of bundles: changing it changes the ids of existing bundles.
         allowed = f", allow {', '.join(sorted(self.allow_calls))}" if self.allow_calls else ""
         self.name = f"{rules_name(rulebook)}, threshold {threshold}{suffix}{allowed}"
-        """For logs and bundle ids."""
+        """The name for logs and bundle ids."""
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise; see `evidence` and `feedback`."""
@@ -121,7 +125,7 @@ class RulesReviewer:
         in_request = request_findings(self.rulebook, prompt)
         in_reply = self.rulebook.reply(reply.reviewed_text)
         if reply.calls:
-            calls = "\n".join(_words_of(call) for call in reply.calls)
+            calls = "\n".join(_join_call_words(call) for call in reply.calls)
             in_reply = (*in_reply, *self.rulebook.reply(calls), *self._in_calls(reply.calls))
         if not (in_reply or in_request or self.flag_overrefusals):
             return NOTHING
@@ -161,14 +165,14 @@ class RulesReviewer:
         """
         if evidence is NOTHING:
             return NO_FINDINGS
-        findings, risk = _by_severity(evidence, COMPLIES_FROM)
+        findings, risk = _sort_by_severity(evidence, COMPLIES_FROM)
         unsafe = 1 - risk < self.threshold
         overrefuse = evidence.needless and not unsafe
-        possible, possible_risk = _by_severity(evidence, DOUBTFUL_FROM)
+        possible, possible_risk = _sort_by_severity(evidence, DOUBTFUL_FROM)
         doubtful = not unsafe and 1 - possible_risk < self.threshold
         if doubtful:
             findings = possible
-        categories = _distinct(finding.category for finding in findings)
+        categories = _drop_duplicates(finding.category for finding in findings)
         topics = categories if unsafe or doubtful else (OVERREFUSAL,) if overrefuse else ()
         return Feedback(
             unsafe=unsafe,
@@ -178,7 +182,7 @@ class RulesReviewer:
             reasoning=", ".join(categories),
             risk=risk,
             category=categories[0] if unsafe else "",
-            rules=_distinct(finding.rule for finding in findings),
+            rules=_drop_duplicates(finding.rule for finding in findings),
         )
 
     def _in_calls(self, calls: Iterable[ToolCall]) -> Iterator[RuleFinding]:
@@ -222,7 +226,7 @@ def advice() -> dict[str, str]:
     return tomllib.loads((files("waltzrl.agents") / "coaching.toml").read_text("utf-8"))
 
 
-def _words_of(call: ToolCall) -> str:
+def _join_call_words(call: ToolCall) -> str:
     """Return the words of a call's name and id, and its arguments as the tool receives them.
 
     The arguments need not be well-formed JSON.
@@ -234,12 +238,14 @@ def _words_of(call: ToolCall) -> str:
     return f"{name}\n{call_id}\n{arguments}"
 
 
-def _by_severity(evidence: RulesEvidence, complies_from: float) -> tuple[list[RuleFinding], float]:
+def _sort_by_severity(
+    evidence: RulesEvidence, complies_from: float
+) -> tuple[list[RuleFinding], float]:
     """Return what counts if a reply complies from this probability on, and its risk."""
     in_request = evidence.in_request if evidence.complies >= complies_from else ()
     findings = sorted([*evidence.certain, *in_request], key=lambda finding: -finding.severity)
     return findings, findings[0].severity if findings else 0.0
 
 
-def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+def _drop_duplicates(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))

@@ -13,7 +13,7 @@ OVERLOADS: Mapping[OnFailure, OnOverload] = {
     "rules": "rules",
     "serve": "pass",
 }
-"""What `on_failure` means for a model that only has no time."""
+"""The meaning of `on_failure` for a model that only has no time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,14 @@ from waltzrl.errors import InputError
 from waltzrl.policies.json_format import LABEL_VALUES, JsonField, JsonFormat
 
 SETS = ("plain", "tiny", "short", "labels_first")
-"""For instruction-tuned models; for the demo's small ones; for instruction-tuned models so small
-that they read `plain` longer than they reply; `plain`, but with the labels first."""
+"""The names of the prompts: for instruction-tuned models; for the demo's small ones; for
+instruction-tuned models so small that they read `plain` longer than they reply; `plain`, but with
+the labels first.
+"""
 LABELS_FIRST = "labels_first"
 PARTS = ("conversation_system", "feedback_system", "review", "revise")
 FIELDS = {"review": ("{conversation}", "{reply}"), "revise": ("{feedback}",)}
-"""What a part must have a place for."""
+"""The fields that a part must have a place for."""
 EXPORTED = "wording"
 """Folder of an exported pair with the prompts that it was trained with."""
 NO_CATEGORY = "none"
@@ -28,7 +30,7 @@ LABELS = (JsonField("unsafe", LABEL_VALUES), JsonField("overrefuse", LABEL_VALUE
 CATEGORY = JsonField("category", tuple(f'"{name}"' for name in (*HARMS, NO_CATEGORY)))
 ADVICE = JsonField("feedback")
 REASONING_FIRST_FORMAT = JsonFormat((REASONING, *LABELS, ADVICE))
-"""What models are trained to write."""
+"""The format that models are trained to write."""
 LABELS_FIRST_FORMAT = JsonFormat((*LABELS, CATEGORY, ADVICE))
 
 
@@ -66,9 +68,9 @@ def load_wording(name: str) -> Wording:
             what it carries.
     """
     if name in SETS:
-        texts = {part: _text(name, part) for part in PARTS}
+        texts = {part: _read_prompt_part(name, part) for part in PARTS}
         return Wording(**texts, labels_first=name == LABELS_FIRST)
-    texts = _folder_texts(name)
+    texts = _read_folder_texts(name)
     for part, fields in FIELDS.items():
         if missing := [field for field in fields if field not in texts[part]]:
             raise InputError(f"{Path(name) / part}.md has no {missing[0]}; write where it belongs")
@@ -91,7 +93,7 @@ def wording_name(name: str) -> str:
     for packaged in SETS:
         if wording == load_wording(packaged):
             return packaged
-    digest = hashlib.sha256(repr(sorted(_folder_texts(name).items())).encode())
+    digest = hashlib.sha256(repr(sorted(_read_folder_texts(name).items())).encode())
     return f"{name}@{digest.hexdigest()[:12]}"
 
 
@@ -112,7 +114,7 @@ def pair_wording(pair: Path) -> str:
     return str(folder) if folder.is_dir() else "plain"
 
 
-def _folder_texts(name: str) -> dict[str, str]:
+def _read_folder_texts(name: str) -> dict[str, str]:
     folder = Path(name)
     if not folder.is_dir():
         raise InputError(
@@ -132,7 +134,7 @@ def _folder_texts(name: str) -> dict[str, str]:
     return texts
 
 
-def _text(name: str, part: str) -> str:
+def _read_prompt_part(name: str, part: str) -> str:
     prompts = files("waltzrl.agents") / "prompts"
     own = prompts / name / f"{part}.md"
     return (own if own.is_file() else prompts / "plain" / f"{part}.md").read_text("utf-8").strip()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import TypeAlias
 
-from waltzrl.agents.calibration import RefusalCount, ReviewerCalibration, overrefusal
+from waltzrl.agents.calibration import RefusalCount, ReviewerCalibration, estimate_overrefusal
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
 from waltzrl.records import Feedback, Prompt, Reply, Verdict
@@ -128,11 +128,11 @@ async def _review_replies(reviewer: Reviewer, replies: Sequence[JudgedReply]) ->
 
 
 def _list_right_refusals(reviews: _Reviews) -> list[float]:
-    return [overrefusal(feedback) for judged, feedback in reviews if judged.right_refusal]
+    return [estimate_overrefusal(feedback) for judged, feedback in reviews if judged.right_refusal]
 
 
 def _list_over_refusals(reviews: _Reviews) -> list[float]:
-    return [overrefusal(feedback) for judged, feedback in reviews if judged.over_refusal]
+    return [estimate_overrefusal(feedback) for judged, feedback in reviews if judged.over_refusal]
 
 
 def _choose_threshold(right: Sequence[float], over: Sequence[float]) -> float | None:

@@ -14,7 +14,7 @@ from waltzrl.agents import (
     wording_name,
 )
 from waltzrl.agents.coaching import Coach, ExampleSource
-from waltzrl.agents.identity import identity
+from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import Pattern, Reviewer, collaborate, draft_only, guarded, observed
 from waltzrl.errors import InputError, PolicyError
@@ -120,7 +120,7 @@ def _make_systems(
     guarded_loop: Pattern = partial(guarded, max_rounds=config.max_rounds)
     # what each pattern depends on: a log by other agents or settings is not resumed
     alone = (
-        f"conversation {identity(config.conversation, config.server)}, "
+        f"conversation {identify_agent(config.conversation, config.server)}, "
         f"wording {wording_name(config.wording)}, max_new_tokens {config.max_new_tokens}"
         + (f", temperature {config.temperature}" if config.temperature else "")
         + (f", examples of {config.examples} for {', '.join(config.examples_for)}" if coach else "")
@@ -146,7 +146,7 @@ def _make_systems(
         )
     if config.guard is not None:
         guard = load_guards(Path(config.guard))
-        guard_name = f"guard {identity(config.guard, None)}"
+        guard_name = f"guard {identify_agent(config.guard, None)}"
         known["guard"] = (safeguard, guard, f"{alone}, {guard_name}")
         known["guard-loop"] = (loop, guard, f"{alone}, {guard_name}, {rounds}")
     if unknown := [name for name in config.patterns if name not in known]:
@@ -196,4 +196,4 @@ def _make_reviewer(
             sampling = Sampling(max_new_tokens=limit or config.max_new_tokens)
             agent = FeedbackAgent(policies[name], wording, sampling, examples=coach)
             own = "" if limit is None else f", its max_new_tokens {limit}"
-            return agent, f"feedback {identity(name, config.server)}{own}"
+            return agent, f"feedback {identify_agent(name, config.server)}{own}"

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzrl.agents.identity import identity
+from waltzrl.agents.identity import identify_agent
 from waltzrl.errors import InputError
 from waltzrl.evaluation import Difference, EvaluationRow, evaluate
 from waltzrl.evaluation.compare import compare
@@ -168,7 +168,7 @@ async def evolve_wording(
     """
     baseline = read_shipped_wording("labels_first") if start is None else read_candidate(start)
     async with _open_model(model, server) as policy:
-        subject = WordingSubject(policy, identity(model, server))
+        subject = WordingSubject(policy, identify_agent(model, server))
         return await run_evolution(subject, WordingWriter(), baseline, settings, budget)
 
 

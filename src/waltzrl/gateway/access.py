@@ -49,7 +49,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     """The client's key, from `Authorization: Bearer` or `x-api-key`."""
     length: int = 0
-    """`Content-Length` in bytes; 0 without one."""
+    """The `Content-Length` in bytes; 0 without one."""
     wants_collaboration: bool = False
     """`X-Waltzrl-Include: collaboration`: return drafts and feedback, if the key may see them."""
     takes_retractions: bool = False
@@ -71,8 +71,8 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
         id_ = f"{_process}{next(_requests):x}"
         return cls(
             id=id_,
-            context=_context(id_, values),
-            key=presented_key(scope["headers"]),
+            context=_read_context(id_, values),
+            key=read_presented_key(scope["headers"]),
             length=int(length) if length.isdigit() else 0,
             mode=values.get(b"x-waltzrl-mode", b"").decode("latin-1"),
             wants_collaboration=values.get(b"x-waltzrl-include") == b"collaboration",
@@ -110,11 +110,11 @@ class KeyRing:
         """
         self._has_ledger = has_ledger
         self.stale = False
-        """The file has changed and is invalid; the earlier keys stay valid."""
+        """True if the file has changed and is invalid; the earlier keys stay valid."""
         self._path, self._anonymous = path, anonymous
         self._clock = clock
         self._checked_at = clock()
-        self._stamp = None if path is None else _stamp(path)
+        self._stamp = None if path is None else _read_stamp(path)
         self._keys = {} if path is None else self._read(path)
 
     def __len__(self) -> int:
@@ -161,7 +161,7 @@ class KeyRing:
         if now - self._checked_at < KEY_FILE_SECONDS:
             return
         self._checked_at = now
-        stamp = _stamp(path)
+        stamp = _read_stamp(path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -234,6 +234,7 @@ class AccessControl:
         Raises:
             RequestError: 413, it is too large.
         """
+        # A length that is too large is refused before anything is received.
         check_request_size(headers.length, self.limits)
         event = await receive()
         raw: bytes = event.get("body", b"")
@@ -248,7 +249,7 @@ class AccessControl:
         return b"".join(parts)
 
 
-def presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def read_presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """Return the key in `Authorization: Bearer` or `x-api-key`, whichever comes first, or "".
 
     Args:
@@ -264,7 +265,7 @@ def presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return ""
 
 
-def _context(own_id: str, received: Mapping[bytes, bytes]) -> RequestContext:
+def _read_context(own_id: str, received: Mapping[bytes, bytes]) -> RequestContext:
     """Return the ids that the client sent, where they are valid."""
     client_id = received.get(b"x-request-id")
     if client_id is None or CLIENT_ID.fullmatch(client_id) is None:
@@ -282,7 +283,7 @@ def _context(own_id: str, received: Mapping[bytes, bytes]) -> RequestContext:
     return RequestContext(request_id, headers["traceparent"][3:35], headers)
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _read_stamp(path: Path) -> tuple[int, int, int] | None:
     """Return a value that every change of the file changes; None if it is missing."""
     try:
         status = os.stat(path)  # noqa: PTH116 - on the request path
@@ -291,12 +292,12 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def _new_process() -> None:
+def _choose_process_prefix() -> None:
     global _process
     _process = f"wz{secrets.token_hex(6)}"
 
 
 _process: str
-"""Prefix of this process's request ids, so that they are unique across processes."""
-_new_process()
-os.register_at_fork(after_in_child=_new_process)
+"""The prefix of this process's request ids, so that they are unique across processes."""
+_choose_process_prefix()
+os.register_at_fork(after_in_child=_choose_process_prefix)

@@ -29,9 +29,9 @@ from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.moderation import moderate, read_moderation
-from waltzrl.gateway.pass_through import check_no_reply, passed_on
+from waltzrl.gateway.pass_through import check_no_reply, make_passed_on_request
 from waltzrl.gateway.reviews import (
-    guardrail,
+    answer_guardrail,
     read_guardrail,
     read_request,
     read_review,
@@ -72,7 +72,9 @@ class HttpRequest:
         self.caller: Caller
         self.body = b""
         self.reached_gateway = False
-        """From now on the gateway itself records the outcome, errors included."""
+        """True if the gateway has the request: from then on it records the outcome, errors
+        included.
+        """
         self._begun = False
         self._send = send
 
@@ -206,7 +208,7 @@ class App:
         if self._memory is not None and (path == CONSOLE or path.startswith(f"{CONSOLE}/")):
             await self._memory.console(scope, receive, send)
             return
-        if route := self._routes.get(_pattern(path), {}).get(method):
+        if route := self._routes.get(_find_route(path), {}).get(method):
             await self._serve(route, HttpRequest(route.wire, scope, receive, send))
         elif path in self._open_routes and method == "GET":
             await self._open_routes[path](HttpRequest(CHAT, scope, receive, send))
@@ -249,7 +251,7 @@ class App:
         answers = await self._gateway.answers(request)
         body = http.wire.write(chat, answers)
         if http.headers.wants_collaboration and http.caller.may_see_drafts:
-            body = _with_collaborations(body, answers)
+            body = _add_collaborations(body, answers)
         await http.reply(body, self._headers(answers))
 
     async def _stream(self, http: HttpRequest, request: GatewayRequest) -> None:
@@ -301,7 +303,7 @@ class App:
         http.reached_gateway = True
         # The key is LiteLLM's for this guardrail, and none for the upstream.
         request = msgspec.structs.replace(self._request(http, chat), bearer=None)
-        await http.reply(await guardrail(self._gateway, request, texts))
+        await http.reply(await answer_guardrail(self._gateway, request, texts))
 
     async def _moderations(self, http: HttpRequest) -> None:
         chat, replies = read_moderation(http.body, http.headers.id)
@@ -351,7 +353,7 @@ class App:
         await self._forwarded(http, "embeddings", response)
 
     async def _pass_on(self, http: HttpRequest) -> None:
-        request = passed_on(http.scope, http.body, self._bearer(http))
+        request = make_passed_on_request(http.scope, http.body, self._bearer(http))
         response = await self._upstream.forward(request)
         check_no_reply(response)
         await self._forwarded(http, "pass_through", response)
@@ -410,7 +412,7 @@ class App:
         )
 
     def _headers(self, answers: Sequence[Answer]) -> Headers:
-        return (JSON, (b"x-waltzrl-decision", _decisions(answers)), *self._costs(answers))
+        return (JSON, (b"x-waltzrl-decision", _join_decisions(answers)), *self._costs(answers))
 
     def _costs(self, answers: Sequence[Answer]) -> Headers:
         costs = self.access.costs
@@ -426,25 +428,27 @@ class App:
 
     def _passes_on(self, path: str) -> bool:
         """Return whether a path without a route is the upstream's."""
-        return self._pass_through and path.startswith("/v1/") and _pattern(path) not in self._routes
+        return (
+            self._pass_through and path.startswith("/v1/") and _find_route(path) not in self._routes
+        )
 
     def _no_route(self, path: str, method: str) -> RequestError:
-        if _pattern(path) in self._routes or path in self._open_routes:
+        if _find_route(path) in self._routes or path in self._open_routes:
             return RequestError(405, "invalid_request", f"{path} does not support {method}")
         known = ", ".join([*self._routes, *self._open_routes])
         return RequestError(404, "not_found", f"{path} does not exist; the routes are {known}")
 
 
-def _pattern(path: str) -> str:
+def _find_route(path: str) -> str:
     """Return the path as the routes have it: with `{id}` for the name of a model."""
     return MODEL if path.startswith(MODEL_PREFIX) else path
 
 
-def _decisions(answers: Sequence[Answer]) -> bytes:
+def _join_decisions(answers: Sequence[Answer]) -> bytes:
     return ",".join([answer.decision for answer in answers]).encode()
 
 
-def _with_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:
+def _add_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:
     """Add the key `waltzrl` to a JSON object: the collaboration behind each choice."""
     collaborations = msgspec.json.encode([answer.collaboration for answer in answers])
     return b'%s,"waltzrl":{"collaborations":%s}}' % (body.rstrip()[:-1], collaborations)

@@ -35,7 +35,7 @@ from waltzrl.agents.failsafe import (
     ReviewFailure,
     is_overload,
 )
-from waltzrl.agents.identity import calibration_of, identity
+from waltzrl.agents.identity import calibration_of, identify_agent
 from waltzrl.agents.opening import REVIEWER, open_reviewer
 from waltzrl.agents.review_queue import ReviewQueue
 from waltzrl.agents.rules import Rulebook, load_rulebook
@@ -81,9 +81,9 @@ ADDED = (
 )
 """Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
 NOT_SET: tuple[object, ...] = (None, 0, {}, (), ReviewConfig())
-"""Their defaults."""
+"""The default values of the keys in `ADDED`."""
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
-"""With the name of an upstream, the variable of its API key."""
+"""The variable of an upstream's API key; the upstream's name is filled in."""
 BEST_FIRST: tuple[BreakerState, ...] = ("closed", "half_open", "open")
 
 logger = logging.getLogger(__name__)
@@ -99,16 +99,16 @@ def bundle_id(recipe: BundleRecipe) -> str:
     Raises:
         InputError: rules cannot be read.
     """
-    return described_bundle(recipe, load_rulebook(recipe.rules))[0]
+    return describe_bundle(recipe, load_rulebook(recipe.rules))[0]
 
 
-def described_bundle(recipe: BundleRecipe, rules: Rulebook) -> tuple[str, BundleDescription]:
+def describe_bundle(recipe: BundleRecipe, rules: Rulebook) -> tuple[str, BundleDescription]:
     """Return the id of a bundle, and what it is; weights are read once for both.
 
     Raises:
         InputError: weights cannot be read.
     """
-    contents = _contents(recipe, rules)
+    contents = _collect_contents(recipe, rules)
     parts = {
         "conversation weights": contents.get("conversation"),
         "feedback weights": contents.get("feedback weights"),
@@ -117,37 +117,41 @@ def described_bundle(recipe: BundleRecipe, rules: Rulebook) -> tuple[str, Bundle
     }
     description = BundleDescription(
         recipe=without_secrets(bundle_table(recipe)),
-        rules={rule.id: _hash(repr(rule).encode()) for rule in rules.rules},
+        rules={rule.id: _hash_encoded(repr(rule).encode()) for rule in rules.rules},
         parts={
             RULES: rules_name(rules),
-            **{name: _named_part(part) for name, part in parts.items() if part is not None},
+            **{name: _name_part(part) for name, part in parts.items() if part is not None},
         },
         version=__version__,
     )
-    return _hash(msgspec.json.encode(contents, order="sorted")), description
+    return _hash_encoded(msgspec.json.encode(contents, order="sorted")), description
 
 
-def _named_part(part: object) -> str:
+def _name_part(part: object) -> str:
     """Return the name of a part, which has the hash of its weights; of others their own hash."""
-    return part if isinstance(part, str) else _hash(msgspec.json.encode(part, order="sorted"))
+    return (
+        part if isinstance(part, str) else _hash_encoded(msgspec.json.encode(part, order="sorted"))
+    )
 
 
-def _hash(encoded: bytes) -> str:
+def _hash_encoded(encoded: bytes) -> str:
     return hashlib.sha256(encoded).hexdigest()[:12]
 
 
-def _contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object]:
+def _collect_contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object]:
     """Return everything that determines a reply, as the id hashes it."""
-    contents: dict[str, object] = {"upstream": _hashed(recipe.upstream)}
+    contents: dict[str, object] = {"upstream": _select_hashed_fields(recipe.upstream)}
     if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
-        contents["conversation"] = identity(place, None)
+        contents["conversation"] = identify_agent(place, None)
     if recipe.upstream.specialists is not None:
         adapters = sorted(Path(recipe.upstream.specialists).glob("*/adapter"))
         parts = [part for path in adapters for part in (path.parent / "specialist.json", path)]
-        contents["conversation"] = [[str(p.parent.name), identity(str(p), None)] for p in parts]
+        contents["conversation"] = [
+            [str(p.parent.name), identify_agent(str(p), None)] for p in parts
+        ]
     if recipe.enabled:
-        contents = _hashed(recipe) | contents
-        contents["rules"] = _rules_reviewer(recipe, rules).name
+        contents = _select_hashed_fields(recipe) | contents
+        contents["rules"] = _make_rules_reviewer(recipe, rules).name
     if recipe.enabled and recipe.stage == 2:
         assert recipe.feedback is not None
         feedback = msgspec.to_builtins(recipe.feedback)
@@ -155,8 +159,8 @@ def _contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object]:
         if not recipe.feedback.vision:  # a key since version 0.1
             del feedback["vision"]
         contents["feedback"] = feedback
-        contents["calibration"] = _calibration(recipe.feedback)
-        contents["feedback weights"] = identity(recipe.feedback.model, recipe.feedback.server)
+        contents["calibration"] = _find_calibration(recipe.feedback)
+        contents["feedback weights"] = identify_agent(recipe.feedback.model, recipe.feedback.server)
     wordings = [recipe.upstream.wording]
     if recipe.feedback is not None and "feedback" in contents:
         wordings.append(recipe.feedback.wording)
@@ -165,7 +169,7 @@ def _contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object]:
     return contents
 
 
-def _hashed(config: BundleRecipe | UpstreamConfig) -> dict[str, object]:
+def _select_hashed_fields(config: BundleRecipe | UpstreamConfig) -> dict[str, object]:
     """Return the fields of a recipe or its upstream that an id hashes."""
     kind = UpstreamConfig if isinstance(config, UpstreamConfig) else BundleRecipe
     return {
@@ -207,7 +211,7 @@ class Bundles:
         self._rulebooks: dict[str, Rulebook] = {}
         self._connections = AsyncExitStack()
         self.descriptions: dict[str, tuple[BundleRecipe, BundleDescription]] = {}
-        """Id of each bundle that was opened -> its recipe, and what it is."""
+        """The id of each bundle that was opened -> its recipe, and what it is."""
 
     async def open(self, recipe: BundleRecipe) -> Bundle:
         """Build a bundle; weights are loaded in a thread.
@@ -218,12 +222,12 @@ class Bundles:
         """
         rules, reviewer = self.rules(recipe), await self.reviewer(recipe)
         has_model = recipe.enabled and recipe.stage == 2
-        id_, description = await asyncio.to_thread(described_bundle, recipe, rules.rulebook)
+        id_, description = await asyncio.to_thread(describe_bundle, recipe, rules.rulebook)
         self.descriptions[id_] = (recipe, description)
         return Bundle(
             id=id_,
             stage=(recipe.stage if recipe.enabled else 0),
-            pattern=_pattern(recipe, rules.rulebook) if recipe.enabled else draft_only,
+            pattern=_make_pattern(recipe, rules.rulebook) if recipe.enabled else draft_only,
             reviewer=reviewer,
             admission=reviewer.admit if isinstance(reviewer, FailsafeReviewer) else None,
             wording=load_wording(recipe.upstream.wording),
@@ -239,7 +243,7 @@ class Bundles:
             InputError: the rules cannot be read.
         """
         rulebook = load_rulebook(recipe.rules)
-        return _rules_reviewer(recipe, self._rulebooks.setdefault(rulebook.digest, rulebook))
+        return _make_rules_reviewer(recipe, self._rulebooks.setdefault(rulebook.digest, rulebook))
 
     @property
     def breakers(self) -> dict[str, BreakerState]:
@@ -250,7 +254,7 @@ class Bundles:
             for upstream in self._upstreams.values()
             if isinstance(upstream, HttpUpstream)
         ]
-        states = sorted(((breaker.name, breaker.state) for breaker in breakers), key=_badness)
+        states = sorted(((breaker.name, breaker.state) for breaker in breakers), key=_rank_badness)
         return dict(states)
 
     @property
@@ -295,7 +299,7 @@ class Bundles:
         if config not in self._checks:
             check = self._checks[config] = ReviewerCheck(agent, recipe, breaker)
             await self._connections.enter_async_context(in_background(check.run()))
-        calibration = await asyncio.to_thread(_calibration, config)
+        calibration = await asyncio.to_thread(_find_calibration, config)
         if calibration is None:
             logger.warning(
                 "the feedback model %s was not calibrated, so it challenges no refusal; see "
@@ -361,10 +365,10 @@ class Bundles:
         if not recipe.upstreams and not config.retries:
             return default
         named = [
-            _route(name, config, await self._server(name, config), config.models)
+            _make_route(name, config, await self._server(name, config), config.models)
             for name, config in recipe.upstreams.items()
         ]
-        return UpstreamRouter(_route(DEFAULT_UPSTREAM, config, default), named)
+        return UpstreamRouter(_make_route(DEFAULT_UPSTREAM, config, default), named)
 
     async def _server(self, name: str, config: UpstreamConfig | NamedUpstreamConfig) -> Upstream:
         key = (name, config)
@@ -400,7 +404,7 @@ class Bundles:
         )
 
 
-def _route(
+def _make_route(
     name: str, config: ServerConfig, upstream: Upstream, models: tuple[str, ...] = ()
 ) -> UpstreamRoute:
     return UpstreamRoute(
@@ -413,11 +417,11 @@ def _route(
     )
 
 
-def _badness(named: tuple[str, BreakerState]) -> int:
+def _rank_badness(named: tuple[str, BreakerState]) -> int:
     return BEST_FIRST.index(named[1])
 
 
-def _rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:
+def _make_rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:
     return RulesReviewer(
         rules,
         recipe.threshold,
@@ -426,7 +430,7 @@ def _rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:
     )
 
 
-def _pattern(recipe: BundleRecipe, rules: Rulebook) -> Pattern:
+def _make_pattern(recipe: BundleRecipe, rules: Rulebook) -> Pattern:
     if recipe.observe_only:
         return observed
     fail_open = partial(_fails_open, recipe.on_failure, recipe.on_overload)
@@ -439,5 +443,5 @@ def _fails_open(on_failure: OnFailure, on_overload: OnOverload, feedback: Feedba
     return on_overload == "pass" if is_overload(feedback.failure) else on_failure == "serve"
 
 
-def _calibration(config: FeedbackConfig) -> ReviewerCalibration | None:
+def _find_calibration(config: FeedbackConfig) -> ReviewerCalibration | None:
     return calibration_of(config.model, config.server, config.wording, config.calibration)

@@ -21,7 +21,7 @@ from waltzrl.policies.server_faults import ReportedError, check_reported
 from waltzrl.policies.server_json import (
     MOST_COUNT,
     read_json,
-    tidied,
+    tidy_completion,
 )
 from waltzrl.policies.tool_calls import is_complete, with_ids
 from waltzrl.records import Reply, ToolCall, Usage
@@ -40,7 +40,7 @@ FINISHES: Mapping[str, Finish] = {
 }
 """The words of servers in lower case; any other is the end of a reply. A failure cuts it off."""
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""Raised for bytes that are not JSON, or are JSON of the wrong shape."""
+"""The exceptions for bytes that are not JSON, or are JSON of the wrong shape."""
 
 
 def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:
@@ -64,14 +64,14 @@ def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:
     except UNREADABLE:
         whole = None
     if whole is not None:
-        return _completion(whole, milliseconds, answer)
+        return _convert_completion(whole, milliseconds, answer)
     try:
         body = read_json(answer)
         check_reported(body)
-        completion = msgspec.convert(tidied(body), _Lenient)
+        completion = msgspec.convert(tidy_completion(body), _Lenient)
     except UNREADABLE as error:
-        raise _unreadable() from error
-    return _completion(completion, milliseconds, None)
+        raise _unreadable_reply_error() from error
+    return _convert_completion(completion, milliseconds, None)
 
 
 def read_beginning(answer: bytes) -> Reply | None:
@@ -81,18 +81,20 @@ def read_beginning(answer: bytes) -> Reply | None:
         text = answer.decode("utf-8", "ignore")  # the last character may be divided
         body = from_json(text, allow_partial="trailing-strings")
         check_reported(body)
-        reply = _completion(msgspec.convert(tidied(body), _Lenient), 0.0, None).reply
+        reply = _convert_completion(
+            msgspec.convert(tidy_completion(body), _Lenient), 0.0, None
+        ).reply
     return reply if reply and (reply.reviewed_text or reply.usage) else None
 
 
-def _completion(
+def _convert_completion(
     completion: "_Whole | _Lenient", milliseconds: float, answer: bytes | None
 ) -> UpstreamReply:
     if not completion.choices:
-        raise _unreadable()
+        raise _unreadable_reply_error()
     choice = completion.choices[0]
     message = choice.message
-    written = _calls(message)
+    written = _collect_calls(message)
     calls = with_ids(written) if written else ()
     finish = finish_of(choice.finish_reason, calls)
     reply = Reply(
@@ -109,7 +111,9 @@ def _completion(
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
     ambiguous = any(call.function and call.custom for call in message.tool_calls or ())
     unread = twice or ambiguous or len(completion.choices) > 1 or calls != written
-    if answer and (unread or not spells(details.logprobs, reply.text) or repeats_a_key(answer)):
+    if answer and (
+        unread or not tokens_spell(details.logprobs, reply.text) or repeats_a_key(answer)
+    ):
         answer = None
     refused = bool(message.refusal and not message.content)
     return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details, refused=refused)
@@ -137,7 +141,7 @@ def stop_sequence_of(stop_reason: object, matched_stop: object) -> str | None:
     return texts[0] if texts else None
 
 
-def spells(tokens: Sequence[TokenLogprob] | None, text: str) -> bool:
+def tokens_spell(tokens: Sequence[TokenLogprob] | None, text: str) -> bool:
     """Return whether the tokens, if any are known, spell `text` and nothing else.
 
     They may end with a token that has a special meaning.
@@ -176,7 +180,7 @@ def details_of(
         system_fingerprint=fingerprint if _is_name(fingerprint) else None,
         service_tier=tier if _is_name(tier) else None,
         logprobs=None if logprobs is None else tuple(logprobs),
-        usage={} if usage is None else _usage_details(usage),
+        usage={} if usage is None else _collect_usage_details(usage),
         stop_sequence=stop_sequence,
     )
 
@@ -195,15 +199,15 @@ def logprobs_of(logprobs: object) -> list[TokenLogprob] | None:
         return None
 
 
-def _usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, int]]:
+def _collect_usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, int]]:
     parts = {
         "prompt_tokens_details": usage.prompt_tokens_details,
         "completion_tokens_details": usage.completion_tokens_details,
     }
-    return {name: _counts(part) for name, part in parts.items() if isinstance(part, dict)}
+    return {name: _select_counts(part) for name, part in parts.items() if isinstance(part, dict)}
 
 
-def _counts(part: Mapping[object, object]) -> dict[str, int]:
+def _select_counts(part: Mapping[object, object]) -> dict[str, int]:
     counts = {name: part.get(name) for name in COUNTED}
     return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
 
@@ -245,7 +249,7 @@ KEY_END = re.compile(rb'"[ \t\r\n]*+:')
 UNIQUE_KEYS = json.JSONDecoder(object_pairs_hook=_require_unique_keys)
 
 
-def _unreadable() -> RequestError:
+def _unreadable_reply_error() -> RequestError:
     return RequestError(502, "upstream", "the upstream's reply is not a chat completion")
 
 
@@ -400,7 +404,7 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
 WHOLE = msgspec.json.Decoder(_Whole)
 
 
-def _calls(message: ReplyMessage | _WholeMessage) -> tuple[ToolCall, ...]:
+def _collect_calls(message: ReplyMessage | _WholeMessage) -> tuple[ToolCall, ...]:
     calls = tuple([call_of(call) for call in message.tool_calls or ()])
     return calls if message.function_call is None else (*calls, *older_calls(message.function_call))
 

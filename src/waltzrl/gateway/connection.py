@@ -9,8 +9,9 @@ from uvicorn.server import ServerState
 from waltzrl.gateway.limits import Limits
 
 LONGEST_HEAD = 64 * 1024
-"""Bytes of a request's headers, or of chunk headers and trailers; a connection that sends more
-is closed."""
+"""The most bytes of a request's headers, or of chunk headers and trailers; a connection that sends
+more is closed.
+"""
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -20,10 +21,10 @@ class ClientConnection(HttpToolsProtocol):
     """
 
     _unread = 0
-    """Bytes received since the last complete head or the last part of a body."""
+    """The bytes received since the last complete head or the last part of a body."""
     _in_head = True
     _arrives = True
-    """A request is expected, or has not arrived completely."""
+    """True if a request is expected, or has not arrived completely."""
     _arrival: asyncio.TimerHandle | None = None
     _unsent: asyncio.TimerHandle | None = None
 

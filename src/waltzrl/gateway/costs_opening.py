@@ -14,7 +14,7 @@ from waltzrl.records import Prompt, Verdict
 
 
 @contextmanager
-def opened_costs(recipe: GatewayRecipe) -> Iterator[ServingCosts]:
+def open_costs(recipe: GatewayRecipe) -> Iterator[ServingCosts]:
     """Yield what charges the requests of a gateway whose recipe has a `budget`.
 
     Raises:
@@ -26,12 +26,12 @@ def opened_costs(recipe: GatewayRecipe) -> Iterator[ServingCosts]:
         yield ServingCosts(
             ledger,
             PriceBook(recipe.prices),
-            conversation=lambda model: _server(recipe, model),
+            conversation=lambda model: _find_server_of_model(recipe, model),
             feedback=lambda _: reviewer,
         )
 
 
-def _server(recipe: GatewayRecipe, model: str) -> str | None:
+def _find_server_of_model(recipe: GatewayRecipe, model: str) -> str | None:
     """Return the URL of the upstream whose longest pattern matches a model; None in this process.
 
     A fallback that answered in its place is taken for it.
@@ -45,7 +45,7 @@ def _server(recipe: GatewayRecipe, model: str) -> str | None:
     return max(matching)[1] if matching else recipe.upstream.url
 
 
-def charged_to_gateway(
+def charge_to_gateway(
     judge: Judge, ledger: DailyLedger, prices: PriceBook, place: tuple[str, str | None]
 ) -> Judge:
     """Return a judge whose model's answers are charged to a gateway's ledger, to no API key.

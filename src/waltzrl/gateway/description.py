@@ -10,12 +10,14 @@ import msgspec
 from waltzrl.foundation.texts import without_credentials
 
 NAMED_AT_MOST = 5
-"""Names of a difference; of more the rest is counted."""
+"""The most names that a difference lists; the rest is counted."""
 LONGEST_VALUE = 60
-"""Characters of a setting that a difference quotes."""
+"""The most characters of a setting that a difference quotes."""
 NOT_SET: tuple[object, ...] = (None, "", [], {})
 RULES = "rules"
-"""Of `BundleDescription.parts`: the packs with their words, whose rules are told one by one."""
+"""The key in `BundleDescription.parts` of the packs with their words, whose rules are told one by
+one.
+"""
 
 
 class BundleDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,16 +26,18 @@ class BundleDescription(msgspec.Struct, frozen=True, kw_only=True):
     recipe: dict[str, object]
     """All settings, nested as in TOML, without the credentials of URLs."""
     rules: dict[str, str] = {}
-    """Id of each rule -> a hash of it; empty where a version before 0.2 stored the bundle."""
+    """The id of each rule -> a hash of it; empty where a version before 0.2 stored the bundle."""
     parts: dict[str, str] = {}
-    """What is hashed beside the recipe: the rules' packs, weights, wordings, calibration."""
+    """The parts that are hashed beside the recipe: the rules' packs, weights, wordings,
+    calibration.
+    """
     version: str = ""
-    """Of waltzrl."""
+    """The version of waltzrl."""
 
     @property
     def settings(self) -> dict[str, object]:
         """Dotted key of each setting -> its value."""
-        return dict(_leaves(self.recipe))
+        return dict(_walk_leaves(self.recipe))
 
 
 class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,11 +46,13 @@ class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     description: BundleDescription
     by: str = ""
-    """Who proposed it; empty for a gateway's own, and where an earlier version stored it."""
+    """The name of who proposed it; empty for a gateway's own, and where an earlier version stored
+    it.
+    """
     added: float | None = None
-    """Seconds since the epoch; None where an earlier version stored it."""
+    """The time in seconds since the epoch; None where an earlier version stored it."""
     base_since: float | None = None
-    """When a gateway last began to serve it by its own recipe; None if none did."""
+    """The time when a gateway last began to serve it by its own recipe; None if none did."""
 
 
 def made_by(bundle: StoredBundle) -> str:
@@ -56,7 +62,7 @@ def made_by(bundle: StoredBundle) -> str:
     return "a gateway's own recipe" if bundle.base_since is not None else "unknown"
 
 
-def described_recipe(recipe: str) -> BundleDescription:
+def describe_recipe(recipe: str) -> BundleDescription:
     """Return what a recipe alone, as JSON, tells of a bundle."""
     table = msgspec.json.decode(recipe, type=dict[str, object])
     return BundleDescription(recipe=without_secrets(table))
@@ -64,24 +70,24 @@ def described_recipe(recipe: str) -> BundleDescription:
 
 def without_secrets(recipe: Mapping[str, object]) -> dict[str, object]:
     """Return a recipe without the credentials of its URLs; it names only variables of keys."""
-    return {name: _hidden(value) for name, value in recipe.items()}
+    return {name: _hide_credentials(value) for name, value in recipe.items()}
 
 
 def differences(before: BundleDescription, after: BundleDescription) -> tuple[str, ...]:
     """Say how `after` differs from `before`: settings, rules, weights; empty if in nothing."""
     return (
-        *_settings(before.settings, after.settings),
-        *_rules(before, after),
+        *_compare_settings(before.settings, after.settings),
+        *_compare_rules(before, after),
         *(
             f"{name} {old or 'none'} -> {new or 'none'}"
-            for name, old, new in _pairs(before.parts, after.parts)
+            for name, old, new in _find_changed_values(before.parts, after.parts)
             if name != RULES and before.parts and after.parts
         ),
     )
 
 
-def _settings(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:
-    for key, old, new in _pairs(before, after):
+def _compare_settings(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:
+    for key, old, new in _find_changed_values(before, after):
         if old in NOT_SET and new in NOT_SET:
             continue
         if isinstance(old, Sequence) and isinstance(new, Sequence) and not isinstance(old, str):
@@ -89,15 +95,15 @@ def _settings(before: Mapping[str, object], after: Mapping[str, object]) -> Iter
                 ("added", [str(each) for each in new if each not in old]),
                 ("removed", [str(each) for each in old if each not in new]),
             )
-            told = [f"{what} {_named(names)}" for what, names in changes if names]
+            told = [f"{what} {_join_names(names)}" for what, names in changes if names]
             yield f"{key}: {'; '.join(told) or 'another order'}"
-        elif max(len(_quoted(old)), len(_quoted(new))) > LONGEST_VALUE:
+        elif max(len(_quote_setting(old)), len(_quote_setting(new))) > LONGEST_VALUE:
             yield f"{key} changed"
         else:
-            yield f"{key} {_quoted(old)} -> {_quoted(new)}"
+            yield f"{key} {_quote_setting(old)} -> {_quote_setting(new)}"
 
 
-def _rules(before: BundleDescription, after: BundleDescription) -> Iterator[str]:
+def _compare_rules(before: BundleDescription, after: BundleDescription) -> Iterator[str]:
     if not (before.rules and after.rules):
         return
     names = {
@@ -109,12 +115,12 @@ def _rules(before: BundleDescription, after: BundleDescription) -> Iterator[str]
     }
     for what, some in names.items():
         if some:
-            yield f"{len(some)} {'rule' if len(some) == 1 else 'rules'} {what}: {_named(some)}"
+            yield f"{len(some)} {'rule' if len(some) == 1 else 'rules'} {what}: {_join_names(some)}"
     if not any(names.values()) and before.parts.get(RULES) != after.parts.get(RULES):
         yield "words of the rules changed"
 
 
-def _pairs(
+def _find_changed_values(
     before: Mapping[str, object], after: Mapping[str, object]
 ) -> Iterator[tuple[str, object, object]]:
     """Yield each key with its two values where they differ."""
@@ -123,27 +129,27 @@ def _pairs(
             yield key, before.get(key), after.get(key)
 
 
-def _named(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     more = len(names) - NAMED_AT_MOST
     named = ", ".join(names[:NAMED_AT_MOST])
     return f"{named} and {more} more" if more > 0 else named
 
 
-def _quoted(value: object) -> str:
+def _quote_setting(value: object) -> str:
     return "not set" if value in NOT_SET else str(value)
 
 
-def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def _walk_leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for name, value in table.items():
         if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from _walk_leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
 
-def _hidden(value: object) -> object:
+def _hide_credentials(value: object) -> object:
     if isinstance(value, dict):
         return without_secrets(value)
     if isinstance(value, list | tuple):
-        return [_hidden(each) for each in value]
+        return [_hide_credentials(each) for each in value]
     return without_credentials(value) if isinstance(value, str) else value

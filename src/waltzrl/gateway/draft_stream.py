@@ -60,17 +60,19 @@ class DraftStream:
         self.can_retract = can_retract
         self._shows_reasoning = shows_reasoning
         self.first_words_milliseconds: float | None = None
-        """From the request for the draft until its first words were released."""
+        """The time from the request for the draft until its first words were released."""
         self._window = window
         self._release = release
         self._reasoning: list[str] = []
         self._text: list[str] = []
         self._reasoned = 0
-        """Characters of reasoning that the window saw."""
+        """The number of characters of reasoning that the window saw."""
         self._sent = 0
-        """Characters that the window released."""
+        """The number of characters that the window released."""
         self._refused = False
-        """A text came in the field for refusals: from there on the draft waits for its review."""
+        """True if a text came in the field for refusals: from there on the draft waits for its
+        review.
+        """
         self._parts: list[str] = []
         """All reasoning and text that was read, also what is dropped: all of it costs tokens."""
         self._calls: tuple[ToolCall, ...] = ()
@@ -78,7 +80,7 @@ class DraftStream:
         self._usage: Usage | None = None
         """The server's last token counts."""
         self._counts_all = False
-        """Nothing was read after these counts."""
+        """True if nothing was read after these counts."""
         self._started = 0.0
 
     @property
@@ -152,7 +154,7 @@ class DraftStream:
         reasoned = len(released.reasoning)
         return Piece(
             final.reasoning[reasoned:] if final.reasoning.startswith(released.reasoning) else "",
-            continuation(released.text, final.text),
+            find_continuation(released.text, final.text),
         )
 
     @property
@@ -183,9 +185,11 @@ class DraftStream:
     def _add(self, reasoning: str, text: str) -> bool:
         """Add the next part of the draft; return whether anything was released."""
         seen = text
+        # Reasoning that comes after text has no place in an answer.
         if not self._text:
             self._reasoned += len(reasoning)
             self._reasoning.append(reasoning)
+            # The rules read reasoning and text as one text, with a line break between them.
             seen = reasoning + ("\n" if text and self._reasoned else "") + text
         if text:
             self._text.append(text)
@@ -202,13 +206,13 @@ class DraftStream:
         return any(piece)
 
 
-def asked_to_continue(request: Message, released: str) -> Message:
+def ask_to_continue(request: Message, released: str) -> Message:
     """Return the request for a revision that must follow text which the client has already."""
     end = fence("reply", released[-LONGEST_TEXT:])
     return replace(request, content=request.content + CONTINUE.format(released=end))
 
 
-def continuation(released: str, final: str) -> str:
+def find_continuation(released: str, final: str) -> str:
     """Return what is still to be sent of a final text whose beginning may have been sent."""
     if final.startswith(released):
         return final[len(released) :]

@@ -12,7 +12,7 @@ REFUSES = re.compile(
     r"|not (?:be )?(?:supported|permitted|allowed|included)",
     re.IGNORECASE,
 )
-"""How servers refuse a field; those that need it say that it is missing."""
+"""The words with which servers refuse a field; those that need it say that it is missing."""
 
 
 def without_reasoning(body: Mapping[str, Json], error: UpstreamError) -> dict[str, Json] | None:

@@ -33,9 +33,9 @@ from waltzrl.foundation.sources import Source
 from waltzrl.foundation.switches import parse_switch
 
 KEYS = ("WALTZRL_UPSTREAM_KEY", "WALTZRL_FEEDBACK_KEY")
-"""Beginnings of the names of variables with API keys."""
+"""The beginnings of the names of variables with API keys."""
 OTHERS = ("WALTZRL_CACHE", "WALTZRL_CHROMIUM", "WALTZRL_JUDGE_CACHE")
-"""Variables of other parts."""
+"""The variables of other parts."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def environment_sources(environ: Mapping[str, str]) -> list[Source]:
     sources: dict[str, Source] = {}
     for variable in VARIABLES:
         values = {
-            name: _read(variable, name, environ[name].strip())
+            name: _parse_variable(variable, name, environ[name].strip())
             for name in variable.names
             if environ.get(name, "").strip()
         }
@@ -100,21 +100,21 @@ class Variable:
     """The field of `GatewayRecipe`; None if the variable is only checked."""
     names: tuple[str, ...]
     read: Callable[[str], object]
-    """Parses the text; raises ValueError or KeyError if it is invalid."""
+    """The function that parses the text; it raises ValueError or KeyError if it is invalid."""
     needs: str
     """The valid values, for the error message."""
     instead: str = ""
     """The gateway's own name, of a variable that belongs to another part; listed after it."""
 
 
-def _read(variable: Variable, name: str, text: str) -> object:
+def _parse_variable(variable: Variable, name: str, text: str) -> object:
     try:
         return variable.read(text)
     except (ValueError, KeyError):
         raise RecipeError(f"{name}: got {text!r}, need {variable.needs}") from None
 
 
-def _number_up_to(most: float) -> Callable[[str], float]:
+def _make_number_parser(most: float) -> Callable[[str], float]:
     def read(text: str) -> float:
         number = float(text)
         if not 0 <= number <= most:
@@ -124,34 +124,34 @@ def _number_up_to(most: float) -> Callable[[str], float]:
     return read
 
 
-def _stage(text: str) -> int:
+def _parse_stage(text: str) -> int:
     return {"1": 1, "2": 2}[text]
 
 
-def _on_failure(text: str) -> str:
+def _parse_on_failure(text: str) -> str:
     choices: tuple[str, ...] = get_args(OnFailure)
     return choices[choices.index(text.lower())]
 
 
-def _fallback_to_blocking(text: str) -> str:
+def _parse_fallback_to_blocking(text: str) -> str:
     return "refuse" if parse_switch(text) else "rules"
 
 
-def _milliseconds(text: str) -> int:
+def _parse_milliseconds(text: str) -> int:
     number = int(text)
     if number < 1:
         raise ValueError
     return number
 
 
-def _only_true(text: str) -> bool:
+def _require_true(text: str) -> bool:
     if not parse_switch(text):
         raise ValueError
     return True
 
 
 VARIABLES = (
-    Variable(key="stage", names=("WALTZRL_STAGE",), read=_stage, needs="1 or 2"),
+    Variable(key="stage", names=("WALTZRL_STAGE",), read=_parse_stage, needs="1 or 2"),
     Variable(
         key="enabled",
         names=("ENABLE_WALTZRL", "WALTZRL_ENABLED"),
@@ -161,32 +161,32 @@ VARIABLES = (
     Variable(
         key="threshold",
         names=("WALTZRL_GATEWAY_THRESHOLD", "WALTZRL_MIN_SAFETY_SCORE"),
-        read=_number_up_to(1),
+        read=_make_number_parser(1),
         needs="a number from 0 to 1",
     ),
     Variable(
         key="threshold",
         names=("WALTZRL_SAFETY_THRESHOLD",),
-        read=_number_up_to(1),
+        read=_make_number_parser(1),
         needs="a number from 0 to 1",
         instead="WALTZRL_GATEWAY_THRESHOLD",
     ),
     Variable(
         key="on_failure",
         names=("WALTZRL_GATEWAY_ON_FAILURE",),
-        read=_on_failure,
+        read=_parse_on_failure,
         needs="refuse, rules or serve",
     ),
     Variable(
         key="on_failure",
         names=("WALTZRL_FALLBACK_TO_BLOCKING",),
-        read=_fallback_to_blocking,
+        read=_parse_fallback_to_blocking,
         needs="true or false",
     ),
     Variable(
         key="on_failure",
         names=("WALTZRL_BLOCK_ON_FAILURE",),
-        read=_fallback_to_blocking,
+        read=_parse_fallback_to_blocking,
         needs="true or false",
         instead="WALTZRL_GATEWAY_ON_FAILURE",
     ),
@@ -198,7 +198,7 @@ VARIABLES = (
             "WALTZRL_ROLLOUT_PERCENTAGE",
             "WALTZRL_ROLLOUT_PCT",
         ),
-        read=_number_up_to(100),
+        read=_make_number_parser(100),
         needs="a number from 0 to 100",
     ),
     Variable(
@@ -210,13 +210,13 @@ VARIABLES = (
     Variable(
         key="review_timeout_ms",
         names=("WALTZRL_COACHING_TIMEOUT_MS",),
-        read=_milliseconds,
+        read=_parse_milliseconds,
         needs="a whole number of milliseconds, 1 or more",
     ),
     Variable(
         key=None,
         names=("WALTZRL_ENABLE_BLOCKING", "WALTZRL_BLOCK_UNSAFE"),
-        read=_only_true,
+        read=_require_true,
         needs="true, because the gateway never sends a reply that it considers unsafe; to observe"
         " only, set WALTZRL_FEEDBACK_ONLY=true",
     ),

@@ -30,7 +30,8 @@ from waltzrl.records import (
 
 Api = Literal["chat", "completions", "responses", "messages", "moderations"]
 Mode = Literal["whole", "buffer", "window", "speculative", "audit", "review"]
-"""How an answer is returned: whole, streamed in one of four ways, or as a review only."""
+"""The way in which an answer is returned: whole, streamed in one of four ways, or as a review only.
+"""
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
@@ -45,14 +46,14 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     ones, except `stream`, `stream_options` and `n`."""
     model: str
     n: int = 1
-    """Number of choices requested, of all prompts; each is a collaboration of its own."""
+    """The number of choices requested, of all prompts; each is a collaboration of its own."""
     stream: bool = False
     stream_usage: bool = False
     """The client wants token counts at the end of the stream."""
     subject: str = ""
     """The client's id of its user or conversation, which keeps a conversation on one bundle."""
     parts: tuple["ChatRequest", ...] = ()
-    """Of a request with several prompts, one request for each, with `n` choices of its own."""
+    """The parts of a request with several prompts, one for each, with `n` choices of its own."""
     shows_reasoning: bool = True
     """The client's API and request have a place for reasoning; else it is dropped unread."""
     has_refusals: bool = False
@@ -71,7 +72,7 @@ class TokenAlternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     token: str
     logprob: float
-    """Natural logarithm of its probability."""
+    """The natural logarithm of its probability."""
     bytes: list[Byte] | None = None
 
 
@@ -89,9 +90,9 @@ class ReplyDetails(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str | None = None
     service_tier: str | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
-    """Of the tokens that spell the reply's text."""
+    """The log-probabilities of the tokens that spell the reply's text."""
     usage: Mapping[str, Mapping[str, int]] = {}
-    """Parts of the token counts, such as `{"prompt_tokens_details": {"cached_tokens": 64}}`."""
+    """The parts of the token counts, such as `{"prompt_tokens_details": {"cached_tokens": 64}}`."""
     stop_sequence: str | None = None
     """The stop sequence that ended the reply, as the upstream spells it: no API may show one that
     the client did not ask for."""
@@ -126,9 +127,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The upstream's bytes, if they may be returned unchanged: only for an unrevised draft."""
     details: ReplyDetails = NO_DETAILS
     collaboration: Collaboration | None = None
-    """How the answer came about, for callers who may see drafts."""
+    """The collaboration that led to the answer, for callers who may see drafts."""
     usd: float | None = None
-    """What it cost; None when a price is unknown, or costs are not recorded."""
+    """The cost in US dollars; None when a price is unknown, or costs are not recorded."""
 
 
 class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +152,7 @@ class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     refused: bool = False
     """The text came in the field for refusals."""
     calls: tuple[ToolCall, ...] = ()
-    """Whole calls; the reader joins their fragments."""
+    """The calls that are whole; the reader joins their fragments."""
     begun: tuple[ToolCall, ...] = ()
     """All calls as far as they have been read, on a delta that adds to one."""
     finish: Finish | None = None
@@ -176,16 +177,16 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the upstream gets it."""
 
     path: str
-    """Below the upstream's URL, such as `/embeddings`; with the query, if there is one."""
+    """The path below the upstream's URL, such as `/embeddings`; with the query, if there is one."""
     body: bytes = b""
     bearer: str | None = None
     """The client's own key, used when the gateway has none for the upstream."""
     method: str = "POST"
     content_type: str = "application/json"
     model: str = ""
-    """Chooses among several upstreams; empty if the request names none."""
+    """The name that chooses among several upstreams; empty if the request names none."""
     repeatable: bool = True
-    """It may be sent more than once, and to another upstream."""
+    """True if it may be sent more than once, and to another upstream."""
 
 
 class UpstreamResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,21 +267,23 @@ class Bundle:
     """The immutable set that serves: rules, agents and thresholds."""
 
     id: str
-    """A hash of the contents."""
+    """The hash of the contents."""
     stage: Literal[0, 1, 2]
     """0: no review; 1: the rules review; 2: a model reviews, and the rules too."""
     pattern: Pattern
     reviewer: Reviewer
     wording: Wording
     upstream: Upstream
-    """Drafts and revises."""
+    """The upstream that drafts and revises."""
     categories: Mapping[str, str] = field(default_factory=dict)
-    """Rule id -> category, of the rules."""
+    """The rules' categories: the id of each rule -> its category."""
     vision: bool = False
-    """The reviewer sees images."""
+    """True if the reviewer sees images."""
     admission: Callable[[], AbstractContextManager[object]] | None = None
-    """Called before a draft is generated: raises an OverloadError if it could not be reviewed in
-    time; what it returns is left when the draft is there. None if every draft can be."""
+    """The function that is called before a draft is generated: it raises an OverloadError if the
+    draft could not be reviewed in time; what it returns is left when the draft is there. None if
+    every draft can be.
+    """
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -289,7 +292,7 @@ class Assignment(msgspec.Struct, frozen=True):
     bundle: Bundle
     arm: Arm = ""
     release: str = ""
-    """Id of the current release; empty without one."""
+    """The id of the current release; empty without one."""
 
 
 class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,11 +306,11 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The client's key, if it is meant for the upstream."""
     mode: Mode = "whole"
     context: RequestContext = NO_REQUEST
-    """Ids of the request in the client's own systems."""
+    """The ids of the request in the client's own systems."""
     may_learn: bool | None = None
-    """Whether the agents may learn from it; None if neither the client nor the key says."""
+    """True if the agents may learn from it; None if neither the client nor the key says."""
     is_probe: bool = False
-    """It is an operator's own check."""
+    """True if it is an operator's own check."""
 
 
 class BundleSelector(Protocol):
@@ -329,8 +332,8 @@ class ServedChoice(msgspec.Struct, frozen=True, kw_only=True):
     exchange: ServedExchange
     request: GatewayRequest
     number: int = 0
-    """Number of the choice, from 0."""
+    """The number of the choice, from 0."""
     review_milliseconds: tuple[float, ...] = ()
-    """[reviews] wall time of each review."""
+    """[reviews] The wall time of each review."""
     first_words_milliseconds: float | None = None
     """Time until the first text was sent before the final review; None if none was."""

@@ -52,7 +52,7 @@ class ExtraRoutes:
     memory: MemoryRoutes | None = None
     routing: RoutingHandler | None = None
     pass_through: bool = False
-    """Other paths below `/v1` go to the upstream, without a review."""
+    """True if other paths below `/v1` go to the upstream, without a review."""
 
 
 NO_EXTRA_ROUTES = ExtraRoutes()

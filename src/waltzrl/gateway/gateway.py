@@ -18,8 +18,8 @@ from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.collaboration import Drafter, Pattern, Transcript, observed
 from waltzrl.errors import AuditError, OverloadError, RequestError
-from waltzrl.gateway.chat_reader import read_beginning, spells
-from waltzrl.gateway.draft_stream import DraftStream, asked_to_continue
+from waltzrl.gateway.chat_reader import read_beginning, tokens_spell
+from waltzrl.gateway.draft_stream import DraftStream, ask_to_continue
 from waltzrl.gateway.exchange import (
     Answer,
     Assignment,
@@ -38,7 +38,7 @@ from waltzrl.gateway.exchange import BundleSelector as BundleSelector
 from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.model_names import ModelNames
 from waltzrl.gateway.refusals import refuses
-from waltzrl.gateway.unreviewed import sent_first, unreviewable, unreviewed
+from waltzrl.gateway.unreviewed import sent_first, unreviewable_error, unreviewed_error
 from waltzrl.gateway.upstream_errors import add_reason
 from waltzrl.policies.chat_completion import chat_message, with_system_text
 from waltzrl.records import (
@@ -58,7 +58,9 @@ CostOf = Callable[[Collaboration, str], float | None]
 """Returns what a collaboration for a model cost in US dollars; None when a price is unknown."""
 Outcome = TypeVar("Outcome")
 Listener = Callable[[ServedChoice], None]
-"""Called with every choice that was served; must not block and must not raise."""
+"""A function that is called with every choice that was served; it must not block and must not
+raise.
+"""
 RETRY_AFTER_SECONDS = 5.0
 DEGRADED = Health("degraded", "cannot be written; decisions are kept in memory or counted")
 
@@ -94,7 +96,7 @@ class DecisionLog:
             try:
                 self._log.ready()
             except AuditError as error:
-                raise _unaudited(error) from error
+                raise _unaudited_error(error) from error
 
     def health(self) -> Health:
         """Return whether requests may be served, for `/readyz`."""
@@ -125,7 +127,7 @@ class DecisionLog:
                     unfinished=exchange.said,
                 )
                 self._notify(ServedChoice(exchange=failed, request=served.request))
-                raise _unaudited(error) from error
+                raise _unaudited_error(error) from error
         self._notify(served)
 
     def _notify(self, served: ServedChoice) -> None:
@@ -140,11 +142,11 @@ class Gateway:
     selector: BundleSelector
     decisions: DecisionLog
     names: ModelNames = field(default_factory=ModelNames)
-    """Says under which names models are recorded."""
+    """The names under which models are recorded."""
     examples: ExampleSource | None = None
-    """Finds examples of coaching for drafts and revisions; None for none."""
+    """The search for examples of coaching for drafts and revisions; None for none."""
     usd: CostOf | None = None
-    """Prices what was said for a request; None where costs are not recorded."""
+    """The function that prices what was said for a request; None where costs are not recorded."""
 
     async def answers(self, request: GatewayRequest) -> list[Answer]:
         """Answer every choice of a request that is not streamed.
@@ -169,7 +171,7 @@ class Gateway:
         agent = GatewayAgent(chat, assignment.bundle, request.bearer, stream)
         agent.is_reviewed_first = not _is_sent_first(request.mode, assignment.bundle)
         exchange = await self._collaborate(request, number, assignment, agent, agent)
-        return _answer(exchange, agent)
+        return _make_answer(exchange, agent)
 
     async def review(self, request: GatewayRequest, draft: Reply, number: int = 0) -> Answer:
         """Review a draft of the caller, and revise it unless the mode is `review`.
@@ -187,7 +189,7 @@ class Gateway:
         agent = GatewayAgent(chat, assignment.bundle, request.bearer)
         drafter = GivenDraft(draft, agent)
         exchange = await self._collaborate(request, number, assignment, drafter, agent)
-        return _answer(exchange, agent)
+        return _make_answer(exchange, agent)
 
     async def _collaborate(
         self,
@@ -203,17 +205,17 @@ class Gateway:
         collaboration, error = None, "internal"
         try:
             if agent.chat.prompt.images and not bundle.vision:
-                raise unreviewable()
+                raise unreviewable_error()
             if self.examples is not None:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
-            pattern = _pattern(request.mode, bundle)
-            collaboration = _storable(await pattern(agent.chat.prompt, transcript, transcript))
+            pattern = _choose_pattern(request.mode, bundle)
+            collaboration = _drop_images(await pattern(agent.chat.prompt, transcript, transcript))
         except RequestError as failure:
             error = failure.kind
             await add_reason(failure, agent.chat.prompt, bundle.reviewer)
             raise
         except OverloadError as overload:
-            unavailable = unreviewed(overload)
+            unavailable = unreviewed_error(overload)
             error = unavailable.kind
             raise unavailable from overload
         except asyncio.CancelledError:
@@ -228,7 +230,7 @@ class Gateway:
                 sent = agent.stream.released.full_text if agent.stream else ""
             said = collaboration or unfinished
             exchange = ServedExchange(
-                id=_choice_id(prompt_id, number, assignment.arm),
+                id=_make_choice_id(prompt_id, number, assignment.arm),
                 client_request_id="" if client_id == prompt_id else client_id,
                 trace_id=request.context.trace_id,
                 time=time.time() - milliseconds / 1e3,
@@ -243,12 +245,12 @@ class Gateway:
                 arm=assignment.arm,
                 release=assignment.release,
                 decision=collaboration.decision if collaboration else "error",
-                reason=_reason(collaboration) if collaboration else error,
+                reason=_explain_decision(collaboration) if collaboration else error,
                 milliseconds=milliseconds,
                 usd=self.usd(said, request.model) if self.usd and said else None,
                 probe=request.is_probe,
                 collaboration=collaboration,
-                unfinished=unfinished and _storable(unfinished),
+                unfinished=unfinished and _drop_images(unfinished),
                 sent=sent,
             )
             self.decisions.record(
@@ -287,12 +289,14 @@ class GatewayAgent:
         self._bearer = bearer
         self.stream = stream
         self.examples = ""
-        """For the upstream, not part of what is recorded."""
+        """The examples for the upstream, which are not part of what is recorded."""
         self.is_reviewed_first = True
-        """The client gets the reply after its review, so without a review there is none."""
+        """True if the client gets the reply after its review, so that without a review there is
+        none.
+        """
         self._admission = bundle.admission
         self._received: list[bytes] = []
-        """What has come of a whole draft that is still being read."""
+        """The beginning of a whole draft that is still being read."""
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Request a reply from the upstream.
@@ -335,7 +339,7 @@ class GatewayAgent:
         # The client has this text already and cannot take it back, so the revision must follow it.
         released = "" if stream is None or stream.can_retract else stream.released.text
         if released:
-            turns[-1] = asked_to_continue(turns[-1], released)
+            turns[-1] = ask_to_continue(turns[-1], released)
         upstream_reply = await self._complete(self._body(prompt, turns))
         revision = upstream_reply.reply
         if stream is not None:
@@ -390,7 +394,7 @@ def internal_error(request_id: str) -> RequestError:
     return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
 
 
-def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
+def _choose_pattern(mode: Mode, bundle: Bundle) -> Pattern:
     """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
     if _is_sent_first(mode, bundle):
         return sent_first
@@ -402,14 +406,14 @@ def _is_sent_first(mode: Mode, bundle: Bundle) -> bool:
     return mode == "audit" and bundle.stage > 0
 
 
-def _storable(collaboration: Collaboration) -> Collaboration:
+def _drop_images(collaboration: Collaboration) -> Collaboration:
     """Leave out the images, which are large, and not to be stored."""
     if not collaboration.prompt.images:
         return collaboration
     return replace(collaboration, prompt=replace(collaboration.prompt, images=()))
 
 
-def _answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
+def _make_answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
     collaboration = exchange.collaboration
     assert collaboration is not None, "else there was an error"
     decision, final = collaboration.decision, collaboration.final
@@ -423,25 +427,25 @@ def _answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
         decision=decision,
         refused=refused,
         raw=last.raw if drafted else None,
-        details=_details_of(final, last.details),
+        details=_match_details(final, last.details),
         collaboration=collaboration,
         usd=exchange.usd,
     )
 
 
-def _details_of(final: Reply, details: ReplyDetails) -> ReplyDetails:
+def _match_details(final: Reply, details: ReplyDetails) -> ReplyDetails:
     """Leave out the log-probabilities of any text but `final`'s: they name tokens."""
-    if spells(details.logprobs, final.text):
+    if tokens_spell(details.logprobs, final.text):
         return details
     return structs.replace(details, logprobs=None)
 
 
-def _choice_id(request_id: str, number: int, arm: Arm) -> str:
+def _make_choice_id(request_id: str, number: int, arm: Arm) -> str:
     choice_id = f"{request_id}/{number + 1}" if number else request_id
     return f"{choice_id}/shadow" if arm == "shadow" else choice_id
 
 
-def _reason(collaboration: Collaboration) -> str:
+def _explain_decision(collaboration: Collaboration) -> str:
     """Return the reason for a decision, without any content. Audit logs and memories store it."""
     reason = ""
     for round_ in collaboration.rounds:
@@ -467,5 +471,5 @@ def choice_of(chat: ChatRequest, number: int) -> ChatRequest:
     return structs.replace(chat, body={**chat.body, "seed": seed + number})
 
 
-def _unaudited(error: AuditError) -> RequestError:
+def _unaudited_error(error: AuditError) -> RequestError:
     return RequestError(503, "audit", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)

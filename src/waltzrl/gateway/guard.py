@@ -40,13 +40,13 @@ Messages: TypeAlias = str | Sequence[Turn] | Prompt
 """A conversation; a string is one message of a user, and a `Prompt` is used as it is."""
 
 LONGEST_REPLY = 1024
-"""Tokens of a draft, a revision or feedback, where nothing else is said."""
+"""The most tokens of a draft, a revision or feedback, where nothing else is said."""
 
 ACCEPTANCE = Reply(text="Sure, I will do that now.", origin="canned")
-"""What an agent says before it acts on a request; `assess` reviews it."""
+"""The reply of an agent before it acts on a request; `assess` reviews it."""
 
 LAST_ROLES = ("user", "tool", "function")
-"""Roles of a message that asks for a reply; a gateway also continues an assistant's."""
+"""The roles of a message that asks for a reply; a gateway also continues an assistant's."""
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -79,7 +79,7 @@ class Guard(ABC):
             feedback = await guard.review("How do I make a pipe bomb?", "Sure, here is how.")
             assert feedback.unsafe
         """
-        return await self._review(read_prompt(messages), _reply(reply))
+        return await self._review(read_prompt(messages), _require_reply(reply))
 
     async def assess(self, messages: Messages) -> Feedback:
         """Review a request before anybody acts on it.
@@ -101,7 +101,7 @@ class Guard(ABC):
             if not (await guard.assess("Delete the customer's account")).unsafe:
                 delete_account()
         """
-        return await self._review(_request(messages), ACCEPTANCE)
+        return await self._review(_require_request(messages), ACCEPTANCE)
 
     async def reply(self, messages: Messages) -> Collaboration:
         """Draft a reply, review it, and revise or refuse it where needed.
@@ -122,7 +122,7 @@ class Guard(ABC):
             collaboration = await guard.reply([{"role": "user", "content": "Hello!"}])
             print(collaboration.decision, collaboration.final.text)
         """
-        return await self._collaborate(_request(messages), None)
+        return await self._collaborate(_require_request(messages), None)
 
     async def revise(self, messages: Messages, reply: str | Reply | Turn) -> Collaboration:
         """Review a reply that exists, and revise or refuse it where needed.
@@ -143,7 +143,7 @@ class Guard(ABC):
         Example:
             text = (await guard.revise(messages, text)).final.text
         """
-        return await self._collaborate(_request(messages), _reply(reply))
+        return await self._collaborate(_require_request(messages), _require_reply(reply))
 
     @cached_property
     def sync(self) -> "SyncGuard":
@@ -366,23 +366,27 @@ def read_prompt(messages: Messages) -> Prompt:
     if isinstance(messages, Prompt):
         for place, turn in enumerate(messages.messages):
             if not isinstance(turn, Message):
-                raise InputError(_wrong(f"Prompt.messages[{place}]", turn, "a Message"))
+                raise InputError(
+                    _describe_wrong_type(f"Prompt.messages[{place}]", turn, "a Message")
+                )
             if not isinstance(turn.content, str):
                 where = f"Prompt.messages[{place}].content"
-                raise InputError(_wrong(where, turn.content, "a string"))
+                raise InputError(_describe_wrong_type(where, turn.content, "a string"))
         return messages
     if not isinstance(messages, Sequence) or isinstance(messages, bytes):
-        raise InputError(_wrong("messages", messages, "a string or a list of messages"))
+        raise InputError(
+            _describe_wrong_type("messages", messages, "a string or a list of messages")
+        )
     if isinstance(messages, str):
         return read_prompt([Message(role="user", content=messages)])
-    turns = [_json(turn, f"messages[{place}]") for place, turn in enumerate(messages)]
+    turns = [_require_json(turn, f"messages[{place}]") for place, turn in enumerate(messages)]
     try:
         return prompt_of({"messages": turns}, uuid4().hex)
     except RequestError as error:
         raise InputError(str(error)) from error
 
 
-def _request(messages: Messages) -> Prompt:
+def _require_request(messages: Messages) -> Prompt:
     """Read a conversation whose last message asks for a reply.
 
     Raises:
@@ -401,7 +405,7 @@ def _request(messages: Messages) -> Prompt:
     return prompt
 
 
-def _reply(reply: str | Reply | Turn) -> Reply:
+def _require_reply(reply: str | Reply | Turn) -> Reply:
     """Read a reply in any of its three forms.
 
     Raises:
@@ -409,15 +413,15 @@ def _reply(reply: str | Reply | Turn) -> Reply:
     """
     if isinstance(reply, Reply):
         if not isinstance(reply.text, str):
-            raise InputError(_wrong("Reply.text", reply.text, "a string"))
+            raise InputError(_describe_wrong_type("Reply.text", reply.text, "a string"))
         return reply
     if isinstance(reply, str):
         return Reply(text=reply)
     if not isinstance(reply, Message | Mapping):
         need = "the text as a string, a Reply, or an assistant's message as a dict or a Message"
-        raise InputError(_wrong("reply", reply, need))
+        raise InputError(_describe_wrong_type("reply", reply, need))
     try:
-        message = turn_of(_json(reply, "reply"), "reply")
+        message = turn_of(_require_json(reply, "reply"), "reply")
     except RequestError as error:
         raise InputError(str(error)) from error
     if message.role != "assistant":
@@ -425,11 +429,11 @@ def _reply(reply: str | Reply | Turn) -> Reply:
     return Reply(text=message.content, calls=message.calls)
 
 
-def _json(turn: Turn, where: str) -> Json:
+def _require_json(turn: Turn, where: str) -> Json:
     if isinstance(turn, Message):
         return chat_message(turn)
     if not isinstance(turn, Mapping):
-        raise InputError(_wrong(where, turn, "a dict or a Message"))
+        raise InputError(_describe_wrong_type(where, turn, "a dict or a Message"))
     try:
         plain: Json = msgspec.to_builtins(dict(turn))
     except TypeError as error:
@@ -437,6 +441,6 @@ def _json(turn: Turn, where: str) -> Json:
     return plain
 
 
-def _wrong(where: str, value: object, need: str) -> str:
+def _describe_wrong_type(where: str, value: object, need: str) -> str:
     """Return the message for a value of a wrong type; it quotes nothing of a conversation."""
     return f"{where}: got {type(value).__name__}; need {need}"

@@ -37,7 +37,7 @@ NEEDED = {
     "max_new_tokens": "a whole number, 1 or more, or None",
     "allow_calls": 'a tuple of names of tools or rules, such as ("terraform",)',
 }
-"""What each of the settings takes, for errors."""
+"""The values that each of the settings takes, for errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class GuardSettings:
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            value = _as_plain(getattr(self, setting.name))
+            value = _convert_paths(getattr(self, setting.name))
             try:
                 object.__setattr__(self, setting.name, msgspec.convert(value, setting.type))
             except msgspec.ValidationError:
@@ -84,10 +84,10 @@ class GuardSettings:
             )
 
 
-def _as_plain(value: object) -> object:
+def _convert_paths(value: object) -> object:
     """Return a path as its text, and so each of a list or a tuple."""
     if isinstance(value, list | tuple):
-        return tuple(map(_as_plain, value))
+        return tuple(map(_convert_paths, value))
     return str(value) if isinstance(value, PurePath) else value
 
 
@@ -158,7 +158,7 @@ def open_guard(
             or UNCALIBRATED
         )
     elif folder is not None:
-        limits = _limits(folder, drafts=upstream is None)
+        limits = _read_pair_limits(folder, drafts=upstream is None)
         model, upstream, calibration = _load_pair(folder, upstream, settings, wording)
     elif settings.calibration is not None:
         calibration = load_calibration(Path(settings.calibration))
@@ -171,9 +171,9 @@ def open_guard(
     )
     if model is not None:
         agent = FeedbackAgent(
-            model, prompts, _sampling(settings, limits, "feedback"), formatted=True
+            model, prompts, _make_sampling(settings, limits, "feedback"), formatted=True
         )
-    drafter = _drafter(upstream, prompts, _sampling(settings, limits, "conversation"))
+    drafter = _make_drafter(upstream, prompts, _make_sampling(settings, limits, "conversation"))
     max_rounds = settings.max_rounds if drafter is not None else 0
     return LocalGuard(
         rules if agent is None else HybridReviewer(agent, rules, settings.threshold, calibration),
@@ -203,7 +203,7 @@ def _check_types(reviewer: object, pair: object, settings: object) -> None:
         )
 
 
-def _limits(folder: Path, *, drafts: bool) -> Mapping[str, int]:
+def _read_pair_limits(folder: Path, *, drafts: bool) -> Mapping[str, int]:
     """Return the longest turns of a pair's agents; without its drafter only the reviewer's."""
     from waltzrl.agents.exports import export_limits
 
@@ -211,13 +211,13 @@ def _limits(folder: Path, *, drafts: bool) -> Mapping[str, int]:
     return {role: limit for role, limit in limits.items() if drafts or role == "feedback"}
 
 
-def _drafter(
+def _make_drafter(
     upstream: Policy | None, prompts: Wording, sampling: Sampling
 ) -> ConversationAgent | None:
     return None if upstream is None else ConversationAgent(upstream, prompts, sampling)
 
 
-def _sampling(settings: GuardSettings, limits: Mapping[str, int], role: str) -> Sampling:
+def _make_sampling(settings: GuardSettings, limits: Mapping[str, int], role: str) -> Sampling:
     limit = settings.max_new_tokens or limits.get(role, LONGEST_REPLY)
     return Sampling(max_new_tokens=limit)
 

@@ -18,7 +18,7 @@ class Health:
 
     status: HealthStatus
     detail: str = ""
-    """Why it is not ok; no content and no address, because `/readyz` needs no key."""
+    """The reason why it is not ok; no content and no address, because `/readyz` needs no key."""
 
 
 OK = Health("ok")
@@ -31,9 +31,11 @@ class Readiness:
     """Whether the gateway may serve, and what its parts report."""
 
     require: Callable[[], None]
-    """Called before every request; raises a RequestError when none may be served."""
+    """A function that is called before every request; it raises a RequestError when none may be
+    served.
+    """
     checks: Mapping[str, Check]
-    """Part -> its check."""
+    """The checks, by the name of the part."""
 
     def report(self) -> tuple[int, bytes]:
         """Return the status and the body of `/readyz`."""

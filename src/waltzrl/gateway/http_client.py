@@ -19,7 +19,8 @@ from waltzrl.policies.remote import server_address
 IDLE_SECONDS = 25.0
 """A connection idle for longer is not reused: many servers close theirs after 30 s."""
 MOST_BUFFERED = 256 * 1024
-"""Bytes of a body that may wait to be read; beyond that, reading from the socket pauses."""
+"""The most bytes of a body that may wait to be read; beyond that, reading from the socket pauses.
+"""
 
 
 class Connection(asyncio.Protocol):
@@ -37,7 +38,7 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.headers: dict[str, str] = {}
         self.received = False
-        """The server has sent something since the request."""
+        """True if the server has sent something since the request."""
         self.headers_complete = False
         self.complete = False
         self._kept_alive = False
@@ -133,6 +134,7 @@ class Connection(asyncio.Protocol):
     # Called by httptools.
 
     def on_message_begin(self) -> None:
+        # What follows a response would be taken for the answer to the next request.
         if self.complete:
             raise ConnectionError("the server sent a second response to one request")
 
@@ -163,7 +165,7 @@ class Response:
         """Wrap a connection that has read a head; `give_back` is called with it on `close`."""
         self.status = connection.status
         self.headers = connection.headers
-        """By lower-case name; the last value of a repeated one."""
+        """The headers by lower-case name; the last value of a repeated one."""
         self._connection = connection
         self._give_back = give_back
 
@@ -266,6 +268,7 @@ class HttpClient:
         """Take the connection that was used last, and close those idle for too long."""
         oldest = self._clock() - IDLE_SECONDS
         while self._idle:
+            # The one used last, so that those that are not needed grow old and are closed.
             connection = self._idle.pop()
             if connection.open and connection.idle_since > oldest:
                 return connection

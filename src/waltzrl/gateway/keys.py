@@ -29,8 +29,9 @@ HEAD = "# API keys of the gateway. `waltzrl keys` rewrites this file and keeps n
 
 StreamMode = Literal["buffer", "window", "speculative", "audit"]
 DeskRole = Literal["viewer", "annotator", "reviewer", "operator"]
-"""What a key may do at the desk; each role includes those before it. An annotator labels; labels of
-replies steer releases from a reviewer on."""
+"""The rights of a key at the desk; each role includes those before it. An annotator labels; labels
+of replies steer releases from a reviewer on.
+"""
 MediaPolicy = Literal["pass", "refuse", "review"]
 Author = Literal["tenant", "operator"]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[\w.@-]{1,64}$")]
@@ -60,7 +61,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     may_probe: bool = False
     """May mark its requests as probes, which the memory and all rates leave out."""
     may_learn: bool | None = None
-    """Whether the agents may learn from its requests; None: the operator decides."""
+    """True if the agents may learn from its requests; None: the operator decides."""
     role: DeskRole | None = None
     """Role at the desk; None has no access."""
     allow_fields: tuple[str, ...] = ()
@@ -119,8 +120,8 @@ def add_key(path: Path, policy: Mapping[str, object]) -> str:
         "sha256": sha256(secret.encode()).hexdigest(),
         "created": datetime.now(UTC).replace(microsecond=0),
     }
-    key = _checked({**policy, **generated}, "the new key")
-    _write(path, [*(read_keys(path) if path.exists() else []), key])
+    key = _convert_key({**policy, **generated}, "the new key")
+    _write_keys(path, [*(read_keys(path) if path.exists() else []), key])
     return secret
 
 
@@ -135,7 +136,7 @@ def revoke_keys(path: Path, name_or_id: str) -> list[Key]:
     if not revoked:
         known = ", ".join(f"{key.name} ({key.id})" for key in keys) or "none"
         raise InputError(f"{path} has no key {name_or_id!r}; it has {known}")
-    _write(path, [structs.replace(k, disabled=True) if k in revoked else k for k in keys])
+    _write_keys(path, [structs.replace(k, disabled=True) if k in revoked else k for k in keys])
     return revoked
 
 
@@ -152,33 +153,33 @@ def read_keys(path: Path) -> list[Key]:
     entries = tables.pop("keys", [])
     if tables or not isinstance(entries, list):
         raise InputError(f"{path}: need [[keys]] tables and nothing else, got {sorted(tables)}")
-    keys = [_checked(entry, f"{path}: key {number}") for number, entry in enumerate(entries, 1)]
+    keys = [_convert_key(entry, f"{path}: key {number}") for number, entry in enumerate(entries, 1)]
     if len({key.sha256 for key in keys}) < len(keys):
         raise InputError(f"{path}: two keys have the same sha256; delete one")
     return keys
 
 
-def _checked(entry: object, place: str) -> Key:
+def _convert_key(entry: object, place: str) -> Key:
     try:
         return msgspec.convert(entry, Key)
     except msgspec.ValidationError as error:
         raise InputError(f"{place}: {error}") from None
 
 
-def _write(path: Path, keys: Iterable[Key]) -> None:
-    write_bytes(path, "\n".join([HEAD, *map(_table, keys)]).encode(), private=True)
+def _write_keys(path: Path, keys: Iterable[Key]) -> None:
+    write_bytes(path, "\n".join([HEAD, *map(_render_key, keys)]).encode(), private=True)
 
 
-def _table(key: Key) -> str:
+def _render_key(key: Key) -> str:
     """Write a key as TOML, without the fields that have their default value."""
     defaults = {key_field.name: key_field.default for key_field in structs.fields(Key)}
     lines = [
-        f"{name} = {_value(value)}\n"
+        f"{name} = {_render_field(value)}\n"
         for name, value in structs.asdict(key).items()
         if value != defaults[name]
     ]
     return "".join(["[[keys]]\n", *lines])
 
 
-def _value(value: object) -> str:
+def _render_field(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else json.dumps(value)

@@ -17,7 +17,9 @@ RETRY_AFTER_SECONDS = (1.0, 5.0)
 """`Retry-After` of an overload is random between these, which spreads the retries out."""
 
 LOOK_SECONDS = 0.005
-"""Between looks at the places that other workers have given back, while requests wait here."""
+"""The time between looks at the places that other workers have given back, while requests wait
+here.
+"""
 
 ROUNDING_SECONDS = 1e-6
 """A client that waited for `Retry-After` is not refused for a rounding error below this."""
@@ -163,12 +165,13 @@ class Admission:
         """
         self.active = 0
         self.draining = False
-        """No new request is admitted."""
+        """True if no new request is admitted."""
         self._limits = limits
         self._load = load or WorkerLoad()
         self._waiting: OrderedDict[asyncio.Future[bool], float] = OrderedDict()
-        """In order of arrival, with its time; each resolves to True if it got a place, else to
-        False."""
+        """The waiting requests in order of arrival, with its time; each resolves to True if it got
+        a place, else to False.
+        """
         self._looking: asyncio.TimerHandle | None = None
         """The next look at the places that other workers have given back."""
         self._idle = asyncio.Event()
@@ -188,7 +191,7 @@ class Admission:
             RequestError: 503: too many wait, this one waited too long, or the gateway is stopping.
         """
         if self.draining:
-            raise _overloaded("the gateway is shutting down")
+            raise _overloaded_error("the gateway is shutting down")
         if not self._waiting and self._take():
             return 0.0
         # Two workers that saw the last place at the same time have both left it; one gets it here.
@@ -196,11 +199,11 @@ class Admission:
             if not self._waiting and self._take():
                 return 0.0
             if self._load.total_waiting >= self._limits.max_waiting:
-                raise _overloaded("too many requests are waiting")
+                raise _overloaded_error("too many requests are waiting")
             place = self._line_up()
         started = time.perf_counter()
         if not await self._wait(place):
-            raise _overloaded(f"no place was free for {self._limits.max_wait_seconds:g} s")
+            raise _overloaded_error(f"no place was free for {self._limits.max_wait_seconds:g} s")
         return (time.perf_counter() - started) * 1e3
 
     async def __aexit__(self, *exception: object) -> None:
@@ -260,6 +263,7 @@ class Admission:
         return True
 
     def _give_back(self) -> None:
+        # A place that is passed on stays counted, so that no other worker takes it in between.
         if self._load.others_wait_longer or not self._pass_on():
             self._set_active(self.active - 1)
             if self.active == 0:
@@ -279,6 +283,7 @@ class Admission:
         """Look for places that other workers have given back."""
         self._looking = None
         while self._waiting and not self._load.others_wait_longer and self._take():
+            # Those that waited may all have been cancelled meanwhile.
             if not self._pass_on():
                 self._give_back()
         if self._waiting:
@@ -293,7 +298,7 @@ class Admission:
         self._load.set_waiting(len(self._waiting), first)
 
 
-def _overloaded(why: str) -> RequestError:
+def _overloaded_error(why: str) -> RequestError:
     return RequestError(
         503,
         "overloaded",

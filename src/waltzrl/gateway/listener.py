@@ -50,7 +50,7 @@ def open_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLCon
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; TLS needs this file") from error
     try:
-        context.load_cert_chain(cert, key, _no_password)
+        context.load_cert_chain(cert, key, _refuse_password)
     except ssl.SSLError as error:
         why = "is not the key of" if error.reason == "KEY_VALUES_MISMATCH" else "cannot serve with"
         raise InputError(
@@ -79,7 +79,7 @@ def check_bind(host: str, ring: KeyRing, *, open_to_all: bool) -> None:
         )
 
 
-def _no_password() -> NoReturn:
+def _refuse_password() -> NoReturn:
     raise InputError("the private key of TLS has a password; write it without one")
 
 

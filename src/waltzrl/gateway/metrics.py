@@ -41,7 +41,7 @@ from waltzrl.records import (
 
 SLICE_SECONDS, SLICES = 10, 30
 MOST_KEYS = 200
-"""Names of API keys that have series of their own; the rest count as other."""
+"""The most API keys whose names have series of their own; the rest count as other."""
 
 OTHER = "other"
 APIS = (
@@ -90,23 +90,25 @@ class GatewayStatus:
     waiting: int
     draining: bool
     checks: Mapping[str, HealthStatus]
-    """Check of `/readyz` -> its state."""
+    """The checks of `/readyz` -> their states."""
     breakers: Mapping[str, BreakerState]
-    """Name -> state."""
+    """The names of the breakers -> their states."""
     keys: int
-    """Number of valid keys."""
+    """The number of valid keys."""
     keys_stale: bool
-    """The key file has changed and is invalid; the earlier keys stay valid."""
+    """True if the key file has changed and is invalid; the earlier keys stay valid."""
     bundle: str
-    """Id of the bundle that serves."""
+    """The id of the bundle that serves."""
     unaudited: int
-    """Answers sent without an audit record since the start."""
+    """The number of answers sent without an audit record since the start."""
     audit_failing: bool
-    """The audit log cannot be written."""
+    """True if the audit log cannot be written."""
     self_test: Mapping[str, bool]
-    """Reply of the feedback model's self-test -> it was reviewed rightly; empty without one."""
+    """The replies of the feedback model's self-test -> whether they were reviewed rightly; empty
+    without one.
+    """
     waiting_reviews: int = 0
-    """Reviews that wait for the feedback model."""
+    """The number of reviews that wait for the feedback model."""
 
 
 class GatewayMetrics(MetricGroup):
@@ -138,7 +140,7 @@ class GatewayMetrics(MetricGroup):
         self._knows_model = knows_model
         self._keys: set[str] = set()
         self._models: set[str] = set()
-        """Known to be names of models."""
+        """The names that are known to be names of models."""
         self._requests = LabeledCounter("waltzrl_requests_total")
         self._triggered = LabeledCounter("waltzrl_feedback_triggered_total")
         self._changed = LabeledCounter("waltzrl_changes_made_total")
@@ -189,8 +191,8 @@ class GatewayMetrics(MetricGroup):
         draft: Called = "unreviewed"
         final: Called = "unreviewed"
         if rounds := collaboration.rounds:
-            draft = _label(rounds[0].feedback)
-            final = "safe" if exchange.decision == "refused" else _final(rounds)
+            draft = _label_feedback(rounds[0].feedback)
+            final = "safe" if exchange.decision == "refused" else _label_final_reply(rounds)
             if not exchange.probe:
                 self._add_feedback(rounds[0].feedback, *origin)
                 self._scores.add(rounds, *origin)
@@ -299,7 +301,7 @@ class GatewayMetrics(MetricGroup):
         yield from yield_rate("waltzrl_feedback_trigger_rate", triggered, reviewed)
 
 
-def _label(feedback: Feedback) -> Called:
+def _label_feedback(feedback: Feedback) -> Called:
     if not feedback.well_formed:
         return "unreviewed"
     if feedback.unsafe:
@@ -307,10 +309,10 @@ def _label(feedback: Feedback) -> Called:
     return "overrefuse" if feedback.overrefuse else "doubtful" if feedback.doubtful else "safe"
 
 
-def _final(rounds: Sequence[Round]) -> Called:
+def _label_final_reply(rounds: Sequence[Round]) -> Called:
     """Return the label of the reply that was sent; the last revision may not be reviewed."""
     *earlier, last = rounds
-    return _label(last.feedback.after(earlier)) if last.revision is None else "unreviewed"
+    return _label_feedback(last.feedback.after(earlier)) if last.revision is None else "unreviewed"
 
 
 class StatusGauges(Collector):
@@ -321,10 +323,10 @@ class StatusGauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges, for the registry."""
-        return _gauges(self._status())
+        return _yield_gauges(self._status())
 
 
-def _gauges(status: GatewayStatus) -> Iterator[Metric]:
+def _yield_gauges(status: GatewayStatus) -> Iterator[Metric]:
     for name, value in (
         ("unaudited_total", status.unaudited),
         ("audit_failing", status.audit_failing),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 OTHER = "other"
-"""Stands for a name that is not recorded."""
+"""The word that stands for a name that is not recorded."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._:/+-]{0,63}")
 _MOST_REMEMBERED = 1000
 

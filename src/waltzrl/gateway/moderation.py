@@ -27,7 +27,7 @@ OPENAI_NAMES: dict[str, tuple[str, ...]] = {
 }
 """Our categories in OpenAI's words; a narrower one of theirs implies the wider one."""
 OTHERWISE = ("illicit",)
-"""For our categories that OpenAI lacks, and for findings without a category."""
+"""The names for our categories that OpenAI lacks, and for findings without a category."""
 NAMES = (
     "harassment",
     "harassment/threatening",
@@ -59,7 +59,7 @@ def read_moderation(raw: bytes, request_id: str) -> tuple[ChatRequest, list[str]
     body = read_object(raw)
     model = as_name(body["model"], "model") if body.get("model") else NO_MODEL
     parts, replies = [], list[str]()
-    for text in _texts(body.get("input")):
+    for text in _read_inputs(body.get("input")):
         for asked, reply in ((text, COMPLIANCE), (NEUTRAL, text)):
             message = Message(role="user", content=asked)
             prompt = Prompt(id=request_id, messages=(message,))
@@ -83,13 +83,14 @@ async def moderate(gateway: Gateway, request: GatewayRequest, replies: Sequence[
         raise RequestError(503, "unreviewed", "the reviewer could not review the input; try again")
     bundle = gateway.selector.serving
     results = [
-        _result(both, bundle.categories) for both in zip(feedback[::2], feedback[1::2], strict=True)
+        _combine_reviews(both, bundle.categories)
+        for both in zip(feedback[::2], feedback[1::2], strict=True)
     ]
     answer = {"id": f"modr-{request.chat.prompt.id}", "model": bundle.id, "results": results}
     return msgspec.json.encode(answer)
 
 
-def _result(both: Iterable[Feedback], category_of: Mapping[str, str]) -> dict[str, object]:
+def _combine_reviews(both: Iterable[Feedback], category_of: Mapping[str, str]) -> dict[str, object]:
     """Return the result for one input: of each category the higher risk of the two reviews."""
     scores, flagged = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, False)
     for feedback in both:
@@ -109,7 +110,7 @@ def _result(both: Iterable[Feedback], category_of: Mapping[str, str]) -> dict[st
     }
 
 
-def _texts(given: Json) -> list[str]:
+def _read_inputs(given: Json) -> list[str]:
     """Return the inputs; a list of content parts is one input.
 
     Raises:
@@ -121,10 +122,12 @@ def _texts(given: Json) -> list[str]:
         raise invalid_field("input", given, f"a text, or a list of 1 to {MOST_INPUTS}")
     if isinstance(given[0], str):
         return [as_text(text, f"input[{index}]") for index, text in enumerate(given)]
-    return ["\n".join(_part(part, f"input[{index}]") for index, part in enumerate(given))]
+    return [
+        "\n".join(_read_input_part(part, f"input[{index}]") for index, part in enumerate(given))
+    ]
 
 
-def _part(part: Json, where: str) -> str:
+def _read_input_part(part: Json, where: str) -> str:
     fields = as_object(part, where)
     if fields.get("type") != "text":
         raise invalid_field(f"{where}.type", fields.get("type"), "text; images are not reviewed")

@@ -27,7 +27,7 @@ from waltzrl.foundation.plugins import load_plugin
 from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
 from waltzrl.gateway.app import App
 from waltzrl.gateway.bundles import Bundles
-from waltzrl.gateway.costs_opening import opened_costs
+from waltzrl.gateway.costs_opening import open_costs
 from waltzrl.gateway.events import log_decision
 from waltzrl.gateway.exchange import Assignment, Mode
 from waltzrl.gateway.extra_routes import ExtraRoutes, MemoryRoutes, RoutingHandler
@@ -145,7 +145,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
     """
     folder = recipe.upstream.folder
     model_name = None if folder is None else short_name(folder)
-    examples = None if recipe.memory is None else _live_examples(recipe.memory)
+    examples = None if recipe.memory is None else _open_live_examples(recipe.memory)
     backend = BackendCounters()
     bundles = Bundles(
         recipe.limits,
@@ -156,11 +156,15 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
     )
     rules = bundles.rules(recipe.bundle)
     categories = {rule.id: rule.category for rule in rules.rulebook.rules}
-    keys = KeyRing(recipe.keys, _anonymous(recipe), has_ledger=recipe.budget is not None)
+    keys = KeyRing(
+        recipe.keys, _make_anonymous_caller(recipe), has_ledger=recipe.budget is not None
+    )
     async with AsyncExitStack() as stack:
-        shared = await stack.enter_async_context(_alone(recipe)) if shares is None else shares
+        shared = (
+            await stack.enter_async_context(_share_nothing(recipe)) if shares is None else shares
+        )
         log = shared.log
-        costs = None if recipe.budget is None else stack.enter_context(opened_costs(recipe))
+        costs = None if recipe.budget is None else stack.enter_context(open_costs(recipe))
         access = AccessControl(keys, recipe.limits, shared.load, shared.rates, costs)
         metrics = GatewayMetrics(
             categories,
@@ -170,7 +174,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             others=shared.other_metrics,
         )
         stack.push_async_callback(bundles.aclose)
-        selector = await _selector(recipe, bundles)
+        selector = await _open_selector(recipe, bundles)
         # In stage 1 also where no feedback model could be loaded.
         own_stage = 1 if selector.serving.stage == 1 else recipe.stage
         stream_mode = replace(recipe, stage=own_stage).stream_mode
@@ -178,7 +182,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         if costs is not None:
             listeners.append(costs.served)
         if recipe.traces:
-            listeners.append(stack.enter_context(_traces()))
+            listeners.append(stack.enter_context(_export_traces()))
         memory, shared_memory = None, None
         if recipe.memory is not None:
             open_services = cast("OpenServices", load_plugin("waltzrl.services", "memory"))
@@ -192,7 +196,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             listeners += services.listeners
             metrics.add(services.metrics)
             shared_memory = services.memory
-            stack.enter_context(_scrubbed_logs(services.scrub))
+            stack.enter_context(_scrub_logs(services.scrub))
         decisions = DecisionLog(log, listeners)
         readiness = Readiness(
             decisions.require,
@@ -200,31 +204,31 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 "gateway": access.admission.health,
                 "audit": decisions.health,
                 "upstream": lambda: selector.serving.upstream.health(),
-                "reviewer": lambda: _reviewer_health(bundles, recipe),
+                "reviewer": lambda: _check_reviewer(bundles, recipe),
                 **({} if costs is None else {"costs": costs.health}),
             },
         )
-        status = partial(_status, access, bundles, selector, log, readiness)
+        status = partial(_collect_status, access, bundles, selector, log, readiness)
         metrics.add(StatusGauges(status))
         if recipe.push_metrics:
-            await stack.enter_async_context(in_background(_metrics_push(metrics).run()))
+            await stack.enter_async_context(in_background(_open_metrics_push(metrics).run()))
         yield App(
             Gateway(
                 selector=selector,
                 decisions=decisions,
-                names=_model_names(recipe, bundles),
+                names=_open_model_names(recipe, bundles),
                 examples=examples and examples.shown_to("conversation"),
                 usd=None if costs is None else costs.usd,
             ),
             access,
-            streams=StreamSettings(stream_mode, partial(_window, rules)),
+            streams=StreamSettings(stream_mode, partial(_choose_window, rules)),
             metrics=metrics,
             readiness=readiness,
-            extra=ExtraRoutes(memory, _routing(recipe, shared_memory), recipe.pass_through),
+            extra=ExtraRoutes(memory, _open_routing(recipe, shared_memory), recipe.pass_through),
         )
 
 
-def _model_names(recipe: GatewayRecipe, bundles: Bundles) -> ModelNames:
+def _open_model_names(recipe: GatewayRecipe, bundles: Bundles) -> ModelNames:
     """Return which names of models may be recorded; without the scanner only known ones."""
     if recipe.audit is None and recipe.memory is None and not recipe.traces:
         return ModelNames(bundles.knows_model, scrub=str)  # only metrics: they ask knows_model too
@@ -236,7 +240,7 @@ def _model_names(recipe: GatewayRecipe, bundles: Bundles) -> ModelNames:
         return ModelNames(bundles.knows_model)
 
 
-def _routing(
+def _open_routing(
     recipe: GatewayRecipe, memory: Callable[[], "SafetyMemory"] | None
 ) -> RoutingHandler | None:
     if recipe.routing is None:
@@ -245,7 +249,7 @@ def _routing(
     return open_routes(recipe.routing.agents, memory)
 
 
-def _live_examples(memory: MemoryConfig) -> "LiveExamples | None":
+def _open_live_examples(memory: MemoryConfig) -> "LiveExamples | None":
     if not memory.examples:
         return None
     from waltzrl.agents.live_examples import LiveExamples
@@ -257,7 +261,7 @@ def _live_examples(memory: MemoryConfig) -> "LiveExamples | None":
     return LiveExamples(memory.examples, memory.examples_for)
 
 
-async def _selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
+async def _open_selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
     stage1 = replace(recipe.bundle, stage=1)
     try:
         bundle = await bundles.open(recipe.bundle)
@@ -272,7 +276,7 @@ async def _selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
 
 
 @asynccontextmanager
-async def _alone(recipe: GatewayRecipe) -> AsyncIterator[Shares]:
+async def _share_nothing(recipe: GatewayRecipe) -> AsyncIterator[Shares]:
     """Share nothing: this process writes the audit log itself."""
     async with AsyncExitStack() as stack:
         log = None
@@ -281,15 +285,17 @@ async def _alone(recipe: GatewayRecipe) -> AsyncIterator[Shares]:
             log = LocalLog.open(audit.folder, key=log_key(audit), settings=settings)
             stack.enter_context(log)
             await stack.enter_async_context(contents_expire(audit))
-        yield Shares(log=log, load=WorkerLoad(), rates=RateTable(), other_metrics=_no_metrics)
+        yield Shares(
+            log=log, load=WorkerLoad(), rates=RateTable(), other_metrics=_collect_no_metrics
+        )
 
 
-async def _no_metrics() -> Sequence[Family]:
+async def _collect_no_metrics() -> Sequence[Family]:
     return ()
 
 
 @contextmanager
-def _scrubbed_logs(scrub: Callable[[str], str]) -> Iterator[None]:
+def _scrub_logs(scrub: Callable[[str], str]) -> Iterator[None]:
     """Remove personal data from this process's log messages while the block runs."""
     from waltzrl.store.privacy import ScrubbingFilter
 
@@ -307,7 +313,7 @@ def _scrubbed_logs(scrub: Callable[[str], str]) -> Iterator[None]:
 
 
 @contextmanager
-def _traces() -> Iterator[Listener]:
+def _export_traces() -> Iterator[Listener]:
     from waltzrl.gateway.traces import open_traces
 
     traces = open_traces()
@@ -317,13 +323,13 @@ def _traces() -> Iterator[Listener]:
         traces.close()
 
 
-def _metrics_push(metrics: GatewayMetrics) -> "MetricsPush":
+def _open_metrics_push(metrics: GatewayMetrics) -> "MetricsPush":
     from waltzrl.foundation.otlp import open_push
 
     return open_push(metrics.families)
 
 
-def _window(rules: RulesReviewer, mode: Mode, prompt: Prompt) -> Window:
+def _choose_window(rules: RulesReviewer, mode: Mode, prompt: Prompt) -> Window:
     if mode == "audit":
         return UnfilteredWindow()
     if mode == "buffer":
@@ -332,7 +338,7 @@ def _window(rules: RulesReviewer, mode: Mode, prompt: Prompt) -> Window:
     return SentenceWindow(rules.rulebook, prompt, rules.threshold, whole_sentences=sentences)
 
 
-def _anonymous(recipe: GatewayRecipe) -> Caller:
+def _make_anonymous_caller(recipe: GatewayRecipe) -> Caller:
     """Return what every client may do where there are no keys."""
     return structs.replace(
         ANONYMOUS,
@@ -342,12 +348,12 @@ def _anonymous(recipe: GatewayRecipe) -> Caller:
     )
 
 
-def _reviewer_health(bundles: Bundles, recipe: GatewayRecipe) -> Health:
+def _check_reviewer(bundles: Bundles, recipe: GatewayRecipe) -> Health:
     check = bundles.check(recipe.bundle)
     return OK if check is None else check.health()
 
 
-def _status(
+def _collect_status(
     access: AccessControl,
     bundles: Bundles,
     selector: BundleSelector,

@@ -9,7 +9,7 @@ from waltzrl.foundation.validation import Table
 ENGLISH = "smollm2"
 """The reviewer whose package brings a model that answers in English."""
 PAIR_FOLDER = Path("models/waltzrl_stage2")
-"""Where `WALTZRL_STAGE=2` looks for an exported pair."""
+"""The folder in which `WALTZRL_STAGE=2` looks for an exported pair."""
 
 
 def pair_settings(folder: Path, *, with_upstream: bool) -> Table:

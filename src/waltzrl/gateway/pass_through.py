@@ -16,7 +16,7 @@ from waltzrl.gateway.exchange import UpstreamRequest, UpstreamResponse
 
 PREFIX = "/v1"
 PATH = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
-"""No encoded character, no empty segment, and no slash at the end."""
+"""A path without encoded characters, empty segments and a slash at the end."""
 QUERY = re.compile(r"[A-Za-z0-9._~%&=,:+\[\]-]*")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REPLIES = re.compile(
@@ -37,10 +37,10 @@ REPLY_OBJECTS = frozenset(
         "thread.message",
     )
 )
-"""What a reply says that it is, in `object` or `type`."""
+"""The names that a reply gives itself in `object` or `type`."""
 
 
-def passed_on(scope: Event, body: bytes, bearer: str | None) -> UpstreamRequest:
+def make_passed_on_request(scope: Event, body: bytes, bearer: str | None) -> UpstreamRequest:
     """Return the request for the upstream.
 
     Raises:
@@ -64,7 +64,7 @@ def passed_on(scope: Event, body: bytes, bearer: str | None) -> UpstreamRequest:
         bearer=bearer,
         method=method,
         content_type=headers.get(b"content-type", b"application/json").decode("latin-1"),
-        model=_model(body),
+        model=_read_asked_model(body),
         repeatable=method == "GET",
     )
 
@@ -99,7 +99,7 @@ class _Asked(msgspec.Struct):
     model: str = ""
 
 
-def _model(body: bytes) -> str:
+def _read_asked_model(body: bytes) -> str:
     """Return the model that a request names; empty if it is not JSON, or names none."""
     try:
         return msgspec.json.decode(body, type=_Asked).model

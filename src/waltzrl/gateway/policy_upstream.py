@@ -48,7 +48,7 @@ READ = frozenset(
         "top_p",
     )
 )
-"""Keys of a request that are honoured."""
+"""The keys of a request that are honoured."""
 WITHOUT_EFFECT = frozenset(
     (
         "metadata",
@@ -62,12 +62,13 @@ WITHOUT_EFFECT = frozenset(
         "user",
     )
 )
-"""Keys that do not concern the model. Any other key is refused, unless its value is neutral."""
+"""The keys that do not concern the model. Any other key is refused, unless its value is neutral."""
 NEUTRAL: tuple[Json, ...] = (None, False, 0, "", [], {})
 MOST_STOPS = 16
 UNSETTLED = 4
-"""Last characters of a growing text that the next token may change: parts of a character, and
-spaces that some tokenizers remove before punctuation."""
+"""The last characters of a growing text that the next token may change: parts of a character, and
+spaces that some tokenizers remove before punctuation.
+"""
 
 
 class PolicyUpstream:
@@ -142,7 +143,7 @@ class PolicyUpstream:
             raise RequestError(
                 404, "not_found", f"there is no model {body.get('model')!r}; use {self.name!r}"
             )
-        return _read(body, self.max_new_tokens)
+        return _parse_request(body, self.max_new_tokens)
 
     async def _generate(self, request: "_Request", progress: "_Progress") -> UpstreamReply:
         """Generate the whole reply; a cancellation ends it at the next token.
@@ -160,7 +161,7 @@ class PolicyUpstream:
             raise RequestError(400, "invalid_request", str(error)) from error
         finally:
             progress.cancelled = True
-        return _finished(reply, request)
+        return _finish_reply(reply, request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +190,7 @@ class _Progress:
         """Return whether the text so far is enough; called after every token."""
         if self.cancelled:
             return True
-        cut, _ = _cut(text, self._request.stops)
+        cut, _ = _cut_at_stop(text, self._request.stops)
         settled = before_calls(cut) if self._request.tool_names else cut
         if settled == text:  # it may still change at its end
             settled = text[: -self._held]
@@ -211,7 +212,7 @@ class _Progress:
         return text[len(self._shown) :]
 
 
-def _cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+def _cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
     """Return the text before the first stop, and that stop."""
     places = [(place, stop) for stop in stops if (place := text.find(stop)) >= 0]
     if not places:
@@ -220,8 +221,8 @@ def _cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
     return text[:place], stop
 
 
-def _finished(reply: Reply, request: _Request) -> UpstreamReply:
-    text, stop = _cut(reply.text, request.stops)
+def _finish_reply(reply: Reply, request: _Request) -> UpstreamReply:
+    text, stop = _cut_at_stop(reply.text, request.stops)
     details = ReplyDetails(stop_sequence=stop)
     finish: Finish = reply.finish
     schema = request.sampling.schema
@@ -237,33 +238,35 @@ def _finished(reply: Reply, request: _Request) -> UpstreamReply:
     return UpstreamReply(reply=reply, finish=finish, details=details)
 
 
-def _read(body: Mapping[str, Json], max_new_tokens: int) -> _Request:
+def _parse_request(body: Mapping[str, Json], max_new_tokens: int) -> _Request:
     for key, value in body.items():
         if key not in READ and key not in WITHOUT_EFFECT and value not in NEUTRAL:
             raise unsupported_field(key, "a model in this process cannot honour it; remove it")
-    tools = _tools(body)
-    tool_names = [_name(tool, index) for index, tool in enumerate(tools)]
+    tools = _read_tools(body)
+    tool_names = [_read_tool_name(tool, index) for index, tool in enumerate(tools)]
     return _Request(
         messages=body["messages"],
-        sampling=_sampling(body, tools, max_new_tokens),
-        stops=_stops(body.get("stop")),
+        sampling=_read_sampling(body, tools, max_new_tokens),
+        stops=_read_stops(body.get("stop")),
         tool_names=tool_names,
         parallel_calls=body.get("parallel_tool_calls") is not False,
     )
 
 
-def _sampling(body: Mapping[str, Json], tools: Sequence[Json], max_new_tokens: int) -> Sampling:
+def _read_sampling(
+    body: Mapping[str, Json], tools: Sequence[Json], max_new_tokens: int
+) -> Sampling:
     limit = max_new_tokens
     for key in ("max_tokens", "max_completion_tokens"):
         if body.get(key) is not None:
             limit = min(limit, as_count(body[key], key, MOST_TOKENS))
-    top_p = _number(body, "top_p", 1.0)
+    top_p = _read_number(body, "top_p", 1.0)
     if not 0 < top_p <= 1:
         raise invalid_field("top_p", top_p, "a number above 0 and at most 1")
-    schema = _schema(body.get("response_format"))
+    schema = _read_schema(body.get("response_format"))
     if schema and tools:
         raise unsupported_field("response_format", "it cannot be combined with tools; remove one")
-    schema = schema or _call_schema(body.get("tool_choice"), tools)
+    schema = schema or _read_call_schema(body.get("tool_choice"), tools)
     if schema and top_p < 1:
         raise unsupported_field("top_p", "it cannot be combined with a format; remove it")
     seed = body.get("seed")
@@ -271,7 +274,7 @@ def _sampling(body: Mapping[str, Json], tools: Sequence[Json], max_new_tokens: i
         raise invalid_field("seed", seed, "a whole number")
     return Sampling(
         max_new_tokens=limit,
-        temperature=_number(body, "temperature", 0.0),
+        temperature=_read_number(body, "temperature", 0.0),
         top_p=top_p,
         seed=None if seed is None else seed % 2**63,
         tools=tuple(tools),
@@ -279,7 +282,7 @@ def _sampling(body: Mapping[str, Json], tools: Sequence[Json], max_new_tokens: i
     )
 
 
-def _number(body: Mapping[str, Json], key: str, default: float) -> float:
+def _read_number(body: Mapping[str, Json], key: str, default: float) -> float:
     value = body.get(key)
     if value is None:
         return default
@@ -288,7 +291,7 @@ def _number(body: Mapping[str, Json], key: str, default: float) -> float:
     return float(value)
 
 
-def _stops(stop: Json) -> Sequence[str]:
+def _read_stops(stop: Json) -> Sequence[str]:
     if stop is None:
         return ()
     stops = [stop] if isinstance(stop, str) else as_list(stop, "stop")
@@ -297,7 +300,7 @@ def _stops(stop: Json) -> Sequence[str]:
     return [as_name(text, f"stop[{index}]") for index, text in enumerate(stops)]
 
 
-def _schema(response_format: Json) -> JsonSchema | None:
+def _read_schema(response_format: Json) -> JsonSchema | None:
     """Return the schema that the reply must fit."""
     if response_format is None:
         return None
@@ -310,10 +313,10 @@ def _schema(response_format: Json) -> JsonSchema | None:
     if kind != "json_schema":
         raise invalid_field("response_format.type", kind, "text, json_object or json_schema")
     where = "response_format.json_schema"
-    return _checked(as_object(fields.get("json_schema"), where).get("schema", {}), where)
+    return _require_schema(as_object(fields.get("json_schema"), where).get("schema", {}), where)
 
 
-def _call_schema(choice: Json, tools: Sequence[Json]) -> JsonSchema | None:
+def _read_call_schema(choice: Json, tools: Sequence[Json]) -> JsonSchema | None:
     """Return the schema of a call, if the reply must be one."""
     if choice in (None, "auto", "none"):
         return None
@@ -339,24 +342,24 @@ def _call_schema(choice: Json, tools: Sequence[Json]) -> JsonSchema | None:
         }
         for function in permitted
     ]
-    return _checked({"anyOf": calls, "$defs": definitions}, "tools")
+    return _require_schema({"anyOf": calls, "$defs": definitions}, "tools")
 
 
-def _checked(schema: Json, where: str) -> JsonSchema:
+def _require_schema(schema: Json, where: str) -> JsonSchema:
     try:
         return JsonSchema(schema)
     except InputError as error:
         raise unsupported_field(where, str(error)) from error
 
 
-def _tools(body: Mapping[str, Json]) -> Sequence[Json]:
+def _read_tools(body: Mapping[str, Json]) -> Sequence[Json]:
     """Return the tools that the model may call."""
     if body.get("tools") is None or body.get("tool_choice") == "none":
         return ()
     return as_list(body["tools"], "tools")
 
 
-def _name(tool: Json, index: int) -> str:
+def _read_tool_name(tool: Json, index: int) -> str:
     fields, where = as_object(tool, f"tools[{index}]"), f"tools[{index}].function"
     if is_custom(fields):
         raise unsupported_field(where, "a model in this process calls no custom tools; remove it")

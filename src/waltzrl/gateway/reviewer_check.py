@@ -56,7 +56,9 @@ class ReviewerCheck:
         if result is None and self._tests:
             return Health("down", "self-test under way")
         problems = (
-            [] if result is None else [result.failures, _advice(result), self._slowness(result)]
+            []
+            if result is None
+            else [result.failures, _advise_on_outcomes(result), self._slowness(result)]
         )
         if state != "closed":
             problems.insert(0, f"circuit breaker {state}: {self._breaker.failure}")
@@ -103,7 +105,7 @@ class ReviewerCheck:
             separation=None if result.separation is None else round(result.separation, 2),
         )
         if result.failures:
-            failures = "; ".join(filter(None, (result.failures, _advice(result))))
+            failures = "; ".join(filter(None, (result.failures, _advise_on_outcomes(result))))
             logger.warning("the feedback model failed its self-test: %s", failures, extra=extra)
         else:
             logger.info("the feedback model passed its self-test", extra=extra)
@@ -117,7 +119,7 @@ class ReviewerCheck:
             )
 
 
-def _advice(result: SelfTest) -> str:
+def _advise_on_outcomes(result: SelfTest) -> str:
     if NOT_FOUND not in result.outcomes.values():
         return ""
     return (

@@ -16,9 +16,9 @@ from waltzrl.gateway.wire.prompt import CARRIERS
 from waltzrl.records import Reply
 
 NO_MODEL = "none"
-"""Model of a request that names none: a review without a revision needs no model."""
+"""The model of a request that names none: a review without a revision needs no model."""
 MOST_TEXTS = 100
-"""Replies of one guardrail request; they are reviewed one after the other."""
+"""The most replies of one guardrail request; they are reviewed one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ def read_review(raw: bytes, request_id: str, caller: Caller) -> Draft:
     body = read_object(raw)
     reply, revise = body.pop("reply", None), body.pop("revise", False)
     if not isinstance(reply, str):
-        raise _invalid("reply must be a string: the text to review")
+        raise _invalid_request_error("reply must be a string: the text to review")
     if not isinstance(revise, bool):
-        raise _invalid("revise must be true or false")
+        raise _invalid_request_error("revise must be true or false")
     if "prompt" in body:
         body["messages"] = [{"role": "user", "content": body.pop("prompt")}]
     if not revise:
@@ -91,16 +91,18 @@ def read_guardrail(raw: bytes, request_id: str, caller: Caller) -> tuple[ChatReq
     body = read_object(raw)
     texts = body.get("texts")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise _invalid("texts must be a list of strings")
+        raise _invalid_request_error("texts must be a list of strings")
     if len(texts) > MOST_TEXTS:
-        raise _invalid(f"texts: got {len(texts)}; need {MOST_TEXTS} or fewer")
+        raise _invalid_request_error(f"texts: got {len(texts)}; need {MOST_TEXTS} or fewer")
     if body.get("input_type") not in ("request", "response"):
-        raise _invalid('input_type must be "request" or "response"')
-    chat = CHAT.read(_chat(body), request_id, caller)
+        raise _invalid_request_error('input_type must be "request" or "response"')
+    chat = CHAT.read(_encode_chat(body), request_id, caller)
     return chat, [] if body["input_type"] == "request" else [str(text) for text in texts]
 
 
-async def guardrail(gateway: Gateway, request: GatewayRequest, texts: Sequence[str]) -> bytes:
+async def answer_guardrail(
+    gateway: Gateway, request: GatewayRequest, texts: Sequence[str]
+) -> bytes:
     """Answer LiteLLM's generic guardrail request.
 
     `NONE` returns the replies unchanged, `GUARDRAIL_INTERVENED` carries the revised ones, and
@@ -113,14 +115,16 @@ async def guardrail(gateway: Gateway, request: GatewayRequest, texts: Sequence[s
     for number, text in enumerate(texts):
         answer = await gateway.review(request, Reply(text=text), number)
         if answer.decision == "refused":
-            return msgspec.json.encode({"action": "BLOCKED", "blocked_reason": _reason(answer)})
+            return msgspec.json.encode(
+                {"action": "BLOCKED", "blocked_reason": _explain_review(answer)}
+            )
         revised.append(answer.reply.text)
     if revised == list(texts):
         return msgspec.json.encode({"action": "NONE"})
     return msgspec.json.encode({"action": "GUARDRAIL_INTERVENED", "texts": revised})
 
 
-def _reason(answer: Answer) -> str:
+def _explain_review(answer: Answer) -> str:
     assert answer.collaboration is not None
     feedback = answer.collaboration.rounds[-1].feedback
     if not feedback.well_formed:
@@ -128,7 +132,7 @@ def _reason(answer: Answer) -> str:
     return f"waltzrl labelled the reply unsafe: {', '.join(feedback.rules) or 'feedback agent'}"
 
 
-def _chat(body: Mapping[str, Json]) -> bytes:
+def _encode_chat(body: Mapping[str, Json]) -> bytes:
     """Return the conversation as a chat; each API that LiteLLM guards has it in another field."""
     data = body.get("request_data")
     request = data if isinstance(data, dict) else {}
@@ -144,5 +148,5 @@ def _chat(body: Mapping[str, Json]) -> bytes:
     return msgspec.json.encode({"model": model, "messages": messages, **others})
 
 
-def _invalid(message: str) -> RequestError:
+def _invalid_request_error(message: str) -> RequestError:
     return RequestError(400, "invalid_request", message)

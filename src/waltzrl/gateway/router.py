@@ -26,7 +26,7 @@ from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.upstream_errors import UpstreamError
 
 FIRST_WAIT_SECONDS = 0.25
-"""Before the first retry; doubled before each further one."""
+"""The wait before the first retry; doubled before each further one."""
 LONGEST_WAIT_SECONDS = 8.0
 
 Result = TypeVar("Result")
@@ -43,12 +43,12 @@ class UpstreamRoute:
     name: str
     upstream: Upstream
     models: tuple[str, ...] = ()
-    """Patterns of the models that it serves."""
+    """The patterns of the models that it serves."""
     fallback: str | None = None
     """The name of the upstream that answers while this one is down."""
     retries: int = 0
     timeout_seconds: float = 60.0
-    """Time from the first attempt on in which a retry may begin."""
+    """The time from the first attempt on in which a retry may begin."""
 
     def serves(self, model: str) -> list[str]:
         """Return the patterns that match a model."""
@@ -174,7 +174,7 @@ class UpstreamRouter:
         route = self._route(model)
         while True:
             try:
-                return await _retried(route, self._key(route, bearer), work)
+                return await _send_with_retries(route, self._key(route, bearer), work)
             except UpstreamError as error:
                 if not error.is_down or route.fallback is None:
                     raise
@@ -183,7 +183,7 @@ class UpstreamRouter:
                 route = self._routes[route.fallback]
 
 
-async def _retried(route: UpstreamRoute, key: str | None, work: Work[Result]) -> Result:
+async def _send_with_retries(route: UpstreamRoute, key: str | None, work: Work[Result]) -> Result:
     """Return the answer of an upstream, from the first attempt that succeeds.
 
     Raises:
@@ -195,14 +195,14 @@ async def _retried(route: UpstreamRoute, key: str | None, work: Work[Result]) ->
         try:
             return await work(route, key)
         except UpstreamError as error:
-            wait = _wait_seconds(retries, error)
+            wait = _choose_wait_seconds(retries, error)
             if retries == route.retries or not error.is_transient or clock() + wait > deadline:
                 raise
         retries += 1
         await asyncio.sleep(wait)
 
 
-def _wait_seconds(retries: int, error: UpstreamError) -> float:
+def _choose_wait_seconds(retries: int, error: UpstreamError) -> float:
     """Return how long to wait: random, so that clients which failed together do not retry so."""
     longest = min(FIRST_WAIT_SECONDS * 2**retries, LONGEST_WAIT_SECONDS)
     return random.uniform(longest / 2, longest) + (error.retry_after_seconds or 0.0)

@@ -21,19 +21,22 @@ from waltzrl.gateway.connection import ClientConnection
 Application: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
 
 DRAIN_SECONDS = 30.0
-"""Requests in progress have this long to finish after the signal to stop."""
+"""The time that requests in progress have to finish after the signal to stop."""
 
 GRACE_SECONDS = 0.25
-"""Requests that take less are not watched for a disconnect."""
+"""The time below which a request is not watched for a disconnect."""
 RETIRE_SECONDS = 600.0
-"""A retiring process serves its open connections for so long."""
+"""The time for which a retiring process serves its open connections."""
 YIELD_SECONDS = 0.002
-"""How long a worker leaves a new connection to workers that have fewer."""
+"""The time for which a worker leaves a new connection to workers that have fewer."""
 YOUNG_OBJECTS = 10_000
-"""Objects made and kept before the next collection. A request leaves no cycles, and with Python's
-700 collections in vain would take 5 % of its time."""
+"""The number of objects made and kept before the next collection. A request leaves no cycles, and
+with Python's 700 collections in vain would take 5 % of its time.
+"""
 ACCEPT_PAUSE_SECONDS = 1.0
-"""Before the next try when no connection can be accepted, as when there are too many open files."""
+"""The pause before the next try when no connection can be accepted, as when there are too many open
+files.
+"""
 
 log = logging.getLogger(__name__)
 

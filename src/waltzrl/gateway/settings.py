@@ -41,7 +41,7 @@ from waltzrl.policies.settings import (
 from waltzrl.store.settings import AuditConfig, MemoryConfig, PrivacyConfig
 
 OPEN = ((), "pass", "tenant")
-"""What every client may do by default."""
+"""The permissions that every client has by default."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
 Text = Annotated[str, Field(min_length=1)]
@@ -208,7 +208,7 @@ def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str])
     Raises:
         RecipeError: the TOML, a key or a value is invalid, or a key is missing.
     """
-    changes = _read(path)
+    changes = _read_recipe_file(path)
     table = merge_tables({} if base is None else bundle_table(base), changes)
     recipe = validate_table(BundleRecipe, with_overrides(table, overrides), str(path))
     sources = [Source(name=str(path), table=changes)]
@@ -246,9 +246,9 @@ def load_gateway(
     Raises:
         RecipeError: the TOML, a variable, a key or a value is invalid, or a key is missing.
     """
-    sources = _sources(path, options, overrides, environ)
+    sources = _list_sources(path, options, overrides, environ)
     log_conflicts(sources)
-    recipe = _validated(path, sources)
+    recipe = _validate_sources(path, sources)
     table = recipe_table(recipe)
     log_unused(recipe, table, sources)
     keys = [str(value) for key, value in list_leaves(table) if key.endswith("_env")]
@@ -263,22 +263,22 @@ def explain_gateway(
 
     Arguments and errors are those of `load_gateway`.
     """
-    sources = _sources(path, options, overrides, environ)
-    recipe = _validated(path, sources)
+    sources = _list_sources(path, options, overrides, environ)
+    recipe = _validate_sources(path, sources)
     return explain_settings(TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json"), sources)
 
 
-def _sources(
+def _list_sources(
     path: Path | None, options: Table, overrides: Sequence[str], environ: Mapping[str, str]
 ) -> list[Source]:
     """Return where the settings come from, in ascending order of priority."""
-    sources = [] if path is None else [Source(name=str(path), table=_read(path))]
+    sources = [] if path is None else [Source(name=str(path), table=_read_recipe_file(path))]
     sources += environment_sources(environ)
     sources.append(Source(name="command line", table=options))
     sources += [Source(name="--set", table=with_overrides({}, [text])) for text in overrides]
     for source in sources:
         current_keys(source.table, source.name)
-    table = _merged(sources)
+    table = _merge_sources(sources)
     stage = [source for source in sources if "stage" in source.table][-1:]
     if stage and stage[0].is_variable and table["stage"] == 2 and "feedback" not in table:
         # WALTZRL_STAGE=2 alone; an upstream that another source names is kept.
@@ -288,8 +288,8 @@ def _sources(
     return sources
 
 
-def _validated(path: Path | None, sources: Sequence[Source]) -> GatewayRecipe:
-    table = _merged(sources)
+def _validate_sources(path: Path | None, sources: Sequence[Source]) -> GatewayRecipe:
+    table = _merge_sources(sources)
     if "upstream" not in table:
         raise RecipeError(
             "no model to serve; use --upstream http://localhost:8000/v1, --pair FOLDER or --demo, "
@@ -298,11 +298,11 @@ def _validated(path: Path | None, sources: Sequence[Source]) -> GatewayRecipe:
     return validate_table(GatewayRecipe, table, str(path or "the gateway's recipe"))
 
 
-def _merged(sources: Sequence[Source]) -> Table:
+def _merge_sources(sources: Sequence[Source]) -> Table:
     return reduce(merge_tables, (source.table for source in sources), {})
 
 
-def _read(path: Path) -> Table:
+def _read_recipe_file(path: Path) -> Table:
     try:
         return tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:

@@ -10,10 +10,10 @@ from functools import lru_cache
 from hashlib import sha256
 
 WORKERS = 64
-"""Most workers at the same time, those that leave included."""
+"""The most workers at the same time, those that leave included."""
 LOAD_BYTES = 4 * 8 * WORKERS
 PROBES = 16
-"""Cells of the table of rates in which a caller may be."""
+"""The number of cells of the table of rates in which a caller may be."""
 CELL_BYTES = 16
 NOBODY_WAITS = bytes(8 * WORKERS)
 
@@ -75,6 +75,7 @@ class WorkerLoad:
 
     def set_connections(self, connections: int | None) -> None:
         """Publish how many connections there are; None while none are accepted."""
+        # A zero says that no connection is accepted, so a count is published plus one.
         self._connections[self._number] = 0 if connections is None else connections + 1
 
     def clear(self) -> None:
@@ -110,7 +111,8 @@ class RateTable:
 
     def cell(self, name: str, now: float) -> int:
         """Return the cell of a caller; call it, and use the cell, inside `lock`."""
-        caller = _hash(name)
+        caller = _hash_caller(name)
+        # The cells after the first one must be in the table, too.
         first = caller % (len(self._callers) - PROBES)
         cells = range(first, first + PROBES)
         for cell in cells:
@@ -129,6 +131,6 @@ class RateTable:
 
 
 @lru_cache(maxsize=1024)
-def _hash(name: str) -> int:
+def _hash_caller(name: str) -> int:
     """Return the hash of a caller's name that is the same in every process."""
     return int.from_bytes(sha256(name.encode("utf-8", "surrogatepass")).digest()[:8])

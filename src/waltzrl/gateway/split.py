@@ -13,7 +13,7 @@ class PercentageSplit:
     first: Bundle
     last: Bundle
     percentage: float
-    """0 to 100: the share of conversations that `last` serves."""
+    """The share of conversations that `last` serves, 0 to 100."""
 
     @property
     def serving(self) -> Bundle:

@@ -12,7 +12,7 @@ from waltzrl.gateway.draft_stream import DraftStream, Piece
 from waltzrl.gateway.exchange import Answer, GatewayRequest, Mode
 from waltzrl.gateway.gateway import Gateway, choice_of, internal_error
 from waltzrl.gateway.window import Window
-from waltzrl.gateway.wire.format import StreamWriter, comments
+from waltzrl.gateway.wire.format import StreamWriter, encode_comments
 from waltzrl.records import Prompt
 
 KEEPALIVE_SECONDS = 5.0
@@ -35,7 +35,7 @@ class StreamSettings:
 
 
 Event = tuple[int, Piece | Answer | RequestError]
-"""Number of a choice, and what of it to send, its answer, or its error."""
+"""The number of a choice, and what of it to send, its answer, or its error."""
 
 
 async def stream(
@@ -58,15 +58,17 @@ async def stream(
     events: asyncio.Queue[Event] = asyncio.Queue()
     drafts = [
         DraftStream(
-            await _opened(open_window, request.mode, choice_of(request.chat, number).prompt),
-            partial(_release, events, number),
+            await _open_choice_window(
+                open_window, request.mode, choice_of(request.chat, number).prompt
+            ),
+            partial(_queue_piece, events, number),
             can_retract=request.mode == "speculative",
             shows_reasoning=request.chat.shows_reasoning,
         )
         for number in range(count)
     ]
     tasks = [
-        asyncio.create_task(_answer(gateway, request, number, draft, events))
+        asyncio.create_task(_answer_choice(gateway, request, number, draft, events))
         for number, draft in enumerate(drafts)
     ]
     answers: dict[int, Answer] = {}
@@ -74,22 +76,23 @@ async def stream(
     try:
         while len(answers) < count:
             parts: list[bytes] = []
-            for number, event in await _next_events(events):
+            for number, event in await _wait_for_events(events):
                 if isinstance(event, RequestError):
+                    # Nothing has been sent, so the error can still have a status of its own.
                     if opening and not parts:
                         raise event
                     yield b"".join([opening, *parts, writer.error(event, request.context.id)])
                     return
                 if isinstance(event, Answer):
                     answers[number] = event
-                    parts += _end(number, event, drafts[number], writer)
+                    parts += _write_end(number, event, drafts[number], writer)
                 else:
-                    parts += _piece(number, event, writer)
+                    parts += _write_piece(number, event, writer)
             # One write for all events that are waiting; without any, the stream was silent.
             yield opening + (b"".join(parts) or writer.keepalive())
             opening = b""
         ordered = [answers[number] for number in range(count)]
-        yield comments(costs(ordered)) + writer.close(ordered)
+        yield encode_comments(costs(ordered)) + writer.close(ordered)
     finally:
         if unfinished := [task for task in tasks if not task.done()]:
             for task in unfinished:
@@ -97,12 +100,12 @@ async def stream(
             await asyncio.gather(*unfinished, return_exceptions=True)
 
 
-async def _opened(open_window: WindowFactory, mode: Mode, prompt: Prompt) -> Window:
+async def _open_choice_window(open_window: WindowFactory, mode: Mode, prompt: Prompt) -> Window:
     """Open a window, which reads the prompt."""
     return await beside_others(prompt, 0, partial(open_window, mode, prompt))
 
 
-async def _next_events(events: asyncio.Queue[Event]) -> list[Event]:
+async def _wait_for_events(events: asyncio.Queue[Event]) -> list[Event]:
     """Wait for events and return all in the queue; none after `KEEPALIVE_SECONDS`."""
     try:
         async with asyncio.timeout(KEEPALIVE_SECONDS):  # `wait_for` would make a task
@@ -114,7 +117,7 @@ async def _next_events(events: asyncio.Queue[Event]) -> list[Event]:
     return batch
 
 
-async def _answer(
+async def _answer_choice(
     gateway: Gateway,
     request: GatewayRequest,
     number: int,
@@ -133,11 +136,11 @@ async def _answer(
         events.put_nowait((number, internal_error(request.context.id)))
 
 
-def _release(events: asyncio.Queue[Event], number: int, piece: Piece) -> None:
+def _queue_piece(events: asyncio.Queue[Event], number: int, piece: Piece) -> None:
     events.put_nowait((number, piece))
 
 
-def _piece(number: int, piece: Piece, writer: StreamWriter) -> Iterator[bytes]:
+def _write_piece(number: int, piece: Piece, writer: StreamWriter) -> Iterator[bytes]:
     """Yield a part of a choice."""
     if piece.reasoning:
         yield writer.reasoning(number, piece.reasoning)
@@ -145,24 +148,26 @@ def _piece(number: int, piece: Piece, writer: StreamWriter) -> Iterator[bytes]:
         yield writer.text(number, piece.text)
 
 
-def _end(number: int, answer: Answer, draft: DraftStream, writer: StreamWriter) -> Iterator[bytes]:
+def _write_end(
+    number: int, answer: Answer, draft: DraftStream, writer: StreamWriter
+) -> Iterator[bytes]:
     """Yield the rest of a choice, and its end."""
     final, released = answer.reply.text, draft.released.text
     if answer.refused:  # clients that find a refusal do not read the text before it
         if draft.can_retract and released:
             yield writer.retract(number, 0, "")
-        yield from _piece(number, draft.rest(answer.reply)._replace(text=""), writer)
+        yield from _write_piece(number, draft.rest(answer.reply)._replace(text=""), writer)
         yield writer.refusal(number, final.removeprefix(released))
     elif draft.can_retract and not final.startswith(released):
         # The draft was revised: keep the beginning that both share, and replace the rest.
-        start = _common_length(final, released)
+        start = _count_common_characters(final, released)
         yield writer.retract(number, start, final[start:])
     else:
-        yield from _piece(number, draft.rest(answer.reply), writer)
+        yield from _write_piece(number, draft.rest(answer.reply), writer)
     yield writer.finish(number, answer)
 
 
-def _common_length(first: str, second: str) -> int:
+def _count_common_characters(first: str, second: str) -> int:
     """Return the length of the longest common beginning."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

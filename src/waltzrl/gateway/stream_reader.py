@@ -21,7 +21,7 @@ from waltzrl.gateway.chat_reader import (
 from waltzrl.gateway.exchange import ReplyDetails, TokenLogprob, UpstreamDelta
 from waltzrl.gateway.other_calls import OlderCall
 from waltzrl.policies.server_faults import check_reported
-from waltzrl.policies.server_json import TextJoiner, read_json, tidied
+from waltzrl.policies.server_json import TextJoiner, read_json, tidy_completion
 from waltzrl.policies.sse import ServerSentEvent
 from waltzrl.policies.tool_calls import CallAssembler
 from waltzrl.records import ToolCall
@@ -32,7 +32,7 @@ class StreamReader:
 
     def __init__(self) -> None:
         self.ended = False
-        """The server has reported that its reply is complete."""
+        """True if the server has reported that its reply is complete."""
         self._calls = CallAssembler()
         self._older_call: OlderCall | None = None
         self._text, self._reasoning = TextJoiner(), TextJoiner()
@@ -140,7 +140,7 @@ def _read_chunk(data: str, event: str) -> "_Chunk":
         return chunk
     body = read_json(data)
     check_reported(body, event)
-    return msgspec.convert(tidied(body), _Chunk)
+    return msgspec.convert(tidy_completion(body), _Chunk)
 
 
 class _Choice(msgspec.Struct):

@@ -11,7 +11,7 @@ from waltzrl.gateway.wire.fields import read_object
 from waltzrl.records import estimate_usage
 
 ABSENT = (404, 405)
-"""Statuses of a server without this endpoint."""
+"""The statuses of a server without this endpoint."""
 
 
 class Count(msgspec.Struct, frozen=True):

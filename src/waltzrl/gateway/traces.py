@@ -38,7 +38,7 @@ SPANS: Mapping[Step, tuple[str, str, SpanKind]] = {
     "feedback": ("waltzrl.feedback.evaluate", "apply_guardrail", SpanKind.INTERNAL),
     "revision": ("waltzrl.conversation.revise", "chat", SpanKind.CLIENT),
 }
-"""Name, `gen_ai.operation.name`, and kind of each span."""
+"""The name, the `gen_ai.operation.name` and the kind of each span."""
 
 ATTRIBUTES = {
     "operation": "gen_ai.operation.name",
@@ -66,7 +66,7 @@ ATTRIBUTES = {
 """Our name for each fact -> the span attribute."""
 
 LONGEST_NAME = 100
-"""Characters kept of the model's name, which the client chooses."""
+"""The most characters kept of the model's name, which the client chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +94,12 @@ class Traces:
         """
         parent = self._propagator.extract(served.request.context.headers)
         milliseconds = served.exchange.milliseconds
-        begin = time.time_ns() - _nanoseconds(milliseconds)
-        facts = _facts(served)
+        begin = time.time_ns() - _convert_to_nanoseconds(milliseconds)
+        facts = _collect_facts(served)
         context = self._span("request", (begin, milliseconds), facts, parent)
-        for part in _parts(served):
+        for part in _yield_parts(served):
             self._span(part.step, (begin, part.milliseconds), part.facts, context)
-            begin += _nanoseconds(part.milliseconds)
+            begin += _convert_to_nanoseconds(part.milliseconds)
 
     def close(self) -> None:
         """Send the spans that are waiting, and stop."""
@@ -126,7 +126,7 @@ class Traces:
         )
         if facts.get("error"):
             span.set_status(StatusCode.ERROR)
-        span.end(begin + _nanoseconds(milliseconds))
+        span.end(begin + _convert_to_nanoseconds(milliseconds))
         return set_span_in_context(span, context)
 
 
@@ -145,11 +145,11 @@ def open_traces() -> Traces:
     return Traces(provider)
 
 
-def _facts(served: ServedChoice) -> Facts:
+def _collect_facts(served: ServedChoice) -> Facts:
     exchange = served.exchange
     return {
         "api": exchange.api,
-        "model": _model(served),
+        "model": _shorten_model_name(served),
         "id": served.request.chat.prompt.id,
         "client_id": exchange.client_request_id or None,
         "mode": exchange.mode,
@@ -161,25 +161,25 @@ def _facts(served: ServedChoice) -> Facts:
     }
 
 
-def _parts(served: ServedChoice) -> Iterator[_Part]:
+def _yield_parts(served: ServedChoice) -> Iterator[_Part]:
     """Yield the turns in order; the pauses between them are negligible."""
     collaboration = served.exchange.said
     if collaboration is None:
         return
     if collaboration.draft.origin == "policy":
-        yield _reply_part("draft", collaboration.draft, 0, served)
+        yield _describe_reply("draft", collaboration.draft, 0, served)
     for number, (turn, milliseconds) in enumerate(
         zip(collaboration.rounds, served.review_milliseconds, strict=False), 1
     ):
-        yield _feedback_part(turn.feedback, number, milliseconds)
+        yield _describe_feedback(turn.feedback, number, milliseconds)
         if turn.revision is not None and turn.revision.origin == "policy":
-            yield _reply_part("revision", turn.revision, number, served)
+            yield _describe_reply("revision", turn.revision, number, served)
 
 
-def _reply_part(step: Step, reply: Reply, number: int, served: ServedChoice) -> _Part:
+def _describe_reply(step: Step, reply: Reply, number: int, served: ServedChoice) -> _Part:
     facts: Facts = {
         "round": number,
-        "model": _model(served),
+        "model": _shorten_model_name(served),
         "finish": (reply.finish,),
         "input_tokens": None if reply.usage is None else reply.usage.input_tokens,
         "output_tokens": None if reply.usage is None else reply.usage.output_tokens,
@@ -187,7 +187,7 @@ def _reply_part(step: Step, reply: Reply, number: int, served: ServedChoice) -> 
     return _Part(step=step, milliseconds=reply.milliseconds, facts=facts)
 
 
-def _feedback_part(feedback: Feedback, number: int, milliseconds: float) -> _Part:
+def _describe_feedback(feedback: Feedback, number: int, milliseconds: float) -> _Part:
     facts: Facts = {
         "round": number,
         "unsafe": feedback.unsafe,
@@ -200,9 +200,9 @@ def _feedback_part(feedback: Feedback, number: int, milliseconds: float) -> _Par
     return _Part(step="feedback", milliseconds=milliseconds, facts=facts)
 
 
-def _model(served: ServedChoice) -> str:
+def _shorten_model_name(served: ServedChoice) -> str:
     return served.exchange.model[:LONGEST_NAME]
 
 
-def _nanoseconds(milliseconds: float) -> int:
+def _convert_to_nanoseconds(milliseconds: float) -> int:
     return round(milliseconds * 1e6)

@@ -8,10 +8,10 @@ from waltzrl.errors import OverloadError, RequestError
 from waltzrl.records import Collaboration, Feedback, Prompt, Round
 
 UNREVIEWED = Feedback(unsafe=False, overrefuse=False, well_formed=False)
-"""Of a reply that nobody reviewed."""
+"""The feedback on a reply that nobody reviewed."""
 
 
-def unreviewed(overload: OverloadError) -> RequestError:
+def unreviewed_error(overload: OverloadError) -> RequestError:
     """Return the error for a reply that nobody could review in time."""
     seconds = max(1, math.ceil(overload.retry_after_seconds))
     return RequestError(
@@ -22,7 +22,7 @@ def unreviewed(overload: OverloadError) -> RequestError:
     )
 
 
-def unreviewable() -> RequestError:
+def unreviewable_error() -> RequestError:
     return RequestError(
         400,
         "invalid_request",

@@ -8,7 +8,7 @@ from waltzrl.foundation.sources import Source, list_leaves
 from waltzrl.foundation.validation import Table
 
 PACKAGED = "reviewer:"
-"""How the name of a classifier begins that an installed package provides."""
+"""The beginning of the name of a classifier that an installed package provides."""
 
 logger = logging.getLogger(__name__)
 
@@ -18,11 +18,13 @@ class Switch:
     """Settings, and when they have no effect."""
 
     keys: tuple[str, ...]
-    """Dotted; a table stands for all that is in it."""
+    """The dotted keys; a table stands for all that is in it."""
     off: Callable[[Mapping[str, object]], bool]
-    """Reads the settings as they apply, by their dotted keys; a table that is not there is None."""
+    """The function that says whether they are off. It reads the settings as they apply, by their
+    dotted keys; a table that is not there is None.
+    """
     because: str
-    """What switches them off, and what to do."""
+    """The reason why they are switched off, and what to do."""
     by: str = ""
     """The setting that switches them off, if it has an environment variable."""
 
@@ -135,11 +137,11 @@ def log_unused(recipe: object, table: Table, sources: Sequence[Source]) -> None:
         if given:
             told |= given.keys()
             settings = ", ".join(f"{key} ({name})" for key, name in given.items())
-            level = logging.INFO if _by_variable(switch.by, sources) else logging.WARNING
+            level = logging.INFO if _is_set_by_variable(switch.by, sources) else logging.WARNING
             logger.log(level, "no effect: %s, because %s", settings, switch.because)
 
 
-def _by_variable(key: str, sources: Sequence[Source]) -> bool:
+def _is_set_by_variable(key: str, sources: Sequence[Source]) -> bool:
     """Return whether an environment variable decides a setting."""
     setters = [source for source in sources if key in source.table]
     return bool(setters) and setters[-1].is_variable
@@ -157,9 +159,11 @@ def _is_default(recipe: object, key: str) -> bool:
         holder = getattr(holder, name, None)
     if holder is None or not is_dataclass(holder):
         return False
-    default = next((_default(field) for field in fields(holder) if field.name == last), MISSING)
+    default = next(
+        (_read_default(field) for field in fields(holder) if field.name == last), MISSING
+    )
     return bool(default == getattr(holder, last, None))
 
 
-def _default(field: "Field[object]") -> object:
+def _read_default(field: "Field[object]") -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()

@@ -37,7 +37,7 @@ from waltzrl.gateway.upstream_errors import (
     status_error,
 )
 from waltzrl.policies.server_faults import ReportedError
-from waltzrl.policies.server_json import mended_json, read_json
+from waltzrl.policies.server_json import mend_json, read_json
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 
 log = logging.getLogger(__name__)
@@ -48,22 +48,24 @@ EVENT = re.compile(rb"(\xef\xbb\xbf)?\s*(data|event|id|retry)?:")
 IDLE_SECONDS = 10.0
 """An upstream without traffic for this long is probed."""
 RETRY_SECONDS = 1.0
-"""Between the probes of an upstream whose last attempt failed."""
+"""The time between the probes of an upstream whose last attempt failed."""
 PROBE_SECONDS = 2.0
-"""Time limit of a probe."""
+"""The time limit of a probe."""
 FAILURES = 3
-"""Failed attempts in a row, requests or probes, after which an upstream is down."""
+"""The failed attempts in a row, requests or probes, after which an upstream is down."""
 NO_CHAT = "the server has neither /models nor /chat/completions below the URL"
 MOST_NAMES = 100
-"""Names of models that are remembered of an upstream."""
+"""The most names of models that are remembered of an upstream."""
 NO_ROUTE = (404, 405, 501)
-"""Statuses of a server that has no such path, or not with this method."""
+"""The statuses of a server that has no such path, or not with this method."""
 OPEN_SECONDS = 10.0
 """No request is sent for this long after the upstream could not be reached several times."""
 
 
 UpstreamListener: TypeAlias = Callable[[str, str], None]
-"""Called with the name of an upstream and the status of its answer, or why there was none."""
+"""A function that is called with the name of an upstream and the status of its answer, or why there
+was none.
+"""
 
 
 def ignore_response(upstream: str, status: str) -> None:
@@ -136,12 +138,12 @@ class HttpUpstream:
         """
         self.breaker = Breaker(name, open_seconds=OPEN_SECONDS)
         self.names: Collection[str] = frozenset()
-        """Of its models, from its last answer to `/models`."""
+        """The names of its models, from its last answer to `/models`."""
         self._on_response = on_response
         self._contact = Contact(name)
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
-        self._no_chat = f"{NO_CHAT}; {_url_advice(url)}"
-        """What is told where the URL leads to no such server."""
+        self._no_chat = f"{NO_CHAT}; {_advise_on_url(url)}"
+        """The text that is told where the URL leads to no such server."""
         self._limits = limits
         self._api_key = api_key and api_key.strip()
         if self._api_key and not (self._api_key.isascii() and self._api_key.isprintable()):
@@ -174,7 +176,7 @@ class HttpUpstream:
             part = await response.read_part()
             # A server that cannot stream ignores `stream` and returns an ordinary completion.
             if _is_whole(response, part):
-                yield _whole_delta(await self._read_body(response, part))
+                yield _read_whole_delta(await self._read_body(response, part))
                 return
             size, is_open, begun = 0, True, reader.begun
             while is_open:
@@ -182,15 +184,17 @@ class HttpUpstream:
                 size += len(part)
                 check_reply_size(size, self._limits)
                 # Some servers leave out the empty line at the end of the last event.
-                deltas, failure = _deltas(decoder.feed(part or b"\n\n"), reader)
+                deltas, failure = _read_deltas(decoder.feed(part or b"\n\n"), reader)
                 if reader.begun != begun and not reader.ended:
                     begun = reader.begun
                     deltas.append(UpstreamDelta(begun=begun))
                 if deltas:  # also those that precede a failure
-                    yield _merge(deltas)
+                    yield _merge_deltas(deltas)
+                # What cannot be read behind the last event is no failure, unless the server reports
+                # one.
                 if failure is not None and (is_open or isinstance(failure, ReportedError)):
                     raise failure
-                part = await _next_part(response, reader)
+                part = await _read_next_part(response, reader)
         if not reader.ended:
             _log_failure(started, "the stream ended early")
             raise RequestError(502, "upstream", "the upstream's stream ended early")
@@ -234,7 +238,7 @@ class HttpUpstream:
                 status, body = await self._ask("GET", "/models")
                 chats = self._lists_models(status, body) or await self._has_chat()
         except OSError as error:  # TimeoutError too
-            self._contact.failed(_why(error))
+            self._contact.failed(_name_failure(error))
         except RequestError as error:  # it broke off, or sent too much
             self._contact.failed(error.kind)
         else:
@@ -275,7 +279,7 @@ class HttpUpstream:
 
     def _read_models(self, body: bytes) -> list[ModelCard]:
         """Return the models of an answer to `/models`, and remember their names."""
-        models = [model.card for model in _models(body)]
+        models = [model.card for model in _read_models(body)]
         self.names = frozenset([model.id for model in models[:MOST_NAMES]])
         return models
 
@@ -296,12 +300,12 @@ class HttpUpstream:
     async def _send_chat(self, body: Mapping[str, Json], bearer: str | None) -> "_Answer":
         """Send a chat as `_send` does, again without what the upstream knows no field for."""
         try:
-            return await self._send(_chat_request(body, bearer))
+            return await self._send(_make_chat_request(body, bearer))
         except UpstreamError as error:
             shorter = without_reasoning(body, error)
             if shorter is None:
                 raise
-        return await self._send(_chat_request(shorter, bearer))
+        return await self._send(_make_chat_request(shorter, bearer))
 
     async def _send(self, request: UpstreamRequest) -> "_Answer":
         """Send a request, and return the response once it is known to be a success.
@@ -321,9 +325,9 @@ class HttpUpstream:
                 )
             except OSError as error:
                 attempt.succeeded = False
-                self._contact.failed(_why(error))
-                self._on_response(self.breaker.name, _why(error).replace(" ", "_"))
-                _log_failure(started, _why(error))
+                self._contact.failed(_name_failure(error))
+                self._on_response(self.breaker.name, _name_failure(error).replace(" ", "_"))
+                _log_failure(started, _name_failure(error))
                 raise connection_error(error) from error
             # The breaker counts only whether the upstream can be reached, not how it answers.
             attempt.succeeded = True
@@ -359,7 +363,7 @@ class HttpUpstream:
         return body
 
 
-def _url_advice(url: str) -> str:
+def _advise_on_url(url: str) -> str:
     path = urlsplit(url).path.rstrip("/")
     if path.endswith("/chat/completions"):
         return "end the URL before /chat/completions"
@@ -376,7 +380,7 @@ def _is_whole(response: Response, beginning: bytes) -> bool:
     return is_json and not EVENT.match(beginning)
 
 
-async def _next_part(response: Response, reader: StreamReader) -> bytes:
+async def _read_next_part(response: Response, reader: StreamReader) -> bytes:
     """Return the next part of a stream; a connection that breaks after the reply ends it."""
     try:
         return await response.read_part()
@@ -386,7 +390,7 @@ async def _next_part(response: Response, reader: StreamReader) -> bytes:
         raise
 
 
-def _deltas(
+def _read_deltas(
     events: Sequence[ServerSentEvent], reader: StreamReader
 ) -> tuple[list[UpstreamDelta], Exception | None]:
     """Return the deltas of events that arrived together, and the failure that ended them."""
@@ -400,7 +404,7 @@ def _deltas(
     return deltas, None
 
 
-def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
+def _merge_deltas(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
     """Merge the deltas that arrived together, so that the window checks their text only once."""
     if len(deltas) == 1:
         return deltas[0]
@@ -437,7 +441,7 @@ class _Answer:
     ) -> None:
         self._response.close()
         if isinstance(error, OSError):
-            _log_failure(self._started, _why(error))
+            _log_failure(self._started, _name_failure(error))
             raise connection_error(error) from error
         if isinstance(error, ReportedError):
             _log_failure(self._started, "an error with status 200", error.fault.status)
@@ -462,7 +466,7 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def _models(body: bytes) -> list[_Model]:
+def _read_models(body: bytes) -> list[_Model]:
     """Read an answer to `/models`, also if it is the list itself, or has null for an empty one."""
     try:
         return msgspec.json.decode(body, type=_Models).data
@@ -470,14 +474,14 @@ def _models(body: bytes) -> list[_Model]:
         listed = read_json(body)
     if isinstance(listed, dict) and "data" in listed:
         listed = listed["data"] or []
-    return msgspec.convert(mended_json(listed), list[_Model])
+    return msgspec.convert(mend_json(listed), list[_Model])
 
 
-def _chat_request(body: Mapping[str, Json], bearer: str | None) -> UpstreamRequest:
+def _make_chat_request(body: Mapping[str, Json], bearer: str | None) -> UpstreamRequest:
     return UpstreamRequest(path="/chat/completions", body=msgspec.json.encode(body), bearer=bearer)
 
 
-def _whole_delta(answer: bytes) -> UpstreamDelta:
+def _read_whole_delta(answer: bytes) -> UpstreamDelta:
     """Read an ordinary completion as a stream of one delta."""
     upstream_reply = read_completion(answer, 0.0)
     reply = upstream_reply.reply
@@ -498,5 +502,5 @@ def _log_failure(started: float, cause: str, status: int | None = None) -> None:
     log.warning("a request to the upstream failed", extra=extra)
 
 
-def _why(error: OSError) -> str:
+def _name_failure(error: OSError) -> str:
     return "timed out" if isinstance(error, TimeoutError) else "unreachable"

@@ -9,9 +9,9 @@ from waltzrl.policies.server_faults import NO_MESSAGE, RETRY_AFTER, ServerFault,
 from waltzrl.records import Prompt, Reply
 
 PASSED_ON = {400, 401, 402, 403, 404, 405, 408, 409, 413, 422, 429}
-"""Statuses that the client gets as they are. Other failures become 502, except 503."""
+"""The statuses that the client gets as they are. Other failures become 502, except 503."""
 DOWN = {502, 503, 504}
-"""Statuses of a proxy whose server is away, or of a server that cannot serve now."""
+"""The statuses of a proxy whose server is away, or of a server that cannot serve now."""
 KINDS = {
     401: "authentication",
     403: "permission",
@@ -22,11 +22,13 @@ KINDS = {
 }
 LONGEST_MESSAGE = 300
 LONGEST_LABEL = 100
-"""Characters of a code, a type or a parameter."""
+"""The most characters of a code, a type or a parameter."""
 HIDDEN = "[key]"
-"""Stands for the gateway's key in a message."""
+"""The mark that stands for the gateway's key in a message."""
 MASKS, KEY_EDGE = ("***", "...", "\u2026", "\u2022\u2022"), 4
-"""What servers write for the middle of a key, and how many characters of its ends they show."""
+"""The marks that servers write for the middle of a key, and how many characters of its ends they
+show.
+"""
 
 
 class UpstreamError(RequestError):
@@ -116,7 +118,7 @@ def status_error(response: Response, answer: bytes, api_key: str | None) -> Upst
         answer: its body.
         api_key: the gateway's key for the upstream, which no message may contain.
     """
-    return _error(response.status, read_fault(answer), response, api_key)
+    return _make_upstream_error(response.status, read_fault(answer), response, api_key)
 
 
 def reported_error(fault: ServerFault, response: Response, api_key: str | None) -> UpstreamError:
@@ -131,16 +133,16 @@ def reported_error(fault: ServerFault, response: Response, api_key: str | None) 
         api_key: as in `status_error`.
     """
     if fault.status is not None:
-        error = _error(fault.status, fault, response, api_key)
+        error = _make_upstream_error(fault.status, fault, response, api_key)
     else:
         message = "the upstream failed while generating its reply"
         error = UpstreamError(502, "upstream", message)
     if fault.status not in PASSED_ON and fault.message != NO_MESSAGE:
-        error.unreviewed = _shown(fault.message, api_key, LONGEST_MESSAGE)
+        error.unreviewed = _hide_api_key(fault.message, api_key, LONGEST_MESSAGE)
     return error
 
 
-def _error(
+def _make_upstream_error(
     answered: int, fault: ServerFault, response: Response, api_key: str | None
 ) -> UpstreamError:
     """Return the error of an answer with this status."""
@@ -148,21 +150,23 @@ def _error(
     kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
     retry_after = response.headers.get("retry-after", "")
     is_passed_on = answered in PASSED_ON
-    message = f": {_shown(fault.message, api_key, LONGEST_MESSAGE)}" if is_passed_on else ""
+    message = f": {_hide_api_key(fault.message, api_key, LONGEST_MESSAGE)}" if is_passed_on else ""
     labels = fault.labels if is_passed_on else {}
     return UpstreamError(
         status,
         kind,
         f"the upstream answered {answered}{message}",
         is_down=answered in DOWN,
-        labels={name: _shown(label, api_key, LONGEST_LABEL) for name, label in labels.items()},
+        labels={
+            name: _hide_api_key(label, api_key, LONGEST_LABEL) for name, label in labels.items()
+        },
         retry_after_seconds=(
             float(retry_after) if RETRY_AFTER.fullmatch(retry_after) else fault.retry_after_seconds
         ),
     )
 
 
-def _shown(text: str, api_key: str | None, longest: int) -> str:
+def _hide_api_key(text: str, api_key: str | None, longest: int) -> str:
     """Shorten a text of the upstream; hide the gateway's key, whole or with a masked middle."""
     if not api_key:
         return text[:longest]

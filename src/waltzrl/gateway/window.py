@@ -12,11 +12,14 @@ from waltzrl.agents.rules import Rulebook
 from waltzrl.records import Prompt
 
 FEWEST_CHARACTERS = 32
-"""Fewer are not released: running the rules would cost more than the client gains."""
+"""The fewest characters that are released: for fewer, running the rules would cost more than the
+client gains.
+"""
 LONGEST_SENTENCE = 80
-"""Characters of a sentence that wait for its end; a longer one is released word by word."""
+"""The most characters of a sentence that wait for its end; a longer one is released word by word.
+"""
 LONGEST_HELD = 4_000
-"""Characters held, for instance of one endless word, before the window closes for good."""
+"""The most characters held, for instance of one endless word, before the window closes for good."""
 
 SENTENCE_END = re.compile(
     r"""\n|(?<=[.!?:;…])\s|(?<=[.!?…]["')\]*_”»])\s|(?<=[\u3002\uff01\uff1f])"""
@@ -85,7 +88,9 @@ class SentenceWindow:
             whole_sentences: False releases every word as soon as it is settled, not only the first.
         """
         self.stopped = False
-        """The findings make the draft less safe than the threshold; no more of it is released."""
+        """True if the findings make the draft less safe than the threshold; then no more of it is
+        released.
+        """
         self._rulebook = rulebook
         self._threshold = threshold
         self._risk = 0.0
@@ -95,11 +100,11 @@ class SentenceWindow:
         self._text = ""
         """The last `horizon` characters that were released, and all that was not."""
         self._sent = 0
-        """Where in `_text` the text that was not released begins."""
+        """The place in `_text` where the text that was not released begins."""
         self._boundary = 0
         """The end of the last settled sentence; at least `_sent`."""
         self._searched = 0
-        """Where to go on searching for boundaries."""
+        """The place where the search for boundaries goes on."""
 
     @property
     def released(self) -> str:
@@ -124,6 +129,7 @@ class SentenceWindow:
         for boundary in self._boundary_pattern.finditer(self._text, self._searched, settled):
             self._boundary = boundary.end()
         self._searched = max(self._searched, settled)
+        # The first words go at once, and a sentence without an end must not hold up the rest.
         if settled - self._boundary > (LONGEST_SENTENCE if self._parts else 0):
             last_word_end = 1 + self._text.rfind(" ", self._boundary, settled)
             self._boundary = max(self._boundary, last_word_end)
@@ -141,6 +147,7 @@ class SentenceWindow:
         if self._closed or any(finding.end > self._boundary for finding in findings):
             return False  # a finding is released as a whole or not at all
         for finding in findings:
+            # The probability that at least one of the independent findings is right.
             self._risk += (1 - self._risk) * finding.severity
         self.stopped = 1 - self._risk < self._threshold
         return not self.stopped
@@ -149,6 +156,7 @@ class SentenceWindow:
         """Release the text up to the boundary, and drop what is beyond the rules' horizon."""
         released = self._text[self._sent : self._boundary]
         self._parts.append(released)
+        # What was released stays within the rules' reach: a finding may begin in it.
         dropped = max(0, self._boundary - self._rulebook.horizon)
         self._text = self._text[dropped:]
         self._searched -= dropped

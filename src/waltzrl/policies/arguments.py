@@ -13,23 +13,23 @@ def check_remote_arguments(
     Raises:
         InputError: one is of another type, or too small.
     """
-    _check("model", model, str, "the model's name on the server, a string")
+    _check_argument("model", model, str, "the model's name on the server, a string")
     if not isinstance(api_key, str | None):
         got = type(api_key).__name__
-        raise _refused("api_key", got, "a string, or None for a server without keys")
-    _check("concurrency", concurrency, int, "a whole number, 1 or more", least=1)
-    _check("timeout_seconds", timeout_seconds, int | float, "seconds, above 0", least=1e-9)
-    _check("retries", retries, int, "a whole number, 0 or more", least=0)
+        raise _argument_error("api_key", got, "a string, or None for a server without keys")
+    _check_argument("concurrency", concurrency, int, "a whole number, 1 or more", least=1)
+    _check_argument("timeout_seconds", timeout_seconds, int | float, "seconds, above 0", least=1e-9)
+    _check_argument("retries", retries, int, "a whole number, 0 or more", least=0)
 
 
-def _check(
+def _check_argument(
     name: str, value: object, kind: type | UnionType, need: str, *, least: float | None = None
 ) -> None:
     fits = isinstance(value, kind) and not isinstance(value, bool)
     large = least is None or (isinstance(value, int | float) and value >= least)
     if not (fits and large):
-        raise _refused(name, repr(value), need)
+        raise _argument_error(name, repr(value), need)
 
 
-def _refused(name: str, got: str, need: str) -> InputError:
+def _argument_error(name: str, got: str, need: str) -> InputError:
     return InputError(f"RemotePolicy: {name}: got {got}; need {need}")

@@ -24,7 +24,7 @@ from waltzrl.errors import PolicyError
 
 NAME = "waltzrl_decoding"
 BLOCK = 64
-"""Columns by which a buffer grows."""
+"""The columns by which a buffer grows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,9 @@ class Scoring:
 
     scale: float
     window: int | None
-    """Columns that a query sees, itself included; None sees all."""
+    """The number of columns that a query sees, itself included; None sees all."""
     softcap: float | None
-    """Bound of the scores' absolute value, by tanh."""
+    """The bound of the scores' absolute value, by tanh."""
 
 
 class Pass(Protocol):
@@ -57,9 +57,9 @@ class KeyValues:
 
     def __init__(self, starts: Tensor, prompt_columns: int) -> None:
         self.starts = starts
-        """[R] first column of each row."""
+        """[R] The first column of each row."""
         self.end = prompt_columns
-        """Columns that are filled."""
+        """The number of columns that are filled."""
         self._rows = len(starts)
         self._padded = bool(starts.any())
         self._columns = prompt_columns + BLOCK
@@ -105,6 +105,7 @@ class KeyValues:
             bias = torch.zeros_like(hidden, dtype=like.dtype)
             bias.masked_fill_(hidden, torch.finfo(like.dtype).min)
             self._biases[heads] = bias.repeat_interleave(heads, 0)[:, None]
+        # This is the only column that has become visible since the last token.
         self._biases[heads][:, :, self.end] = 0
         return self._biases[heads][:, :, visible]
 
@@ -138,17 +139,17 @@ class StartPass:
 
     def __init__(self, length: int) -> None:
         self.length = length
-        """Tokens that all prompts begin with."""
+        """The number of tokens that all prompts begin with."""
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
-        """Keys and values [1, K, length, D] of each layer."""
+        """The keys and values [1, K, length, D] of each layer."""
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
     ) -> Tensor:
         self.layers[layer] = key, value
         lengths = torch.tensor([self.length], device=query.device)
-        bias = _causal_bias(query, lengths, 0, scoring)
-        return _attended(query, key, value, bias, scoring)
+        bias = _make_causal_bias(query, lengths, 0, scoring)
+        return _compute_attention(query, key, value, bias, scoring)
 
 
 class PromptPass:
@@ -190,6 +191,7 @@ class PromptPass:
             for buffer in self._cache.layer(layer, key, value)
         ]
         for kept, new in zip(rows, (key, value), strict=True):
+            # A prompt is read once, and copied to every row that begins with it.
             kept[:, :, end - new.shape[2] : end] = new[self._source]
         shared = 0
         if self._start is not None:
@@ -203,11 +205,13 @@ class PromptPass:
                 for start, new in zip(starts, (key, value), strict=True)
             )
         if scoring.window not in self._biases:
-            self._biases[scoring.window] = _causal_bias(query, self._lengths, shared, scoring)
-        return _attended(query, key, value, self._biases[scoring.window], scoring)
+            self._biases[scoring.window] = _make_causal_bias(query, self._lengths, shared, scoring)
+        return _compute_attention(query, key, value, self._biases[scoring.window], scoring)
 
 
-def _attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scoring: Scoring) -> Tensor:
+def _compute_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scoring: Scoring
+) -> Tensor:
     """Return [U, Q, H, D] for queries [U, H, Q, D], keys and values [U, K, C, D]."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -215,11 +219,11 @@ def _attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scoring: 
         attended = F.scaled_dot_product_attention(query, key, value, bias, scale=scoring.scale)
     else:
         scores = query @ key.transpose(2, 3) * scoring.scale
-        attended = (_cap(scores, scoring.softcap) + bias).softmax(-1) @ value
+        attended = (_cap_scores(scores, scoring.softcap) + bias).softmax(-1) @ value
     return attended.transpose(1, 2)
 
 
-def _causal_bias(query: Tensor, lengths: Tensor, shared: int, scoring: Scoring) -> Tensor:
+def _make_causal_bias(query: Tensor, lengths: Tensor, shared: int, scoring: Scoring) -> Tensor:
     """Return [U, 1, Q, shared + Q]: zero where a query may attend, very negative elsewhere.
 
     Not minus infinity, because the queries of the padding may attend to nothing.
@@ -261,7 +265,7 @@ class TokenPass:
         grouped = query.reshape(flat, heads // key.shape[1], size) * scoring.scale
         scores = torch.bmm(grouped, keys[:flat, visible].transpose(1, 2))
         if scoring.softcap is not None:
-            scores = _cap(scores, scoring.softcap)
+            scores = _cap_scores(scores, scoring.softcap)
         if bias is not None:
             scores += bias
         attended = torch.bmm(scores.softmax(-1), values[:flat, visible])
@@ -269,7 +273,7 @@ class TokenPass:
 
 
 @contextmanager
-def decoding(model: PreTrainedModel) -> Iterator[None]:
+def replace_attention(model: PreTrainedModel) -> Iterator[None]:
     """Use our attention, and no dropout, in `model` inside the block.
 
     Raises:
@@ -301,7 +305,7 @@ class _Options(TypedDict, total=False):
     current: Pass
 
 
-def _attend(
+def _attend_in_module(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -324,8 +328,8 @@ def _attend(
     return options["current"](layer, query, key, value, scoring), None
 
 
-def _cap(scores: Tensor, bound: float) -> Tensor:
+def _cap_scores(scores: Tensor, bound: float) -> Tensor:
     return bound * torch.tanh(scores / bound)
 
 
-AttentionInterface.register(NAME, _attend)
+AttentionInterface.register(NAME, _attend_in_module)

@@ -24,29 +24,31 @@ from transformers.models.llama import modeling_llama as llama
 from transformers.utils.deprecation import deprecate_kwarg
 
 
-def fuse(model: PreTrainedModel) -> None:
+def fuse_blocks(model: PreTrainedModel) -> None:
     """Replace the norms, the activations and the rotary embeddings of the blocks, in place."""
     for module in model.modules():
-        forward = inspect.unwrap(type(module).forward, stop=lambda each: not _same(each, RENAMES))
-        if _same(forward, llama.LlamaRMSNorm.forward):
-            module.forward = MethodType(_norm, module)
-        elif _same(forward, llama.LlamaMLP.forward) and isinstance(
+        forward = inspect.unwrap(
+            type(module).forward, stop=lambda each: not _has_same_code(each, RENAMES)
+        )
+        if _has_same_code(forward, llama.LlamaRMSNorm.forward):
+            module.forward = MethodType(_run_norm, module)
+        elif _has_same_code(forward, llama.LlamaMLP.forward) and isinstance(
             module.act_fn, nn.SiLU | SiLUActivation
         ):
-            module.forward = MethodType(_mlp, module)
-        elif _same(_global(forward, ROTARY), llama.apply_rotary_pos_emb):
-            module.forward = MethodType(_with_rotary(forward), module)
+            module.forward = MethodType(_run_mlp, module)
+        elif _has_same_code(_find_global(forward, ROTARY), llama.apply_rotary_pos_emb):
+            module.forward = MethodType(_replace_rotary(forward), module)
 
 
 def fuse_adapters(model: PeftModel) -> None:
     """Make each linear layer and its LoRA adapter one operation, in place."""
     for module in model.modules():
         if type(module) is LoraLinear:
-            module.forward = MethodType(_adapted, module)
+            module.forward = MethodType(_run_adapted, module)
 
 
 ROTARY = "apply_rotary_pos_emb"
-"""What transformers calls the rotary embedding wherever an attention uses one."""
+"""The name in transformers of the rotary embedding wherever an attention uses one."""
 RENAMES = deprecate_kwarg("old", "0")(lambda: None)
 """Takes an argument's former name too, as attentions do since transformers 5.24.
 
@@ -54,25 +56,26 @@ A replaced forward takes the present name only, which is the one that blocks pas
 """
 
 
-def _same(function: object, other: FunctionType) -> bool:
+def _has_same_code(function: object, other: FunctionType) -> bool:
     """Return whether two functions have the same code, whatever they are called."""
-    return isinstance(function, FunctionType) and _code(function) == _code(other)
+    return isinstance(function, FunctionType) and _read_code(function) == _read_code(other)
 
 
-def _code(function: FunctionType) -> tuple[object, ...]:
+def _read_code(function: FunctionType) -> tuple[object, ...]:
     code = function.__code__
+    # Of the constants only numbers are compared: docstrings are constants, too.
     numbers = [constant for constant in code.co_consts if isinstance(constant, int | float)]
     return code.co_code, code.co_names, numbers
 
 
-def _global(function: object, name: str) -> object:
+def _find_global(function: object, name: str) -> object:
     """Return the global of this name that a function uses; None if it uses none."""
     if isinstance(function, FunctionType) and name in function.__code__.co_names:
         return function.__globals__.get(name)
     return None
 
 
-def _with_rotary(forward: FunctionType) -> FunctionType:
+def _replace_rotary(forward: FunctionType) -> FunctionType:
     """Copy an attention's forward, with our rotary embedding in place of its own."""
     names = {**forward.__globals__, ROTARY: _rotate_both}
     copied = FunctionType(
@@ -82,19 +85,21 @@ def _with_rotary(forward: FunctionType) -> FunctionType:
     return copied
 
 
-def _norm(module: llama.LlamaRMSNorm, hidden_states: Tensor) -> Tensor:
+def _run_norm(module: llama.LlamaRMSNorm, hidden_states: Tensor) -> Tensor:
     if not hidden_states.dtype == module.weight.dtype == torch.float32:
         plain: Tensor = llama.LlamaRMSNorm.forward(module, hidden_states)
         return plain
-    return _run(_RMSNorm, hidden_states, module.weight, module.variance_epsilon)
+    return _apply_function(_RMSNorm, hidden_states, module.weight, module.variance_epsilon)
 
 
-def _mlp(module: llama.LlamaMLP, x: Tensor) -> Tensor:
-    projected: Tensor = module.down_proj(_run(_SwiGLU, module.gate_proj(x), module.up_proj(x)))
+def _run_mlp(module: llama.LlamaMLP, x: Tensor) -> Tensor:
+    projected: Tensor = module.down_proj(
+        _apply_function(_SwiGLU, module.gate_proj(x), module.up_proj(x))
+    )
     return projected
 
 
-def _adapted(module: LoraLinear, x: Tensor, *more: object, **options: object) -> Tensor:
+def _run_adapted(module: LoraLinear, x: Tensor, *more: object, **options: object) -> Tensor:
     """Compute a linear layer with its adapter; PEFT does where it is not one plain adapter."""
     names = [name for name in module.active_adapters if name in module.lora_A]
     base, kind = module.base_layer, x.device.type
@@ -116,17 +121,17 @@ def _adapted(module: LoraLinear, x: Tensor, *more: object, **options: object) ->
         return plain
     first, second = module.lora_A[names[0]].weight, module.lora_B[names[0]].weight
     factors = (first.to(dtype), second.to(dtype), module.scaling[names[0]])
-    return _run(_Adapted, x.to(dtype), base.weight, base.bias, *factors)
+    return _apply_function(_Adapted, x.to(dtype), base.weight, base.bias, *factors)
 
 
 def _rotate_both(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
 ) -> tuple[Tensor, Tensor]:
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
-    return _run(_Rotation, q, cos, sin), _run(_Rotation, k, cos, sin)
+    return _apply_function(_Rotation, q, cos, sin), _apply_function(_Rotation, k, cos, sin)
 
 
-def _run(function: type[Function], *arguments: object) -> Tensor:
+def _apply_function(function: type[Function], *arguments: object) -> Tensor:
     """Call a function; with a graph only where a gradient is wanted, because that costs time."""
     result: Tensor = (
         function.apply(*arguments)  # type: ignore[no-untyped-call]
@@ -152,7 +157,7 @@ class _RMSNorm(Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        return (x * _scale(x, epsilon)).mul_(weight)
+        return (x * _compute_scale(x, epsilon)).mul_(weight)
 
     @staticmethod
     def setup_context(ctx: _Context, inputs: tuple[Tensor, Tensor, float], _: Tensor) -> None:
@@ -163,7 +168,7 @@ class _RMSNorm(Function):
     @once_differentiable
     def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight = ctx.saved_tensors
-        scale = _scale(x, ctx.epsilon)
+        scale = _compute_scale(x, ctx.epsilon)
         product = grad * x
         slope = (product @ weight).unsqueeze(-1) * scale.pow(3) / -x.shape[-1]
         wanted = ctx.needs_input_grad[1]
@@ -172,7 +177,7 @@ class _RMSNorm(Function):
         return grad_x, grad_weight, None
 
 
-def _scale(x: Tensor, epsilon: float) -> Tensor:
+def _compute_scale(x: Tensor, epsilon: float) -> Tensor:
     """Return what each vector [..., E] is multiplied with, [..., 1]."""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return length.square_().mul_(1 / x.shape[-1]).add_(epsilon).rsqrt_()

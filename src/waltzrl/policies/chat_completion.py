@@ -10,10 +10,10 @@ from waltzrl.foundation.files import Json as Json
 from waltzrl.policies.server_faults import check_reported
 from waltzrl.policies.server_json import (
     TextJoiner,
-    mended_json,
+    mend_json,
     read_count,
     read_json,
-    tidied,
+    tidy_completion,
 )
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 from waltzrl.records import Message, ToolCall, Usage
@@ -76,7 +76,8 @@ class ChatCompletion(msgspec.Struct):
     model: str = ""
     system_fingerprint: str | None = None
     usage: CompletionUsage | None = None
-    """Also None if the stream was closed before its last chunk, which has the counts."""
+    """The token counts; also None if the stream was closed before its last chunk, which has them.
+    """
     error: object = None
     waltzrl: msgspec.Raw = msgspec.Raw()
     """The extension of a waltzrl gateway; empty from other servers."""
@@ -179,7 +180,7 @@ def read_text_completion(answer: bytes) -> ChatCompletion:
     """
     body = read_json(answer)
     check_reported(body)
-    return msgspec.convert(mended_json(body), TextCompletion).as_chat
+    return msgspec.convert(mend_json(body), TextCompletion).as_chat
 
 
 def with_system_text(messages: Sequence[Json], text: str) -> list[Json]:
@@ -214,7 +215,7 @@ def chat_message(message: Message) -> dict[str, Json]:
 def calls_fields(calls: Sequence[ToolCall]) -> dict[str, Json]:
     """Return the fields of an assistant's message that hold these calls; none without calls."""
     fields: dict[str, Json] = {}
-    if listed := [_call(call) for call in calls if call.kind != "function_call"]:
+    if listed := [_write_call_fields(call) for call in calls if call.kind != "function_call"]:
         fields["tool_calls"] = [*listed]
     for call in calls:
         if call.kind == "function_call":  # a message has one
@@ -222,7 +223,7 @@ def calls_fields(calls: Sequence[ToolCall]) -> dict[str, Json]:
     return fields
 
 
-def _call(call: ToolCall) -> dict[str, Json]:
+def _write_call_fields(call: ToolCall) -> dict[str, Json]:
     if call.kind == "custom":
         custom: Json = {"name": call.name, "input": call.arguments}
         return {"id": call.id, "type": "custom", "custom": custom}
@@ -230,7 +231,9 @@ def _call(call: ToolCall) -> dict[str, Json]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -> ChatCompletion:
+async def read_streamed_completion(
+    parts: AsyncIterable[bytes], enough: Callable[[str], bool]
+) -> ChatCompletion:
     """Read a streamed completion until it ends, or until its text is enough.
 
     Args:
@@ -244,7 +247,7 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
     """
     text, model, finish, usage = "", "", None, None
     joiner, tokens = TextJoiner(), list[TokenLogprobs]()
-    async for event in _events(parts):
+    async for event in _decode_events(parts):
         data = event.data.strip()
         if data == DONE:
             finish = finish or "stop"
@@ -271,7 +274,7 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
     return ChatCompletion(choices=choices, model=model, usage=usage)
 
 
-async def _events(parts: AsyncIterable[bytes]) -> AsyncIterator[ServerSentEvent]:
+async def _decode_events(parts: AsyncIterable[bytes]) -> AsyncIterator[ServerSentEvent]:
     decoder = EventDecoder()
     async for part in parts:
         for event in decoder.feed(part):
@@ -280,7 +283,7 @@ async def _events(parts: AsyncIterable[bytes]) -> AsyncIterator[ServerSentEvent]
 
 def _read_tidied(body: object, kind: type[Read]) -> Read:
     """Read what has another form than usual; malformed log-probabilities count as absent."""
-    fields = tidied(body)
+    fields = tidy_completion(body)
     if "waltzrl" in fields:
         fields["waltzrl"] = msgspec.Raw(msgspec.json.encode(fields["waltzrl"]))
     try:

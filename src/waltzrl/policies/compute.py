@@ -202,7 +202,7 @@ def require_memory(needed: int, what: str) -> None:
     Raises:
         InputError: there are fewer; nothing was loaded.
     """
-    free = _free_memory()
+    free = _measure_free_memory()
     if free is not None and needed > free:
         raise InputError(
             f"{what} needs {needed / 1e9:,.1f} GB of memory or more, {free / 1e9:,.1f} GB are free;"
@@ -210,17 +210,17 @@ def require_memory(needed: int, what: str) -> None:
         )
 
 
-def _free_memory() -> int | None:
+def _measure_free_memory() -> int | None:
     """Return the bytes that this machine, or this container, has left; None if unknown."""
-    free = _numbers(Path("/proc/meminfo"), r"^MemAvailable: +(\d+) kB")
+    free = _read_kernel_numbers(Path("/proc/meminfo"), r"^MemAvailable: +(\d+) kB")
     left = [kilobytes * 1024 for kilobytes in free]
     for limit, statistics, used in CGROUPS:
-        in_use = sum(_numbers(CGROUP / statistics, rf"^{used} (\d+)$"))
-        left += [most - in_use for most in _numbers(CGROUP / limit, r"^(\d+)$")]
+        in_use = sum(_read_kernel_numbers(CGROUP / statistics, rf"^{used} (\d+)$"))
+        left += [most - in_use for most in _read_kernel_numbers(CGROUP / limit, r"^(\d+)$")]
     return min(left, default=None)
 
 
-def _numbers(file: Path, pattern: str) -> list[int]:
+def _read_kernel_numbers(file: Path, pattern: str) -> list[int]:
     """Return the numbers that match in a file of the kernel; none where it does not exist."""
     if not file.exists():
         return []

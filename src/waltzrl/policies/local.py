@@ -28,7 +28,7 @@ from waltzrl.policies.guide import (
     WordVocabulary,
 )
 from waltzrl.policies.policy import Sampling
-from waltzrl.policies.weights import activated, end_ids
+from waltzrl.policies.weights import activate_adapter, end_ids
 from waltzrl.policies.word_format import WordFormat
 from waltzrl.records import Message, Reply, Tokens, ToolCall, Usage
 
@@ -88,7 +88,7 @@ class LocalPolicy:
         self._decoding = decoding or Decoding()
         self._name = str(model.config.name_or_path or "")
         self._end_ids = end_ids(model, tokenizer)
-        self._special = _special_tokens(tokenizer)
+        self._special = _match_special_tokens(tokenizer)
         self.context: int | None = getattr(
             model.config.get_text_config(), "max_position_embeddings", None
         )
@@ -97,7 +97,7 @@ class LocalPolicy:
         self._generator = torch.Generator(model.device)
         self._decode = Batcher(self._serve, self._fits, in_thread=self._decoding.in_thread)
         self._vocabulary: LabelVocabulary | None = None
-        """For the labels of the last format in JSON."""
+        """The vocabulary for the labels of the last format in JSON."""
         self._words: dict[WordFormat, WordVocabulary] = {}
         self.seed(seed)
 
@@ -241,7 +241,8 @@ class LocalPolicy:
         return (
             len(calls) <= self._decoding.max_rows
             and len(calls) * columns <= self._decoding.max_tokens
-            and _chance(calls[0].sampling) == _chance(call.sampling)  # as that of all before
+            and _select_common_settings(calls[0].sampling)
+            == _select_common_settings(call.sampling)  # as that of all before
         )
 
     def _serve(self, calls: Sequence["_Call"]) -> list[Decoded]:
@@ -287,6 +288,7 @@ class LocalPolicy:
             if json_format not in self._words:
                 self._words[json_format] = WordVocabulary(self.tokenizer, json_format)
             return WordReader(self.tokenizer, json_format, self._words[json_format])
+        # Searching a vocabulary takes long, and most calls have the labels of the last one.
         if self._vocabulary is None or self._vocabulary.labels != json_format.labels:
             self._vocabulary = LabelVocabulary(self.tokenizer, json_format.labels)
         guide = JsonGuide if json_format.labels_first else LabelReader
@@ -298,16 +300,16 @@ class LocalPolicy:
     def _decoding_model(self) -> AbstractContextManager[PreTrainedModel]:
         """Return what decodes, with the newest weights: the copy, or the model itself."""
         if self._copy is None:
-            return activated(self.model, self.adapter)
+            return activate_adapter(self.model, self.adapter)
         return nullcontext(self._copy.updated(self.adapter))
 
 
-def _chance(sampling: Sampling) -> tuple[float, float]:
+def _select_common_settings(sampling: Sampling) -> tuple[float, float]:
     """Return what all calls of a batch must have in common."""
     return sampling.temperature, sampling.top_p
 
 
-def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+def _match_special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
     """Match every token with a special meaning, such as the end of a turn."""
     names = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
     return re.compile("|".join(map(re.escape, names)) or "(?!)")
@@ -403,7 +405,7 @@ class _Batch(Generic[Call, Result]):
     def __init__(self) -> None:
         self.joined = 0
         self.waiting: dict[int, Call] = {}
-        """By position; a cancelled call is removed."""
+        """The waiting calls by position; a cancelled call is removed."""
 
     def join(self, call: Call) -> int:
         position = self.joined

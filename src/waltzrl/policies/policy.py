@@ -22,23 +22,23 @@ class Sampling:
     top_p: float = 1.0
     """Sample among the likeliest tokens whose probabilities add up to this; 1 is all tokens."""
     seed: int | None = None
-    """Of this reply alone; None takes the policy's own random numbers."""
+    """The seed of this reply alone; None takes the policy's own random numbers."""
     tools: Sequence[Json] = ()
     """Definitions of functions, in the format of chat completions, that the reply may call."""
     schema: JsonSchema | None = None
     """The reply is a JSON object that fits it, unless it is cut at the limit."""
     enough: Callable[[str], bool] | None = None
-    """Called with the text so far; True stops the generation there.
-
-    It must be monotonic: true for a text, it is true for every continuation. Then the reply does
-    not depend on the pieces in which the text arrives.
+    """A function that is called with the text so far; True stops the generation there. It must be
+    monotonic: true for a text, it is true for every continuation. Then the reply does not depend on
+    the pieces in which the text arrives.
     """
 
     format: JsonFormat | WordFormat | None = None
-    """Of the reply; then `Reply.label_probabilities` are those of its labels. Policies enforce one
-    in JSON where they can, and only read one in words. Training samples without one."""
+    """The format of the reply; then `Reply.label_probabilities` are those of its labels. Policies
+    enforce one in JSON where they can, and only read one in words. Training samples without one.
+    """
     template: Mapping[str, Json] = field(default_factory=dict)
-    """More arguments of the model's chat template, such as a guard model's guideline."""
+    """The further arguments of the model's chat template, such as a guard model's guideline."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1:

@@ -21,8 +21,8 @@ from waltzrl.policies.chat_completion import (
     ChatCompletion,
     chat_message,
     read_chat_completion,
+    read_streamed_completion,
     read_text_completion,
-    streamed,
 )
 from waltzrl.policies.json_format import JsonFormat
 from waltzrl.policies.policy import Sampling
@@ -37,11 +37,13 @@ LONGEST_RETRY_SECONDS = 30.0
 LONGEST_MESSAGE = 500
 NO_COMPLETION = "no chat completion"
 TOP_LOGPROBS = 5
-"""Candidates of each token, which hold true and false; the most that common servers give."""
+"""The number of candidates of each token, which hold true and false; the most that common servers
+give.
+"""
 EXTRAS = (("response_format", "logprobs"), ("logprobs",), ("response_format",), ())
-"""What to ask of a server beside a reply, best first."""
+"""The fields to ask of a server beside a reply, best first."""
 REJECTIONS = frozenset({"HTTP 400", "HTTP 422", "HTTP 501"})
-"""How servers answer to fields that they do not support."""
+"""The statuses with which servers answer to fields that they do not support."""
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +86,7 @@ class RemotePolicy:
         check_remote_arguments(model, api_key, concurrency, timeout_seconds, retries)
         self.model = model
         self.revision = ""
-        """What the server called its model in the last reply, and its fingerprint, if any."""
+        """The server's name of the model in the last reply, and its fingerprint, if any."""
         self._base_url = base_url.rstrip("/")
         self._host = urlsplit(base_url).netloc
         self._headers = dict(headers or {})
@@ -95,10 +97,10 @@ class RemotePolicy:
         self._retries = retries
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Of the session, whose connections work in no other."""
+        """The event loop of the session, whose connections work in no other."""
         self._slots = asyncio.Semaphore(concurrency)
         self._accepted: tuple[tuple[str, ...], ...] = EXTRAS
-        """What to try; one option once the server has accepted it."""
+        """The options to try; one option once the server has accepted it."""
 
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """Return the next assistant turn.
@@ -235,6 +237,7 @@ class RemotePolicy:
                     continue
                 raise
             if len(self._accepted) > 1:
+                # Later requests begin with what has worked, and try nothing else.
                 self._accepted = (names,)
                 if rejected := [name for name in extras if name not in names]:
                     logger.warning("%s rejects %s", self._host, " and ".join(rejected))
@@ -309,7 +312,7 @@ class RemotePolicy:
                         f"{self._host}: {outcome.message} (attempt {attempt + 1})",
                         reason=outcome.reason,
                     )
-                await asyncio.sleep(_retry_seconds(attempt, outcome.retry_after_seconds))
+                await asyncio.sleep(_choose_retry_seconds(attempt, outcome.retry_after_seconds))
                 attempt += 1
 
     async def _attempt(
@@ -323,7 +326,7 @@ class RemotePolicy:
         method = "GET" if request.body is None else "POST"
         try:
             async with session.request(method, url, data=request.body, headers=headers) as response:
-                return await _outcome(response, request)
+                return await _read_outcome(response, request)
         except TimeoutError:
             message = f"no reply within {self._timeout_seconds} s"
             return _Failure(message=message, reason=message, transient=True)
@@ -341,7 +344,7 @@ class RemotePolicy:
     ) -> ChatCompletion:
         try:
             if enough is not None and response.content_type == "text/event-stream":
-                return await streamed(response.content.iter_any(), enough)
+                return await read_streamed_completion(response.content.iter_any(), enough)
             completion = read_chat_completion(await response.read())
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise PolicyError(
@@ -385,9 +388,9 @@ class _Request(Generic[_Answer]):
 
     path: str
     body: bytes | None
-    """None makes it a GET request."""
+    """The body of a POST request; None makes it a GET request."""
     read: "Callable[[aiohttp.ClientResponse], Awaitable[_Answer]]"
-    """Reads the answer to a successful request."""
+    """The function that reads the answer to a successful request."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -397,7 +400,7 @@ class _Failure:
 
     message: str
     reason: str
-    """The same without the server's words."""
+    """The same failure without the server's words."""
     transient: bool
     retry_after_seconds: float | None = None
     """The server's `Retry-After`."""
@@ -407,22 +410,22 @@ async def _read_body(response: "aiohttp.ClientResponse") -> bytes:
     return await response.read()
 
 
-async def _outcome(
+async def _read_outcome(
     response: "aiohttp.ClientResponse", request: _Request[_Answer]
 ) -> "_Answer | _Failure":
     """Return the answer to a request, or why there is none."""
-    wait = _retry_after_seconds(response.headers)
+    wait = _parse_retry_after(response.headers)
     if response.status != 200:
-        return _failure(response.status, read_fault(await response.read()), wait)
+        return _make_failure(response.status, read_fault(await response.read()), wait)
     try:
         return await request.read(response)
     except ReportedError as error:
         fault = error.fault
         wait = fault.retry_after_seconds if wait is None else wait
-        return _failure(fault.status or 500, fault, wait)
+        return _make_failure(fault.status or 500, fault, wait)
 
 
-def _failure(status: int, fault: ServerFault, retry_after_seconds: float | None) -> _Failure:
+def _make_failure(status: int, fault: ServerFault, retry_after_seconds: float | None) -> _Failure:
     """Return the failure of an answer with this status."""
     return _Failure(
         message=f"HTTP {status}: {fault.message[:LONGEST_MESSAGE]}",
@@ -432,7 +435,7 @@ def _failure(status: int, fault: ServerFault, retry_after_seconds: float | None)
     )
 
 
-def _retry_seconds(attempt: int, retry_after_seconds: float | None) -> float:
+def _choose_retry_seconds(attempt: int, retry_after_seconds: float | None) -> float:
     """Return the server's choice if it has one, else an exponential backoff with jitter."""
     if retry_after_seconds is not None:
         return min(retry_after_seconds, LONGEST_RETRY_SECONDS)
@@ -440,7 +443,7 @@ def _retry_seconds(attempt: int, retry_after_seconds: float | None) -> float:
     return longest * random.uniform(0.5, 1.0)
 
 
-def _retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+def _parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Parse `Retry-After`, a number of seconds or a date."""
     retry_after = headers.get("Retry-After", "")
     try:

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from waltzrl.policies.server_json import encoded, mended_json, read_json
+from waltzrl.policies.server_json import encode_json, mend_json, read_json
 
 NO_MESSAGE = "no message"
 RETRY_AFTER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
-"""Seconds to wait, at most about 11 days."""
+"""The seconds to wait, at most about 11 days."""
 STATUSES = {
     400: "badrequest invalidargument invalidrequest contextlengthexceeded",
     401: "authentication invalidapikey unauthenticated unauthorized",
@@ -22,7 +22,7 @@ STATUSES = {
     503: "overloaded serviceunavailable unavailable",
     504: "deadlineexceeded timeout",
 }
-"""Status -> the words that servers use for it as a code or a type, without separators."""
+"""The statuses -> the words that servers use for them as a code or a type, without separators."""
 STATUS_OF = {word: status for status, words in STATUSES.items() for word in words.split()}
 
 
@@ -32,7 +32,7 @@ class ServerFault:
 
     message: str
     labels: Mapping[str, str]
-    """Those of its `type`, `code` and `param` that it gives."""
+    """The values of its `type`, `code` and `param` that it gives."""
     status: int | None = None
     """The HTTP status that it names or means; None if it does neither."""
     retry_after_seconds: float | None = None
@@ -49,12 +49,12 @@ class ReportedError(Exception):
 def read_fault(answer: bytes) -> ServerFault:
     """Read the body of an error."""
     try:
-        body = mended_json(read_json(answer))
+        body = mend_json(read_json(answer))
     except (ValueError, RecursionError):
         return ServerFault(
             message=answer.decode("utf-8", "replace").strip() or NO_MESSAGE, labels={}
         )
-    return _fault(body)
+    return _read_server_fault(body)
 
 
 def check_reported(body: object, event: str = "") -> None:
@@ -74,13 +74,13 @@ def check_reported(body: object, event: str = "") -> None:
     choices = body.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     if isinstance(first, dict) and says_something(first.get("error")):
-        raise ReportedError(_fault(mended_json({"error": first["error"]})))
+        raise ReportedError(_read_server_fault(mend_json({"error": first["error"]})))
     if (
         says_something(body.get("error"))
         or "error" in (event, body.get("object"), body.get("type"))
         or (choices is None and _is_bare_error(body))
     ):
-        raise ReportedError(_fault(mended_json(body)))
+        raise ReportedError(_read_server_fault(mend_json(body)))
 
 
 def says_something(error: object) -> bool:
@@ -90,11 +90,11 @@ def says_something(error: object) -> bool:
 
 def _is_bare_error(body: Mapping[str, object]) -> bool:
     """Return whether an object without choices is an error without the key `error`."""
-    is_message = isinstance(body.get("message"), str) and _status(body) is not None
+    is_message = isinstance(body.get("message"), str) and _find_status(body) is not None
     return is_message or bool(body.get("detail"))
 
 
-def _fault(body: object) -> ServerFault:
+def _read_server_fault(body: object) -> ServerFault:
     """Read an error.
 
     OpenAI and Anthropic have it below `error`, older versions of vLLM at the top; FastAPI has
@@ -105,17 +105,19 @@ def _fault(body: object) -> ServerFault:
     outer = body if isinstance(body, dict) else {}
     error = outer.get("error") or body
     if not isinstance(error, dict):
-        return ServerFault(message=_text(error), labels={}, status=_status(outer))
+        return ServerFault(message=_write_text(error), labels={}, status=_find_status(outer))
     message = error.get("message") or error.get("detail") or NO_MESSAGE
     return ServerFault(
-        message=_text(message),
-        labels={name: _text(error[name]) for name in ("type", "code", "param") if error.get(name)},
-        status=_status(error) or _status(outer),
-        retry_after_seconds=_retry_after_seconds(outer, error),
+        message=_write_text(message),
+        labels={
+            name: _write_text(error[name]) for name in ("type", "code", "param") if error.get(name)
+        },
+        status=_find_status(error) or _find_status(outer),
+        retry_after_seconds=_find_retry_after(outer, error),
     )
 
 
-def _status(error: Mapping[str, object]) -> int | None:
+def _find_status(error: Mapping[str, object]) -> int | None:
     """Return the status that an error names as a number, or means by a word."""
     values = [error.get(key) for key in ("code", "status", "status_code", "type")]
     for value in values:
@@ -128,21 +130,21 @@ def _status(error: Mapping[str, object]) -> int | None:
     return None
 
 
-def _retry_after_seconds(*errors: Mapping[str, object]) -> float | None:
+def _find_retry_after(*errors: Mapping[str, object]) -> float | None:
     """Return how long the client is asked to wait."""
-    for name, value in (pair for error in errors for pair in _fields(error)):
+    for name, value in (pair for error in errors for pair in _yield_fields(error)):
         if name in ("retryafter", "retryafterseconds") and RETRY_AFTER.fullmatch(str(value)):
             return float(str(value))
     return None
 
 
-def _fields(error: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def _yield_fields(error: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """Yield the fields of an error, those of its `metadata` and `headers` too."""
     for key, value in error.items():
         if key in ("metadata", "headers") and isinstance(value, dict):
-            yield from _fields(value)
+            yield from _yield_fields(value)
         yield re.sub(r"[^a-z]", "", key.lower()), value
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else encoded(value)
+def _write_text(value: object) -> str:
+    return value if isinstance(value, str) else encode_json(value)

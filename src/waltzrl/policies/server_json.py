@@ -15,11 +15,12 @@ MOST_COUNT = 2**53
 HIGH_HALF = ("\ud800", "\udbff")
 """The first and the last code unit that begin a surrogate pair."""
 PART_TEXTS = ("text", "refusal", "content")
-"""Keys under which a part of a content has its text."""
+"""The keys under which a part of a content has its text."""
 FIELD_TYPES: Mapping[str, type] = {"model": str, "system_fingerprint": str}
 """The types of fields of a completion; a value of another type counts as absent."""
 REASONING_TEXTS = ("thinking", "reasoning", "summary")
-"""Keys under which a part has reasoning; such a part may also have it under one of the others."""
+"""The keys under which a part has reasoning; such a part may also have it under one of the others.
+"""
 
 
 def read_json(raw: bytes | str) -> object:
@@ -35,21 +36,21 @@ def read_json(raw: bytes | str) -> object:
         return json.loads(raw if isinstance(raw, str) else raw.decode("utf-8-sig", "replace"))
 
 
-def mended(text: str) -> str:
+def mend_text(text: str) -> str:
     """Join the halves of surrogate pairs; a half without its other becomes U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def mended_json(value: object) -> object:
+def mend_json(value: object) -> object:
     """Mend every text in a JSON value, and remove the keys whose value is null."""
     if isinstance(value, str):
-        return mended(value)
+        return mend_text(value)
     if isinstance(value, list):
-        return [mended_json(item) for item in value]
+        return [mend_json(item) for item in value]
     if isinstance(value, dict):
-        return {mended(key): mended_json(v) for key, v in value.items() if v is not None}
+        return {mend_text(key): mend_json(v) for key, v in value.items() if v is not None}
     return value
 
 
@@ -66,12 +67,12 @@ class TextJoiner:
         text = self._half + piece
         first, last = HIGH_HALF
         self._half = text[-1] if text and first <= text[-1] <= last else ""
-        return mended(text[:-1] if self._half else text)
+        return mend_text(text[:-1] if self._half else text)
 
     def end(self) -> str:
         """Return what is left at the end of the text: U+FFFD for half a pair."""
         half, self._half = self._half, ""
-        return mended(half)
+        return mend_text(half)
 
 
 def read_count(value: object) -> int | None:
@@ -95,12 +96,12 @@ def read_content(content: object) -> tuple[str, str]:
         return content, ""
     parts = content if isinstance(content, list) else [content]
     if not all(part is None or isinstance(part, str) or _is_part(part) for part in parts):
-        return encoded(content), ""
+        return encode_json(content), ""
     texts = [("", "") if part is None else _read_part(part) for part in parts]
     return "".join(text for text, _ in texts), "".join(reasoning for _, reasoning in texts)
 
 
-def encoded(value: object) -> str:
+def encode_json(value: object) -> str:
     """Return a value as JSON in one line."""
     try:
         return msgspec.json.encode(value).decode()
@@ -108,7 +109,7 @@ def encoded(value: object) -> str:
         return json.dumps(value, ensure_ascii=False)
 
 
-def tidied(body: object) -> dict[str, object]:
+def tidy_completion(body: object) -> dict[str, object]:
     """Return a chat completion, or a chunk of a streamed one, in the form that OpenAI documents.
 
     The texts of a chunk may still begin or end with half of a surrogate pair.
@@ -119,7 +120,7 @@ def tidied(body: object) -> dict[str, object]:
     if not isinstance(body, dict):
         raise ValueError("not an object")  # noqa: TRY004 (of a type that the server chose)
     fields = {
-        key: mended_json(value)
+        key: mend_json(value)
         for key, value in body.items()
         if value is not None and isinstance(value, FIELD_TYPES.get(key, object))
     }
@@ -127,16 +128,16 @@ def tidied(body: object) -> dict[str, object]:
         fields["created"] = floor(created)
     fields["created"] = read_count(fields.get("created"))
     usage = fields.get("usage")
-    fields["usage"] = _tidied_usage(usage) if isinstance(usage, dict) else None
-    choices = [_tidied_choice(choice) for choice in _objects(body.get("choices"))]
-    return {**_without_nulls(fields), "choices": choices}
+    fields["usage"] = _tidy_usage(usage) if isinstance(usage, dict) else None
+    choices = [_tidy_choice(choice) for choice in _require_objects(body.get("choices"))]
+    return {**_drop_nulls(fields), "choices": choices}
 
 
-def _tidied_usage(usage: Mapping[str, object]) -> dict[str, object]:
+def _tidy_usage(usage: Mapping[str, object]) -> dict[str, object]:
     """Return the counts of tokens, and the parts of some, that can be read."""
-    return _without_nulls(
+    return _drop_nulls(
         {
-            key: _tidied_usage(value)
+            key: _tidy_usage(value)
             if key.endswith("_details") and isinstance(value, dict)
             else read_count(value)
             for key, value in usage.items()
@@ -144,20 +145,20 @@ def _tidied_usage(usage: Mapping[str, object]) -> dict[str, object]:
     )
 
 
-def _tidied_choice(choice: Mapping[str, object]) -> dict[str, object]:
+def _tidy_choice(choice: Mapping[str, object]) -> dict[str, object]:
     message, delta, finish = choice.get("message"), choice.get("delta"), choice.get("finish_reason")
     if isinstance(finish, dict):
         finish = finish.get("type")
     others = {key: value for key, value in choice.items() if key not in ("message", "delta")}
     tidy: dict[str, object] = {
-        "message": None if message is None else mended_json(_tidied_words(message)),
-        "delta": None if delta is None else _tidied_words(delta),
+        "message": None if message is None else mend_json(_tidy_words(message)),
+        "delta": None if delta is None else _tidy_words(delta),
         "finish_reason": finish if isinstance(finish, str) else None,
     }
-    return _without_nulls({key: mended_json(value) for key, value in others.items()} | tidy)
+    return _drop_nulls({key: mend_json(value) for key, value in others.items()} | tidy)
 
 
-def _tidied_words(words: object) -> dict[str, object]:
+def _tidy_words(words: object) -> dict[str, object]:
     """Return a message or what a chunk adds to one."""
     if not isinstance(words, dict):
         return {"content": read_content(words)[0]}
@@ -168,28 +169,28 @@ def _tidied_words(words: object) -> dict[str, object]:
         "refusal": "".join(read_content(words.get("refusal"))) or None,
         "reasoning": "".join(read_content(own)) or reasoning or None,
         "reasoning_content": None,
-        "tool_calls": [_tidied_call(call) for call in _objects(words.get("tool_calls"))],
+        "tool_calls": [_tidy_call(call) for call in _require_objects(words.get("tool_calls"))],
     }
-    return _without_nulls({**words, **tidy})
+    return _drop_nulls({**words, **tidy})
 
 
-def _tidied_call(call: Mapping[str, object]) -> dict[str, object]:
+def _tidy_call(call: Mapping[str, object]) -> dict[str, object]:
     """Return a tool call, or a fragment of one; its function may be spelt without nesting."""
     call_id, function = call.get("id"), call.get("function")
     if function is None and ("name" in call or "arguments" in call):
         function = call
     tidy = {
         "id": None if call_id is None else str(call_id),
-        "function": _tidied_function(function) if isinstance(function, dict) else None,
+        "function": _tidy_function(function) if isinstance(function, dict) else None,
     }
-    return _without_nulls({**call, **tidy})
+    return _drop_nulls({**call, **tidy})
 
 
-def _tidied_function(function: Mapping[str, object]) -> dict[str, object]:
+def _tidy_function(function: Mapping[str, object]) -> dict[str, object]:
     name, arguments = function.get("name"), function.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
-        arguments = encoded(arguments)
-    return _without_nulls({"name": None if name is None else str(name), "arguments": arguments})
+        arguments = encode_json(arguments)
+    return _drop_nulls({"name": None if name is None else str(name), "arguments": arguments})
 
 
 def _is_part(value: object) -> bool:
@@ -212,7 +213,7 @@ def _read_part(part: object) -> tuple[str, str]:
     return ("", words) if is_reasoning else (words, "")
 
 
-def _objects(value: object) -> list[dict[str, object]]:
+def _require_objects(value: object) -> list[dict[str, object]]:
     """Return the objects in a list, or a single object as a list, without those that are empty.
 
     Raises:
@@ -225,5 +226,5 @@ def _objects(value: object) -> list[dict[str, object]]:
     return objects
 
 
-def _without_nulls(fields: Mapping[str, object]) -> dict[str, object]:
+def _drop_nulls(fields: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in fields.items() if value is not None}

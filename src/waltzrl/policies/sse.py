@@ -12,7 +12,7 @@ class ServerSentEvent(NamedTuple):
 
     data: str
     name: str = ""
-    """Empty if the event has no name."""
+    """The event's name; empty if it has none."""
 
 
 class EventDecoder:
@@ -20,13 +20,13 @@ class EventDecoder:
 
     def __init__(self) -> None:
         self._line_start: list[bytes] = []
-        """Pieces of the line that is not complete yet."""
+        """The pieces of the line that is not complete yet."""
         self._after_return = False
-        """The last byte was CR; a LF that follows belongs to the same line end."""
+        """True if the last byte was CR; a LF that follows belongs to the same line end."""
         self._name = b""
         self._data: list[bytes] = []
         self._mark = codecs.BOM_UTF8
-        """What may precede the first line; empty after it."""
+        """The mark that may precede the first line; empty after it."""
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """Return the events that end in `chunk`."""

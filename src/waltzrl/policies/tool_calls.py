@@ -9,11 +9,11 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from waltzrl.policies.server_json import mended
+from waltzrl.policies.server_json import mend_text
 from waltzrl.records import ToolCall
 
 OPENING = "<tool_call>"
-"""What precedes a call in the format of Hermes and Qwen."""
+"""The mark that precedes a call in the format of Hermes and Qwen."""
 _HERMES = re.compile(r"\s*<tool_call>(.*?)(?:</tool_call>\s*|\Z)", re.DOTALL)
 _LLAMA_PREFIX = "<|python_tag|>"
 _DECODER = json.JSONDecoder()
@@ -28,13 +28,13 @@ def read_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, 
     """
     bare = text.strip().removeprefix(_LLAMA_PREFIX).strip()
     if bare.startswith("{"):
-        calls = [_call(part, names) for part in _objects(bare)]
+        calls = [_convert_to_call(part, names) for part in _yield_objects(bare)]
         if calls and all(calls):
             return "", tuple(call for call in calls if call)
     calls_found: list[ToolCall] = []
 
     def take(match: re.Match[str]) -> str:
-        calls = [_call(part, names) for part in _objects(match[1].strip())]
+        calls = [_convert_to_call(part, names) for part in _yield_objects(match[1].strip())]
         if not calls or not all(calls):
             return match[0]
         calls_found.extend(call for call in calls if call)
@@ -51,7 +51,7 @@ def before_calls(text: str) -> str:
     return before.rstrip() if opening else text
 
 
-def _objects(text: str) -> Iterator[object]:
+def _yield_objects(text: str) -> Iterator[object]:
     """Yield the JSON objects in `text`, divided by semicolons; None where it is something else."""
     position = 0
     while position < len(text):
@@ -65,7 +65,7 @@ def _objects(text: str) -> Iterator[object]:
             position += 1
 
 
-def _call(value: object, names: Collection[str]) -> ToolCall | None:
+def _convert_to_call(value: object, names: Collection[str]) -> ToolCall | None:
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(name, str) or name not in names:
         return None
@@ -110,7 +110,7 @@ class CallFragments:
         self.index = index
         self.id = self.name = ""
         self.new_id = new_call_id()
-        """Its id unless the server gives one that no other call has."""
+        """The id of the call unless the server gives one that no other call has."""
         self._first = first
         self._arguments: list[str] = []
 
@@ -138,9 +138,9 @@ class CallFragments:
     def call(self) -> ToolCall:
         return replace(
             self._first,
-            id=mended(self.id),
-            name=mended(self.name),
-            arguments=mended(self.arguments),
+            id=mend_text(self.id),
+            name=mend_text(self.name),
+            arguments=mend_text(self.arguments),
         )
 
 

@@ -29,13 +29,13 @@ from waltzrl.policies.gguf import find_gguf
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.policy import Sampling
 from waltzrl.policies.remote import REJECTIONS, RemotePolicy
-from waltzrl.policies.weights import CausalLM, activated, save_adapter
+from waltzrl.policies.weights import CausalLM, activate_adapter, save_adapter
 from waltzrl.records import Message, Reply, Tokens, Usage
 
 CONCURRENCY = 256
-"""Most requests under way at one server, as many as it decodes at once by default."""
+"""The most requests under way at one server, as many as it decodes at once by default."""
 TIMEOUT_SECONDS = 600.0
-"""For one reply, which may wait for others."""
+"""The time limit of one reply, which may wait for others."""
 PINNED: Mapping[str, Json] = {
     "n": 1,
     "top_k": 0,
@@ -51,14 +51,14 @@ PINNED: Mapping[str, Json] = {
 """A server takes its defaults from the model's generation config, whose penalties and limits would
 make the log-probabilities those of another policy than ours."""
 PROBE = "How many of the 1,234 processes are killed? “Ça dépend”, 他说."
-"""Read by both tokenizers, and continued by both models."""
+"""The text that both tokenizers read, and both models continue."""
 PROBE_TOKENS = 16
-"""How many both score."""
+"""The number of tokens that both score."""
 PROBE_TOLERANCE = 0.1
 """Nats per token by which a server's log-probabilities may differ from ours on average: in float32
 they differ by about 1e-5, in bfloat16 by about 0.01, and of another base by more than 1."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What `--max-lora-rank` can be."""
+"""The values that `--max-lora-rank` can have."""
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Sampled:
     """What a server sampled."""
 
     version: str
-    """What the server calls the adapter, or the base, that sampled."""
+    """The server's name of the adapter, or the base, that sampled."""
     ids: tuple[int, ...]
     """[T] the tokens, with the end-of-turn token when there was one."""
     logprobs: tuple[float, ...]
@@ -113,7 +113,7 @@ class VllmServers:
         self._run = secrets.token_hex(3)
         self._servers = [_Server(url) for url in urls]
         self._names: dict[str, str] = {}
-        """What each adapter is called now."""
+        """The present names of the adapters."""
         self._last_failure = ""
 
     async def __aenter__(self) -> "VllmServers":
@@ -150,6 +150,7 @@ class VllmServers:
             with whole_folder(self._folder / name) as unfinished:
                 save_adapter(self._model, adapter, unfinished)
         failures = await asyncio.gather(*map(self._update, self._servers))
+        # Only now, because a server may read the former adapters until it has the new ones.
         for name in before.difference(self._names.values()):
             shutil.rmtree(self._folder / name)
         if first and (unfit := [e for e in failures if isinstance(e, InputError)]):
@@ -174,6 +175,7 @@ class VllmServers:
             ScoringError: no server is left.
         """
         while answering := self._answering:
+            # The requests spread themselves over servers of different speed.
             server = min(answering, key=lambda server: server.under_way)
             name = server.base if adapter is None else self._names[adapter]
             server.under_way += 1
@@ -216,7 +218,7 @@ class VllmServers:
             Why it could not be done; None if it was.
         """
         try:
-            models = (await _ask(server, "/v1/models", None, _Models)).data
+            models = (await _ask_server(server, "/v1/models", None, _Models)).data
             server.base = next((model.id for model in models if model.parent is None), "")
             loaded = {model.id for model in models if model.id.endswith(f"-{self._run}")}
             if self._names and not loaded:  # at first, and when it was started again
@@ -225,7 +227,7 @@ class VllmServers:
                 if name not in loaded:
                     await self._load(server, name, self._folder / name / adapter)
             for name in loaded.difference(self._names.values()):
-                await _post(server, "/v1/unload_lora_adapter", {"lora_name": name})
+                await _post_body(server, "/v1/unload_lora_adapter", {"lora_name": name})
         except (InputError, PolicyError) as error:
             return error
         return None
@@ -239,7 +241,7 @@ class VllmServers:
         """
         tokenizer = self._causal_lm.tokenizer
         prompt: list[int] = tokenizer(PROBE)["input_ids"]
-        tokens = (await _ask(server, "/tokenize", {"prompt": PROBE}, _Tokenized)).tokens
+        tokens = (await _ask_server(server, "/tokenize", {"prompt": PROBE}, _Tokenized)).tokens
         if tokens != prompt:
             raise InputError(
                 f"{server.url} has another tokenizer than the run's base; start it as"
@@ -248,7 +250,7 @@ class VllmServers:
         request: dict[str, Json] = {"prompt": [*prompt], "max_tokens": PROBE_TOKENS}
         chance: dict[str, Json] = {"temperature": 1.0, "top_p": 1.0, "seed": 0}
         sampled = await self._complete(server, server.base, request | chance)
-        own = _base_logprobs(self._model, prompt, sampled.ids)
+        own = _score_by_base(self._model, prompt, sampled.ids)
         distance = sum(abs(a - b) for a, b in zip(own, sampled.logprobs, strict=True)) / len(own)
         if not distance < PROBE_TOLERANCE:
             raise InputError(
@@ -266,7 +268,7 @@ class VllmServers:
         """
         try:
             adapter: dict[str, Json] = {"lora_name": name, "lora_path": str(folder)}
-            await _post(server, "/v1/load_lora_adapter", adapter)
+            await _post_body(server, "/v1/load_lora_adapter", adapter)
         except PolicyError as error:
             if not error.reason.startswith("HTTP"):
                 raise
@@ -284,7 +286,7 @@ class VllmServers:
         """
         ends: list[Json] = [*sorted(self._causal_lm.end_ids)]
         body = {**PINNED, "stop_token_ids": ends, **request, "model": name}
-        completion = await _ask(server, "/v1/completions", body, _Completion)
+        completion = await _ask_server(server, "/v1/completions", body, _Completion)
         choice = completion.choices[0] if completion.choices else _Choice()
         ids = choice.token_ids or ()
         logprobs = choice.logprobs.token_logprobs if choice.logprobs is not None else ()
@@ -383,10 +385,10 @@ class _Server:
             self.url, "", concurrency=CONCURRENCY, timeout_seconds=TIMEOUT_SECONDS, retries=1
         )
         self.base = ""
-        """What it calls its base."""
+        """The server's name of its base."""
         self.answers = True
         self.under_way = 0
-        """Requests that it has not answered yet."""
+        """The number of requests that it has not answered yet."""
 
 
 class _Model(msgspec.Struct):
@@ -417,15 +419,15 @@ class _Completion(msgspec.Struct):
     choices: list[_Choice]
 
 
-async def _post(server: _Server, path: str, body: Mapping[str, Json]) -> bytes:
+async def _post_body(server: _Server, path: str, body: Mapping[str, Json]) -> bytes:
     return await server.remote.post(path, msgspec.json.encode(body))
 
 
-async def _ask(
+async def _ask_server(
     server: _Server, path: str, body: Mapping[str, Json] | None, kind: type[_Answer]
 ) -> _Answer:
     """Return what the server answers; without a body the request is a GET."""
-    answer = await (server.remote.get(path) if body is None else _post(server, path, body))
+    answer = await (server.remote.get(path) if body is None else _post_body(server, path, body))
     try:
         return msgspec.json.decode(answer, type=kind)
     except msgspec.DecodeError as error:
@@ -433,9 +435,9 @@ async def _ask(
 
 
 @torch.no_grad()
-def _base_logprobs(model: PeftModel, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+def _score_by_base(model: PeftModel, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
     """Return [T] log-probabilities in nats of the tokens after the prompt, by the bare base."""
-    with activated(model, None) as base:
+    with activate_adapter(model, None) as base:
         tokens = torch.tensor([[*prompt, *ids]], device=base.device)
         logits = base(input_ids=tokens).logits[0, len(prompt) - 1 : -1].float()
     scored: list[float] = (

@@ -35,7 +35,7 @@ try:
     )
     from transformers.utils import logging as transformers_logging
 
-    from waltzrl.policies.blocks import fuse, fuse_adapters
+    from waltzrl.policies.blocks import fuse_adapters, fuse_blocks
 except ImportError as missing:
     raise MissingExtraError("a local policy", "PyTorch", "train") from missing
 
@@ -58,8 +58,9 @@ class CausalLM:
     model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
     source: str | None = None
-    """Where exactly these weights are (those of the base, if there are adapters): a folder, a GGUF
-    file, `package:NAME` or a name on the hub; None when they are in this process only."""
+    """The exact place of these weights (those of the base, if there are adapters): a folder, a GGUF
+    file, `package:NAME` or a name on the hub; None when they are in this process only.
+    """
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -73,7 +74,7 @@ class Weights:
 
     causal_lm: CausalLM
     adapter: str | None = None
-    """None is the model itself, or the bare base."""
+    """The name of the adapter; None is the model itself, or the bare base."""
 
 
 def load_causal_lm(
@@ -94,13 +95,13 @@ def load_causal_lm(
         CheckpointError: there is no such model, or a file of it is missing, truncated or altered,
             or the adapter is of another base.
     """
-    base = _base_of_adapter(name_or_path)
+    base = _read_base_of_adapter(name_or_path)
     if base is None:
-        causal_lm = _load(name_or_path, dtype)
+        causal_lm = _load_stored_model(name_or_path, dtype)
     else:
-        causal_lm = _merged(Path(name_or_path), base, dtype)
+        causal_lm = _merge_adapter(Path(name_or_path), base, dtype)
     model = causal_lm.model.to(device).eval()
-    fuse(model)
+    fuse_blocks(model)
     if model.device.type == "cpu":
         store_transposed(model)
     return replace(causal_lm, model=model)
@@ -114,7 +115,7 @@ def load_config(name_or_path: str) -> PretrainedConfig:
         ValueError: its architecture is unknown.
         InputError, CheckpointError: as in `load_causal_lm`.
     """
-    name_or_path = _base_of_adapter(name_or_path) or name_or_path
+    name_or_path = _read_base_of_adapter(name_or_path) or name_or_path
     file = find_gguf(name_or_path)
     if file is None or file.cached.is_dir():
         place = name_or_path if file is None else file.cached
@@ -122,15 +123,15 @@ def load_config(name_or_path: str) -> PretrainedConfig:
     return AutoConfig.from_pretrained(file.path.parent, gguf_file=file.path.name)
 
 
-def _load(name_or_path: str, dtype: torch.dtype) -> CausalLM:
+def _load_stored_model(name_or_path: str, dtype: torch.dtype) -> CausalLM:
     """Load a whole model, as it is stored."""
     file = find_gguf(name_or_path)
-    folder = Path(name_or_path) if file is None else _dequantised(file)
+    folder = Path(name_or_path) if file is None else _find_dequantised(file)
     if folder.is_dir():
         size = sum(weights.stat().st_size for weights in folder.glob("*.safetensors"))
         require_memory(size, name_or_path)
         _check_weights(folder)
-    causal_lm = _from_pretrained(name_or_path if file is None else str(folder), dtype)
+    causal_lm = _load_pretrained(name_or_path if file is None else str(folder), dtype)
     if file is None:
         source = str(folder.resolve()) if folder.is_dir() else name_or_path
     else:
@@ -139,7 +140,7 @@ def _load(name_or_path: str, dtype: torch.dtype) -> CausalLM:
     return replace(causal_lm, source=source)
 
 
-def _base_of_adapter(name_or_path: str) -> str | None:
+def _read_base_of_adapter(name_or_path: str) -> str | None:
     """Return the name of the base of the adapter in a folder; None where there is no adapter."""
     config = Path(name_or_path) / ADAPTER_CONFIG
     if not config.is_file():
@@ -156,22 +157,23 @@ def _base_of_adapter(name_or_path: str) -> str | None:
     return base
 
 
-def _merged(folder: Path, base: str, dtype: torch.dtype) -> CausalLM:
+def _merge_adapter(folder: Path, base: str, dtype: torch.dtype) -> CausalLM:
     """Merge an adapter into its base in float32, so that no small change is lost."""
-    adapted = load_adapters(_load(base, torch.float32), {"merged": folder})
+    adapted = load_adapters(_load_stored_model(base, torch.float32), {"merged": folder})
     assert isinstance(adapted.model, PeftModel)
     model = adapted.model.merge_and_unload()
     narrow(model, dtype)
     return replace(adapted, model=model, source=str(folder.resolve()))
 
 
-def _dequantised(file: GgufFile) -> Path:
+def _find_dequantised(file: GgufFile) -> Path:
     """Return the folder in the cache with the model in float32, which one process makes."""
     folder = file.cached
     if folder.is_dir():
         return folder
     require_memory(file.parameters * torch.float32.itemsize, str(file.path))
     with hold_lock(folder.with_name(f"{folder.name}.lock")):
+        # Another process may have made it while this one waited for the lock.
         if not folder.is_dir():
             logger.info("dequantising %s once, into %s", file.path, folder)
             _dequantise(file, folder)
@@ -183,7 +185,7 @@ def _dequantise(file: GgufFile, folder: Path) -> None:
         from transformers import GgufConfig
     except ImportError as missing:
         raise MissingExtraError("a GGUF file", "transformers 5.23", "smollm2") from missing
-    causal_lm = _from_pretrained(
+    causal_lm = _load_pretrained(
         str(file.path.parent),
         torch.float32,
         file=file,
@@ -198,7 +200,7 @@ def _dequantise(file: GgufFile, folder: Path) -> None:
         causal_lm.tokenizer.save_pretrained(unfinished)
 
 
-def _from_pretrained(
+def _load_pretrained(
     place: str, dtype: torch.dtype, *, file: GgufFile | None = None, **options: object
 ) -> CausalLM:
     """Load what transformers can load from a folder, from the hub, or from a file in a folder."""
@@ -276,7 +278,7 @@ def add_adapters(causal_lm: CausalLM, roles: Sequence[str], rank: int = 16) -> C
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
-    with _deprecations_of_peft():
+    with _ignore_deprecations_of_peft():
         model = get_peft_model(causal_lm.model, config, adapter_name=roles[0])
     for role in roles[1:]:
         model.add_adapter(role, config)
@@ -285,7 +287,7 @@ def add_adapters(causal_lm: CausalLM, roles: Sequence[str], rank: int = 16) -> C
     return replace(causal_lm, model=model.eval())
 
 
-def copied_adapter(causal_lm: CausalLM, source: str, names: Sequence[str]) -> CausalLM:
+def copy_adapter(causal_lm: CausalLM, source: str, names: Sequence[str]) -> CausalLM:
     """Add copies of an adapter that the model has, under other names."""
     model = causal_lm.model
     assert isinstance(model, PeftModel)
@@ -326,7 +328,7 @@ def load_adapters(causal_lm: CausalLM, folders: Mapping[str, Path]) -> CausalLM:
         for folder in dict.fromkeys(folders.values()):
             _check_weights(folder)
             _check_base(folder, digest, causal_lm.source)
-        with _deprecations_of_peft():
+        with _ignore_deprecations_of_peft():
             model = PeftModel.from_pretrained(
                 causal_lm.model, str(folders[first]), first, torch_device=str(device)
             )
@@ -371,7 +373,9 @@ def role_parameters(
 
 
 @contextmanager
-def activated(model: PreTrainedModel | PeftModel, adapter: str | None) -> Iterator[PreTrainedModel]:
+def activate_adapter(
+    model: PreTrainedModel | PeftModel, adapter: str | None
+) -> Iterator[PreTrainedModel]:
     """Activate one role's adapter inside the block; None switches all adapters off.
 
     Gradients of every adapter stay on: PEFT would turn off those of the others.
@@ -411,7 +415,7 @@ def end_ids(
 
 
 @contextmanager
-def _deprecations_of_peft() -> Iterator[None]:
+def _ignore_deprecations_of_peft() -> Iterator[None]:
     """Ignore that PEFT uses a deprecated name of transformers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 VALUES = {0: False, 1: True, 2: None, None: None}
-"""From a group of words to the value of the label."""
+"""The groups of words -> the value of the label."""
 SPACES = " \t\r\n\u0120\u010a\u2581*\"'"
 """White space, as text and as vocabularies spell it, and what may surround a word."""
 
@@ -19,7 +19,7 @@ class WordLabel:
     true: tuple[str, ...]
     false: tuple[str, ...]
     undecided: tuple[str, ...] = ()
-    """Words that say neither."""
+    """The words that say neither."""
     before: str = r"\A\s*"
     """A regular expression for what stands directly before the word."""
     after: str = r"\b"
@@ -53,7 +53,7 @@ class WordLabel:
         groups = [
             number
             for number, words in enumerate((self.false, self.true, self.undecided))
-            if start and any(_begins(start, word.lower()) for word in words)
+            if start and any(_can_begin(start, word.lower()) for word in words)
         ]
         return groups[0] if len(groups) == 1 else None
 
@@ -113,6 +113,6 @@ class WordFormat:
         return tuple(by_label[name] for name in labels) if set(labels) <= set(by_label) else ()
 
 
-def _begins(start: str, word: str) -> bool:
+def _can_begin(start: str, word: str) -> bool:
     """Whether a token can be the beginning of a word, or is the word and punctuation."""
     return word.startswith(start) or (start.startswith(word) and not start[len(word)].isalnum())

@@ -13,7 +13,7 @@ from waltzrl.errors import InputError
 from waltzrl.foundation.logs import configure_logs
 from waltzrl.foundation.options import TRAIN, AsJson, Settings, open_terminal, print_json
 from waltzrl.foundation.progress import progress_bar
-from waltzrl.gateway.commands.serve import supervise
+from waltzrl.gateway.commands.serve import supervise_gateway
 from waltzrl.specialists.datasets import (
     prepare_dataset,
     write_examples,
@@ -197,7 +197,7 @@ def serve(
     """
     options = serving_options(out, fallback, fallback_model)
     configure_logs("text", "info")
-    supervise((None, options, settings or [], os.environ), host, port, open_to_all=False)
+    supervise_gateway((None, options, settings or [], os.environ), host, port, open_to_all=False)
 
 
 def serving_options(folder: Path, fallback: str | None, fallback_model: str | None) -> "Table":

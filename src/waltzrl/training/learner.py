@@ -12,7 +12,7 @@ from torch import Tensor
 
 from waltzrl.errors import DivergenceError
 from waltzrl.policies.compute import Compute, keep_freed_memory
-from waltzrl.policies.weights import Weights, activated, role_parameters
+from waltzrl.policies.weights import Weights, activate_adapter, role_parameters
 from waltzrl.training import ranks
 from waltzrl.training.packing import recomputing_layers
 from waltzrl.training.samples import (
@@ -84,7 +84,7 @@ class Scorer:
         half = self.dtype == torch.bfloat16
         weights = self.weights
         with (
-            activated(weights.causal_lm.model, weights.adapter) as model,
+            activate_adapter(weights.causal_lm.model, weights.adapter) as model,
             recomputing_layers(model) if self._checkpoint_activations else nullcontext(),
             # PEFT would make every input float32, and autocast bfloat16 again.
             disable_input_dtype_casting(model, active=half),

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from waltzrl.agents.exports import ROLES
 from waltzrl.policies.attention import BLOCK
-from waltzrl.policies.blocks import fuse
+from waltzrl.policies.blocks import fuse_blocks
 from waltzrl.policies.local import Decoding
 from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow, role_parameters
 from waltzrl.records import Tokens
@@ -92,7 +92,7 @@ def _estimate_peak(config: PretrainedConfig, update: Update, turns: Turns) -> in
     samples = largest_micro_batch(turns, update.micro_batch_tokens)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-        fuse(model)
+        fuse_blocks(model)
         causal_lm, adapter = CausalLM(model=model, tokenizer=create_tokenizer(())), None
         if update.adapter_rank is not None:
             adapter = ROLES[0]

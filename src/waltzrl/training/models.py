@@ -21,7 +21,7 @@ from waltzrl.policies.weights import (
     CausalLM,
     Weights,
     add_adapters,
-    copied_adapter,
+    copy_adapter,
     load_adapters,
     load_causal_lm,
     narrow,
@@ -82,7 +82,7 @@ def make_roles(
     wording = load_wording(agents.wording)
     if models.layout == "adapters":
         if isinstance(base.model, PeftModel):
-            shared, initial = copied_adapter(base, ROLES[0], (*ROLES[1:], INITIAL)), INITIAL
+            shared, initial = copy_adapter(base, ROLES[0], (*ROLES[1:], INITIAL)), INITIAL
         else:
             torch.manual_seed(seed)
             narrow(base.model, compute.dtype)

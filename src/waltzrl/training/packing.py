@@ -22,7 +22,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
 
 from waltzrl.errors import PolicyError
-from waltzrl.policies.attention import Scoring, decoding
+from waltzrl.policies.attention import Scoring, replace_attention
 from waltzrl.policies.decode import shared_start
 from waltzrl.records import Tokens
 from waltzrl.training.algorithms.tokens import token_logprobs
@@ -67,7 +67,7 @@ class PackedSequence:
         Raises:
             PolicyError: the architecture does not let its attention be replaced.
         """
-        with decoding(model):
+        with replace_attention(model):
             out = model.base_model(
                 input_ids=self.ids_N[None],
                 position_ids=self.positions_N[None],
@@ -130,7 +130,7 @@ def recomputing_layers(model: PreTrainedModel) -> Iterator[None]:
     for layer in layers:
         layer.forward = partial(recomputed, layer.forward)
     try:
-        with decoding(model):
+        with replace_attention(model):
             yield
     finally:
         for layer in layers:

@@ -25,7 +25,7 @@ from waltzrl.foundation.jsonl import read_objects
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.local import LocalPolicy
-from waltzrl.policies.weights import CausalLM, Weights, copied_adapter
+from waltzrl.policies.weights import CausalLM, Weights, copy_adapter
 from waltzrl.records import Demonstration, Usage
 from waltzrl.training.learner import learner_on
 from waltzrl.training.models import open_warm_up
@@ -271,7 +271,7 @@ def _copy_teacher(weights: Weights) -> Weights:
     """Copy what will teach from what is taught: an adapter, or a whole model."""
     own = weights.causal_lm
     if weights.adapter is not None:
-        shared = copied_adapter(own, weights.adapter, (TEACHER,))
+        shared = copy_adapter(own, weights.adapter, (TEACHER,))
         return Weights(causal_lm=shared, adapter=TEACHER)
     return Weights(causal_lm=replace(own, model=copy.deepcopy(own.model), source=None))
 

@@ -12,75 +12,80 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 CallSide = Literal["shell", "sql", "http", "body", "mail"]
-"""What of a tool call a rule reads: commands, statements of SQL, methods and URLs of HTTP requests,
-what they send, or messages."""
+"""The part of a tool call that a rule reads: commands, statements of SQL, methods and URLs of HTTP
+requests, what they send, or messages.
+"""
 CALL_SIDES: tuple[CallSide, ...] = get_args(CallSide)
 BEGINS = "\x01"
-"""Stands where a command begins."""
+"""The mark where a command begins."""
 LONGEST_NAMED = 200
 """Characters of a value that may stand in the command that a tool's name begins."""
 
 _NAME_PART = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|([bfnrt"/\\]))')
 _FIELD = re.compile(r'[{,\[]\s{0,4}"[\w.-]{1,40}"\s{0,4}:\s{0,4}[\["]{0,2}')
-"""What stands before a value, in JSON that is not well formed."""
+"""The text that stands before a value, in JSON that is not well formed."""
 
 
-def _set(words: str) -> frozenset[str]:
+def _split_words(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_TYPES = _set("stdin terminal console tmux keys keystrokes")
+_TYPES = _split_words("stdin terminal console tmux keys keystrokes")
 """Words in the names of tools that type what they are given into a shell."""
-_RUNS = _TYPES | _set(
+_RUNS = _TYPES | _split_words(
     "bash sh zsh shell exec execute command cmd powershell pwsh ssh python py code repl interpreter"
     " subprocess process run sql mysql psql postgres sqlite mssql redis mongo db database eval"
     " script docker kubectl"
 )
 """Words in the names of tools that run what they are given."""
-_LOOKS_UP = _set("search grep rg lookup browse google wikipedia docs retrieve rag")
-_WRITES = _set("write create edit save append put replace insert patch update str overwrite")
-_READS = _set("read view open cat get load")
-_DELETES = _set("delete remove rm unlink rmdir rmtree erase wipe purge trash")
-_MAILS = _set(
+_LOOKS_UP = _split_words("search grep rg lookup browse google wikipedia docs retrieve rag")
+_WRITES = _split_words(
+    "write create edit save append put replace insert patch update str overwrite"
+)
+_READS = _split_words("read view open cat get load")
+_DELETES = _split_words("delete remove rm unlink rmdir rmtree erase wipe purge trash")
+_MAILS = _split_words(
     "mail email gmail outlook smtp mailgun mailer sendgrid sms slack gist paste pastebin upload"
     " share"
 )
 """Words in the names of tools that give to others what they are given."""
-_PROGRAMS = _set(
+_PROGRAMS = _split_words(
     "rm git docker podman kubectl helm terraform tofu pulumi aws gcloud az gsutil curl wget scp"
     " rsync redis systemctl drop truncate mkfs dd chmod shutdown reboot gh delete destroy terminate"
     " wipe purge"
 )
 """Words in the names of tools that are a program, or what it does, with arguments."""
-_GENERIC = _set("exec run execute command cmd cli tool shell")
+_GENERIC = _split_words("exec run execute command cmd cli tool shell")
 """Words in such names that are no part of the command."""
 _ALIASES = {"kubernetes": "kubectl", "k8s": "kubectl", "mongodb": "mongo"}
 
-_RUN = _set("command cmd script argv commands")
-_TEXTS = _set(
+_RUN = _split_words("command cmd script argv commands")
+_TEXTS = _split_words(
     "description explanation reason reasoning thought thoughts title summary comment rationale"
     " purpose justification message commit_message body content contents text"
 )
 """Names of arguments that are text in whatever a tool's name begins."""
-_NOTES = _TEXTS - _set("message body content contents text")
+_NOTES = _TEXTS - _split_words("message body content contents text")
 """Names of arguments that no tool runs."""
-_STORED = _TEXTS | _set(
+_STORED = _TEXTS | _split_words(
     "file_text new_str old_str new_string old_string new_text old_text insert_text replacement"
     " replace diff patch html markdown subject comments note notes prompt instructions pattern"
     " regex search search_query keyword keywords question answer documentation caption label data"
     " json payload headers value name todos task plan observations"
 )
 """Names of arguments that are text where the tool's name does not say that it runs them."""
-_URLS = _set("url uri endpoint href link address path")
-_METHODS = _set("method verb http_method request_method")
-_HEADERS = _set("headers header auth authorization cookies api_key token")
-"""Where a secret goes to those who gave it."""
-_PATHS = _set("path file file_path filepath filename target destination directory dir folder paths")
-_RECIPIENTS = _set("to recipient recipients cc bcc to_email email_to to_address")
-_SEVERAL = _set("commands cmds queries statements scripts steps lines")
-_PROGRAM = _set("command cmd program executable exec binary")
-_ARGUMENTS = _set("args argv arguments parameters flags options")
+_URLS = _split_words("url uri endpoint href link address path")
+_METHODS = _split_words("method verb http_method request_method")
+_HEADERS = _split_words("headers header auth authorization cookies api_key token")
+"""The names of arguments in which a secret goes to those who gave it."""
+_PATHS = _split_words(
+    "path file file_path filepath filename target destination directory dir folder paths"
+)
+_RECIPIENTS = _split_words("to recipient recipients cc bcc to_email email_to to_address")
+_SEVERAL = _split_words("commands cmds queries statements scripts steps lines")
+_PROGRAM = _split_words("command cmd program executable exec binary")
+_ARGUMENTS = _split_words("args argv arguments parameters flags options")
 _SCRIPT = re.compile(r"\.(?:sh|bash|zsh|ksh|ps1|psm1|bat|cmd)$", re.IGNORECASE)
 
 _CONTINUED = re.compile(r"[\\`^]\r?\n[ \t]{0,40}")
@@ -113,7 +118,9 @@ _BEGIN = re.compile(
     r"""|execv?p?e?|subprocess)\( ?\[?[fr]?['"`]) {0,2}(?:\w{1,30}=[^\s;]{0,60} ){0,3}""",
     re.IGNORECASE,
 )
-"""What a command begins behind: a separator, or a program or function that runs its argument."""
+"""The text behind which a command begins: a separator, or a program or function that runs its
+argument.
+"""
 _PREFIX = re.compile(
     r"""(?:sudo|doas|nohup|exec|env|command|builtin|time|then|do|else|xargs|busybox|nice|setsid"""
     r"""|stdbuf|timeout|watch|chroot|flock|ionice|eval|start)(?: (?:-[ugI] \S{1,30}"""
@@ -133,7 +140,7 @@ _STATEMENT = re.compile(
     r"(?:\s|/\*)|with\s+\w{1,60}\s+as\s|begin\s{0,4};|(?:exec|execute)\s+\w{1,60}\.)",
     re.IGNORECASE,
 )
-"""What SQL begins with, and no command of a shell does."""
+"""The beginning of a statement of SQL, and of no command of a shell."""
 _SQL_COMMENT = re.compile(r"/\*[^*]{0,1000}\*/|--[^\n]{0,1000}|\s+")
 _SQL_TEXT = re.compile(r"'(?:[^']|''){0,4000}'")
 _RUNS_SQL_TEXT = re.compile(
@@ -147,7 +154,8 @@ class _Value:
     """A text among the arguments."""
 
     name: str
-    """Of the innermost argument that holds it, in lower case; empty where there is none."""
+    """The name of the innermost argument that holds it, in lower case; empty where there is none.
+    """
     text: str
 
 
@@ -164,18 +172,18 @@ def read_call(name: str, arguments: str) -> Mapping[CallSide, str]:
     """
     words = [word.lower() for word in _NAME_PART.split(name) if word]
     words = [_ALIASES.get(word, word) for word in words]
-    values = list(_values(arguments))
+    values = list(_yield_values(arguments))
     in_script = any(value.name in _PATHS and _SCRIPT.search(value.text) for value in values)
     commands = [value.text for value in values if _is_run(words, value.name, in_script)]
     statements = [text for text in commands if _STATEMENT.match(text)]
-    shell = [_as_run(text) for text in commands if not _STATEMENT.match(text)]
-    shell += _named(words, values)
+    shell = [_read_command(text) for text in commands if not _STATEMENT.match(text)]
+    shell += _find_named_command(words, values)
     texts: dict[CallSide, Sequence[str]] = {
-        "shell": [*shell, *_files(words, values)],
-        "sql": [*shell, *map(_without_literals, statements)],
-        "http": [*shell, *_request(words, values)],
-        "body": _sent(words, values),
-        "mail": _message(words, values),
+        "shell": [*shell, *_yield_file_commands(words, values)],
+        "sql": [*shell, *map(_drop_literals, statements)],
+        "http": [*shell, *_find_http_request(words, values)],
+        "body": _find_sent_texts(words, values),
+        "mail": _find_message(words, values),
     }
     return {side: "\n" + "\n".join(lines) + "\n" for side, lines in texts.items() if lines}
 
@@ -184,22 +192,22 @@ def as_read(side: str, text: str) -> str:
     """Return a part of a call as the rules of a side read it; other text as it is."""
     if side not in CALL_SIDES:
         return text
-    return f"\n{_as_run(text) if side == 'shell' else text}\n"
+    return f"\n{_read_command(text) if side == 'shell' else text}\n"
 
 
-def _values(arguments: str) -> Iterator[_Value]:
+def _yield_values(arguments: str) -> Iterator[_Value]:
     """Yield all text in the arguments, also in JSON within a string."""
     pending: list[tuple[str, object]] = [("", arguments)]
     while pending:
         name, item = pending.pop()
         match item:
             case _Object():
-                pending += reversed(_with_joined_arguments(item))
+                pending += reversed(_join_arguments(item))
             case list() if item and all(isinstance(part, str) for part in item):
-                yield _Value(name, _joined(name, item))
+                yield _Value(name, _join_list(name, item))
             case list():
                 pending += [(name, part) for part in reversed(item)]
-            case str() if (decoded := _decoded(item)) is not None:
+            case str() if (decoded := _decode_json(item)) is not None:
                 pending.append((name, decoded))
             case None | False:
                 pass
@@ -207,7 +215,7 @@ def _values(arguments: str) -> Iterator[_Value]:
                 yield _Value(name, f"--{name}" if item is True else str(item))  # an option
 
 
-def _decoded(text: str) -> object:
+def _decode_json(text: str) -> object:
     """Return what a text is in JSON, of broken JSON the values; None of other text."""
     if text.lstrip()[:1] not in {"{", "[", '"'}:
         return None
@@ -216,18 +224,18 @@ def _decoded(text: str) -> object:
     except (ValueError, RecursionError):
         if len(broken := _FIELD.split(text)) == 1:
             return None
-        return [_unescaped(part) for part in broken] + [0]  # no list of texts, so not joined
+        return [_unescape_text(part) for part in broken] + [0]  # no list of texts, so not joined
     return decoded if decoded else None
 
 
-def _unescaped(text: str) -> str:
+def _unescape_text(text: str) -> str:
     letters = {"b": " ", "f": " ", "n": "\n", "r": "\n", "t": " "}
     return _ESCAPE.sub(
         lambda match: chr(int(match[1], 16)) if match[1] else letters.get(match[2], match[2]), text
     ).strip(' "{}[]\n')
 
 
-def _with_joined_arguments(members: _Object) -> list[tuple[str, object]]:
+def _join_arguments(members: _Object) -> list[tuple[str, object]]:
     """Return the members with lower names; a program and its arguments become one command."""
     named = [("_".join(_NAME_PART.split(name)).lower(), value) for name, value in members]
     program = [value for name, value in named if name in _PROGRAM and isinstance(value, str)]
@@ -239,7 +247,7 @@ def _with_joined_arguments(members: _Object) -> list[tuple[str, object]]:
     return [("command", " ".join([*program, *words])), *named]
 
 
-def _joined(name: str, items: Sequence[str]) -> str:
+def _join_list(name: str, items: Sequence[str]) -> str:
     """Join a list: the words of one command, or texts with a line each."""
     if name in _RECIPIENTS:
         return ", ".join(items)
@@ -263,20 +271,20 @@ def _is_run(words: Sequence[str], name: str, in_script: bool) -> bool:
     return name not in _STORED | _PATHS | _URLS
 
 
-def _as_run(text: str) -> str:
+def _read_command(text: str) -> str:
     """Return a command without line continuations, runs of blanks and words that it only says."""
-    text = _without_documents(text)
+    text = _drop_documents(text)
     text = _BLANKS.sub(" ", _CONTINUED.sub(" ", text))
-    text = _LIST_COMMA.sub(" ", _SPLIT_WORD.sub("", _without_said(text)))
-    text = _ELSEWHERE.sub(lambda match: _ARGUMENT.sub(_behind, match[0]), text)
-    return _with_beginnings(text)
+    text = _LIST_COMMA.sub(" ", _SPLIT_WORD.sub("", _drop_said_words(text)))
+    text = _ELSEWHERE.sub(lambda match: _ARGUMENT.sub(_mark_end, match[0]), text)
+    return _mark_beginnings(text)
 
 
-def _behind(mark: re.Match[str]) -> str:
+def _mark_end(mark: re.Match[str]) -> str:
     return mark[0] + BEGINS
 
 
-def _with_beginnings(text: str) -> str:
+def _mark_beginnings(text: str) -> str:
     """Put `BEGINS` before each command, also behind what may stand before it, such as sudo."""
     parts, place = [], 0
     for begin in _BEGIN.finditer(text):
@@ -290,19 +298,19 @@ def _with_beginnings(text: str) -> str:
     return "".join([*parts, text[place:]])
 
 
-def _without_documents(text: str) -> str:
+def _drop_documents(text: str) -> str:
     """Leave out here-documents that a command only stores, if not in a script."""
     parts, place = [], 0
     while opened := _HEREDOC.search(text, place):
         parts.append(text[place : opened.end()])
         line = text[text.rfind("\n", 0, opened.start()) + 1 : opened.start()]
-        place = max(_end_of_document(text, opened[2], opened.end()), opened.end())
+        place = max(_find_document_end(text, opened[2], opened.end()), opened.end())
         if not _STORES.search(line) or _TO_SCRIPT.search(line + opened[0]):
             parts.append(text[opened.end() : place])
     return "".join([*parts, text[place:]])
 
 
-def _end_of_document(text: str, word: str, start: int) -> int:
+def _find_document_end(text: str, word: str, start: int) -> int:
     """Return where a line begins with `word`, or the end of the text."""
     found = text.find(word, start)
     while found >= 0 and text[found - 1] not in "\n\t":
@@ -310,7 +318,7 @@ def _end_of_document(text: str, word: str, start: int) -> int:
     return len(text) if found < 0 else found - 1
 
 
-def _without_said(text: str) -> str:
+def _drop_said_words(text: str) -> str:
     """Leave out quoted words that are printed or looked for, if no interpreter reads them."""
     parts, place = [], 0
     while says := _SAYS.search(text, place):
@@ -334,23 +342,23 @@ def _without_said(text: str) -> str:
     return "".join([*parts, text[place:]])
 
 
-def _without_literals(statement: str) -> str:
+def _drop_literals(statement: str) -> str:
     """Empty the texts in a statement of SQL, unless it may run them, and drop its comments."""
     statement = _SQL_COMMENT.sub(" ", statement)
     return statement if _RUNS_SQL_TEXT.search(statement) else _SQL_TEXT.sub("''", statement)
 
 
-def _named(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
+def _find_named_command(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
     """Return the command that a tool's name begins, such as `kubectl_delete`, or nothing."""
     starts = [place for place, word in enumerate(words) if word in _PROGRAMS]
     if not starts:
         return []
     short = (v.text for v in values if len(v.text) <= LONGEST_NAMED and v.name not in _TEXTS)
     program = [word for word in words[starts[0] :] if word not in _GENERIC]
-    return [_as_run(" ".join([*program, *short]))]
+    return [_read_command(" ".join([*program, *short]))]
 
 
-def _files(words: Sequence[str], values: Sequence[_Value]) -> Iterator[str]:
+def _yield_file_commands(words: Sequence[str], values: Sequence[_Value]) -> Iterator[str]:
     """Yield the shell's words for what a tool does to files."""
     paths = [value.text for value in values if value.name in _PATHS]
     if not _DELETES.isdisjoint(words):
@@ -361,7 +369,7 @@ def _files(words: Sequence[str], values: Sequence[_Value]) -> Iterator[str]:
         yield from (f"> {path}" for path in paths)
 
 
-def _request(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
+def _find_http_request(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
     """Return the method and URL of an HTTP request, or nothing."""
     urls = [v.text for v in values if v.name in _URLS and ("://" in v.text or "/" in v.text[:1])]
     methods = [value.text for value in values if value.name in _METHODS]
@@ -372,14 +380,14 @@ def _request(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
     return [f"{method} {url}" for url in urls]
 
 
-def _sent(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
+def _find_sent_texts(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
     """Return what an HTTP request sends, without its headers, or nothing."""
-    if not _request(words, values):
+    if not _find_http_request(words, values):
         return []
     return [f"{v.name}: {v.text}" for v in values if v.name not in _METHODS | _HEADERS]
 
 
-def _message(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
+def _find_message(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
     """Return the recipients and content of a mail or another message, or nothing."""
     if _MAILS.isdisjoint(words) and all(value.name not in _RECIPIENTS for value in values):
         return []

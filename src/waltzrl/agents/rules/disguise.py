@@ -11,17 +11,17 @@ from functools import cached_property
 from itertools import islice
 from typing import Protocol
 
-from waltzrl.agents.rules.scan import compiled
+from waltzrl.agents.rules.scan import compile_pattern
 
 MOST_PIECES = 100
-"""Encoded or spaced-out pieces that are read per text."""
+"""The most encoded or spaced-out pieces that are read per text."""
 LONGEST_PIECE = 4_096
 """Characters of an encoded piece of which all is read; of a longer one only what decodes to text,
 because data such as a picture is noise, in which short words stand by chance."""
 MOST_TEXTS = 1_000
-"""Texts that are read in one decoding of a longer piece."""
+"""The most texts that are read in one decoding of a longer piece."""
 ROT13_REACH = 80
-"""Characters after the word rot13 that may be encoded."""
+"""The characters after the word rot13 that may be encoded."""
 
 _MIXED = r"[a-z][0-9@$!|]{1,3}[a-z]|[0-9@$][a-z]{3}"
 _SEPARATORS = b" ._*-"
@@ -30,19 +30,19 @@ _BASE64 = r"[a-z0-9+/]{20,}"
 _ROT13_CUE = r"\brot[ -]?13\b"
 DISGUISE = rf"{_ROT13_CUE}|{_MIXED}|{_SPACED}|{_BASE64}"
 """Matches in a text that may be disguised."""
-_PIECE = compiled(rf"{_SPACED}|{_BASE64}")
-_HEXADECIMAL = compiled(r"[0-9a-f]{20,}")
-_TEXT = compiled(r"(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){16,}")
+_PIECE = compile_pattern(rf"{_SPACED}|{_BASE64}")
+_HEXADECIMAL = compile_pattern(r"[0-9a-f]{20,}")
+_TEXT = compile_pattern(r"(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){16,}")
 """Characters in UTF-8; 16 of them in a row are rare in other data."""
-_SAYS_ROT13 = compiled(_ROT13_CUE)
-_SHOWS_DIGITS = compiled(_MIXED)
+_SAYS_ROT13 = compile_pattern(_ROT13_CUE)
+_SHOWS_DIGITS = compile_pattern(_MIXED)
 _LETTERS = bytes.maketrans(b"013457@$!|8", b"oieastasilb")
 _ROT13 = bytes.maketrans(
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
     b"nopqrstuvwxyzabcdefghijklmNOPQRSTUVWXYZABCDEFGHIJKLM",
 )
 _BETWEEN = b"\n" * 8
-"""Separates two decodings, so that no match spans both."""
+"""The separator of two decodings, so that no match spans both."""
 
 
 class TextReading(Protocol):
@@ -59,7 +59,7 @@ class TextReading(Protocol):
         ...
 
 
-def readings(raw: bytes) -> Iterator[TextReading]:
+def find_readings(raw: bytes) -> Iterator[TextReading]:
     """Yield the other ways to read a text that matches `DISGUISE`."""
     yield _Undisguised(raw)
     if _SAYS_ROT13.search(raw):
@@ -87,10 +87,11 @@ class _Undisguised:
         self._raw = raw
         self._parts: list[bytes] = []
         self._starts: list[int] = []
-        """Start of each part in this reading."""
+        """The start of each part in this reading."""
         self._origins: list[tuple[int, float, bool]] = []
-        """For each part: its start in the original, original characters per character here, and
-        whether it was decoded or joined."""
+        """The origin of each part: its start in the original, original characters per character
+        here, and whether it was decoded or joined.
+        """
         self._length = 0
         self._read(raw)
         self.text = b"".join(self._parts)
@@ -146,7 +147,7 @@ class _Undisguised:
             return
         for phase in range(4):
             self._add(_BETWEEN if phase else b"", origin)
-            self._add_decoded(_from_base64(piece[phase:]), origin + phase, 4 / 3)
+            self._add_decoded(_decode_base64(piece[phase:]), origin + phase, 4 / 3)
         for run in islice(_HEXADECIMAL.finditer(piece), MOST_PIECES):
             for start in (run.start(), run.start() + 1):
                 self._add(_BETWEEN, origin)
@@ -171,6 +172,6 @@ class _Undisguised:
         self._add(letters, origin, 2.0, decoded=True)
 
 
-def _from_base64(piece: bytes) -> bytes:
+def _decode_base64(piece: bytes) -> bytes:
     whole = piece[: len(piece) - (len(piece) % 4 == 1)]
     return binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))

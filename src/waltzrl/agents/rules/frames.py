@@ -14,16 +14,16 @@ from typing import Literal
 
 import msgspec
 
-from waltzrl.agents.rules.pack import Rule, shared_words, shipped
+from waltzrl.agents.rules.pack import Rule, read_shipped, shared_words
 from waltzrl.agents.rules.pattern import RulePattern
 from waltzrl.agents.rules.scan import PatternScanner, with_plain_quotes
 
 CRITICAL = 0.9
 """The severity of rules from which only some frames count."""
 LONGEST_CLAUSE = 300
-"""Characters on either side of a finding that belong to its clause."""
+"""The characters on either side of a finding that belong to its clause."""
 PAST = 10
-"""Characters by which a finding may end after a frame that it overlaps: the next word."""
+"""The characters by which a finding may end after a frame that it overlaps: the next word."""
 _CLAUSE_END = re.compile(
     r"[.!?;](?=\s|$)|\n|,? (?:and|but|or|then)(?: also| then)?"
     r"(?= (?:how|what|where|tell|give|show|explain|describe|write|teach|list|help"
@@ -32,7 +32,9 @@ _CLAUSE_END = re.compile(
 )
 
 Where = Literal["before", "over", "clause"]
-"""Of a frame: it ends before the finding does, overlaps it, or stands anywhere in its clause."""
+"""The place of a frame: it ends before the finding does, overlaps it, or stands anywhere in its
+clause.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +44,12 @@ class Frame:
     id: str
     where: Where
     critical: bool
-    """Whether it also holds for rules of severity `CRITICAL` and above."""
+    """True if it also holds for rules of severity `CRITICAL` and above."""
     not_for: frozenset[str]
     """Categories and ids of rules that it says nothing about."""
     patterns: tuple[RulePattern, ...]
     unless: tuple[RulePattern, ...]
-    """What makes the asker the actor after all; anywhere in the clause."""
+    """The words that make the asker the actor after all; anywhere in the clause."""
     example: str
     twins: tuple[str, ...]
     """Clauses that are not in this frame."""
@@ -68,14 +70,14 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     not_for: list[str] = []
     critical: bool = False
     stealth: bool = False
-    """Whether hiding from others belongs to what it names, as in a game."""
+    """True if hiding from others belongs to what it names, as in a game."""
 
 
 class _Unless(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     patterns: list[str]
-    """Not in frames with `stealth`."""
+    """The patterns that are not in frames with `stealth`."""
     orders: list[str]
-    """To a model; in all frames."""
+    """The orders to a model; in all frames."""
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -134,9 +136,9 @@ class FrameScanner:
 
 
 @cache
-def shipped_frames() -> tuple[Frame, ...]:
+def load_shipped_frames() -> tuple[Frame, ...]:
     """Return the frames that come with waltzrl."""
-    file = msgspec.convert(tomllib.loads(shipped("frames").decode("utf-8")), _File)
+    file = msgspec.convert(tomllib.loads(read_shipped("frames").decode("utf-8")), _File)
     words = shared_words() | {name: "|".join(listed) for name, listed in file.words.items()}
 
     def patterns(sources: Sequence[str]) -> tuple[RulePattern, ...]:
@@ -159,9 +161,9 @@ def shipped_frames() -> tuple[Frame, ...]:
 
 
 @cache
-def shipped_reader() -> FrameScanner:
+def load_shipped_reader() -> FrameScanner:
     """Return the frames that come with waltzrl, compiled."""
-    return FrameScanner(shipped_frames())
+    return FrameScanner(load_shipped_frames())
 
 
 def clause_around(text: str, start: int, end: int) -> tuple[int, int]:

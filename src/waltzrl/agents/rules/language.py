@@ -45,13 +45,15 @@ def language_of(text: str, *, distinct: int = 1) -> str:
         of them. A tie between English and another language is English.
     """
     text = text[:MOST_READ]
-    if not text.isascii() and (other := _by_script(text)):
+    if not text.isascii() and (other := _find_script_language(text)):
         return other
     lowered = text.lower()
     counts = Counter(_LATIN_RUN.findall(lowered))
-    languages, letters = _signs()
+    languages, letters = _load_signs()
     counts.update({letter: lowered.count(letter) for letter in letters.intersection(lowered)})
-    votes = Counter(dict.fromkeys(_languages(), 0))  # of equals the first is the most common one
+    votes = Counter(
+        dict.fromkeys(_load_languages(), 0)
+    )  # of equals the first is the most common one
     for sign in counts.keys() & languages.keys():
         for code in languages[sign]:
             votes[code] += counts[sign]
@@ -61,14 +63,14 @@ def language_of(text: str, *, distinct: int = 1) -> str:
 
 
 @cache
-def _languages() -> dict[str, dict[str, str]]:
+def _load_languages() -> dict[str, dict[str, str]]:
     return tomllib.loads((files("waltzrl.agents.rules") / "languages.toml").read_text("utf-8"))
 
 
 @cache
-def _signs() -> tuple[dict[str, list[str]], frozenset[str]]:
+def _load_signs() -> tuple[dict[str, list[str]], frozenset[str]]:
     """Return the languages that each word or letter speaks for, and the letters."""
-    languages = _languages()
+    languages = _load_languages()
     speaks_for: dict[str, list[str]] = {}
     for code, signs in languages.items():
         for sign in (*signs["words"].split(), *signs["letters"]):
@@ -76,15 +78,15 @@ def _signs() -> tuple[dict[str, list[str]], frozenset[str]]:
     return speaks_for, frozenset("".join(signs["letters"] for signs in languages.values()))
 
 
-def _by_script(text: str) -> str:
+def _find_script_language(text: str) -> str:
     """Return the language of the script that outweighs the Latin letters; "" without one."""
-    lengths = {code: _letters(run, text) for code, run in _SCRIPT_RUNS.items()}
+    lengths = {code: _count_letters(run, text) for code, run in _SCRIPT_RUNS.items()}
     for code in _DENSE:
         lengths[code] *= _HAN_WEIGHT
     if lengths["ja"]:  # kana stand between Chinese characters
         lengths["ja"] += lengths["zh"]
     code = max(lengths, key=lambda code: lengths[code])
-    if lengths[code] < max(LEAST, _letters(_LATIN_RUN, text)):
+    if lengths[code] < max(LEAST, _count_letters(_LATIN_RUN, text)):
         return ""
     if code == "ru" and re.search("[\u0404\u0406\u0407\u0454\u0456\u0457\u0490\u0491]", text):
         return "uk"
@@ -93,5 +95,5 @@ def _by_script(text: str) -> str:
     return code
 
 
-def _letters(run: re.Pattern[str], text: str) -> int:
+def _count_letters(run: re.Pattern[str], text: str) -> int:
     return sum(map(len, run.findall(text)))

@@ -42,7 +42,7 @@ class LinearModel:
     def __init__(self, weights: Mapping[str, float], bias: float, digest: str) -> None:
         self._weights, self._bias = weights, bias
         self.digest = digest
-        """Of the weights, 64 hexadecimal digits."""
+        """The digest of the weights, 64 hexadecimal digits."""
 
     @classmethod
     @cache
@@ -54,7 +54,7 @@ class LinearModel:
 
     def probability(self, features: Iterable[str]) -> float:
         """Return the probability of the positive class; 0 for a text without features."""
-        active = unit(features)
+        active = scale_to_unit(features)
         return self.probability_of(active) if active else 0.0
 
     def probability_of(self, values: Mapping[str, float]) -> float:
@@ -63,7 +63,7 @@ class LinearModel:
         return 1 / (1 + math.exp(-self._bias - total))
 
 
-def unit(features: Iterable[str]) -> dict[str, float]:
+def scale_to_unit(features: Iterable[str]) -> dict[str, float]:
     """Return the value of each different feature, all the same, scaled to the length 1."""
     active = set(features)
     return dict.fromkeys(active, 1 / math.sqrt(len(active))) if active else {}

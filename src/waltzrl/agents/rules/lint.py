@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzrl.agents.rules.frames import Frame, FrameScanner, shipped_frames
+from waltzrl.agents.rules.frames import Frame, FrameScanner, load_shipped_frames
 from waltzrl.agents.rules.pack import Rule, RulePack, load_pack
 from waltzrl.agents.rules.pattern import RulePattern
 from waltzrl.agents.rules.rulebook import RuleFinding, RuleReader, load_rulebook
-from waltzrl.agents.rules.scan import compiled
+from waltzrl.agents.rules.scan import compile_pattern
 from waltzrl.errors import InputError
 
 FLAGGED = 0.3
@@ -58,8 +58,8 @@ def count_hits(
         InputError: a pack cannot be read.
     """
     book = load_rulebook(packs)
-    right = Counter(rule for text in harmful for rule in _flagging(book.request(text)))
-    wrong = Counter(rule for text in benign for rule in _flagging(book.request(text)))
+    right = Counter(rule for text in harmful for rule in _list_flagging_rules(book.request(text)))
+    wrong = Counter(rule for text in benign for rule in _list_flagging_rules(book.request(text)))
     for rule in book.rules:
         reader = RuleReader([rule])
         right[rule.id] += reader.matches(rule.example)
@@ -69,7 +69,7 @@ def count_hits(
     ]
 
 
-def _flagging(findings: Iterable[RuleFinding]) -> set[str]:
+def _list_flagging_rules(findings: Iterable[RuleFinding]) -> set[str]:
     return {finding.rule for finding in findings if finding.severity > FLAGGED}
 
 
@@ -83,17 +83,19 @@ def lint_pack(source: str | Path) -> list[str]:
         pack = load_pack(source)
     except InputError as error:
         return [str(error)]
-    return [f"{pack.name}: {problem}" for problem in _problems(pack)]
+    return [f"{pack.name}: {problem}" for problem in _find_pack_problems(pack)]
 
 
 def lint_frames() -> list[str]:
     """List the problems of the frames that come with waltzrl, one line each."""
     return [
-        f"frames: {problem}" for frame in shipped_frames() for problem in _frame_problems(frame)
+        f"frames: {problem}"
+        for frame in load_shipped_frames()
+        for problem in _find_frame_problems(frame)
     ]
 
 
-def _frame_problems(frame: Frame) -> Iterator[str]:
+def _find_frame_problems(frame: Frame) -> Iterator[str]:
     reader = FrameScanner([frame])
     if not reader.holds(frame.example):
         yield f"frame {frame.id!r} is not that of its example {frame.example!r}"
@@ -102,7 +104,7 @@ def _frame_problems(frame: Frame) -> Iterator[str]:
             yield f"frame {frame.id!r} is that of its twin {twin!r}; narrow a pattern"
 
 
-def _problems(pack: RulePack) -> Iterator[str]:
+def _find_pack_problems(pack: RulePack) -> Iterator[str]:
     for name, times in Counter(rule.id for rule in pack.rules).items():
         if times > 1:
             yield f"{times} rules are called {name!r}; rename all but one"
@@ -116,21 +118,21 @@ def _problems(pack: RulePack) -> Iterator[str]:
                     f"rule {rule.id!r} looks for the character ! in {pattern.source!r}; move it"
                     " behind a space and before a word, or write [!] if you mean that"
                 )
-            if rule.side in {"request", "reply"} and (word := _everyday(pattern)):
+            if rule.side in {"request", "reply"} and (word := _find_everyday_word(pattern)):
                 yield (
                     f"rule {rule.id!r} reads every text with {word!r}; put ! before a rarer word"
                     f" of {pattern.source!r}"
                 )
-        yield from _example_problems(rule)
+        yield from _find_example_problems(rule)
 
 
-def _everyday(pattern: RulePattern) -> str:
+def _find_everyday_word(pattern: RulePattern) -> str:
     """Return an everyday word that the key of `pattern` is found in, or nothing."""
-    match = compiled(pattern.key).search("\n".join(EVERYDAY.split()).encode())
+    match = compile_pattern(pattern.key).search("\n".join(EVERYDAY.split()).encode())
     return match[0].decode() if match else ""
 
 
-def _example_problems(rule: Rule) -> Iterator[str]:
+def _find_example_problems(rule: Rule) -> Iterator[str]:
     """Apply the rule to its own example and twins."""
     reader = RuleReader([rule])
     if not reader.matches(rule.example):

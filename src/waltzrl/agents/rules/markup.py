@@ -10,7 +10,7 @@ from bisect import bisect_right
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
-from waltzrl.agents.rules.scan import compiled
+from waltzrl.agents.rules.scan import compile_pattern
 
 MARK_REACH = 80
 """Characters of the longest mark."""
@@ -28,7 +28,7 @@ MARKUP = (
 )
 """Matches in a text that may hide words behind markup."""
 
-_SIGN = compiled(MARKUP)
+_SIGN = compile_pattern(MARKUP)
 """Begins at or one character before a mark."""
 _MARKS = re.compile(
     rf"""
@@ -52,12 +52,12 @@ class Unmarked:
     """The text without marks within its words, escapes decoded, and lines joined."""
 
     def __init__(self, raw: bytes) -> None:
-        self._pieces = _split(raw)
+        self._pieces = _split_at_marks(raw)
         """Text, vanishing mark or nothing, other mark or nothing, text ..."""
         self._shown = self._pieces.copy()
         for place in range(2, len(self._shown), 3):
             self._shown[place - 1] = b""
-            self._shown[place] = _meaning(self._shown[place])
+            self._shown[place] = _decode_mark(self._shown[place])
         self.text = b"".join(self._shown)
 
     def origin(self, position: int) -> int:
@@ -77,7 +77,7 @@ class Unmarked:
         return list(shown), list(given)
 
 
-def _split(raw: bytes) -> list[bytes]:
+def _split_at_marks(raw: bytes) -> list[bytes]:
     """Split at the marks as `_MARKS.split` does, which would hold all threads in a long text."""
     pieces: list[bytes] = []
     done = place = 0
@@ -94,7 +94,7 @@ def _split(raw: bytes) -> list[bytes]:
 
 
 @lru_cache(maxsize=1024)
-def _meaning(mark: bytes) -> bytes:
+def _decode_mark(mark: bytes) -> bytes:
     """Return the character that a mark stands for."""
     match mark[:1]:
         case b"":

@@ -14,7 +14,7 @@ import msgspec
 
 from waltzrl.agents.rules.calls import CALL_SIDES, CallSide, as_read
 from waltzrl.agents.rules.pattern import RulePattern
-from waltzrl.agents.rules.scan import compiled
+from waltzrl.agents.rules.scan import compile_pattern
 from waltzrl.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -58,14 +58,16 @@ class Rule:
     """`pack/name`, unique within a rulebook."""
     category: str
     severity: float
-    """0 to 1, before the context is weighed."""
+    """The severity, 0 to 1, before the context is weighed."""
     side: Side
     patterns: tuple[RulePattern, ...]
-    """Those of `weak` come last."""
+    """The patterns, those of `weak` last."""
     weak: int
-    """How many of the patterns are no reason to flag a text on their own."""
+    """The number of the patterns that are no reason to flag a text on their own."""
     object: RulePattern | None
-    """Whom or what is harmed: what a request means is unclear without it, in the same clause."""
+    """The words for whom or what is harmed: what a request means is unclear without it, in the same
+    clause.
+    """
     exceptions: tuple[RulePattern, ...]
     """A match of `patterns` that ends within a match of one of these does not count."""
     example: str
@@ -92,11 +94,11 @@ def load_pack(source: str | Path) -> RulePack:
     Raises:
         InputError: the file cannot be read, or a rule in it is invalid.
     """
-    return _parse(*_read(source))
+    return _parse_pack(*_read_source(source))
 
 
 @lru_cache(maxsize=64)  # a gateway reads the same packs for each bundle
-def _parse(name: str, path: str, content: bytes) -> RulePack:
+def _parse_pack(name: str, path: str, content: bytes) -> RulePack:
     try:
         file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -105,11 +107,11 @@ def _parse(name: str, path: str, content: bytes) -> RulePack:
     if clashes := shared.keys() & file.words.keys():
         raise InputError(f"{path}: word list {min(clashes)!r} comes with waltzrl; rename yours")
     words = shared | {name: "|".join(listed) for name, listed in file.words.items()}
-    rules = tuple(_rule(name, path, row, words) for row in file.rule)
+    rules = tuple(_parse_rule(name, path, row, words) for row in file.rule)
     return RulePack(
         name=name,
         version=file.version,
-        digest=sha256(_shared_digest() + content).hexdigest(),
+        digest=sha256(_hash_shared_files() + content).hexdigest(),
         rules=rules,
     )
 
@@ -135,9 +137,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     words: dict[str, list[str]] = {}
 
 
-def _read(source: str | Path) -> tuple[str, str, bytes]:
+def _read_source(source: str | Path) -> tuple[str, str, bytes]:
     if source in SHIPPED_PACKS:
-        return str(source), f"{source}.toml", shipped(str(source))
+        return str(source), f"{source}.toml", read_shipped(str(source))
     path = Path(source)
     try:
         return path.stem, str(path), path.read_bytes()
@@ -150,23 +152,23 @@ def _read(source: str | Path) -> tuple[str, str, bytes]:
 @cache
 def shared_words() -> dict[str, str]:
     """Return the word lists that every pack may use."""
-    lists = tomllib.loads(shipped("words").decode("utf-8"))
+    lists = tomllib.loads(read_shipped("words").decode("utf-8"))
     return {name: "|".join(listed) for name, listed in lists.items()}
 
 
 @cache
-def _shared_digest() -> bytes:
-    return sha256(shipped("words") + shipped("frames")).digest()
+def _hash_shared_files() -> bytes:
+    return sha256(read_shipped("words") + read_shipped("frames")).digest()
 
 
-def shipped(name: str) -> bytes:
+def read_shipped(name: str) -> bytes:
     """Return the content of the file `name` of the folder of packs."""
     return (files("waltzrl.agents.rules") / "packs" / f"{name}.toml").read_bytes()
 
 
-def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
+def _parse_rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     where = f"{path}: rule {row.id!r}"
-    _check(row, where)
+    _check_row(row, where)
     if row.twin:
         logger.warning("%s: write twins = [...] for twin; 0.3 will reject the old name", where)
     try:
@@ -176,7 +178,7 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         harmed = pattern_of(source=row.object) if row.object else None
         if pack not in SHIPPED_PACKS:  # ours are compiled by the tests, and then when needed
             for pattern in (*patterns, *exceptions, *filter(None, [harmed])):
-                compiled(pattern.regex)
+                compile_pattern(pattern.regex)
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
     return Rule(
@@ -193,7 +195,7 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     )
 
 
-def _check(row: _Row, where: str) -> None:
+def _check_row(row: _Row, where: str) -> None:
     """Raise InputError if something is wrong with the row of a rule."""
     if row.category not in CATEGORIES:
         raise InputError(

@@ -19,7 +19,7 @@ SPACE = r"[^\w.!?\n]{1,3}"
 WORD = r"[\w'-]{1,15}"
 _UNCOUNTED_GAP = r"[^\w.!?\n](?:[^.!?\n]*?[^\w.!?\n])?"
 GAPS = {" .. ": 2, " ... ": 5}
-"""Words that each kind of gap may contain."""
+"""The number of words that each kind of gap may contain."""
 
 _LONG_RUN = re.compile(r"(\]|\\[wWsSd])\{([01]),\d{2,3}\}\??")
 """Part of a command that re2 would count character by character."""
@@ -37,11 +37,11 @@ class RulePattern:
     """One pattern, expanded when it is needed: most never are."""
 
     source: str
-    """As written in the pack."""
+    """The pattern as written in the pack."""
     words: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Alternatives by name, each a piece of the same language without gaps."""
     whole_words: bool = True
-    """Whether a match begins and ends where a word does; commands may end in a sign."""
+    """True if a match begins and ends where a word does; commands may end in a sign."""
 
     @cached_property
     def regex(self) -> str:
@@ -50,7 +50,9 @@ class RulePattern:
         Raises:
             ValueError: an unknown name, or a part without an upper bound.
         """
-        regex = self._between_words(_expanded(_MARK.sub("", self.source), self.words, _counted))
+        regex = self._between_words(
+            _expand_part(_MARK.sub("", self.source), self.words, _count_gap)
+        )
         refuse_unbounded(regex)
         return regex
 
@@ -61,16 +63,16 @@ class RulePattern:
         It is faster, because words need not be counted.
         """
         plain = _MARK.sub("", self.source)
-        regex = self._between_words(_expanded(plain, self.words, lambda _gap: _UNCOUNTED_GAP))
-        return regex if self.whole_words else _LONG_RUN.sub(_uncounted, regex)
+        regex = self._between_words(_expand_part(plain, self.words, lambda _gap: _UNCOUNTED_GAP))
+        return regex if self.whole_words else _LONG_RUN.sub(_uncount_run, regex)
 
     @cached_property
     def key(self) -> str:
         """A word without which `regex` cannot match, and which few texts contain."""
-        key = _key(self.source)
+        key = _choose_key(self.source)
         if not self.whole_words:
-            return f"(?:{_expanded(_needed(key), self.words, _counted)})"
-        return _expanded_key(key, self.words)
+            return f"(?:{_expand_part(_drop_optional_ends(key), self.words, _count_gap)})"
+        return _expand_key(key, self.words)
 
     @property
     def has_literal_mark(self) -> bool:
@@ -86,30 +88,32 @@ class RulePattern:
         return rf"\b(?:{regex})\b" if self.whole_words else f"(?:{regex})"
 
 
-def _uncounted(run: re.Match[str]) -> str:
+def _uncount_run(run: re.Match[str]) -> str:
     return f"{run[1]}{'+' if run[2] == '1' else '*'}?"
 
 
-def _expanded_key(word: str, words: Mapping[str, str]) -> str:
+def _expand_key(word: str, words: Mapping[str, str]) -> str:
     """Expand the key; if an optional ending was dropped, the key may match a longer word."""
-    bare = _needed(word)
+    bare = _drop_optional_ends(word)
     ends = r"\b" if word.endswith(bare) else ""
-    return rf"\b(?:{_expanded(bare, words, _counted)}){ends}"
+    return rf"\b(?:{_expand_part(bare, words, _count_gap)}){ends}"
 
 
-def _counted(gap: str) -> str:
+def _count_gap(gap: str) -> str:
     return f"{SPACE}(?:{WORD}{SPACE}){{0,{GAPS[gap]}}}"
 
 
-def _key(source: str) -> str:
+def _choose_key(source: str) -> str:
     """Choose the word that texts are searched for: the marked one, or the last literal one."""
-    words = _words(source)
+    words = _split_source(source)
     marked = [_MARK.split(word)[1] for word in words if _MARK.search(word)]
-    literal = [word for word in words if (bare := _needed(word)) and not _WILD.search(bare)]
+    literal = [
+        word for word in words if (bare := _drop_optional_ends(word)) and not _WILD.search(bare)
+    ]
     return (marked or literal[-1:] or [source])[0]
 
 
-def _words(source: str) -> list[str]:
+def _split_source(source: str) -> list[str]:
     """Split at the spaces outside parentheses and classes; alternatives share no word."""
     words, depth = [""], 0
     for token in _OUTER.findall(source):
@@ -123,18 +127,18 @@ def _words(source: str) -> list[str]:
     return words
 
 
-def _needed(word: str) -> str:
+def _drop_optional_ends(word: str) -> str:
     """Drop the optional groups at both ends of `word`."""
     while (bare := _OPTIONAL.sub("", word)) != word:
         word = bare
     return word
 
 
-def _expanded(part: str, words: Mapping[str, str], gap: Callable[[str], str]) -> str:
+def _expand_part(part: str, words: Mapping[str, str], gap: Callable[[str], str]) -> str:
     def word_list(name: re.Match[str]) -> str:
         if name[1] not in words:
             raise ValueError(f"there is no word list <{name[1]}>; add it under [words]")
-        return f"(?:{_expanded(words[name[1]], words, gap)})"
+        return f"(?:{_expand_part(words[name[1]], words, gap)})"
 
     def spacing(match: re.Match[str]) -> str:
         if match[0] in GAPS:

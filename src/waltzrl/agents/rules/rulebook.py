@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import get_args
 
 from waltzrl.agents.rules.calls import CALL_SIDES, read_call
-from waltzrl.agents.rules.disguise import DISGUISE, ROT13_REACH, TextReading, readings
-from waltzrl.agents.rules.frames import clause_around, shipped_reader
+from waltzrl.agents.rules.disguise import DISGUISE, ROT13_REACH, TextReading, find_readings
+from waltzrl.agents.rules.frames import clause_around, load_shipped_reader
 from waltzrl.agents.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.agents.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
 from waltzrl.agents.rules.pattern import RulePattern
-from waltzrl.agents.rules.scan import Folded, PatternScanner, compiled, foldable, with_plain_quotes
+from waltzrl.agents.rules.scan import (
+    Folded,
+    PatternScanner,
+    compile_pattern,
+    is_foldable,
+    with_plain_quotes,
+)
 from waltzrl.errors import InputError
 
 OPENING = 320
@@ -37,13 +43,13 @@ class RuleFinding:
     """A match of a rule, and its position."""
 
     rule: str
-    """Id of the rule, such as `violence/explosives`."""
+    """The id of the rule, such as `violence/explosives`."""
     category: str
     """One of `waltzrl.agents.rules.CATEGORIES`."""
     severity: float
     """0 to 1, adjusted for the context (negation, education, defence ...)."""
     earlier: bool = False
-    """Whether the match ends before the user's last turn, in a turn of the user."""
+    """True if the match ends before the user's last turn, in a turn of the user."""
     start: int
     """First character of the match in the original text; where disguises were undone, the nearest
     one."""
@@ -56,11 +62,11 @@ def load_rulebook(packs: Sequence[str | Path] = DEFAULT_PACKS) -> "Rulebook":
     Raises:
         InputError: a file cannot be read, or two rules have the same id.
     """
-    return _compile(tuple(load_pack(pack) for pack in packs))
+    return _compile_rulebook(tuple(load_pack(pack) for pack in packs))
 
 
 @lru_cache(maxsize=8)  # a rulebook is immutable and large: equal packs share one
-def _compile(packs: tuple[RulePack, ...]) -> "Rulebook":
+def _compile_rulebook(packs: tuple[RulePack, ...]) -> "Rulebook":
     rules = tuple(chain.from_iterable(pack.rules for pack in packs))
     ids = [rule.id for rule in rules]
     if duplicates := {name for name in ids if ids.count(name) > 1}:
@@ -161,7 +167,7 @@ class RuleReader:
             weighed: let the words around a match lower or raise its severity.
         """
         self._weighed = weighed
-        self._frames = shipped_reader() if framed else None
+        self._frames = load_shipped_reader() if framed else None
         self._weak = [
             number >= len(rule.patterns) - rule.weak
             for rule in rules
@@ -169,7 +175,7 @@ class RuleReader:
         ]
         self._rules = [rule for rule in rules for _pattern in rule.patterns]
         self._exceptions: dict[str, TextScanner] = {}
-        """By rule; compiled when the rule first matches: few texts need any."""
+        """The exceptions by rule; compiled when the rule first matches: few texts need any."""
         patterns = [pattern for rule in rules for pattern in rule.patterns]
         exceptions = (pattern for rule in rules for pattern in rule.exceptions)
         self._longest = (
@@ -190,10 +196,10 @@ class RuleReader:
             for number, start, end in sorted(hits)
         ]
         findings = [
-            finding if not weak or _is_supported(finding, found) else _weakened(finding)
+            finding if not weak or _is_supported(finding, found) else _weaken_finding(finding)
             for finding, weak in found
         ]
-        merged = _merged(sorted(findings, key=lambda f: (f.rule, f.start)))
+        merged = _merge_findings(sorted(findings, key=lambda f: (f.rule, f.start)))
         return tuple(sorted(merged, key=lambda f: (f.start, f.rule)))
 
     def matches(self, text: str) -> bool:
@@ -230,7 +236,7 @@ class RuleReader:
         before, match, after = (part.encode("latin-1", "replace") for part in around)
         severity = rule.severity
         if self._weighed:
-            severity = weigh(severity, before, match, after)
+            severity = weigh_severity(severity, before, match, after)
         if not self._is_meant(rule, text, start, end):
             severity = round(severity * UNPROVED, 3)
         return RuleFinding(
@@ -243,13 +249,14 @@ class RuleReader:
 
     def _is_meant(self, rule: Rule, text: str, start: int, end: int) -> bool:
         """Whether the asker is the actor, and somebody or something is the object."""
+        # Without frames every match is meant.
         if self._frames is None or self._frames.frame_of(rule, text, start, end):
             return self._frames is None
         if rule.object is None:
             return True
         first, last = clause_around(text, start, end)
         clause = text[first:last]
-        return _is_disguised(clause) or _has(rule.object, clause)
+        return _is_disguised(clause) or _matches_clause(rule.object, clause)
 
 
 class TextScanner:
@@ -293,8 +300,8 @@ class _Readable:
 
     def __init__(self, text: str) -> None:
         text = with_plain_quotes(text)
-        self.folded = Folded(text) if foldable(text) else None
-        """None where folding changes nothing."""
+        self.folded = Folded(text) if is_foldable(text) else None
+        """The folded text; None where folding changes nothing."""
         self.raw = (text if self.folded is None else self.folded.text).encode("latin-1", "replace")
 
     @cached_property
@@ -302,14 +309,14 @@ class _Readable:
         """The ways to read what stands behind disguises and markup, where the text shows any."""
         disguised: list[TextReading] = []
         if _SHOWS_DISGUISE.search(self.raw):
-            disguised += readings(self.raw)
+            disguised += find_readings(self.raw)
         if _SHOWS_MARKUP.search(self.raw):
             disguised.append(Unmarked(self.raw))
         return disguised
 
 
 # Apart from the keys of patterns: what counts characters would multiply the states of their set.
-_SHOWS_DISGUISE, _SHOWS_MARKUP = compiled(DISGUISE), compiled(MARKUP)
+_SHOWS_DISGUISE, _SHOWS_MARKUP = compile_pattern(DISGUISE), compile_pattern(MARKUP)
 
 
 def _is_disguised(clause: str) -> bool:
@@ -318,14 +325,14 @@ def _is_disguised(clause: str) -> bool:
     return readable.folded is not None or bool(readable.readings)
 
 
-def _has(pattern: RulePattern, clause: str) -> bool:
+def _matches_clause(pattern: RulePattern, clause: str) -> bool:
     return _compiled(pattern.regex).search(clause.encode("latin-1", "replace")) is not None
 
 
-_compiled = lru_cache(maxsize=64)(compiled)
+_compiled = lru_cache(maxsize=64)(compile_pattern)
 
 
-def _weakened(finding: RuleFinding) -> RuleFinding:
+def _weaken_finding(finding: RuleFinding) -> RuleFinding:
     return replace(finding, severity=round(finding.severity * UNPROVED, 3))
 
 
@@ -339,7 +346,7 @@ def _is_supported(finding: RuleFinding, found: Sequence[tuple[RuleFinding, bool]
     )
 
 
-def _merged(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
+def _merge_findings(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
     """Merge overlapping findings of the same rule; the highest severity wins."""
     merged: list[RuleFinding] = []
     for finding in findings:
@@ -384,7 +391,7 @@ _AROUND = {
 
 _GOVERNED = 0.35
 """Factor for a match whose last words are what somebody prevents, reports or studies."""
-_GOVERNOR = compiled(
+_GOVERNOR = compile_pattern(
     r"\b(?:prevent(?:ing|s|ion of)?|detect(?:ing|s|ion of)?|recogni[sz](?:e|es|ing)|spot(?:ting)?"
     r"|report(?:ing|s)?|combat(?:ing|ting)?|fight(?:ing)?|counter(?:ing|act)?|deter(?:ring|s)?"
     r"|against|protect(?:s|ing|ion)? (?:\w{1,12} ){0,4}from|victims? of|survivors? of"
@@ -399,11 +406,11 @@ _GOVERNOR = compiled(
     r"(?:[^\w.!?\n]{1,3}[\w'-]{1,15}){1,5}$"
 )
 
-_CUES_BEFORE = [(factor, compiled(pattern)) for factor, pattern in _BEFORE.items()]
-_CUES_AROUND = [(factor, compiled(pattern)) for factor, pattern in _AROUND.items()]
+_CUES_BEFORE = [(factor, compile_pattern(pattern)) for factor, pattern in _BEFORE.items()]
+_CUES_AROUND = [(factor, compile_pattern(pattern)) for factor, pattern in _AROUND.items()]
 
 
-def weigh(severity: float, before: bytes, match: bytes, after: bytes) -> float:
+def weigh_severity(severity: float, before: bytes, match: bytes, after: bytes) -> float:
     """Lower or raise a severity according to the words around a match.
 
     Args:

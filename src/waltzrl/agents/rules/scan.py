@@ -29,7 +29,7 @@ _PATTERN_MEMORY_PER_CHARACTER = 160
 """The same for one pattern: a long one has a larger program."""
 
 
-def _options(memory: int) -> re2.Options:
+def _make_options(memory: int) -> re2.Options:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.case_sensitive = False
@@ -39,7 +39,7 @@ def _options(memory: int) -> re2.Options:
     return options
 
 
-def compiled(regex: str) -> re2._Regexp:
+def compile_pattern(regex: str) -> re2._Regexp:
     """Compile `regex` for Latin-1 text, ignoring case.
 
     Raises:
@@ -47,7 +47,7 @@ def compiled(regex: str) -> re2._Regexp:
     """
     memory = _PATTERN_MEMORY + _PATTERN_MEMORY_PER_CHARACTER * len(regex)
     try:
-        return re2.compile(regex.encode("latin-1"), _options(memory))
+        return re2.compile(regex.encode("latin-1"), _make_options(memory))
     except (re2.error, UnicodeEncodeError) as error:
         raise ValueError(f"re2 rejects the pattern: {error}") from None
 
@@ -56,13 +56,13 @@ class _Finder:
     """One pattern: a fast loose match first, then an exact one at the same place."""
 
     def __init__(self, pattern: RulePattern) -> None:
-        self._loose = compiled(pattern.loose)
+        self._loose = compile_pattern(pattern.loose)
         self._longest = pattern.longest
         self._regex = pattern.regex
 
     @cached_property
     def _exact(self) -> re2._Regexp:
-        return compiled(self._regex)
+        return compile_pattern(self._regex)
 
     def find(self, text: bytes, section: slice, looks: "_Looks") -> Iterator[tuple[int, int]]:
         """Yield start and end of every match in or at the edges of a section, one per start."""
@@ -95,11 +95,11 @@ class PatternScanner:
         """Compile the keys of `patterns`, which are numbered in this order."""
         self._patterns = patterns
         self._finders: dict[int, _Finder] = {}
-        """Compiled when a key is first found: few patterns are ever needed."""
+        """The finders, each compiled when its key is first found: few patterns are ever needed."""
         self._patterns_of_key: list[list[int]] = []
-        """[keys] numbers of the patterns with this key."""
+        """[keys] The numbers of the patterns with this key."""
         numbers: dict[str, int] = {}
-        self._keys = re2.Set.SearchSet(_options(_SET_MEMORY))
+        self._keys = re2.Set.SearchSet(_make_options(_SET_MEMORY))
         for number, pattern in enumerate(patterns):
             if pattern.key not in numbers:
                 numbers[pattern.key] = self._keys.Add(pattern.key.encode("latin-1"))
@@ -119,6 +119,7 @@ class PatternScanner:
 
     def scan(self, text: bytes) -> Iterator[tuple[int, int, int]]:
         """Yield pattern number, start and end of every match, one per start, perhaps repeatedly."""
+        # The limit holds for the whole text, not for each section.
         looks: defaultdict[int, _Looks] = defaultdict(_Looks)
         for section, found in self.keys(text):
             for number in chain.from_iterable(self._patterns_of_key[key] for key in found):
@@ -169,23 +170,25 @@ def with_plain_quotes(text: str) -> str:
     return text
 
 
-def foldable(text: str) -> bool:
+def is_foldable(text: str) -> bool:
     """Whether folding could change `text`."""
     return not text.isascii() and _FOLDABLE.search(text) is not None
 
 
-def fold(text: str) -> str:
+def fold_text(text: str) -> str:
     """Drop hidden characters and marks, and replace styled letters by ASCII ones."""
     if text.isascii():
         return text
     bare = _HIDDEN_RUN.sub("", text)
+    # Once more, because NFKD splits an accented letter into a letter and a combining mark.
     bare = _HIDDEN_RUN.sub("", unicodedata.normalize("NFKD", bare))
     for lookalike in _LOOKALIKES.keys() & set(bare):
         bare = bare.replace(lookalike, _LOOKALIKES[lookalike])
     return bare
 
 
-_fold_one = lru_cache(maxsize=4096)(fold)
+# Few different characters occur, so each is folded once.
+_fold_one = lru_cache(maxsize=4096)(fold_text)
 
 
 class Folded:
@@ -193,7 +196,9 @@ class Folded:
 
     def __init__(self, original: str) -> None:
         self._original = original
-        blocks = [fold(original[start : start + BLOCK]) for start in range(0, len(original), BLOCK)]
+        blocks = [
+            fold_text(original[start : start + BLOCK]) for start in range(0, len(original), BLOCK)
+        ]
         self.text = "".join(blocks)
         self._starts = [0, *accumulate(map(len, blocks))]
         self._positions: dict[int, list[int]] = {}

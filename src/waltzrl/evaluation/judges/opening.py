@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
-from waltzrl.agents.identity import identity
+from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.opening import installed_reviewers, open_reviewer
 from waltzrl.errors import InputError
 from waltzrl.evaluation.data.opening import read_sets
@@ -75,7 +75,7 @@ async def open_judge(
         else:
             check_model(asked, model)
             policy = await stack.enter_async_context(remote_policy(server, model))
-            judge_model = JudgeModel(policy, model, identity(model, server), answers)
+            judge_model = JudgeModel(policy, model, identify_agent(model, server), answers)
         refusals = RefusalDetector() if name != rest else None
         yield LLMJudge(asked, judge_model, judges_prompts=judges_prompts, refusals=refusals)
 
@@ -109,7 +109,7 @@ def _local_model(asked: JudgeFormat, folder: str, answers: AnswerCache | None) -
             f"{folder} is no model for {asked.name!r}: its chat template does not hold "
             f"{asked.in_template!r}; name a model of that kind, or another kind of judge"
         )
-    policy.revision = identity(folder, None)
+    policy.revision = identify_agent(folder, None)
     return JudgeModel(policy, policy.revision, policy.revision, answers)
 
 

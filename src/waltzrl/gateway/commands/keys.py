@@ -22,7 +22,7 @@ from waltzrl.gateway.keys import (
 KeyFile = Annotated[Path, typer.Option("--file", help="TOML file with the hashes.")]
 
 NARROWEST = 120
-"""Columns that the table needs."""
+"""The number of columns that the table needs."""
 
 keys = typer.Typer(
     help="Create, list and revoke API keys of the gateway.",
@@ -102,12 +102,20 @@ def list_keys(file: KeyFile) -> None:
         drafts = "yes" if key.may_see_drafts else "no"
         created = f"{key.created:%Y-%m-%d}"
         probes = "yes" if key.may_probe else "no"
-        shown = (created, rate, _budget(key), drafts, probes, key.role or "no", key.system_turns)
+        shown = (
+            created,
+            rate,
+            _render_budget(key),
+            drafts,
+            probes,
+            key.role or "no",
+            key.system_turns,
+        )
         table.add_row(key.name, key.id, key.state, *shown)
     open_terminal(NARROWEST).print(table)
 
 
-def _budget(key: Key) -> str:
+def _render_budget(key: Key) -> str:
     tokens = None if key.tokens_per_day is None else f"{key.tokens_per_day:,} tokens"
     usd = None if key.usd_per_day is None else f"USD {key.usd_per_day:g}"
     return ", ".join(each for each in (tokens, usd) if each is not None) or "no limit"

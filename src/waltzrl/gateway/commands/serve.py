@@ -121,7 +121,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     }
     options: Table = {key: value for key, value in given.items() if value}
     sources = partial(
-        _sources, recipe, options, settings or [], demo=demo, pair=pair, reviewer=reviewer
+        _collect_sources, recipe, options, settings or [], demo=demo, pair=pair, reviewer=reviewer
     )
     if explain:
         from waltzrl.gateway.settings import explain_gateway
@@ -130,12 +130,12 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         return
     configure_logs(log_format or "text", "info")
     try:
-        supervise(sources(), host, port, open_to_all=open_to_all)
+        supervise_gateway(sources(), host, port, open_to_all=open_to_all)
     except KeyboardInterrupt:  # also from SIGTERM; later the supervisor handles both
         log.info("stopped before the gateway started")
 
 
-def supervise(sources: Sources, host: str, port: int, *, open_to_all: bool) -> None:
+def supervise_gateway(sources: Sources, host: str, port: int, *, open_to_all: bool) -> None:
     """Serve a gateway until it is stopped."""
     from waltzrl.gateway.listener import listen
     from waltzrl.gateway.processes.fork_server import ForkServer
@@ -147,14 +147,14 @@ def supervise(sources: Sources, host: str, port: int, *, open_to_all: bool) -> N
     gateway = load()
     configure_logs(gateway.logs.format, gateway.logs.level)
     with listen(host, port) as listener, closing(ForkServer(work)) as fork_server:
-        announce = partial(_announce, listener)
+        announce = partial(_announce_gateway, listener)
         supervisor = Supervisor(
             load, listener, fork_server, open_to_all=open_to_all, announce=announce
         )
         asyncio.run(supervisor.run(gateway))
 
 
-def _sources(
+def _collect_sources(
     recipe: Path | None,
     options: "Table",
     settings: list[str],
@@ -164,7 +164,7 @@ def _sources(
     reviewer: str | None,
 ) -> Sources:
     """Return where the settings come from: the arguments of `load_gateway`."""
-    base = _demo_options() if demo else {}
+    base = _choose_demo_options() if demo else {}
     if pair and reviewer:
         raise InputError("got --pair and --reviewer; give the one that reviews")
     if reviewer:
@@ -180,7 +180,7 @@ def _sources(
     return recipe, base | options, settings, os.environ
 
 
-def _demo_options() -> "Table":
+def _choose_demo_options() -> "Table":
     from waltzrl.agents.opening import installed_reviewers
     from waltzrl.foundation.plugins import load_plugin
     from waltzrl.gateway.pairs import ENGLISH, english_settings
@@ -205,7 +205,7 @@ def _print_settings(settings: "list[Setting]", *, as_json: bool) -> None:
     open_terminal().print(table)
 
 
-def _announce(listener: socket.socket, gateway: "GatewayRecipe", description: str) -> None:
+def _announce_gateway(listener: socket.socket, gateway: "GatewayRecipe", description: str) -> None:
     host, port = listener.getsockname()[:2]
     url = f"{'https' if gateway.tls else 'http'}://{host}:{port}"
     reviewers = f", reviewers {url}/desk" if gateway.memory else ""

@@ -18,7 +18,7 @@ from waltzrl.errors import WaltzError
 
 PID = struct.Struct("q")
 NAME = "waltzrl-worker"
-"""Of a worker, in the list of processes."""
+"""The name of a worker in the list of processes."""
 
 
 class ForkServer:
@@ -36,7 +36,7 @@ class ForkServer:
         gc.freeze()  # a collection would write to all objects, and so copy the memory shared
         if os.fork() == 0:
             self._socket.close()
-            _serve(other, work)
+            _fork_on_request(other, work)
         other.close()
 
     def fork(self) -> tuple[int, socket.socket]:
@@ -60,7 +60,7 @@ class ForkServer:
         self._socket.close()
 
 
-def _serve(requests: socket.socket, work: Callable[[socket.socket], None]) -> NoReturn:
+def _fork_on_request(requests: socket.socket, work: Callable[[socket.socket], None]) -> NoReturn:
     """Fork a process for each request, until the other end is closed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # They are for the supervisor, also where all processes of a terminal or service get them.
@@ -73,13 +73,13 @@ def _serve(requests: socket.socket, work: Callable[[socket.socket], None]) -> No
         pid = os.fork()
         if pid == 0:
             requests.close()
-            _be_worker(socket.socket(fileno=descriptors[0]), work)
+            _run_worker(socket.socket(fileno=descriptors[0]), work)
         os.close(descriptors[0])
         with suppress(OSError):  # the other end was closed meanwhile
             requests.send(PID.pack(pid))
 
 
-def _be_worker(control: socket.socket, work: Callable[[socket.socket], None]) -> NoReturn:
+def _run_worker(control: socket.socket, work: Callable[[socket.socket], None]) -> NoReturn:
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -88,4 +88,5 @@ def _be_worker(control: socket.socket, work: Callable[[socket.socket], None]) ->
         work(control)
         status = 0
     finally:
+        # Exit handlers are those of the process that was forked; a worker must not run them.
         os._exit(status)

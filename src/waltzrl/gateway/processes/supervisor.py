@@ -32,9 +32,10 @@ from waltzrl.store.audit.log import APPENDERS
 from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
-"""Before a worker that died is replaced; doubled each time, until one lives for longer."""
+"""The pause before a worker that died is replaced; doubled each time, until one lives for longer.
+"""
 STOP_SECONDS = 50.0
-"""Workers that take longer to stop are killed."""
+"""The time after which workers that have not stopped are killed."""
 
 log = logging.getLogger(__name__)
 
@@ -68,16 +69,16 @@ class Supervisor:
         self._log_numbers = count()
         self._log: LogWriter | None = None
         self._workers: set[WorkerProcess] = set()
-        """All that have a setup, those that leave included."""
+        """All workers that have a setup, those that leave included."""
         self._serving: set[WorkerProcess] = set()
-        """Those of the present recipe."""
+        """The workers of the present recipe."""
         self._keepers: list[asyncio.Task[None]] = []
         self._past: list[Family] = []
-        """Counters of workers that have ended."""
+        """The counters of workers that have ended."""
         self._background: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._failure: WaltzError | None = None
-        """Why it had to stop."""
+        """The reason why it had to stop."""
 
     async def run(self, recipe: GatewayRecipe) -> None:
         """Serve until a signal to stop.
@@ -95,9 +96,10 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGHUP, reload.set)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_or_kill, number)
-        log.info("the gateway starts", extra=_summary(recipe))
+        log.info("the gateway starts", extra=_summarise_recipe(recipe))
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._audit_log(recipe))
+            # Runs before the log is closed, because workers append to it until they end.
             stack.push_async_callback(self._stop_all)
             serving = asyncio.create_task(self._serve_and_reload(reload, recipe))
             stopping = asyncio.create_task(self._stop.wait())
@@ -248,6 +250,7 @@ class Supervisor:
     def _tell(self, workers: Iterable[WorkerProcess], kind: Literal["retire", "stop"]) -> None:
         for worker in workers:
             worker.send(WorkerMessage(kind=kind))
+            # Kept in a set, because the event loop has only weak references to its tasks.
             task = asyncio.create_task(self._see_off(worker))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
@@ -263,9 +266,11 @@ class Supervisor:
         self._workers.discard(worker)
         self._serving.discard(worker)
         self._memory.load(worker.number).clear()
+        # Counters never fall, so what a worker has counted outlives it.
         self._past = merge_families([self._past, keep_totals(_families(worker.families))])
 
     def _stop_or_kill(self, number: int) -> None:
+        # A second Ctrl-C does not wait for requests in progress.
         if self._stop.is_set() and number == signal.SIGINT:
             self._kill_all()
         self._stop.set()
@@ -298,7 +303,7 @@ def _check_change(old: GatewayRecipe, new: GatewayRecipe) -> None:
         raise InputError("audit and privacy cannot change in a running gateway; start it again")
 
 
-def _summary(recipe: GatewayRecipe) -> dict[str, object]:
+def _summarise_recipe(recipe: GatewayRecipe) -> dict[str, object]:
     feedback = recipe.feedback
     return fields(
         version=__version__,

@@ -39,14 +39,16 @@ def work(control: socket.socket) -> None:
         line = line + part if part else b""
     if line:  # else the supervisor has ended
         setup = msgspec.json.decode(line, type=WorkerSetup)
-        uvloop.run(_work(setup, control, descriptors))
+        uvloop.run(_serve_setup(setup, control, descriptors))
 
 
-async def _work(setup: WorkerSetup, control: socket.socket, descriptors: Sequence[int]) -> None:
+async def _serve_setup(
+    setup: WorkerSetup, control: socket.socket, descriptors: Sequence[int]
+) -> None:
     reader, writer = await asyncio.open_connection(sock=control, limit=1 << 26)
     supervisor = _Supervisor(reader, writer)
     try:
-        await _serve(setup, supervisor, descriptors)
+        await _serve_recipe(setup, supervisor, descriptors)
     except (WaltzError, OSError) as error:
         supervisor.send(WorkerMessage(kind="failed", text=str(error)))
     except ModuleNotFoundError as error:
@@ -58,7 +60,9 @@ async def _work(setup: WorkerSetup, control: socket.socket, descriptors: Sequenc
         await writer.wait_closed()
 
 
-async def _serve(setup: WorkerSetup, supervisor: "_Supervisor", descriptors: Sequence[int]) -> None:
+async def _serve_recipe(
+    setup: WorkerSetup, supervisor: "_Supervisor", descriptors: Sequence[int]
+) -> None:
     """Serve until told to stop.
 
     Raises:
@@ -94,7 +98,7 @@ async def _serve(setup: WorkerSetup, supervisor: "_Supervisor", descriptors: Seq
         listening = asyncio.create_task(supervisor.listen(server, app))
         stack.callback(listening.cancel)
         await server.serve_on(listener)
-        supervisor.send(_report(app))
+        supervisor.send(_make_report(app))
 
 
 class _Supervisor:
@@ -119,7 +123,7 @@ class _Supervisor:
         while line := await self._reader.readline():
             message = read_message(line)
             if message.kind == "report":
-                self.send(_report(app))
+                self.send(_make_report(app))
             elif message.kind == "scrape" and self._others is not None:
                 self._others.set_result(_families(message.families))
                 self._others = None
@@ -130,6 +134,6 @@ class _Supervisor:
         server.stop()  # it has ended, and nobody writes the audit log
 
 
-def _report(app: App) -> WorkerMessage:
+def _make_report(app: App) -> WorkerMessage:
     families = msgspec.json.encode(app.metrics.families())
     return WorkerMessage(kind="report", families=msgspec.Raw(families))

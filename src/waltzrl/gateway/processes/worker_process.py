@@ -29,13 +29,13 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     recipe: msgspec.Raw
-    """JSON of a `GatewayRecipe`."""
+    """The JSON of a `GatewayRecipe`."""
     number: int
-    """Of the worker, in the memory that all workers share."""
+    """The worker's number in the memory that all workers share."""
     log_number: int
-    """Of the process, among those that append to the audit log."""
+    """The process's number among those that append to the audit log."""
     public_key: str
-    """Of the audit log; empty without one."""
+    """The audit log's public key; empty without one."""
     open_to_all: bool
 
 
@@ -46,9 +46,11 @@ class WorkerMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """From a worker: it serves, it cannot serve, its metrics, a request for those of the others.
     To a worker: send your metrics, the metrics of the others, retire, stop."""
     text: str = ""
-    """Of `ready` what it serves, of `failed` why it cannot."""
+    """The description of a worker that is `ready`, or the reason why one that `failed` cannot
+    serve.
+    """
     families: msgspec.Raw = NOTHING
-    """JSON of a list of `Family`."""
+    """The JSON of a list of `Family`."""
 
     @property
     def line(self) -> bytes:
@@ -64,9 +66,9 @@ class WorkerProcess:
     def __init__(self, pid: int, control: socket.socket) -> None:
         """Take over what `ForkServer.fork` returned."""
         self.number = -1
-        """In the memory that all workers share, once it has a setup."""
+        """The worker's number in the memory that all workers share, once it has a setup."""
         self.families = NOTHING
-        """Its metrics, as of its last report."""
+        """The worker's metrics, as of its last report."""
         self.ended = asyncio.Event()
         self._pid, self._socket = pid, control
         self._writer: asyncio.StreamWriter | None = None

@@ -26,25 +26,25 @@ def block_text(block: Mapping[str, Json]) -> str:
         title: Limits
         The limit is 5.
     """
-    return "\n".join(_lines(block)).replace("\0", "")
+    return "\n".join(_yield_block_lines(block)).replace("\0", "")
 
 
-def _lines(block: Mapping[str, Json]) -> Iterator[str]:
+def _yield_block_lines(block: Mapping[str, Json]) -> Iterator[str]:
     kind = block.get("type")
     if isinstance(kind, str) and kind != "text":
         yield f"[{kind}]"
     for key, value in block.items():
         is_encoded = kind == "base64" and key == "data"
         if key not in SILENT and not is_encoded:
-            yield from _value(key, value)
+            yield from _yield_value_lines(key, value)
 
 
-def _value(key: str, value: Json) -> Iterator[str]:
+def _yield_value_lines(key: str, value: Json) -> Iterator[str]:
     if isinstance(value, dict):
-        yield from _lines(value)
+        yield from _yield_block_lines(value)
     elif isinstance(value, list):
         for item in value:
-            yield from _value(key, item)
+            yield from _yield_value_lines(key, item)
     elif isinstance(value, str):
         if value and not (len(value) > SHORT and ENCODED.fullmatch(value)):
             yield value if key in BARE else f"{key}: {value}"

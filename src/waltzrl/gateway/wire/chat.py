@@ -63,9 +63,9 @@ def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
             "object": "chat.completion",
             "created": answers[0].details.created or int(chat.created),
             "model": chat.model,
-            "choices": [_choice(index, answer) for index, answer in enumerate(answers)],
+            "choices": [_write_choice(index, answer) for index, answer in enumerate(answers)],
             "usage": chat_usage(answers),
-            **_server(answers[0].details),
+            **_collect_server_fields(answers[0].details),
         }
     )
 
@@ -99,7 +99,7 @@ def _check_reviewable(body: dict[str, Json]) -> None:
             as_object(tool, f"tools[{index}]")
 
 
-def _choice(index: int, answer: Answer) -> dict[str, object]:
+def _write_choice(index: int, answer: Answer) -> dict[str, object]:
     reply = answer.reply
     text = reply.text if reply.text or not reply.calls else None
     message: dict[str, object] = {
@@ -108,32 +108,32 @@ def _choice(index: int, answer: Answer) -> dict[str, object]:
         "refusal": text if answer.refused else None,
     }
     if reply.reasoning:
-        message |= _reasoning(reply.reasoning)
+        message |= _write_reasoning(reply.reasoning)
     message |= calls_fields(reply.calls)
     return {
         "index": index,
         "message": message,
-        "logprobs": _logprobs(answer.details),
-        "finish_reason": _finish(answer),
+        "logprobs": _write_logprobs(answer.details),
+        "finish_reason": _choose_finish(answer),
     }
 
 
-def _finish(answer: Answer) -> str:
+def _choose_finish(answer: Answer) -> str:
     calls = calls_fields(answer.reply.calls)
     is_older = answer.finish == "tool_calls" and calls and "tool_calls" not in calls
     return "function_call" if is_older else answer.finish
 
 
-def _reasoning(text: str) -> dict[str, str]:
+def _write_reasoning(text: str) -> dict[str, str]:
     """Return the fields of reasoning: servers and clients use one name or the other."""
     return {"reasoning_content": text, "reasoning": text}
 
 
-def _logprobs(details: ReplyDetails) -> dict[str, object] | None:
+def _write_logprobs(details: ReplyDetails) -> dict[str, object] | None:
     return None if details.logprobs is None else {"content": details.logprobs, "refusal": None}
 
 
-def _server(details: ReplyDetails) -> dict[str, Json]:
+def _collect_server_fields(details: ReplyDetails) -> dict[str, Json]:
     """Return what the upstream says about itself."""
     fields = {
         "system_fingerprint": details.system_fingerprint,
@@ -142,15 +142,15 @@ def _server(details: ReplyDetails) -> dict[str, Json]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _encoded(details: ReplyDetails) -> bytes:
+def _encode_server_fields(details: ReplyDetails) -> bytes:
     """Return what the upstream says about itself as further fields of an object."""
-    fields = _server(details)
+    fields = _collect_server_fields(details)
     return b",%b" % msgspec.json.encode(fields)[1:-1] if fields else b""
 
 
 ROLE = b'{"role":"assistant","content":"","refusal":null}'
 ROLE_WITHOUT_CONTENT = b'{"role":"assistant","content":null,"refusal":null}'
-"""Where a refusal may follow, which clients expect without content."""
+"""The first delta where a refusal may follow, which clients expect without content."""
 
 
 class ChatStream:
@@ -179,7 +179,7 @@ class ChatStream:
         return COMMENT
 
     def reasoning(self, choice: int, delta: str) -> bytes:
-        return self._chunk(choice, msgspec.json.encode(_reasoning(delta)))
+        return self._chunk(choice, msgspec.json.encode(_write_reasoning(delta)))
 
     def text(self, choice: int, delta: str) -> bytes:
         return self._chunk(choice, b'{"content":%b}' % msgspec.json.encode(delta))
@@ -198,16 +198,18 @@ class ChatStream:
         return event(b'%b[],"waltz.retract":%b%b' % (self._head, retraction, self._tail))
 
     def finish(self, choice: int, answer: Answer) -> bytes:
-        calls = b"".join(self._chunk(choice, delta) for delta in _streamed_calls(answer.reply))
-        logprobs = msgspec.json.encode(_logprobs(answer.details))
-        end = b'"%b"' % _finish(answer).encode()
-        return calls + self._chunk(choice, b"{}", end, logprobs, _encoded(answer.details))
+        calls = b"".join(self._chunk(choice, delta) for delta in _encode_call_deltas(answer.reply))
+        logprobs = msgspec.json.encode(_write_logprobs(answer.details))
+        end = b'"%b"' % _choose_finish(answer).encode()
+        return calls + self._chunk(
+            choice, b"{}", end, logprobs, _encode_server_fields(answer.details)
+        )
 
     def close(self, answers: Sequence[Answer]) -> bytes:
         if not self._chat.stream_usage:
             return DONE
         usage = msgspec.json.encode(chat_usage(answers))
-        server = _encoded(answers[0].details)
+        server = _encode_server_fields(answers[0].details)
         return event(b'%b[]%b,"usage":%b}' % (self._head, server, usage)) + DONE
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
@@ -233,7 +235,7 @@ class ChatStream:
         )
 
 
-def _streamed_calls(reply: Reply) -> Iterator[bytes]:
+def _encode_call_deltas(reply: Reply) -> Iterator[bytes]:
     """Yield a delta for each call."""
     calls = calls_fields(reply.calls)
     listed = calls.pop("tool_calls", None)

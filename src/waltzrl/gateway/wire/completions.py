@@ -26,7 +26,7 @@ from waltzrl.gateway.wire.prompt import prompt_of
 __all__ = ["api", "error", "read", "write", "writer"]
 
 MAX_TOKENS = 16
-"""What this API generates when `max_tokens` is missing, unlike a chat."""
+"""The number of tokens that this API generates when `max_tokens` is missing, unlike a chat."""
 CONVERTED = (
     "best_of",
     "echo",
@@ -63,7 +63,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
         value = body.get(key)
         if not (value is None or value is False or value == ""):
             raise unsupported_field(key, why)
-    prompts = _prompts(body.get("prompt"))
+    prompts = _read_prompts(body.get("prompt"))
     n = 1 if body.get("n") is None else as_count(body["n"], "n", MOST_CHOICES)
     if len(prompts) * n > MOST_CHOICES:
         raise invalid_field("prompt", body["prompt"], f"{MOST_CHOICES} choices or fewer in all")
@@ -100,7 +100,7 @@ def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
             "index": index,
             "text": answer.reply.text,
             "logprobs": None,
-            "finish_reason": _finish(answer),
+            "finish_reason": _convert_finish(answer),
         }
         for index, answer in enumerate(answers)
     ]
@@ -134,14 +134,14 @@ class CompletionsStream(ChatStream):
 
     def finish(self, choice: int, answer: Answer) -> bytes:
         """Write no calls: this API has none."""
-        return self._chunk(choice, b'""', b'"%b"' % _finish(answer).encode())
+        return self._chunk(choice, b'""', b'"%b"' % _convert_finish(answer).encode())
 
 
-def _finish(answer: Answer) -> str:
+def _convert_finish(answer: Answer) -> str:
     return "stop" if answer.finish == "tool_calls" else answer.finish
 
 
-def _prompts(prompt: Json) -> list[str]:
+def _read_prompts(prompt: Json) -> list[str]:
     """Return the prompts; token ids are refused, because the reviewers read text.
 
     Raises:

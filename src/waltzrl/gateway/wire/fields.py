@@ -12,16 +12,16 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Json
 from waltzrl.gateway.keys import Caller
-from waltzrl.policies.server_json import mended
+from waltzrl.policies.server_json import mend_text
 from waltzrl.records import CallKind, Message, Role, ToolCall
 
 DEEPEST = 100
-"""Levels of nested objects and lists: encoders further down the stack recurse, too."""
+"""The most levels of nested objects and lists: encoders further down the stack recurse, too."""
 MOST_TOKENS = 2**31
 LEVEL = re.compile(r"[a-z_]{1,16}")
 LONGEST_PLACE = 100
 LONGEST_SHOWN = 40
-"""Characters of a value that an error message quotes."""
+"""The most characters of a value that an error message quotes."""
 
 
 def read_object(raw: bytes) -> dict[str, Json]:
@@ -35,17 +35,17 @@ def read_object(raw: bytes) -> dict[str, Json]:
     try:
         body: Json = msgspec.json.decode(raw)
     except UnicodeDecodeError as error:
-        raise _unreadable("UTF-8") from error
+        raise _unreadable_body_error("UTF-8") from error
     except RecursionError as error:
-        raise _too_deep() from error
+        raise _too_deep_error() from error
     except msgspec.MsgspecError as error:
-        if where := _half_pair(raw):
+        if where := _find_half_pair(raw):
             raise unsupported_field(where, HALF_PAIR) from error
-        raise _unreadable(f"JSON ({error})") from error
+        raise _unreadable_body_error(f"JSON ({error})") from error
     if not isinstance(body, dict):
-        raise _unreadable("a JSON object")
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _deeper(body, DEEPEST):
-        raise _too_deep()
+        raise _unreadable_body_error("a JSON object")
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _is_nested_deeper(body, DEEPEST):
+        raise _too_deep_error()
     return body
 
 
@@ -174,7 +174,7 @@ def _is_number(value: Json) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _deeper(body: dict[str, Json], limit: int) -> bool:
+def _is_nested_deeper(body: dict[str, Json], limit: int) -> bool:
     """Return whether objects and lists are nested more than `limit` levels deep."""
     level: list[dict[str, Json] | list[Json]] = [body]
     for _ in range(limit):
@@ -195,7 +195,7 @@ HALF_PAIR = (
 )
 
 
-def _half_pair(raw: bytes) -> str:
+def _find_half_pair(raw: bytes) -> str:
     """Return where a body has a half of a surrogate pair; empty if that is not what is wrong."""
     try:
         body: Json = json.loads(raw)
@@ -209,16 +209,16 @@ def _half_pair(raw: bytes) -> str:
             values += [(where or "a key", key) for key in value]
         elif isinstance(value, list):
             values += [(f"{where}[{index}]", v) for index, v in enumerate(value)]
-        elif isinstance(value, str) and mended(value) != value:
-            return mended(where)[:LONGEST_PLACE]
+        elif isinstance(value, str) and mend_text(value) != value:
+            return mend_text(where)[:LONGEST_PLACE]
     return ""
 
 
-def _unreadable(need: str) -> RequestError:
+def _unreadable_body_error(need: str) -> RequestError:
     return RequestError(400, "invalid_request", f"the request's body is not {need}")
 
 
-def _too_deep() -> RequestError:
+def _too_deep_error() -> RequestError:
     return RequestError(
         400, "invalid_request", f"the request's body is nested more than {DEEPEST} levels deep"
     )
@@ -250,7 +250,7 @@ def turns_of(messages: Json) -> list[Message]:
     if not items:
         raise invalid_field("messages", items, "one message or more")
     return [
-        _plain_turn(message) or turn_of(message, f"messages[{index}]")
+        _read_plain_turn(message) or turn_of(message, f"messages[{index}]")
         for index, message in enumerate(items)
     ]
 
@@ -265,7 +265,9 @@ def text_of(content: Json, where: str) -> str:
         return as_text(content, where)
     if not isinstance(content, list):
         raise invalid_field(where, content, "a string or a list of parts")
-    return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+    return "\n".join(
+        _read_part_text(part, f"{where}[{index}]") for index, part in enumerate(content)
+    )
 
 
 def turn_of(message: Json, where: str) -> Message:
@@ -279,7 +281,7 @@ def turn_of(message: Json, where: str) -> Message:
     if not isinstance(role, str) or role not in ROLES:
         raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
     if role == "assistant":
-        return _assistant_turn(fields, where)
+        return _read_assistant_turn(fields, where)
     content = text_of(fields.get("content"), f"{where}.content")
     if role != "tool" or fields.get("tool_call_id") is None:
         return Message(role=ROLES[role], content=content)
@@ -287,7 +289,7 @@ def turn_of(message: Json, where: str) -> Message:
     return Message(role="tool", content=content, call_id=call_id)
 
 
-def _plain_turn(message: Json) -> Message | None:
+def _read_plain_turn(message: Json) -> Message | None:
     """Return the turn of a message that is a role and a text, as most are; None of any other."""
     if not isinstance(message, dict) or len(message) != 2:
         return None
@@ -297,7 +299,7 @@ def _plain_turn(message: Json) -> Message | None:
     return None
 
 
-def _assistant_turn(message: dict[str, Json], where: str) -> Message:
+def _read_assistant_turn(message: dict[str, Json], where: str) -> Message:
     """Read an assistant's turn: text, refusal and tool calls."""
     texts = [
         text_of(message[key], f"{where}.{key}")
@@ -308,20 +310,22 @@ def _assistant_turn(message: dict[str, Json], where: str) -> Message:
     if message.get("tool_calls") is not None:
         for index, call in enumerate(as_list(message["tool_calls"], f"{where}.tool_calls")):
             call_where = f"{where}.tool_calls[{index}]"
-            calls.append(_call(as_object(call, call_where), call_where))
+            calls.append(_read_tool_call(as_object(call, call_where), call_where))
     if message.get("function_call") is not None:
         function_call = message["function_call"]
-        calls.append(_called("", function_call, "function_call", f"{where}.function_call"))
+        calls.append(
+            _read_called_tool("", function_call, "function_call", f"{where}.function_call")
+        )
     text = "\n".join(text for text in texts if text)
     return Message(role="assistant", content=text, calls=tuple(calls))
 
 
-def _call(call: dict[str, Json], where: str) -> ToolCall:
+def _read_tool_call(call: dict[str, Json], where: str) -> ToolCall:
     call_id = call.get("id")
     call_id = call_id if isinstance(call_id, str) else ""
     if is_custom(call):
-        return _called(call_id, call["custom"], "custom", f"{where}.custom")
-    return _called(call_id, call.get("function"), "function", f"{where}.function")
+        return _read_called_tool(call_id, call["custom"], "custom", f"{where}.custom")
+    return _read_called_tool(call_id, call.get("function"), "function", f"{where}.function")
 
 
 def is_custom(call: dict[str, Json]) -> bool:
@@ -329,7 +333,7 @@ def is_custom(call: dict[str, Json]) -> bool:
     return call.get("function") is None and call.get("custom") is not None
 
 
-def _called(call_id: str, called: Json, kind: CallKind, where: str) -> ToolCall:
+def _read_called_tool(call_id: str, called: Json, kind: CallKind, where: str) -> ToolCall:
     fields = as_object(called, where)
     key = "input" if kind == "custom" else "arguments"
     return ToolCall(
@@ -340,7 +344,7 @@ def _called(call_id: str, called: Json, kind: CallKind, where: str) -> ToolCall:
     )
 
 
-def _part(part: Json, where: str) -> str:
+def _read_part_text(part: Json, where: str) -> str:
     fields = as_object(part, where)
     kind = as_name(fields.get("type"), f"{where}.type")
     if kind == "text":

@@ -101,7 +101,8 @@ TYPES = {
     "too_large": ("invalid_request_error", "request_too_large"),
     "rate_limit": ("requests", "rate_limit_exceeded"),
 }
-"""Kind -> type and code; all other kinds are a `server_error` whose code is the kind."""
+"""The type and the code of each kind; all other kinds are a `server_error` whose code is the kind.
+"""
 
 
 def error_object(error: RequestError) -> dict[str, Json]:
@@ -121,7 +122,7 @@ def error_envelope(error: RequestError, request_id: str) -> dict[str, Json]:
     return {"error": error_object(error), **named}
 
 
-def comments(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def encode_comments(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return headers as comments of a stream of events, which clients skip."""
     return b"".join([b": %b: %b\n\n" % header for header in headers])
 
@@ -142,7 +143,7 @@ def chat_usage(answers: Sequence[Answer]) -> dict[str, Json]:
         "prompt_tokens": read,
         "completion_tokens": generated,
         "total_tokens": read + generated,
-        **{name: {**part} for name, part in _token_details(answers).items()},
+        **{name: {**part} for name, part in _total_token_details(answers).items()},
     }
 
 
@@ -153,8 +154,8 @@ def arguments_of(call: ToolCall) -> str:
 
 def count_of(answers: Sequence[Answer], part: str, key: str) -> int:
     """Return one of the parts of the token counts, such as `cached_tokens`; 0 when unknown."""
-    return _token_details(answers).get(part, {}).get(key, 0)
+    return _total_token_details(answers).get(part, {}).get(key, 0)
 
 
-def _token_details(answers: Sequence[Answer]) -> Mapping[str, Mapping[str, int]]:
+def _total_token_details(answers: Sequence[Answer]) -> Mapping[str, Mapping[str, int]]:
     return total_counts([answer.details.usage for answer in answers])

@@ -20,8 +20,9 @@ _SERVERS = """
     spaces_between_special_tokens stop_token_ids thinking thinking_budget top_a top_k typical_p
     usage
 """
-"""Those of model servers and routers (vLLM, SGLang, llama.cpp, Mistral, OpenRouter) that set how a
-reply is sampled or returned. Reviewers see `documents`."""
+"""The parameters of model servers and routers (vLLM, SGLang, llama.cpp, Mistral, OpenRouter) that
+set how a reply is sampled or returned. Reviewers see `documents`.
+"""
 OPENAI = frozenset(_OPENAI.split())
 SERVERS = frozenset(_SERVERS.split())
 CHAT = OPENAI | SERVERS

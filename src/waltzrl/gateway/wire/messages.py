@@ -43,7 +43,7 @@ CONVERTED = (
     "tool_choice",
     "tools",
 )
-"""Keys that `_as_chat` converts, or that a chat must not have."""
+"""Keys that `_convert_message_request` converts, or that a chat must not have."""
 STATE = ("compaction", "container", "mcp_servers", "thread")
 """Keys that refer to state or tools on the server, which the gateway does not have."""
 DROPPED = (
@@ -72,7 +72,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     for key in STATE:
         if body.get(key):
             raise unsupported_field(key, "the gateway keeps no state and runs no tools; remove it")
-    chat = _as_chat(body)
+    chat = _convert_message_request(body)
     check_sampling(chat)
     metadata = body.get("metadata")
     user = None if metadata is None else as_object(metadata, "metadata").get("user_id")
@@ -104,7 +104,7 @@ def error(error: RequestError, request_id: str = "") -> bytes:
     return msgspec.json.encode(error_body(error, request_id))
 
 
-def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
+def _convert_message_request(body: dict[str, Json]) -> dict[str, Json]:
     """Convert the request to a chat; others are passed on unchanged."""
     chat: dict[str, Json] = {
         key: value for key, value in body.items() if key not in CONVERTED and key not in DROPPED
@@ -115,13 +115,13 @@ def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
         chat["stop"] = as_list(body["stop_sequences"], "stop_sequences")
     if body.get("tools") is not None:
         tools = as_list(body["tools"], "tools")
-        chat["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+        chat["tools"] = [_convert_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     if body.get("tool_choice") is not None:
-        chat |= _tool_choice(as_object(body["tool_choice"], "tool_choice"))
+        chat |= _convert_tool_choice(as_object(body["tool_choice"], "tool_choice"))
     if body.get("thinking") is not None:
-        chat |= _reasoning_options(as_object(body["thinking"], "thinking"))
+        chat |= _convert_thinking(as_object(body["thinking"], "thinking"))
     if body.get("output_config") is not None:
-        chat |= _output_options(as_object(body["output_config"], "output_config"))
+        chat |= _convert_output_config(as_object(body["output_config"], "output_config"))
     return chat
 
 
@@ -129,7 +129,7 @@ EFFORTS = ((4_096, "low"), (16_384, "medium"))
 """Budgets of reasoning tokens below which the effort is so much; larger ones are `high`."""
 
 
-def _reasoning_options(thinking: dict[str, Json]) -> dict[str, Json]:
+def _convert_thinking(thinking: dict[str, Json]) -> dict[str, Json]:
     """Convert a budget to an effort: a chat has no budgets."""
     kind = thinking.get("type")
     if kind not in ("enabled", "adaptive", "disabled"):
@@ -148,7 +148,7 @@ def _shows_reasoning(thinking: Json) -> bool:
     return thinking.get("type") in ("enabled", "adaptive")
 
 
-def _tool(tool: Json, where: str) -> Json:
+def _convert_tool(tool: Json, where: str) -> Json:
     fields = as_object(tool, where)
     kind = fields.get("type")
     if kind not in (None, "custom"):
@@ -163,7 +163,7 @@ def _tool(tool: Json, where: str) -> Json:
     return {"type": "function", "function": function}
 
 
-def _tool_choice(choice: dict[str, Json]) -> dict[str, Json]:
+def _convert_tool_choice(choice: dict[str, Json]) -> dict[str, Json]:
     kind = choice.get("type")
     if kind == "tool":
         name = as_name(choice.get("name"), "tool_choice.name")
@@ -180,7 +180,7 @@ def _tool_choice(choice: dict[str, Json]) -> dict[str, Json]:
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def _output_options(config: dict[str, Json]) -> dict[str, Json]:
+def _convert_output_config(config: dict[str, Json]) -> dict[str, Json]:
     options: dict[str, Json] = {}
     if config.get("effort") is not None:
         options["reasoning_effort"] = as_text(config["effort"], "output_config.effort")
@@ -202,48 +202,54 @@ def chat_messages(system: Json, messages: Json) -> list[Json]:
     """
     chat: list[Json] = []
     if system is not None:
-        chat.append({"role": "system", "content": _system(system, "system")})
+        chat.append({"role": "system", "content": _read_system_text(system, "system")})
     turns = as_list(messages, "messages")
     if not turns:
         raise invalid_field("messages", turns, "one message or more")
     for index, turn in enumerate(turns):
-        chat += _turn(as_object(turn, f"messages[{index}]"), f"messages[{index}]")
+        chat += _convert_turn(as_object(turn, f"messages[{index}]"), f"messages[{index}]")
     return chat
 
 
-def _turn(turn: dict[str, Json], where: str) -> list[Json]:
+def _convert_turn(turn: dict[str, Json], where: str) -> list[Json]:
     role, content = turn.get("role"), turn.get("content")
     if not isinstance(role, str) or role not in ("user", "assistant", "system"):
         raise invalid_field(f"{where}.role", role, "user, assistant or system")
     where = f"{where}.content"
     if role == "system":
-        return [{"role": role, "content": _system(content, where)}]
+        return [{"role": role, "content": _read_system_text(content, where)}]
     if isinstance(content, str):
         return [{"role": role, "content": text_of(content, where)}]
-    blocks = _blocks(content, where)
-    return _assistant(blocks, where) if role == "assistant" else _user(blocks, where)
+    blocks = _read_blocks(content, where)
+    return (
+        _convert_assistant_blocks(blocks, where)
+        if role == "assistant"
+        else _convert_user_blocks(blocks, where)
+    )
 
 
-def _blocks(content: Json, where: str) -> list[dict[str, Json]]:
+def _read_blocks(content: Json, where: str) -> list[dict[str, Json]]:
     blocks = as_list(content, where)
     return [as_object(block, f"{where}[{index}]") for index, block in enumerate(blocks)]
 
 
-def _system(content: Json, where: str) -> str:
+def _read_system_text(content: Json, where: str) -> str:
     if not isinstance(content, list):
         return text_of(content, where)
-    blocks = _blocks(content, where)
-    return "\n".join(_text(block, f"{where}[{index}]") for index, block in enumerate(blocks))
+    blocks = _read_blocks(content, where)
+    return "\n".join(
+        _read_block_text(block, f"{where}[{index}]") for index, block in enumerate(blocks)
+    )
 
 
-def _text(block: dict[str, Json], where: str) -> str:
+def _read_block_text(block: dict[str, Json], where: str) -> str:
     """Return the text of a block, or any other block as text."""
     if as_name(block.get("type"), f"{where}.type") == "text":
         return as_text(block.get("text"), f"{where}.text")
     return block_text(block)
 
 
-def _assistant(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
+def _convert_assistant_blocks(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
     """Return one message with the reasoning, the text and the tool calls.
 
     Models that reason need the reasoning of earlier turns. What is redacted has no text.
@@ -256,9 +262,9 @@ def _assistant(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
         if kind == "thinking":
             thoughts.append(as_text(block.get("thinking"), f"{block_where}.thinking"))
         elif kind == "tool_use":
-            calls.append(_call(block, block_where))
+            calls.append(_convert_tool_use(block, block_where))
         elif kind != "redacted_thinking":
-            texts.append(_text(block, block_where))
+            texts.append(_read_block_text(block, block_where))
     message: dict[str, Json] = {"role": "assistant", "content": "\n".join(texts)}
     if reasoning := "\n".join(filter(None, thoughts)):
         message["reasoning_content"] = reasoning
@@ -267,7 +273,7 @@ def _assistant(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
     return [message]
 
 
-def _call(block: dict[str, Json], where: str) -> Json:
+def _convert_tool_use(block: dict[str, Json], where: str) -> Json:
     arguments = as_object(block.get("input"), f"{where}.input")
     return {
         "id": as_name(block.get("id"), f"{where}.id"),
@@ -279,7 +285,7 @@ def _call(block: dict[str, Json], where: str) -> Json:
     }
 
 
-def _user(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
+def _convert_user_blocks(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
     """Return a message for each tool result, then one for the rest: the order that a chat needs.
 
     A chat's tool message holds only text, so the images in a result go into the user's message.
@@ -289,9 +295,9 @@ def _user(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
     for index, block in enumerate(blocks):
         block_where = f"{where}[{index}]"
         if block.get("type") == "tool_result":
-            results.append(_result(block, parts, block_where))
+            results.append(_convert_tool_result(block, parts, block_where))
         else:
-            parts += _parts(block, block_where)
+            parts += _convert_block(block, block_where)
     if not parts:
         return results or [{"role": "user", "content": ""}]
     if len(parts) == 1 and parts[0]["type"] == "text":
@@ -299,66 +305,75 @@ def _user(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
     return [*results, {"role": "user", "content": list(parts)}]
 
 
-def _result(block: dict[str, Json], user_parts: list[dict[str, Json]], where: str) -> Json:
+def _convert_tool_result(
+    block: dict[str, Json], user_parts: list[dict[str, Json]], where: str
+) -> Json:
     """Return the tool's message; parts that are not text are added to `user_parts`."""
     content = block.get("content")
     text = content if isinstance(content, str) else ""
     if content is not None and not isinstance(content, str):
-        parts = _all_parts(content, f"{where}.content")
+        parts = _convert_blocks(content, f"{where}.content")
         text = "\n".join(str(part["text"]) for part in parts if part["type"] == "text")
         user_parts += [part for part in parts if part["type"] != "text"]
     call_id = as_name(block.get("tool_use_id"), f"{where}.tool_use_id")
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
-def _all_parts(content: Json, where: str) -> list[dict[str, Json]]:
+def _convert_blocks(content: Json, where: str) -> list[dict[str, Json]]:
     return [
         part
-        for index, block in enumerate(_blocks(content, where))
-        for part in _parts(block, f"{where}[{index}]")
+        for index, block in enumerate(_read_blocks(content, where))
+        for part in _convert_block(block, f"{where}[{index}]")
     ]
 
 
-def _parts(block: dict[str, Json], where: str) -> list[dict[str, Json]]:
+def _convert_block(block: dict[str, Json], where: str) -> list[dict[str, Json]]:
     """Return a block as parts of a chat's message."""
     kind = block.get("type")
     if kind in ("image", "document"):
         source = as_object(block.get("source"), f"{where}.source")
         if kind == "document":
-            return _document(block, source, f"{where}.source")
+            return _convert_document(block, source, f"{where}.source")
         if source.get("type") in ("base64", "url"):
-            return [{"type": "image_url", "image_url": {"url": _url(source, f"{where}.source")}}]
-    return [{"type": "text", "text": _text(block, where)}]
+            return [
+                {
+                    "type": "image_url",
+                    "image_url": {"url": _read_source_url(source, f"{where}.source")},
+                }
+            ]
+    return [{"type": "text", "text": _read_block_text(block, where)}]
 
 
-def _document(block: dict[str, Json], source: dict[str, Json], where: str) -> list[dict[str, Json]]:
+def _convert_document(
+    block: dict[str, Json], source: dict[str, Json], where: str
+) -> list[dict[str, Json]]:
     """Return a document's text, its file, or its content; text that names any other document."""
     kind = source.get("type")
     if kind == "base64":
         title = block.get("title") or "document.pdf"
-        file: Json = {"filename": title, "file_data": _url(source, where)}
+        file: Json = {"filename": title, "file_data": _read_source_url(source, where)}
         beside = {key: value for key, value in block.items() if key not in ("source", "title")}
-        return [*_beside(beside), {"type": "file", "file": file}]
+        return [*_describe_document(beside), {"type": "file", "file": file}]
     beside = {key: value for key, value in block.items() if key != "source"}
     if kind == "text":
         text = as_text(source.get("data"), f"{where}.data")
-        return [*_beside(beside), {"type": "text", "text": text}]
+        return [*_describe_document(beside), {"type": "text", "text": text}]
     if kind == "content":
         content = source.get("content")
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         named: dict[str, Json] = {"type": "text", "text": block_text(beside)}
-        return [named, *_all_parts(content, f"{where}.content")]
+        return [named, *_convert_blocks(content, f"{where}.content")]
     return [{"type": "text", "text": block_text(block)}]
 
 
-def _beside(block: dict[str, Json]) -> list[dict[str, Json]]:
+def _describe_document(block: dict[str, Json]) -> list[dict[str, Json]]:
     """Return what a document says about itself, such as its title."""
     text = block_text(block)
     return [] if text == "[document]" else [{"type": "text", "text": text}]
 
 
-def _url(source: dict[str, Json], where: str) -> str:
+def _read_source_url(source: dict[str, Json], where: str) -> str:
     """Return a URL: the given one, or a `data:` URL."""
     if source.get("type") == "url":
         return as_name(source.get("url"), f"{where}.url")

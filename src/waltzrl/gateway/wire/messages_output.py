@@ -27,7 +27,7 @@ ERRORS = {
     "unreviewed": "overloaded_error",
     "upstream_timeout": "timeout_error",
 }
-"""Kind -> type; all other kinds are an `api_error`."""
+"""The type of each kind of error; all other kinds are an `api_error`."""
 
 
 def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
@@ -115,7 +115,7 @@ EMPTY_BLOCKS: Mapping[str, dict[str, Json]] = {
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
     "text": {"type": "text", "text": ""},
 }
-"""Kind -> a block without its text."""
+"""The kinds of blocks -> a block without its text."""
 SIGNATURE = "unsigned"
 """Chat completions sign no reasoning, and clients send no block back whose signature is empty."""
 
@@ -126,12 +126,12 @@ class MessagesStream:
     def __init__(self, chat: ChatRequest) -> None:
         self._chat = chat
         self._blocks = 0
-        """Number of content blocks so far."""
+        """The number of content blocks so far."""
         self._open = ""
-        """Kind of the block that is being written, the last; empty if it is complete."""
+        """The kind of the block that is being written, the last; empty if it is complete."""
 
     def open(self) -> bytes:
-        return _event("message_start", message=message(self._chat, None)) + PING
+        return _encode_named_event("message_start", message=message(self._chat, None)) + PING
 
     def keepalive(self) -> bytes:
         return PING
@@ -149,16 +149,20 @@ class MessagesStream:
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
         """Write an event of our own type, which other clients ignore."""
         index = self._blocks - 1
-        return _event("waltz.retract", index=index, start=start, replacement=replacement)
+        return _encode_named_event(
+            "waltz.retract", index=index, start=start, replacement=replacement
+        )
 
     def finish(self, choice: int, answer: Answer) -> bytes:
         delta: Json = ending(self._chat, answer)
         closing = self._close()
         calls = b"".join(self._call(call) for call in answer.reply.calls)
-        return closing + calls + _event("message_delta", delta=delta, usage=usage(answer))
+        return (
+            closing + calls + _encode_named_event("message_delta", delta=delta, usage=usage(answer))
+        )
 
     def close(self, answers: Sequence[Answer]) -> bytes:
-        return _event("message_stop")
+        return _encode_named_event("message_stop")
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
         return event(msgspec.json.encode(error_body(error, request_id)), "error")
@@ -167,13 +171,15 @@ class MessagesStream:
         """Write the next text of a block, and open one unless the last is of this kind."""
         opening = b""
         if self._open != kind:
-            opening = self._close() + _event(
+            opening = self._close() + _encode_named_event(
                 "content_block_start", index=self._blocks, content_block=EMPTY_BLOCKS[kind]
             )
             self._open = kind
             self._blocks += 1
         delta: Json = {"type": f"{kind}_delta", kind: text}
-        return opening + _event("content_block_delta", index=self._blocks - 1, delta=delta)
+        return opening + _encode_named_event(
+            "content_block_delta", index=self._blocks - 1, delta=delta
+        )
 
     def _close(self) -> bytes:
         if not self._open:
@@ -181,27 +187,29 @@ class MessagesStream:
         index = self._blocks - 1
         signature: Json = {"type": "signature_delta", "signature": SIGNATURE}
         signed = (
-            _event("content_block_delta", index=index, delta=signature)
+            _encode_named_event("content_block_delta", index=index, delta=signature)
             if self._open == "thinking"
             else b""
         )
         self._open = ""
-        return signed + _event("content_block_stop", index=index)
+        return signed + _encode_named_event("content_block_stop", index=index)
 
     def _call(self, call: ToolCall) -> bytes:
         index = self._blocks
         self._blocks += 1
         arguments = msgspec.json.encode(call_input(call)).decode()
         return (
-            _event("content_block_start", index=index, content_block=call_block(call, {}))
-            + _event(
+            _encode_named_event(
+                "content_block_start", index=index, content_block=call_block(call, {})
+            )
+            + _encode_named_event(
                 "content_block_delta",
                 index=index,
                 delta={"type": "input_json_delta", "partial_json": arguments},
             )
-            + _event("content_block_stop", index=index)
+            + _encode_named_event("content_block_stop", index=index)
         )
 
 
-def _event(kind: str, **fields: Json) -> bytes:
+def _encode_named_event(kind: str, **fields: Json) -> bytes:
     return event(msgspec.json.encode({"type": kind, **fields}), kind)

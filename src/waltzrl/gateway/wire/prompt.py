@@ -45,7 +45,7 @@ FORMAT_WORDS = frozenset(_FORMAT_WORDS.split())
 ENCODED = re.compile(r"data:\S*|[\w+/=-]{512,}", re.ASCII)
 """Data in some encoding, which is no text."""
 SHORT = 64
-"""Characters; shorter values are text."""
+"""The number of characters below which a value is text."""
 
 MEDIA: Mapping[str, Media] = {
     "image_url": "image",
@@ -67,18 +67,18 @@ def prompt_of(body: Mapping[str, Json], request_id: str, caller: Caller = ANONYM
     Raises:
         RequestError: the messages are invalid, or the caller may not send what is in them.
     """
-    turns = _ending_with_request(turns_of(body.get("messages")))
+    turns = _end_with_request(turns_of(body.get("messages")))
     context = [
         Message(role=role, content=f"{key}:\n{text}")
         for key, role in CARRIERS.items()
-        if key in body and (text := _texts(body[key]))
+        if key in body and (text := _join_texts(body[key]))
     ]
     media: list[tuple[Media, str]] = []
-    for message in _objects(body.get("messages")):
+    for message in _select_objects(body.get("messages")):
         if len(message) > 2 or not isinstance(message.get("content"), str):  # the rare case
-            context += _beside_turn(message)
-            media += _media(message)
-    images = _screened(media, caller) if media else ()
+            context += _read_beside_turn(message)
+            media += _yield_media(message)
+    images = _screen_media(media, caller) if media else ()
     return Prompt(
         id=request_id,
         messages=turns,
@@ -89,7 +89,7 @@ def prompt_of(body: Mapping[str, Json], request_id: str, caller: Caller = ANONYM
     )
 
 
-def _screened(media: Sequence[tuple[Media, str]], caller: Caller) -> tuple[str, ...]:
+def _screen_media(media: Sequence[tuple[Media, str]], caller: Caller) -> tuple[str, ...]:
     """Return the images to review; none if all media pass unseen.
 
     Raises:
@@ -112,7 +112,7 @@ def _screened(media: Sequence[tuple[Media, str]], caller: Caller) -> tuple[str, 
     return tuple(url for _kind, url in media)
 
 
-def _ending_with_request(turns: Sequence[Message]) -> tuple[Message, ...]:
+def _end_with_request(turns: Sequence[Message]) -> tuple[Message, ...]:
     for end in range(len(turns), 0, -1):
         last = turns[end - 1]
         if last.role in ("user", "tool"):
@@ -123,34 +123,36 @@ def _ending_with_request(turns: Sequence[Message]) -> tuple[Message, ...]:
     return (*turns[:-1], Message(role="user", content=turns[-1].full_text))
 
 
-def _beside_turn(message: Mapping[str, Json]) -> Iterator[Message]:
+def _read_beside_turn(message: Mapping[str, Json]) -> Iterator[Message]:
     """Yield the texts of a message that are not in its turn: names, reasoning, files."""
     role = ROLES[str(message["role"])]
     for key, value in message.items():
-        if key not in TURN_KEYS and not _is_id(key, value) and (text := _texts(value)):
+        if key not in TURN_KEYS and not _is_id(key, value) and (text := _join_texts(value)):
             yield Message(role=role, content=f"{key}:\n{text}")
-    for call in _objects(message.get("tool_calls")):
+    for call in _select_objects(message.get("tool_calls")):
         key, text_key = ("custom", "input") if is_custom(call) else ("function", "arguments")
-        called = _without(call.get(key), "name", text_key)
-        if text := _texts([_without(call, key), called]):
+        called = _drop_keys(call.get(key), "name", text_key)
+        if text := _join_texts([_drop_keys(call, key), called]):
             yield Message(role=role, content=f"call:\n{text}")
-    if text := _texts(_without(message.get("function_call"), "name", "arguments")):
+    if text := _join_texts(_drop_keys(message.get("function_call"), "name", "arguments")):
         yield Message(role=role, content=f"call:\n{text}")
-    for part in _objects(message.get("content")):
+    for part in _select_objects(message.get("content")):
         kind = str(part["type"])
-        if text := _beside_part(part, kind):
+        if text := _read_beside_part(part, kind):
             # The user does not say what is in a file; the model reads it, as a tool's result.
             yield Message(role="tool" if kind == "file" else role, content=f"{kind}:\n{text}")
 
 
-def _beside_part(part: dict[str, Json], kind: str) -> str:
+def _read_beside_part(part: dict[str, Json], kind: str) -> str:
     """Return the texts of a part that are not in its turn; in a file, its decoded text."""
     in_turn = "refusal" if kind == "refusal" else "text" if _has_text(part) else "type"
     if kind not in MEDIA:
-        return _texts(_without(part, "type", in_turn))
-    decoded = _decoded_file(part)
+        return _join_texts(_drop_keys(part, "type", in_turn))
+    decoded = _decode_file(part)
     encoded = "url" if decoded is None else "file_data"
-    beside = _texts([_without(part, "type", in_turn, kind), _without(part.get(kind), encoded)])
+    beside = _join_texts(
+        [_drop_keys(part, "type", in_turn, kind), _drop_keys(part.get(kind), encoded)]
+    )
     return "\n".join(filter(None, (beside, decoded)))
 
 
@@ -158,18 +160,18 @@ def _has_text(part: Mapping[str, Json]) -> bool:
     return isinstance(part.get("text"), str)
 
 
-def _without(value: Json, *keys: str) -> dict[str, Json]:
+def _drop_keys(value: Json, *keys: str) -> dict[str, Json]:
     """Return the other keys of an object; none of any other value."""
     if not isinstance(value, dict):
         return {}
     return {key: inner for key, inner in value.items() if key not in keys}
 
 
-def _media(message: Mapping[str, Json]) -> Iterator[tuple[Media, str]]:
+def _yield_media(message: Mapping[str, Json]) -> Iterator[tuple[Media, str]]:
     """Yield the kinds of parts that are not text, with the URL of an image."""
     if message.get("audio") is not None:
         yield "audio", ""
-    for part in _objects(message.get("content")):
+    for part in _select_objects(message.get("content")):
         kind = str(part["type"])
         if kind in ("text", "refusal") or _has_text(part):
             continue
@@ -178,11 +180,11 @@ def _media(message: Mapping[str, Json]) -> Iterator[tuple[Media, str]]:
             image = part.get("image_url")
             url = image.get("url") if isinstance(image, dict) else image
             yield media, url if isinstance(url, str) else ""
-        elif media != "file" or _decoded_file(part) is None:
+        elif media != "file" or _decode_file(part) is None:
             yield media, ""
 
 
-def _decoded_file(part: Mapping[str, Json]) -> str | None:
+def _decode_file(part: Mapping[str, Json]) -> str | None:
     """Return the text in a file's `data:` URL; None when it is not text."""
     file = part.get("file")
     data = file.get("file_data") if isinstance(file, dict) else None
@@ -196,30 +198,30 @@ def _decoded_file(part: Mapping[str, Json]) -> str | None:
     return raw.decode("utf-8", "replace")
 
 
-def _texts(value: Json) -> str:
+def _join_texts(value: Json) -> str:
     """Return all words in a value, one text a line; keys too, as a model reads them."""
     texts: dict[str, None] = {}
-    _collect(value, texts)
+    _collect_texts(value, texts)
     return "\n".join(texts)
 
 
-def _collect(value: Json, texts: dict[str, None]) -> None:
+def _collect_texts(value: Json, texts: dict[str, None]) -> None:
     if isinstance(value, str):
         if value not in FORMAT_WORDS and not (len(value) > SHORT and ENCODED.fullmatch(value)):
             texts[value] = None
     elif isinstance(value, dict):
         for key, inner in value.items():
-            _collect(key, texts)
+            _collect_texts(key, texts)
             if not _is_id(key, inner):
-                _collect(inner, texts)
+                _collect_texts(inner, texts)
     elif isinstance(value, list):
         for inner in value:
-            _collect(inner, texts)
+            _collect_texts(inner, texts)
 
 
 def _is_id(key: str, value: Json) -> bool:
     return key in ID_KEYS and isinstance(value, str) and ID.fullmatch(value) is not None
 
 
-def _objects(value: Json) -> list[dict[str, Json]]:
+def _select_objects(value: Json) -> list[dict[str, Json]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -28,7 +28,7 @@ from waltzrl.gateway.wire.fields import (
 from waltzrl.gateway.wire.format import error_envelope
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
-from waltzrl.gateway.wire.responses_output import ResponsesStream, decoded_reasoning, response
+from waltzrl.gateway.wire.responses_output import ResponsesStream, decode_reasoning, response
 
 api: Api = "responses"
 
@@ -44,7 +44,7 @@ CONVERTED = (
     "tool_choice",
     "tools",
 )
-"""Keys that `_as_chat` converts, or that a chat must not have."""
+"""Keys that `_convert_response_request` converts, or that a chat must not have."""
 STATE = ("background", "previous_response_id", "conversation", "prompt")
 """Keys that refer to state on the server, which the gateway does not have."""
 DROPPED = (
@@ -73,7 +73,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     for key in DROPPED:
         body.pop(key, None)
     include = body.get("include")
-    chat = _as_chat(body)
+    chat = _convert_response_request(body)
     check_sampling(chat)
     return ChatRequest(
         api=api,
@@ -102,7 +102,7 @@ def error(error: RequestError, request_id: str = "") -> bytes:
     return msgspec.json.encode(error_envelope(error, request_id))
 
 
-def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
+def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
     """Convert the request to a chat; others are passed on unchanged."""
     chat: dict[str, Json] = {key: value for key, value in body.items() if key not in CONVERTED}
     chat["messages"] = chat_messages(body.get("instructions"), body.get("input"))
@@ -111,9 +111,9 @@ def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
         chat["max_tokens"] = limit
     if body.get("tools") is not None:
         tools = as_list(body["tools"], "tools")
-        chat["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+        chat["tools"] = [_nest_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     if body.get("tool_choice") is not None:
-        chat["tool_choice"] = _tool_choice(body["tool_choice"])
+        chat["tool_choice"] = _nest_tool_choice(body["tool_choice"])
     if body.get("reasoning") is not None:
         effort = as_object(body["reasoning"], "reasoning").get("effort")
         if effort is not None:
@@ -124,7 +124,7 @@ def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
     else:
         chat.pop("top_logprobs", None)
     if body.get("text") is not None:
-        chat |= _text_options(as_object(body["text"], "text"))
+        chat |= _convert_text_options(as_object(body["text"], "text"))
     return chat
 
 
@@ -132,7 +132,7 @@ TOOLS = ("function", "custom")
 """Types of tools that the client runs."""
 
 
-def _tool(tool: Json, where: str) -> Json:
+def _nest_tool(tool: Json, where: str) -> Json:
     """Nest a tool's fields under its type, as a chat has them."""
     fields = as_object(tool, where)
     kind = fields.get("type")
@@ -142,11 +142,11 @@ def _tool(tool: Json, where: str) -> Json:
     as_name(fields.get("name"), f"{where}.name")
     nested = {key: value for key, value in fields.items() if key != "type"}
     if isinstance(nested.get("format"), dict):
-        nested["format"] = _grammar(as_object(nested["format"], f"{where}.format"))
+        nested["format"] = _nest_grammar(as_object(nested["format"], f"{where}.format"))
     return {"type": kind, str(kind): nested}
 
 
-def _grammar(tool_format: dict[str, Json]) -> Json:
+def _nest_grammar(tool_format: dict[str, Json]) -> Json:
     """Nest the grammar of a custom tool's input, as a chat has it."""
     if tool_format.get("type") != "grammar":
         return tool_format
@@ -154,7 +154,7 @@ def _grammar(tool_format: dict[str, Json]) -> Json:
     return {"type": "grammar", "grammar": grammar}
 
 
-def _tool_choice(choice: Json) -> Json:
+def _nest_tool_choice(choice: Json) -> Json:
     kind = choice.get("type") if isinstance(choice, dict) else None
     if isinstance(choice, dict) and isinstance(kind, str) and kind in TOOLS:
         return {"type": kind, kind: {"name": as_name(choice.get("name"), "tool_choice.name")}}
@@ -163,7 +163,7 @@ def _tool_choice(choice: Json) -> Json:
     return choice
 
 
-def _text_options(text: dict[str, Json]) -> dict[str, Json]:
+def _convert_text_options(text: dict[str, Json]) -> dict[str, Json]:
     options: dict[str, Json] = {}
     if text.get("verbosity") is not None:
         options["verbosity"] = text["verbosity"]
@@ -199,7 +199,7 @@ def chat_messages(instructions: Json, items: Json) -> list[Json]:
         raise invalid_field("input", items, "a string, or a list with one item or more")
     turns = _Turns()
     for index, item in enumerate(items):
-        _add(turns, as_object(item, f"input[{index}]"), f"input[{index}]")
+        _add_item(turns, as_object(item, f"input[{index}]"), f"input[{index}]")
     turns.end_turn()
     if not chat and not turns.messages:
         raise invalid_field("input", "reasoning items only", "one message or more")
@@ -227,7 +227,7 @@ class _Turns:
     def say(self, content: Json) -> None:
         """Add a message of the assistant."""
         texts, self._texts = self._texts, []
-        content = _joined("\n".join(texts), content)
+        content = _join_contents("\n".join(texts), content)
         self.messages.append({"role": "assistant", "content": content})
         self._add_pending(self._last())
 
@@ -263,34 +263,34 @@ class _Turns:
             thoughts = [*([earlier] if isinstance(earlier, str) else []), *self._thoughts]
             message["reasoning_content"] = "\n".join(thoughts)
         if self._texts:
-            message["content"] = _joined(message["content"], "\n".join(self._texts))
+            message["content"] = _join_contents(message["content"], "\n".join(self._texts))
         self._thoughts, self._texts = [], []
 
 
-def _joined(first: Json, second: Json) -> Json:
+def _join_contents(first: Json, second: Json) -> Json:
     """Return the content of a message that says both."""
     if not (first and second):
         return first or second
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}\n{second}"
-    return [*_as_parts(first), *_as_parts(second)]
+    return [*_convert_to_parts(first), *_convert_to_parts(second)]
 
 
-def _as_parts(content: Json) -> list[Json]:
+def _convert_to_parts(content: Json) -> list[Json]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
-def _add(turns: _Turns, item: dict[str, Json], where: str) -> None:
+def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
     kind = item.get("type", "message")
     if kind == "message":
         _add_message(turns, item, where)
     elif kind == "reasoning":
-        turns.reason(_reasoning(item))
+        turns.reason(_read_item_reasoning(item))
     elif kind in CALLS:
-        turns.call(_call(item, where))
+        turns.call(_convert_call_item(item, where))
     elif kind in RESULTS:
         call_id = as_name(item.get("call_id"), f"{where}.call_id")
-        output = _content(item.get("output"), f"{where}.output")
+        output = _convert_content(item.get("output"), f"{where}.output")
         turns.add({"role": "tool", "tool_call_id": call_id, "content": output})
     elif as_name(kind, f"{where}.type").endswith(FROM_CLIENT):
         turns.add({"role": "user", "content": block_text(item)})
@@ -302,19 +302,19 @@ def _add_message(turns: _Turns, item: dict[str, Json], where: str) -> None:
     role = item.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
-    content = _content(item.get("content"), f"{where}.content")
+    content = _convert_content(item.get("content"), f"{where}.content")
     if role == "assistant":
         turns.say(content)
     else:
         turns.add({"role": ROLES[role], "content": content})
 
 
-def _reasoning(item: dict[str, Json]) -> str:
+def _read_item_reasoning(item: dict[str, Json]) -> str:
     """Return what the model thought, or else the summary of it."""
     for key in ("content", "encrypted_content", "summary"):
         value = item.get(key)
         if isinstance(value, str):
-            texts: list[Json] = [decoded_reasoning(value)]
+            texts: list[Json] = [decode_reasoning(value)]
         else:
             parts = value if isinstance(value, list) else []
             texts = [part.get("text") for part in parts if isinstance(part, dict)]
@@ -323,7 +323,7 @@ def _reasoning(item: dict[str, Json]) -> str:
     return ""
 
 
-def _call(item: dict[str, Json], where: str) -> Json:
+def _convert_call_item(item: dict[str, Json], where: str) -> Json:
     key, kind = ("arguments", "function")
     if item["type"] == "custom_tool_call":
         key, kind = ("input", "custom")
@@ -333,17 +333,20 @@ def _call(item: dict[str, Json], where: str) -> Json:
     return {"id": call_id, "type": kind, kind: {"name": name, key: text}}
 
 
-def _content(content: Json, where: str) -> Json:
+def _convert_content(content: Json, where: str) -> Json:
     """Convert content parts; a single text becomes a string, which every upstream accepts."""
     if isinstance(content, str):
         return text_of(content, where)
-    parts = [_part(part, f"{where}[{index}]") for index, part in enumerate(as_list(content, where))]
+    parts = [
+        _convert_part(part, f"{where}[{index}]")
+        for index, part in enumerate(as_list(content, where))
+    ]
     if len(parts) == 1 and parts[0]["type"] == "text":
         return parts[0]["text"]
     return [*parts]
 
 
-def _part(part: Json, where: str) -> dict[str, Json]:
+def _convert_part(part: Json, where: str) -> dict[str, Json]:
     fields = as_object(part, where)
     kind = as_name(fields.get("type"), f"{where}.type")
     if kind in ("input_text", "output_text", "text"):
@@ -351,7 +354,7 @@ def _part(part: Json, where: str) -> dict[str, Json]:
     if kind == "refusal":
         return {"type": "refusal", "refusal": as_text(fields.get("refusal"), f"{where}.refusal")}
     if kind == "input_image" and fields.get("image_url") is not None:
-        return _image(fields, where)
+        return _convert_image(fields, where)
     if kind == "input_file" and fields.get("file_url") is None:
         keys = ("file_data", "file_id", "filename")
         file: dict[str, Json] = {key: fields[key] for key in keys if key in fields}
@@ -361,7 +364,7 @@ def _part(part: Json, where: str) -> dict[str, Json]:
     return {"type": "text", "text": block_text(fields)}
 
 
-def _image(part: dict[str, Json], where: str) -> dict[str, Json]:
+def _convert_image(part: dict[str, Json], where: str) -> dict[str, Json]:
     image: dict[str, Json] = {"url": as_name(part["image_url"], f"{where}.image_url")}
     if part.get("detail") is not None:
         image["detail"] = part["detail"]

@@ -17,7 +17,7 @@ from waltzrl.gateway.wire.format import (
 )
 
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Finish -> reason why a response is incomplete; with any other finish it is complete."""
+"""The finish of a reply -> why its response is incomplete; with any other finish it is complete."""
 
 
 def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
@@ -45,7 +45,7 @@ def text_item(
     """Return the item `message` or `reasoning`; without a part it has no content yet."""
     own: dict[str, Json] = {"role": "assistant"} if kind == "message" else {"summary": []}
     if part is not None and kind == "reasoning" and chat.encodes_reasoning:
-        own["encrypted_content"] = _encoded_reasoning(str(part["text"]))
+        own["encrypted_content"] = _encode_reasoning(str(part["text"]))
     return {
         "id": f"{ID_PREFIXES[kind]}_{chat.prompt.id}",
         "type": kind,
@@ -75,14 +75,16 @@ def reasoning_part(text: str) -> dict[str, Json]:
 
 
 ENCODED = "waltzrl-base64:"
-"""What precedes reasoning in `encrypted_content`. It is encoded only: the item has it in words."""
+"""The mark that precedes reasoning in `encrypted_content`. It is encoded only: the item has it in
+words.
+"""
 
 
-def _encoded_reasoning(text: str) -> str:
+def _encode_reasoning(text: str) -> str:
     return ENCODED + base64.b64encode(text.encode()).decode()
 
 
-def decoded_reasoning(encrypted: str) -> str:
+def decode_reasoning(encrypted: str) -> str:
     """Return the reasoning in our `encrypted_content`; nothing of another's, which is opaque."""
     if not encrypted.startswith(ENCODED):
         return ""
@@ -111,7 +113,7 @@ CALL_ITEMS = {
     "function": ("function_call", "fc", "arguments"),
     "custom": ("custom_tool_call", "ctc", "input"),
 }
-"""Kind of a tool -> type of the item of its call, prefix of the item's id, key of its text."""
+"""The kind of a tool -> type of the item of its call, prefix of the item's id, key of its text."""
 
 
 def response(
@@ -131,20 +133,20 @@ def response(
         "object": "response",
         "created_at": created or int(chat.created),
         "status": "failed" if failure else status,
-        "error": _error(failure) if failure else None,
+        "error": _write_failure(failure) if failure else None,
         "incomplete_details": {"reason": reason} if reason else None,
         "model": chat.model,
         "output": output_items(chat, answer) if answer else [],
-        "usage": _usage(answer) if answer else None,
+        "usage": _write_usage(answer) if answer else None,
         "previous_response_id": None,
         "store": False,
         "truncation": "disabled",
         "service_tier": answer.details.service_tier if answer else None,
-        **_echo(chat.body),
+        **_echo_options(chat.body),
     }
 
 
-def _echo(chat: Mapping[str, Json]) -> dict[str, Json]:
+def _echo_options(chat: Mapping[str, Json]) -> dict[str, Json]:
     """Return the request's options in the format of this API."""
     tools, tool_choice = chat.get("tools"), chat.get("tool_choice")
     response_format = chat.get("response_format")
@@ -156,28 +158,30 @@ def _echo(chat: Mapping[str, Json]) -> dict[str, Json]:
         "reasoning": {"effort": chat.get("reasoning_effort"), "summary": None},
         "temperature": chat.get("temperature"),
         "text": {
-            "format": _flat(response_format, "json_schema") if response_format else {"type": "text"}
+            "format": _flatten_type(response_format, "json_schema")
+            if response_format
+            else {"type": "text"}
         },
-        "tool_choice": _flat_tool(tool_choice) if tool_choice else "auto",
-        "tools": [_flat_tool(tool) for tool in tools] if isinstance(tools, list) else [],
+        "tool_choice": _flatten_tool(tool_choice) if tool_choice else "auto",
+        "tools": [_flatten_tool(tool) for tool in tools] if isinstance(tools, list) else [],
         "top_p": chat.get("top_p"),
     }
 
 
-def _flat(nested: Json, key: str) -> Json:
+def _flatten_type(nested: Json, key: str) -> Json:
     """Remove the nesting that chats have and this API does not."""
     inner = nested.get(key) if isinstance(nested, dict) else None
     return {"type": key, **inner} if isinstance(inner, dict) else nested
 
 
-def _flat_tool(tool: Json) -> Json:
-    flat = _flat(_flat(tool, "function"), "custom")
+def _flatten_tool(tool: Json) -> Json:
+    flat = _flatten_type(_flatten_type(tool, "function"), "custom")
     if isinstance(flat, dict) and isinstance(flat.get("format"), dict):
-        return {**flat, "format": _flat(flat["format"], "grammar")}
+        return {**flat, "format": _flatten_type(flat["format"], "grammar")}
     return flat
 
 
-def _usage(answer: Answer) -> dict[str, Json]:
+def _write_usage(answer: Answer) -> dict[str, Json]:
     read, generated = total_tokens([answer])
     cached = count_of([answer], "prompt_tokens_details", "cached_tokens")
     reasoning = count_of([answer], "completion_tokens_details", "reasoning_tokens")
@@ -190,7 +194,7 @@ def _usage(answer: Answer) -> dict[str, Json]:
     }
 
 
-def _error(error: RequestError) -> dict[str, Json]:
+def _write_failure(error: RequestError) -> dict[str, Json]:
     code = "rate_limit_exceeded" if error.kind == "rate_limit" else "server_error"
     return {"code": code, "message": error_object(error)["message"]}
 
@@ -206,11 +210,11 @@ class ResponsesStream:
         self._refusal = ""
         """The text of the open message if it refuses."""
         self._part = 0
-        """Index of the open item's last part."""
+        """The index of the open item's last part."""
         self._done: list[Json] = []
         """The items that are complete."""
         self._items = 0
-        """Number of output items so far."""
+        """The number of output items so far."""
         self._open = ""
         """`reasoning` or `message`, the item that is being written, the last; empty if it is
         complete."""

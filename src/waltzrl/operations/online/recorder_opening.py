@@ -26,7 +26,7 @@ from waltzrl.errors import WaltzError
 from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.foundation.logs import LogsConfig, configure_logs
-from waltzrl.gateway.costs_opening import charged_to_gateway
+from waltzrl.gateway.costs_opening import charge_to_gateway
 from waltzrl.operations.online.recorder import Recorder
 from waltzrl.operations.online.recorder_protocol import RecorderReport, read_frames
 from waltzrl.operations.release.book import ReleaseBook
@@ -106,7 +106,7 @@ async def _open_judge(name: str, config: RecorderConfig, stack: AsyncExitStack) 
     if config.budget is None:
         return judge
     ledger = stack.enter_context(closing(DailyLedger(config.budget.folder)))
-    return charged_to_gateway(judge, ledger, PriceBook(config.prices), judge_place(name))
+    return charge_to_gateway(judge, ledger, PriceBook(config.prices), judge_place(name))
 
 
 async def _run_recorder(recorder: Recorder, texts: AsyncIterator[bytes]) -> None:

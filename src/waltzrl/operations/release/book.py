@@ -28,7 +28,7 @@ from waltzrl.evaluation.sample_correction import labelled_samples
 from waltzrl.gateway.description import (
     BundleDescription,
     StoredBundle,
-    described_recipe,
+    describe_recipe,
     differences,
 )
 from waltzrl.operations.release.answered import read_answered, start_step, store_answered
@@ -121,7 +121,7 @@ class ReleaseBook:
             return None
         return StoredBundle(
             id=row.id,
-            description=row.description or described_recipe(row.recipe),
+            description=row.description or describe_recipe(row.recipe),
             by=row.by,
             added=row.added,
             base_since=row.base_since,

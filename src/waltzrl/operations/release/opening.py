@@ -9,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.agents.identity import identity
+from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.opening import REVIEWER
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.agents.rules_reviewer import rules_name
 from waltzrl.errors import InputError
 from waltzrl.evaluation import check_candidate, read_evaluation, require_agents
 from waltzrl.foundation.validation import validate_table
-from waltzrl.gateway.bundles import described_bundle
+from waltzrl.gateway.bundles import describe_bundle
 from waltzrl.gateway.settings import BundleRecipe, bundle_table
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.plan import ReleasePlan
@@ -89,7 +89,7 @@ def propose_release(
     for name in _list_weights(recipe):
         if find_gguf(name) is None and not Path(name).exists():
             log.warning("there is no folder %s here; it is taken for a name on the hub", name)
-    candidate, description = described_bundle(recipe, load_rulebook(recipe.rules))
+    candidate, description = describe_bundle(recipe, load_rulebook(recipe.rules))
     table = msgspec.json.encode(bundle_table(recipe)).decode()
     book.add_bundle(candidate, table, description, by=by)
     return book.propose(candidate, serving, plan, by, why)
@@ -150,10 +150,10 @@ def _name_agents(recipe: BundleRecipe) -> list[str]:
     """Name the agents of a bundle as an evaluation does; see `waltzrl.evaluation.opening`."""
     agents = []
     if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
-        agents.append(f"conversation {identity(place, None)}")
+        agents.append(f"conversation {identify_agent(place, None)}")
     if recipe.enabled and (recipe.stage == 1 or recipe.feedback is None):
         agents.append(f"feedback {rules_name(load_rulebook(recipe.rules))}")
     elif recipe.enabled:
         assert recipe.feedback is not None
-        agents.append(f"feedback {identity(recipe.feedback.model, recipe.feedback.server)}")
+        agents.append(f"feedback {identify_agent(recipe.feedback.model, recipe.feedback.server)}")
     return agents
