@@ -23,7 +23,7 @@ from waltzrl.demo.arms import ComparedRow
 from waltzrl.demo.jobs import ONE_CORE, EvaluationJob, TrainingJob
 from waltzrl.demo.study import training_cost
 from waltzrl.evaluation import EvaluationRow, compare, measure, read_rows, rescore
-from waltzrl.evaluation.compare import Difference
+from waltzrl.evaluation.comparison import Difference
 from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.evaluation.intervals import Estimate

@@ -6,20 +6,19 @@ The data sets need no PyTorch; every other name is imported on first use and nee
     from waltzrl.specialists import finetune, prepare_dataset
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from waltzrl.errors import MissingExtraError
-from waltzrl.specialists.datasets import (
-    Specialist,
-    SpecialistDataset,
-    prepare_dataset,
-    specialists,
-    write_nanochat,
-)
+from waltzrl.foundation.first_use import imported_on_first_use
 
 if TYPE_CHECKING:
     from waltzrl.specialists.agents import integrate_with_agent, open_specialists
+    from waltzrl.specialists.datasets import (
+        Specialist,
+        SpecialistDataset,
+        prepare_dataset,
+        specialists,
+        write_nanochat,
+    )
     from waltzrl.specialists.evaluation import evaluate
     from waltzrl.specialists.finetuning import FinetuningSettings, estimate_cost, finetune
 
@@ -37,22 +36,21 @@ __all__ = [
     "write_nanochat",
 ]
 
-_MODULES = {
-    "FinetuningSettings": "finetuning",
-    "estimate_cost": "finetuning",
-    "evaluate": "evaluation",
-    "finetune": "finetuning",
-    "integrate_with_agent": "agents",
-    "open_specialists": "agents",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a name that needs PyTorch when it is first used (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(f"{__name__}.{_MODULES[name]}")
-    except ModuleNotFoundError as missing:
-        raise MissingExtraError(f"{__name__}.{name}", "PyTorch", "train") from missing
-    return getattr(module, name)
+# To type checkers a module with `__getattr__` has every attribute.
+if not TYPE_CHECKING:
+    __getattr__ = imported_on_first_use(
+        __name__,
+        {
+            ".agents": ("integrate_with_agent", "open_specialists"),
+            ".datasets": (
+                "Specialist",
+                "SpecialistDataset",
+                "prepare_dataset",
+                "specialists",
+                "write_nanochat",
+            ),
+            ".evaluation": ("evaluate",),
+            ".finetuning": ("FinetuningSettings", "estimate_cost", "finetune"),
+        },
+        needs=("PyTorch", "train"),
+    )

@@ -6,27 +6,26 @@ Rewards and settings need no PyTorch; every other name is imported on first use 
     from waltzrl.training import Reinforcement, Trainer
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from waltzrl.errors import MissingExtraError
-from waltzrl.training.settings import (
-    AgentSettings,
-    CheckpointSettings,
-    ImitationStage,
-    ModelSettings,
-    ModelSize,
-    OptimizerSettings,
-    ReinforcementStage,
-    ReinforceSettings,
-    TeacherStage,
-)
+from waltzrl.foundation.first_use import imported_on_first_use
 
 if TYPE_CHECKING:
     from waltzrl.training.learner import Learner, Scorer
     from waltzrl.training.reinforce import Algorithm
     from waltzrl.training.roles import Role, Team, make_team
     from waltzrl.training.samples import Sample
+    from waltzrl.training.settings import (
+        AgentSettings,
+        CheckpointSettings,
+        ImitationStage,
+        ModelSettings,
+        ModelSize,
+        OptimizerSettings,
+        ReinforcementStage,
+        ReinforceSettings,
+        TeacherStage,
+    )
     from waltzrl.training.stages import Imitation, Reinforcement, Stage
     from waltzrl.training.trainer import Progress, Trainer
 
@@ -54,28 +53,28 @@ __all__ = [
     "make_team",
 ]
 
-_MODULES = {
-    "Algorithm": "reinforce",
-    "Imitation": "stages",
-    "Learner": "learner",
-    "Progress": "trainer",
-    "Reinforcement": "stages",
-    "Role": "roles",
-    "Sample": "samples",
-    "Scorer": "learner",
-    "Stage": "stages",
-    "Team": "roles",
-    "Trainer": "trainer",
-    "make_team": "roles",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a name that needs PyTorch when it is first used (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(f"{__name__}.{_MODULES[name]}")
-    except (ModuleNotFoundError, MissingExtraError) as missing:
-        raise MissingExtraError(f"{__name__}.{name}", "PyTorch", "train") from missing
-    return getattr(module, name)
+# To type checkers a module with `__getattr__` has every attribute.
+if not TYPE_CHECKING:
+    __getattr__ = imported_on_first_use(
+        __name__,
+        {
+            ".learner": ("Learner", "Scorer"),
+            ".reinforce": ("Algorithm",),
+            ".roles": ("Role", "Team", "make_team"),
+            ".samples": ("Sample",),
+            ".settings": (
+                "AgentSettings",
+                "CheckpointSettings",
+                "ImitationStage",
+                "ModelSettings",
+                "ModelSize",
+                "OptimizerSettings",
+                "ReinforcementStage",
+                "ReinforceSettings",
+                "TeacherStage",
+            ),
+            ".stages": ("Imitation", "Reinforcement", "Stage"),
+            ".trainer": ("Progress", "Trainer"),
+        },
+        needs=("PyTorch", "train"),
+    )
