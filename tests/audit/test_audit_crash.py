@@ -79,7 +79,7 @@ def test_a_line_that_a_crash_tore_is_cut_off_and_the_log_goes_on(tmp_path, cut):
             path.unlink()
     for name, torn in (
         ("decisions-000001.jsonl", line[:cut]),
-        ("checkpoints", b"waltzrl.store.audit/torn\n3\n"),
+        ("checkpoints", b"waltzrl.audit/torn\n3\n"),
         ("contents-000001.jsonl", b'{"id":"to'),
     ):
         with (folder / name).open("ab") as file:
@@ -92,7 +92,7 @@ def test_a_line_that_a_crash_tore_is_cut_off_and_the_log_goes_on(tmp_path, cut):
     assert found.signed == 5
     assert b'"torn"' in line
     assert b'"torn"' not in (folder / "decisions-000001.jsonl").read_bytes()
-    assert "waltzrl.store.audit/torn" not in (folder / "checkpoints").read_text()
+    assert "waltzrl.audit/torn" not in (folder / "checkpoints").read_text()
     for line in (folder / "contents-000001.jsonl").read_text().splitlines():
         json.loads(line)
 

@@ -24,8 +24,8 @@ GO = (
     "go.sum database tree\n20852163\nCsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=\n\n"
     "— sum.golang.org Az3grlgtzPICa5OS8npVmf1Myq/5IZniMp+ZJurmRDeOoRDe4URYN7u5/Zhcyv2q1gGzGku9nTo+zyWE+xeMcTOAYQ8=\n"  # noqa: E501
 )
-KEY = SigningKey.generate("waltzrl.store.audit/test")
-CHECKPOINT = Checkpoint(origin="waltzrl.store.audit/test", size=12, root=bytes(range(32)))
+KEY = SigningKey.generate("waltzrl.audit/test")
+CHECKPOINT = Checkpoint(origin="waltzrl.audit/test", size=12, root=bytes(range(32)))
 
 
 def test_the_notes_of_others_verify():

@@ -208,7 +208,7 @@ def test_a_checkpoint_that_nobody_signed_is_a_bad_signature(log):
 
 
 def test_checkpoints_of_another_key_are_bad_signatures(log):
-    other = SigningKey.generate("waltzrl.store.audit/other")
+    other = SigningKey.generate("waltzrl.audit/other")
     assert verify(log, other.public).kind == "bad-signature"
 
 

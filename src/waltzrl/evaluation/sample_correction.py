@@ -30,8 +30,7 @@ from waltzrl.evaluation.confidence import (
     log_likelihood,
     log_mixture,
 )
-from waltzrl.store.memory.counts import Calibration
-from waltzrl.store.memory.labels import SampleCounts
+from waltzrl.store.memory.labels import Calibration, SampleCounts
 
 Judged = Literal["unsafe", "needless"]
 JUDGED: tuple[Judged, ...] = ("unsafe", "needless")

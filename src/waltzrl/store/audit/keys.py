@@ -29,7 +29,7 @@ class LogKeys:
             OSError: a file cannot be read or written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = SigningKey.generate(f"waltzrl.store.audit/{secrets.token_hex(4)}")
+        fresh = SigningKey.generate(f"waltzrl.audit/{secrets.token_hex(4)}")
         written = _read_or_create(path, fresh.written().encode())
         self.signing = SigningKey.parse(written.decode(errors="replace"))
         fresh_digest_key = secrets.token_bytes(DIGEST_KEY_BYTES)

@@ -2,11 +2,11 @@
 
 A checkpoint states the number of records and their Merkle root:
 
-    waltzrl.store.audit/3f9a
+    waltzrl.audit/3f9a
     1000
     CsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=
 
-    — waltzrl.store.audit/3f9a Az3grlgtzPICa5OS8npVmf1Myq/5IZniMp+ZJurmRDeOoRDe...
+    — waltzrl.audit/3f9a Az3grlgtzPICa5OS8npVmf1Myq/5IZniMp+ZJurmRDeOoRDe...
 """
 
 import re
