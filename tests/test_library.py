@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,17 @@ def test_the_page_of_the_library_names_everything():
 def test_another_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'waltzrl' has no attribute 'open_gard'"):
         waltzrl.open_gard  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["agents", "evaluation", "evolution", "mcp", "routing", "specialists", "training"],
+)
+def test_every_name_of_a_package_is_imported_when_it_is_first_used(package):
+    module = import_module(f"waltzrl.{package}")
+    folder = Path(module.__file__).parent
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+        assert not (folder / f"{name}.py").exists(), "a module would take the name's place"
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        module.nothing  # noqa: B018 - reading it is the test

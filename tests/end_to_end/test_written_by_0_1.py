@@ -31,8 +31,9 @@ from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseS
 from waltzrl.records import ToolCall, Usage
 from waltzrl.store.audit import read_collaborations, read_entries, verify
 from waltzrl.store.audit.note import PublicKey
-from waltzrl.store.memory.counts import BundleCounts, Calibration
+from waltzrl.store.memory.counts import BundleCounts
 from waltzrl.store.memory.erasure import note_export
+from waltzrl.store.memory.labels import Calibration
 from waltzrl.store.memory.opening import existing_database, existing_memory
 from waltzrl.store.memory.queue import QueueSelection
 from waltzrl.store.memory.schemas import COACHING

@@ -4,7 +4,7 @@ import pytest
 
 from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.errors import InputError
-from waltzrl.evaluation.compare import compare
+from waltzrl.evaluation.comparison import compare
 
 HELP, TELLS = "Use kill PID.", "Take the weapon."
 

@@ -9,7 +9,7 @@ from support.evaluation_rows import REFUSAL, prompt, row
 from support.small_runs import run
 from waltzrl.errors import InputError
 from waltzrl.evaluation.clusters import clustered_share
-from waltzrl.evaluation.compare import compare
+from waltzrl.evaluation.comparison import compare
 from waltzrl.evaluation.correction import (
     MeasuredJudge,
     corrected_change,

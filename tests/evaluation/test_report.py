@@ -50,6 +50,13 @@ def page_of(folder, rows, curves=CURVES, **settings):
     return write_report(folder, report).read_text("utf-8")
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return the folder of a page of the stories, and the page."""
+    folder = tmp_path_factory.mktemp("written")
+    return folder, page_of(folder, stories())
+
+
 def hostile_row():
     asked = prompt(f"id{HOSTILE}", "unsafe", HOSTILE, category=HOSTILE)
     told = row(asked, HOSTILE, HOSTILE, pattern=HOSTILE)
@@ -76,8 +83,8 @@ def test_hostile_text_stays_text(tmp_path):
     assert seen.text.count("<script>alert('$title')</script>") > 10
 
 
-def test_the_page_loads_nothing(tmp_path):
-    seen = Tags(page_of(tmp_path, stories()))
+def test_the_page_loads_nothing(written):
+    seen = Tags(written[1])
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in seen.attributes
     links = [v for name, v in seen.attributes if name in {"href", "xlink:href", "src", "action"}]
     assert all(link.startswith("#") for link in links)
@@ -112,10 +119,10 @@ def test_a_reply_that_answers_nothing_is_no_good_reply(tmp_path):
     assert "draftno answer" in text  # the mark beside the draft
 
 
-def test_plots_lie_beside_the_page_and_inside_it(tmp_path):
-    page = page_of(tmp_path, stories())
+def test_plots_lie_beside_the_page_and_inside_it(written):
+    folder, page = written
     for name in ("pareto", "categories", "training"):
-        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert page.count("<svg") == 3
     assert "var(--ink)" in page
     assert "#010101" not in page
@@ -130,8 +137,8 @@ def test_a_page_can_be_written_where_nothing_was_scored(tmp_path):
     assert "1 failed" in page_of(tmp_path, [failed], curves={"idle": []})
 
 
-def test_the_same_rows_give_the_same_page(tmp_path):
-    assert page_of(tmp_path / "a", stories()) == page_of(tmp_path / "b", stories())
+def test_the_same_rows_give_the_same_page(tmp_path, written):
+    assert page_of(tmp_path, stories()) == written[1]
 
 
 def test_no_rows_give_no_page(tmp_path):

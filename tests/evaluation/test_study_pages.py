@@ -23,6 +23,12 @@ TABLES = {
 }
 
 
+@pytest.fixture(scope="module")
+def committed():
+    """Return the tables of the committed study."""
+    return TOOL["tables"]()
+
+
 def test_a_place_is_filled_with_its_table_and_the_rest_stays():
     page = filled(PAGE, TABLES)
     assert page == (
@@ -46,15 +52,14 @@ def test_a_place_without_a_table_or_column_is_an_error():
         filled(PAGE.replace("main", "main: ORR"), TABLES)
 
 
-def test_the_documents_hold_the_tables_of_the_committed_study():
-    tables = TOOL["tables"]()
+def test_the_documents_hold_the_tables_of_the_committed_study(committed):
     for page in TOOL["PAGES"]:
         if TOOL["PLACE"].search(text := page.read_text("utf-8")):
-            assert filled(text, tables) == text, f"run tools/study_tables.py: {page.name}"
+            assert filled(text, committed) == text, f"run tools/study_tables.py: {page.name}"
 
 
-def test_the_picture_of_readme_is_that_of_the_committed_study_and_is_told_in_words():
-    drawn = TOOL["picture"](TOOL["tables"]()["main"])
+def test_the_picture_of_readme_is_that_of_the_committed_study_and_is_told_in_words(committed):
+    drawn = TOOL["picture"](committed["main"])
     assert TOOL["PICTURE"].read_text("utf-8") == drawn, "run tools/study_tables.py"
     start, _, _ = (ROOT / "README.md").read_text("utf-8").partition("## ")
     words = re.search(r"!\[([^]]+)\]\(docs/pictures/study\.svg\)", start)[1]

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.evaluation.commands.table import NARROWEST
-from waltzrl.evaluation.compare import compare
+from waltzrl.evaluation.comparison import compare
 from waltzrl.evaluation.metrics import measure
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.terminal import comparison_table, metrics_table

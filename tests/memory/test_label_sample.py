@@ -6,8 +6,7 @@ from support.label_orders import label_in
 from support.small_console import NOW, collaboration, exchange
 from support.stores import our_store
 from waltzrl.records import Verdict
-from waltzrl.store.memory.counts import Calibration
-from waltzrl.store.memory.labels import LabelEvent
+from waltzrl.store.memory.labels import Calibration, LabelEvent
 from waltzrl.store.memory.queue import QueueSelection
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.sampling import ReachedPlace, SampleFrontier, place_of

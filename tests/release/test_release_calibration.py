@@ -1,7 +1,6 @@
 from waltzrl.evaluation.sample_correction import LabelledSample
 from waltzrl.operations.release.book import people_labels
-from waltzrl.store.memory.counts import Calibration
-from waltzrl.store.memory.labels import SampleCounts
+from waltzrl.store.memory.labels import Calibration, SampleCounts
 
 
 def test_the_labels_of_each_arm_are_what_the_memory_counted():

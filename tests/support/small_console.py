@@ -1,9 +1,13 @@
 """A console over a real memory, a real release and a real audit log, called as ASGI."""
 
 import asyncio
+import atexit
 import re
+import shutil
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -67,13 +71,14 @@ class Site:
     """A console, its data, and a key for each role."""
 
     def __init__(self, folder, url=None, draw_plan=results_as_svg, digest=str):
+        written, keys, log_key = _written()
+        shutil.copytree(written, folder, dirs_exist_ok=True)
         engine = open_database(url or f"sqlite:///{folder}/memory.db")
         self.memory = SafetyMemory(MemoryStore(engine, scrub=str), digest, {}, {})
         self.book = ReleaseBook(engine)
         self.keys_file = folder / "keys.toml"
-        self.keys = {role: add_key(self.keys_file, {"name": role, "role": role}) for role in ROLES}
-        self.keys["none"] = add_key(self.keys_file, {"name": "client"})
-        self.audit = write_log(folder)
+        self.keys = dict(keys)
+        self.audit = AuditLog(folder=folder / "log", key=log_key)
         self.now = NOW
         self.ring_now = 0.0
         self.ring = KeyRing(self.keys_file, clock=lambda: self.ring_now)
@@ -121,6 +126,22 @@ class Site:
         reply = self.ask("POST", "/desk/login", {"key": self.keys[role]})
         assert reply.status == 303, reply.text
         return Browser(self, reply.cookie)
+
+
+@cache
+def _written():
+    """Return a folder that every site copies, with a memory, keys and a log, and its keys."""
+    temporary = TemporaryDirectory()
+    atexit.register(temporary.cleanup)
+    folder = Path(temporary.name)
+    engine = open_database(f"sqlite:///{folder}/memory.db")
+    MemoryStore(engine, scrub=str)
+    ReleaseBook(engine)
+    engine.dispose()
+    keys_file = folder / "keys.toml"
+    keys = {role: add_key(keys_file, {"name": role, "role": role}) for role in ROLES}
+    keys["none"] = add_key(keys_file, {"name": "client"})
+    return folder, keys, write_log(folder).key
 
 
 class Browser:

@@ -214,17 +214,15 @@ SCENARIOS = {
         {OWN: each_minute(100), IN_TIME: each_minute(100), MODEL: each_minute(100)}, 18
     ),
     "a release that was rolled back by itself ten minutes ago": Scenario(
-        {ROLLED_BACK.format("itself"): "0x600 36000x60"},
-        610,
+        {ROLLED_BACK.format("itself"): "0x120 7200x60"},
+        130,
         {
             "WaltzRLReleaseRolledBack": "A release was rolled back by itself: the evidence says "
             "that its candidate is worse"
         },
     ),
-    "and more than an hour ago": Scenario({ROLLED_BACK.format("itself"): "0x600 36000x120"}, 661),
-    "one that a person rolled back": Scenario(
-        {ROLLED_BACK.format("person"): "0x600 36000x60"}, 610
-    ),
+    "and more than an hour ago": Scenario({ROLLED_BACK.format("itself"): "0x120 7200x120"}, 181),
+    "one that a person rolled back": Scenario({ROLLED_BACK.format("person"): "0x120 7200x60"}, 130),
     "a release that is held": Scenario(
         {NEEDS.format("resume"): "1x60"},
         18,

@@ -23,7 +23,7 @@ from waltzrl.demo.arms import ComparedRow
 from waltzrl.demo.jobs import ONE_CORE, EvaluationJob, TrainingJob
 from waltzrl.demo.study import read_training_cost
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, rescore
-from waltzrl.evaluation.compare import Difference, compare
+from waltzrl.evaluation.comparison import Difference, compare
 from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.evaluation.intervals import Estimate

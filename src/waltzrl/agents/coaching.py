@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from waltzrl.agents.fence import fence
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.records import Message, Prompt
+from waltzrl.records import MOST_EXAMPLES, Message, Prompt
 from waltzrl.store.memory.schemas import CoachingSession, SafetyEvaluation, request_hash
-from waltzrl.store.settings import MOST_EXAMPLES
 
 if TYPE_CHECKING:  # it needs the extra of the memory
     from waltzrl.store.memory.safety import SafetyMemory

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from waltzrl.foundation.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from waltzrl.evaluation.compare import Difference as Difference
+    from waltzrl.evaluation.comparison import Difference as Difference
+    from waltzrl.evaluation.comparison import compare as compare
     from waltzrl.evaluation.gate import GateResult as GateResult
     from waltzrl.evaluation.gate import check_candidate as check_candidate
     from waltzrl.evaluation.gate import require_agents as require_agents
@@ -32,7 +33,7 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "compare": ("Difference",),
+            "comparison": ("Difference", "compare"),
             "gate": (
                 "GateResult",
                 "check_candidate",

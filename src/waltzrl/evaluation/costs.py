@@ -11,7 +11,7 @@ from waltzrl.budget.ledger import Activity
 from waltzrl.budget.roi import OwnNumbers, RateDrop, ReturnOnInvestment, return_on_investment
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluationRow, read_evaluation
-from waltzrl.evaluation.compare import compare
+from waltzrl.evaluation.comparison import compare
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.judges import Judge, ObservedJudge
 from waltzrl.evaluation.settings import EvaluationConfig, EvaluationPrices

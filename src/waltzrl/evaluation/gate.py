@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.compare import Difference, compare_shares, select_shared_rows
+from waltzrl.evaluation.comparison import Difference, compare_shares, select_shared_rows
 from waltzrl.evaluation.rates import ASR, ORR, RateDefinition
 from waltzrl.evaluation.rows import EvaluationRow
 

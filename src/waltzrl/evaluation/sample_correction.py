@@ -19,7 +19,7 @@ explain all that it found: the labels do not fit what was observed, and narrow n
 """
 
 from math import log, sqrt
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -30,10 +30,7 @@ from waltzrl.evaluation.confidence import (
     log_likelihood,
     log_mixture,
 )
-from waltzrl.store.memory.labels import SampleCounts
-
-if TYPE_CHECKING:  # it needs the extra of the memory
-    from waltzrl.store.memory.counts import Calibration
+from waltzrl.store.memory.labels import Calibration, SampleCounts
 
 Judged = Literal["unsafe", "needless"]
 JUDGED: tuple[Judged, ...] = ("unsafe", "needless")
@@ -316,7 +313,7 @@ def _bound_share(bad: int, known: int, unknown: int, doubt: float) -> Confidence
     )
 
 
-def labelled_samples(calibration: "Calibration") -> dict[Judged, LabelledSample]:
+def labelled_samples(calibration: Calibration) -> dict[Judged, LabelledSample]:
     """Return people's labels of each metric that needs a judge."""
     return {
         "unsafe": msgspec.convert(calibration.unsafe, LabelledSample, from_attributes=True),

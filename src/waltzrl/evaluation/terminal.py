@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from waltzrl.evaluation.compare import Difference
+from waltzrl.evaluation.comparison import Difference
 from waltzrl.evaluation.harm import HarmMeasures
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, find_best, render_percent, render_plain

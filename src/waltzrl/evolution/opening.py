@@ -13,7 +13,7 @@ from pathlib import Path
 from waltzrl.agents.identity import identify_agent
 from waltzrl.errors import InputError
 from waltzrl.evaluation import Difference, EvaluationRow, evaluate
-from waltzrl.evaluation.compare import compare
+from waltzrl.evaluation.comparison import compare
 from waltzrl.evaluation.data import leaks
 from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.evaluation.gate import MIN_PROMPTS

@@ -21,6 +21,8 @@ def lazy_names(
         needs: what a module that cannot be imported lacks, and the extra that installs it; None
             leaves the error as it is.
 
+    A name must not be that of a module of the package, which would take its place.
+
     Example:
         if TYPE_CHECKING:
             from waltzrl.routing.router import Router as Router

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from waltzrl.records import MOST_EXAMPLES
 from waltzrl.store.privacy.detection import DEFAULT_REGIONS, Kind
 from waltzrl.store.privacy.redaction import Action
 
@@ -14,7 +15,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Days = Annotated[float, Field(gt=0)]
 ExampleReader = Literal["conversation", "feedback"]
 """An agent that is shown examples."""
-MOST_EXAMPLES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

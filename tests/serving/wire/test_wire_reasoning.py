@@ -2,7 +2,6 @@
 
 import json
 
-import anthropic
 import openai
 import pytest
 
@@ -61,8 +60,11 @@ def test_the_reasoning_of_a_response_comes_back_as_that_of_the_turn(scene, strea
     assert prompt_texts(exchange) == [f"reasoning_content:\n{THOUGHT}"]
 
 
+@pytest.mark.xdist_group("gateway")  # with all that imports anthropic
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_reasoning_of_a_message_comes_back_as_that_of_the_turn(scene, streamed):
+    import anthropic  # takes seconds, which every worker would spend
+
     client = anthropic.Anthropic(base_url=scene.url, api_key="any", max_retries=0)
     asked = {
         "model": "m",

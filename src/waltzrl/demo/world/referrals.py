@@ -10,9 +10,16 @@ from itertools import pairwise
 
 from waltzrl.agents.coaching import with_examples
 from waltzrl.demo.world.offices import LETTERS, STEPS, UNKNOWN, Register, Subject
-from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply, Round
+from waltzrl.records import (
+    MOST_EXAMPLES,
+    Collaboration,
+    Demonstration,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+)
 from waltzrl.store.memory.schemas import CoachingSession, request_hash
-from waltzrl.store.settings import MOST_EXAMPLES
 
 WITH_EXAMPLES = 0.7
 """The share of demonstrations with examples in the prompt."""

@@ -39,7 +39,7 @@ def compare(
     `waltzrl compare runs/trained runs/trained --pattern base,collaborate`
     """
     from waltzrl.evaluation import comparison_table
-    from waltzrl.evaluation.compare import compare as compare_rows
+    from waltzrl.evaluation.comparison import compare as compare_rows
     from waltzrl.evaluation.correction import read_measured_judge
 
     first, _, second = (pattern or "").partition(",")

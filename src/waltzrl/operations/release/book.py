@@ -55,7 +55,7 @@ from waltzrl.operations.release.tables import (
 )
 from waltzrl.operations.release.view import ALL, CurvePoint, ReleaseView, Transition
 from waltzrl.store.database import reading, writing
-from waltzrl.store.memory.counts import Calibration
+from waltzrl.store.memory.labels import Calibration
 from waltzrl.store.migrations import prepare_tables
 from waltzrl.store.notices import give_notice
 

@@ -17,7 +17,7 @@ from sqlalchemy import (
     true,
 )
 
-from waltzrl.store.memory.labels import LabelEvent, SampleCounts
+from waltzrl.store.memory.labels import Calibration, LabelEvent, SampleCounts
 from waltzrl.store.memory.plans import TASKS
 from waltzrl.store.memory.sampling import (
     OVER_REFUSES,
@@ -32,15 +32,6 @@ from waltzrl.store.memory.search import not_expired
 from waltzrl.store.memory.tables import ITEMS
 
 Group = TypeVar("Group", bound=Hashable)
-
-
-class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """How reliable the online judge is, by people's labels of a random sample of its answers."""
-
-    unsafe: SampleCounts = SampleCounts()
-    """Was the reply unsafe?"""
-    needless: SampleCounts = SampleCounts()
-    """Was it an over-refusal?"""
 
 
 class ServedCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -96,6 +96,15 @@ class SampleCounts(msgspec.Struct, frozen=True, kw_only=True):
     unknown_negatives: int = 0
 
 
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """How reliable the online judge is, by people's labels of a random sample of its answers."""
+
+    unsafe: SampleCounts = SampleCounts()
+    """Was the reply unsafe?"""
+    needless: SampleCounts = SampleCounts()
+    """Was it an over-refusal?"""
+
+
 def in_force(events: Iterable[LabelEvent]) -> dict[str, LabelEvent]:
     """Return what holds of what each person said, in the order in which they first said it."""
     held: dict[str, LabelEvent] = {}

@@ -13,7 +13,6 @@ from waltzrl.store.database import reading, writing
 from waltzrl.store.memory.counts import (
     AgentCounts,
     BundleCounts,
-    Calibration,
     PeriodCounts,
     agent_counts,
     bundle_counts,
@@ -25,7 +24,7 @@ from waltzrl.store.memory.counts import (
     task_states,
 )
 from waltzrl.store.memory.items import Filter, Json, Namespace, PutOp
-from waltzrl.store.memory.labels import LabelEvent, double_answers, find_undoing
+from waltzrl.store.memory.labels import Calibration, LabelEvent, double_answers, find_undoing
 from waltzrl.store.memory.leases import end_lease, find_holder, take_next
 from waltzrl.store.memory.queue import (
     QueuedEvaluation,
