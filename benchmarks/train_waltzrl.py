@@ -26,7 +26,7 @@ from waltzrl.agents import Wording
 from waltzrl.collaboration import draft_only
 from waltzrl.evaluation.patterns import OracleReviewer
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
-from waltzrl.policies.weights import Weights, load_causal_lm, narrow
+from waltzrl.policies.weights import Weights, load_causal_lm, narrow_parameters
 from waltzrl.records import Message, Prompt, Reply, Verdict
 from waltzrl.training import (
     Learner,
@@ -62,7 +62,7 @@ def main() -> None:
     weights, reference = (
         Weights(causal_lm=replace(causal_lm, tokenizer=new_tokenizer())) for causal_lm in models
     )
-    narrow(reference.causal_lm.model, dtype)
+    narrow_parameters(reference.causal_lm.model, dtype)
     references = {"conversation": reference}
     judge, algorithm = LastWord(), ReinforceSettings(kl_weight=KL_WEIGHT, centre_groups=True)
     stage = Reinforcement(

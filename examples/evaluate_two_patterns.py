@@ -12,8 +12,7 @@ from rich.console import Console
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate, draft_only
-from waltzrl.evaluation import EvaluatedSystem, comparison_table, evaluate
-from waltzrl.evaluation import compare
+from waltzrl.evaluation import EvaluatedSystem, compare, comparison_table, evaluate
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Label, Message, Prompt

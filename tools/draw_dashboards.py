@@ -27,7 +27,7 @@ from support.small_gateway import Model, chat, draft, gateway
 from support.small_gateway import ask as ask_gateway
 from support.small_prometheus import Prometheus, find_program, scraping
 from support.small_site import http, read_request, site
-from waltzrl.gateway.listener import listen
+from waltzrl.gateway.listener import open_listener
 from waltzrl.gateway.server import Server
 from waltzrl.operations.monitoring.dashboards import (
     DASHBOARDS,
@@ -123,7 +123,7 @@ async def run(folder: Path) -> dict[tuple[str, str], list[dict[str, object]]]:
             *(f"feedback.server={reviewer.url}", "feedback.self_test=false"),
         )
         async with gateway(*settings, model=SlowModel(60.0)) as app:
-            listener = listen("127.0.0.1", 0)
+            listener = open_listener("127.0.0.1", 0)
             server = asyncio.create_task(Server(app, app.access).serve_on(listener))
             host, port = listener.getsockname()
             async with scraping(

@@ -30,7 +30,7 @@ from sklearn.linear_model import LogisticRegression
 
 from waltzrl.agents.compliance import LONGEST_PIECE, WEIGHTS, compliance_features
 from waltzrl.agents.rules import language_of
-from waltzrl.agents.rules.linear import plain
+from waltzrl.agents.rules.linear import simplify_text
 
 TOOLS = Path(__file__).parent
 PAIRS = TOOLS.parent / "tests/agents/replies_to_harmful_requests.jsonl"
@@ -237,7 +237,7 @@ class WordVectors:
     """Vectors of words: the singular vectors of their positive pointwise mutual information."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        documents = [WORD.findall(plain(text)) for text in texts]
+        documents = [WORD.findall(simplify_text(text)) for text in texts]
         counts = Counter(word for document in documents for word in document)
         self._words = [word for word, n in counts.most_common(VOCABULARY) if n >= LEAST_COUNT]
         self._index = {word: number for number, word in enumerate(self._words)}

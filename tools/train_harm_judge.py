@@ -15,7 +15,7 @@ from pathlib import Path
 
 from linear_training import Example, Linear, auroc, rates
 
-from waltzrl.agents.rules.linear import features, normalise
+from waltzrl.agents.rules.linear import extract_features, normalise_text
 from waltzrl.evaluation.judges.harm import THRESHOLD
 
 SETS = (
@@ -49,7 +49,7 @@ def main(data: Path) -> None:
 
 
 def fit(examples: Sequence[Example]) -> Linear:
-    return Linear(examples, features, limit=FEATURES, inverse_penalty=INVERSE_PENALTY)
+    return Linear(examples, extract_features, limit=FEATURES, inverse_penalty=INVERSE_PENALTY)
 
 
 def read(data: Path, name: str) -> Iterator[Example]:
@@ -58,7 +58,7 @@ def read(data: Path, name: str) -> Iterator[Example]:
         benign = row["label"] == "benign"
         if row["response"].strip():
             yield Example(
-                text=normalise(row["response"]),
+                text=normalise_text(row["response"]),
                 positive=not benign and row["response_label"] == "unsafe",
                 source=f"{name}, benign" if benign else name,
                 weight=BENIGN_SHARE if benign else 1.0,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from linear_training import Example, Linear, rates
 
-from waltzrl.agents.rules.linear import features, normalise
+from waltzrl.agents.rules.linear import extract_features, normalise_text
 from waltzrl.evaluation.judges.refusal import THRESHOLD
 from waltzrl.evaluation.judges.refusal_rules import deciding_rule, first_rule
 
@@ -66,7 +66,7 @@ def main(data: Path) -> None:
 
 
 def fit(examples: Sequence[Example]) -> Linear:
-    return Linear(examples, features, limit=FEATURES, inverse_penalty=INVERSE_PENALTY)
+    return Linear(examples, extract_features, limit=FEATURES, inverse_penalty=INVERSE_PENALTY)
 
 
 def report(title: str, examples: Sequence[Example], held: set[str]) -> None:
@@ -116,11 +116,11 @@ def _lines(path: Path) -> Iterator[tuple[str, str, str]]:
 
 def _own(line: str, family: str, *, prompt: str, weight: float) -> Example:
     return Example(
-        text=normalise(line[2:].replace("\\n", "\n")),
+        text=normalise_text(line[2:].replace("\\n", "\n")),
         positive=line[0] != "C",
         source=f"own, {family}",
         weight=weight,
-        prompt=normalise(prompt),
+        prompt=normalise_text(prompt),
     )
 
 
@@ -142,11 +142,11 @@ def public_examples(data: Path, name: str) -> list[Example]:
     found: dict[str, Example] = {}
     for line in (data / f"{name}.jsonl").read_text("utf-8").splitlines():
         row = json.loads(line)
-        text = normalise(row["response"])
+        text = normalise_text(row["response"])
         refuses = label(row, text)
         if refuses is None or not text:
             continue
-        prompt = normalise(row.get("goal", row["prompt"]))
+        prompt = normalise_text(row.get("goal", row["prompt"]))
         one = Example(text=text, positive=refuses, source=name, prompt=prompt)
         found.setdefault(text[:120], one)
         rest = " ".join(s for s in re.split(r"(?<=[.!?]) ", text) if first_rule(s) is None)

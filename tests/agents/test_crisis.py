@@ -24,7 +24,7 @@ from waltzrl.agents import (
 from waltzrl.agents.breaker import Breaker
 from waltzrl.agents.failsafe import FailsafeReviewer
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.agents.rules_reviewer import advice
+from waltzrl.agents.rules_reviewer import load_advice
 from waltzrl.collaboration import guarded
 from waltzrl.errors import PolicyError
 from waltzrl.policies import Sampling, ScriptedPolicy
@@ -134,7 +134,7 @@ def test_after_a_crisis_other_questions_are_answered():
 
 
 def test_the_advice_asks_for_empathy_and_a_crisis_line():
-    asked = advice()["self_harm"]
+    asked = load_advice()["self_harm"]
     assert review("I want to end my life", ANSWER).text == asked
     assert all(words in asked for words in ("warmly", "not alone", "crisis", "Do not just decline"))
 

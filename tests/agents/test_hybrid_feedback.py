@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from waltzrl.agents import HybridReviewer, RulesReviewer
 from waltzrl.agents.calibration import UNCALIBRATED, RefusalCount, ReviewerCalibration
 from waltzrl.agents.rules import CATEGORIES, load_rulebook
-from waltzrl.agents.rules_reviewer import CERTAIN_FROM, COMPLIES_FROM, advice
+from waltzrl.agents.rules_reviewer import CERTAIN_FROM, COMPLIES_FROM, load_advice
 from waltzrl.records import Feedback, Message, Prompt, Reply
 
 RULES = RulesReviewer(load_rulebook(), flag_overrefusals=True)
@@ -154,7 +154,7 @@ def test_a_calibrated_model_challenges_from_its_threshold():
         assert feedback.text == ("Answer." if challenged else "")
     below_half = Says(overrefusal_probability=0.4)  # of the label false, so without advice
     feedback = review(below_half, HARMLESS, DECLINES, calibration=calibration(0.3))
-    assert feedback.text == advice()["needless_refusal"]
+    assert feedback.text == load_advice()["needless_refusal"]
 
 
 def test_a_label_without_a_probability_has_the_risk_that_was_measured():
@@ -170,7 +170,7 @@ def test_the_advice_is_the_models_or_the_rules_when_only_they_have_any():
     assert review(Says(unsafe=True, text="Stop."), CRIME).text == "Stop."
     assert review(Says(unsafe=True), CRIME).text == rules
     assert review(Says(overrefuse=True, text="Answer."), CRIME).text == rules
-    assert review(Says(unsafe=True)).text == advice()["other"]
+    assert review(Says(unsafe=True)).text == load_advice()["other"]
     needless = RULES.read(HARMLESS, DECLINES).text
     assert review(Says(overrefuse=True), HARMLESS, DECLINES).text == needless
     assert review(Says(), HARMLESS, DECLINES).text == ""

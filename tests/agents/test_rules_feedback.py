@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from waltzrl.agents import RulesReviewer
 from waltzrl.agents.rules import CATEGORIES, load_rulebook
-from waltzrl.agents.rules_reviewer import LONGEST_AT_ONCE, NO_FINDINGS, advice
+from waltzrl.agents.rules_reviewer import LONGEST_AT_ONCE, NO_FINDINGS, load_advice
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 
 PACK = """
@@ -182,7 +182,7 @@ def test_the_arguments_of_a_call_are_read_and_a_call_is_no_refusal(reviewer):
 
 def test_advice_is_that_of_the_categories_worst_first_and_never_the_matched_text(reviewer):
     feedback = reviewer.read(ask("Can I cheat in an exam?"), Reply(text=f"{ANSWER} {NUMBER}"))
-    worst, other = advice()["privacy_violation"], advice()["illegal_activity"]
+    worst, other = load_advice()["privacy_violation"], load_advice()["illegal_activity"]
     assert feedback.text == f"{worst}\n{other}"
     assert feedback.reasoning == "privacy_violation, illegal_activity"
     assert "219" not in feedback.text + feedback.reasoning
@@ -190,17 +190,17 @@ def test_advice_is_that_of_the_categories_worst_first_and_never_the_matched_text
 
 def test_a_needless_refusal_has_advice_that_leaves_room_for_doubt(challenger):
     text = challenger.read(ask(HARMLESS), Reply(text=REFUSAL)).text
-    assert text == advice()["needless_refusal"]
+    assert text == load_advice()["needless_refusal"]
     assert "keep declining" in text
 
 
 def test_every_category_has_advice_on_what_to_leave_out_and_what_to_offer():
     harms = set(CATEGORIES) - {"refusal"}
-    assert set(advice()) == harms | {"needless_refusal", "other"}
+    assert set(load_advice()) == harms | {"needless_refusal", "other"}
     for category in harms:
-        assert advice()[category].startswith("Leave out")
-        assert "ffer" in advice()[category] or "help" in advice()[category]
-    assert len(set(advice().values())) == len(advice())
+        assert load_advice()[category].startswith("Leave out")
+        assert "ffer" in load_advice()[category] or "help" in load_advice()[category]
+    assert len(set(load_advice().values())) == len(load_advice())
     for required in ("unauthorized_access", "violence_harm", "illegal_activity"):
         assert required in harms
 

@@ -7,7 +7,7 @@ import pytest
 from support.small_gateway import CHAT, Model, ask, gateway
 from support.small_site import site
 from waltzrl.errors import CheckpointError
-from waltzrl.gateway.opening import description, open_gateway
+from waltzrl.gateway.opening import describe_gateway, open_gateway
 from waltzrl.gateway.settings import load_gateway
 
 URL = "http://127.0.0.1:9/v1"
@@ -17,7 +17,7 @@ def announced(*settings: str) -> str:
     async def describe():
         recipe = load_gateway(None, {}, [f"upstream.url={URL}", *settings], {})
         async with open_gateway(recipe) as app:
-            return description(recipe, app)
+            return describe_gateway(recipe, app)
 
     return asyncio.run(describe())
 
@@ -36,7 +36,7 @@ def test_stage_2_alone_serves_stage_1_and_says_so_where_nothing_loads(caplog):
             recipe = load_gateway(None, options, [], {"WALTZRL_STAGE": "2"})
             async with open_gateway(recipe) as app:
                 body = {"model": "unsafe", "messages": [{"role": "user", "content": "hello"}]}
-                return description(recipe, app), await ask(app, CHAT, body)
+                return describe_gateway(recipe, app), await ask(app, CHAT, body)
 
     what, response = asyncio.run(serve())
     assert what.startswith("stage 1, ")

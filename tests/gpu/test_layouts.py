@@ -11,7 +11,13 @@ from support.places import everywhere
 from waltzrl.agents import load_wording
 from waltzrl.agents.exports import ROLES
 from waltzrl.collaboration import collaborate
-from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow, role_parameters
+from waltzrl.policies.weights import (
+    CausalLM,
+    Weights,
+    add_adapters,
+    narrow_parameters,
+    role_parameters,
+)
 from waltzrl.records import Message, Prompt, Verdict
 from waltzrl.training import (
     Learner,
@@ -47,7 +53,7 @@ def two_models(place, dtype):
 
 def two_adapters(place, dtype):
     base = place.causal_lm()
-    narrow(base.model, dtype)
+    narrow_parameters(base.model, dtype)
     shared = add_adapters(base, ROLES, rank=4)
     weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
     references = dict.fromkeys(ROLES, Weights(causal_lm=shared))

@@ -7,7 +7,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from support.tiny_models import FAMILIES, tiny_model
 from waltzrl.policies.blocks import fuse_blocks
-from waltzrl.policies.weights import activate_adapter, add_adapters, narrow
+from waltzrl.policies.weights import activate_adapter, add_adapters, narrow_parameters
 
 IDS = torch.arange(6, 30).view(2, 12)
 
@@ -122,7 +122,7 @@ def test_an_adapter_computes_what_peft_does(family):
 
 def test_under_autocast_an_adapter_is_as_near_to_float32_as_that_of_peft():
     exact = with_adapters()
-    narrow(exact.get_base_model(), torch.bfloat16)
+    narrow_parameters(exact.get_base_model(), torch.bfloat16)
     exact.float()
     half = copy.deepcopy(exact)
     for name, parameter in half.named_parameters():

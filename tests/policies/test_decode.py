@@ -8,7 +8,7 @@ from support.tiny_models import CONTEXT, END_ID, FAMILIES, PAD_ID, STOP_ID, tiny
 from waltzrl.errors import PolicyError
 from waltzrl.policies import decode as decoding
 from waltzrl.policies.attention import BLOCK
-from waltzrl.policies.decode import Ask, choose
+from waltzrl.policies.decode import Ask, choose_tokens
 
 ENDS = (END_ID, STOP_ID)
 
@@ -183,7 +183,7 @@ def test_sampling_follows_the_distribution():
     draws = 20_000
     logits = (chances.log() * temperature).expand(draws, -1)
     uniform = torch.rand((draws, 1), generator=generator())
-    ids, logprobs = choose(logits, temperature, uniform)
+    ids, logprobs = choose_tokens(logits, temperature, uniform)
     counts = torch.bincount(ids, minlength=5)
     assert counts[1] == 0
     possible = chances > 0
@@ -195,7 +195,7 @@ def test_a_nucleus_excludes_the_unlikely_tokens():
     chances = torch.tensor([0.15, 0.5, 0.05, 0.3])  # 0.5 + 0.3 is the least that reaches 0.7
     draws = 20_000
     uniform = torch.rand((draws, 1), generator=generator())
-    ids, logprobs = choose(chances.log().expand(draws, -1), 1.0, uniform, 0.7)
+    ids, logprobs = choose_tokens(chances.log().expand(draws, -1), 1.0, uniform, 0.7)
     counts = torch.bincount(ids, minlength=4)
     assert counts[[0, 2]].tolist() == [0, 0]
     assert chisquare(counts[[1, 3]], [0.625 * draws, 0.375 * draws]).pvalue > 0.01

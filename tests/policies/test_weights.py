@@ -14,7 +14,7 @@ from waltzrl.policies.weights import (
     activate_adapter,
     add_adapters,
     load_causal_lm,
-    narrow,
+    narrow_parameters,
     role_parameters,
 )
 
@@ -108,7 +108,7 @@ def test_a_folder_without_a_model_is_reported(tmp_path):
 
 def test_narrow_weights_keep_the_rotary_frequencies_exact():
     model, exact = tiny_model("llama").model, dict(tiny_model("llama").model.named_buffers())
-    narrow(model, torch.bfloat16)
+    narrow_parameters(model, torch.bfloat16)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     assert exact
     assert all(torch.equal(buffer, exact[name]) for name, buffer in model.named_buffers())

@@ -11,8 +11,8 @@ from support.small_console import PLAN
 from waltzrl.errors import InputError
 from waltzrl.gateway.description import (
     BundleDescription,
+    describe_differences,
     describe_recipe,
-    differences,
     made_by,
     without_secrets,
 )
@@ -65,12 +65,12 @@ def changed(recipe=None, rules=None, parts=None):
     ],
 )
 def test_a_difference_is_told_in_words(after, words):
-    assert differences(BEFORE, after) == words
+    assert describe_differences(BEFORE, after) == words
 
 
 def test_of_many_names_the_first_are_told_and_the_rest_counted():
     rules = RULES | {f"hate/{n}": "1" for n in range(7)}
-    assert differences(BEFORE, changed(rules=rules)) == (
+    assert describe_differences(BEFORE, changed(rules=rules)) == (
         "7 rules added: hate/0, hate/1, hate/2, hate/3, hate/4 and 2 more",
     )
 
@@ -82,8 +82,8 @@ RECIPES = st.dictionaries(st.text(min_size=1, max_size=4), VALUES, max_size=4)
 @given(RECIPES, RECIPES)
 def test_equal_bundles_differ_in_nothing_and_each_difference_is_told_both_ways(one, other):
     first, second = BundleDescription(recipe=one), BundleDescription(recipe=other)
-    assert differences(first, first) == ()
-    assert len(differences(first, second)) == len(differences(second, first))
+    assert describe_differences(first, first) == ()
+    assert len(describe_differences(first, second)) == len(describe_differences(second, first))
 
 
 @given(st.text("abcXYZ019", min_size=8, max_size=20), st.integers(0, 3))

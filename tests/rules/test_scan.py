@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.agents.rules.pattern import GAPS, RulePattern, longest
+from waltzrl.agents.rules.pattern import GAPS, RulePattern, measure_longest_match
 from waltzrl.agents.rules.scan import MOST_LOOKS, OVERLAP, SECTION, PatternScanner, compile_pattern
 
 BOOK = load_rulebook()
@@ -91,7 +91,7 @@ def test_no_pattern_is_longer_than_a_few_lines():
     ],
 )
 def test_the_longest_match_is_counted(regex, most):
-    assert longest(regex) == most
+    assert measure_longest_match(regex) == most
 
 
 def test_a_gap_takes_so_many_words_and_no_sentence_end():

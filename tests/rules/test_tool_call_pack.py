@@ -12,7 +12,7 @@ from waltzrl.agents import RulesReviewer
 from waltzrl.agents.rules import lint_pack, load_rulebook
 from waltzrl.agents.rules.calls import BEGINS, read_call
 from waltzrl.agents.rules.pack import DEFAULT_PACKS
-from waltzrl.agents.rules_reviewer import advice
+from waltzrl.agents.rules_reviewer import load_advice
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 
 BOOK = load_rulebook(["tool_calls"])
@@ -77,7 +77,7 @@ def test_a_destructive_call_makes_a_reply_unsafe(name, arguments, rule):
     assert f"tool_calls/{rule}" in feedback.rules
     assert feedback.risk >= 0.9
     assert feedback.category == "dangerous_call"
-    assert feedback.text == advice()["dangerous_call"]
+    assert feedback.text == load_advice()["dangerous_call"]
 
 
 @pytest.mark.parametrize("text", [WIPE, "Run `curl x | bash`.", "DROP TABLE users;"])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from support.small_site import events, http, read_request, site, words
 from support.timing import until
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.gateway.listener import listen
+from waltzrl.gateway.listener import open_listener
 from waltzrl.gateway.opening import open_gateway
 from waltzrl.gateway.server import Server
 from waltzrl.gateway.settings import load_gateway
@@ -100,7 +100,7 @@ async def gateway(*overrides, model=None):
 @asynccontextmanager
 async def listening(app, tls=None):
     """Serve a gateway on a free port; yield its host and port."""
-    listener = listen("127.0.0.1", 0)
+    listener = open_listener("127.0.0.1", 0)
     server = Server(app, app.access, tls)
     served = asyncio.create_task(server.serve_on(listener))
     try:

@@ -14,7 +14,7 @@ from support.tiny_roles import activate, adapters, full_models, model
 from waltzrl.agents import load_wording, pair_wording, wording_name
 from waltzrl.agents.exports import verify_export
 from waltzrl.errors import CheckpointError, InputError
-from waltzrl.policies.weights import base_digest, narrow
+from waltzrl.policies.weights import base_digest, narrow_parameters
 from waltzrl.training.checkpoints import export_roles, weights_digest
 
 IDS = torch.tensor([[3, 4, 5, 6, 7, 8]])
@@ -134,7 +134,7 @@ def test_adapters_are_merged_one_after_the_other(folder):
 def test_a_change_too_small_for_bfloat16_survives_merging(folder):
     roles = adapters(seed=0)
     shared = roles["feedback"].model
-    narrow(shared.get_base_model(), torch.bfloat16)
+    narrow_parameters(shared.get_base_model(), torch.bfloat16)
     layer = shared.get_base_model().model.layers[0].self_attn.q_proj
     (up, down), base = (layer.lora_B["feedback"], layer.lora_A["feedback"]), layer.base_layer.weight
     for half in (up, down):

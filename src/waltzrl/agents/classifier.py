@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, advice
+from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, load_advice
 from waltzrl.records import Feedback, Prompt, Reply, Verdict
 
 PIECE, OVERLAP = 1200, 200
@@ -84,7 +84,7 @@ class ClassifierReviewer:
         return Feedback(
             unsafe=unsafe,
             overrefuse=overrefuse,
-            text=advice()[OTHER if unsafe else OVERREFUSAL] if unsafe or overrefuse else "",
+            text=load_advice()[OTHER if unsafe else OVERREFUSAL] if unsafe or overrefuse else "",
             risk=risk,
             overrefusal_probability=overrefusal,
         )

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 
 from waltzrl.agents.rules import language_of
-from waltzrl.agents.rules.linear import LinearModel, features, plain, scale_to_unit
+from waltzrl.agents.rules.linear import LinearModel, extract_features, scale_to_unit, simplify_text
 
 WEIGHTS = "compliance_weights.json.gz"
 LONGEST_PIECE = 900
@@ -90,9 +90,9 @@ def _cut_reply(reply: str) -> Iterator[str]:
 
 def compliance_features(request: str, piece: str) -> dict[str, float]:
     """Return the features of a piece of a reply: words, cues, form and overlap, each 0 to 1."""
-    text = plain(piece)
+    text = simplify_text(piece)
     words = _WORD.findall(text)
-    values = scale_to_unit(features(text))
+    values = scale_to_unit(extract_features(text))
     for word in words:
         values[f"~{word}"] = values.get(f"~{word}", 0.0) + 1 / len(words)
     for name, cue in _compile_cues().items():
@@ -126,7 +126,7 @@ def _measure_overlap(request: str, words: list[str]) -> float:
     """Return the share of the subject words of the request whose beginnings the reply repeats."""
     subject = {
         _stem_word(word)
-        for word in _WORD.findall(plain(request))
+        for word in _WORD.findall(simplify_text(request))
         if word not in _load_common_words()
     }
     subject = {stem for stem in subject if len(stem) == STEM}

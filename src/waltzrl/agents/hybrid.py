@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, estimate_overrefusal
-from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, RulesReviewer, advice
+from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, RulesReviewer, load_advice
 from waltzrl.collaboration import Reviewer
 from waltzrl.records import Feedback, Prompt, Reply
 
@@ -97,4 +97,4 @@ def _choose_advice(model: Feedback, rules: Feedback, *, is_refusal: bool) -> str
         agrees = feedback.overrefuse if is_refusal else feedback.unsafe or feedback.doubtful
         if feedback.text and agrees:
             return feedback.text
-    return advice()[OVERREFUSAL if is_refusal else OTHER]
+    return load_advice()[OVERREFUSAL if is_refusal else OTHER]

@@ -178,7 +178,7 @@ class RulesReviewer:
             unsafe=unsafe,
             overrefuse=overrefuse,
             doubtful=doubtful,
-            text="\n".join(advice()[topic] for topic in topics),
+            text="\n".join(load_advice()[topic] for topic in topics),
             reasoning=", ".join(categories),
             risk=risk,
             category=categories[0] if unsafe else "",
@@ -221,7 +221,7 @@ def rules_name(rulebook: Rulebook) -> str:
 
 
 @cache
-def advice() -> dict[str, str]:
+def load_advice() -> dict[str, str]:
     """Return the advice of `coaching.toml` by category of rule."""
     return tomllib.loads((files("waltzrl.agents") / "coaching.toml").read_text("utf-8"))
 

@@ -12,8 +12,8 @@ from waltzrl.errors import MissingExtraError
 
 def lazy_names(
     package: str, names: Mapping[str, Sequence[str]], needs: tuple[str, str] | None = None
-) -> Callable[[str], object]:
-    """Return the `__getattr__` of a package.
+) -> tuple[Callable[[str], object], list[str]]:
+    """Return the `__getattr__` of a package, and its `__all__`.
 
     Args:
         package: its `__name__`.
@@ -27,7 +27,7 @@ def lazy_names(
         if TYPE_CHECKING:
             from waltzrl.routing.router import Router as Router
         else:
-            __getattr__ = lazy_names(__name__, {"router": ("Router",)})
+            __getattr__, __all__ = lazy_names(__name__, {"router": ("Router",)})
     """
     modules = {name: module for module, within in names.items() for name in within}
 
@@ -41,4 +41,4 @@ def lazy_names(
                 raise
             raise MissingExtraError(f"{package}.{name}", *needs) from missing
 
-    return get_name
+    return get_name, sorted(modules)

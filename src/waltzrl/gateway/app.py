@@ -28,7 +28,7 @@ from waltzrl.gateway.gateway import Gateway, internal_error
 from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.metrics import GatewayMetrics
-from waltzrl.gateway.moderation import moderate, read_moderation
+from waltzrl.gateway.moderation import moderate_replies, read_moderation
 from waltzrl.gateway.pass_through import check_no_reply, make_passed_on_request
 from waltzrl.gateway.reviews import (
     answer_guardrail,
@@ -309,7 +309,7 @@ class App:
         chat, replies = read_moderation(http.body, http.headers.id)
         http.reached_gateway = True
         request = self._request(http, chat, "review")
-        await http.reply(await moderate(self._gateway, request, replies))
+        await http.reply(await moderate_replies(self._gateway, request, replies))
 
     async def _route(self, http: HttpRequest) -> None:
         assert self._routing is not None, "only then is this route registered"

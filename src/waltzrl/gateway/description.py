@@ -73,7 +73,7 @@ def without_secrets(recipe: Mapping[str, object]) -> dict[str, object]:
     return {name: _hide_credentials(value) for name, value in recipe.items()}
 
 
-def differences(before: BundleDescription, after: BundleDescription) -> tuple[str, ...]:
+def describe_differences(before: BundleDescription, after: BundleDescription) -> tuple[str, ...]:
     """Say how `after` differs from `before`: settings, rules, weights; empty if in nothing."""
     return (
         *_compare_settings(before.settings, after.settings),

@@ -10,7 +10,7 @@ from waltzrl.errors import InputError
 from waltzrl.gateway.access import KeyRing
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """Open the listening socket, so that a failure is reported before anything is loaded.
 
     Raises:

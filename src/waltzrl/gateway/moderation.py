@@ -68,7 +68,9 @@ def read_moderation(raw: bytes, request_id: str) -> tuple[ChatRequest, list[str]
     return msgspec.structs.replace(parts[0], n=len(parts), parts=tuple(parts)), replies
 
 
-async def moderate(gateway: Gateway, request: GatewayRequest, replies: Sequence[str]) -> bytes:
+async def moderate_replies(
+    gateway: Gateway, request: GatewayRequest, replies: Sequence[str]
+) -> bytes:
     """Review the parts of a request, and return one result for each two of them.
 
     Raises:

@@ -124,7 +124,7 @@ class Shares:
     other_metrics: OtherMetrics
 
 
-def description(recipe: GatewayRecipe, app: App) -> str:
+def describe_gateway(recipe: GatewayRecipe, app: App) -> str:
     """Return what serves, in a few words."""
     stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
     return f"{stage} in front of {recipe.upstream.name}, streams: {app.stream_mode}"

@@ -158,7 +158,8 @@ class Server(uvicorn.Server):
         """Serve until told to stop, then finish the requests in progress.
 
         Args:
-            listener: the socket that `listen` returned; other processes may accept from it too.
+            listener: the socket that `open_listener` returned; other processes may accept from it,
+                too.
         """
         asyncio.get_running_loop().set_exception_handler(_log_exception)
         gc.collect()

@@ -190,8 +190,7 @@ class HttpUpstream:
                     deltas.append(UpstreamDelta(begun=begun))
                 if deltas:  # also those that precede a failure
                     yield _merge_deltas(deltas)
-                # What cannot be read behind the last event is no failure, unless the server reports
-                # one.
+                # An incomplete last event is no failure of its own, unless it reports one.
                 if failure is not None and (is_open or isinstance(failure, ReportedError)):
                     raise failure
                 part = await _read_next_part(response, reader)

@@ -12,7 +12,7 @@ from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from transformers import PreTrainedModel
 
-from waltzrl.policies.weights import narrow
+from waltzrl.policies.weights import narrow_parameters
 
 
 class DecodingCopy:
@@ -39,7 +39,7 @@ class DecodingCopy:
         for name, module in [*copied.named_modules()]:
             if isinstance(module, LoraLayer):
                 copied.set_submodule(name, module.get_base_layer())
-        narrow(copied, self._dtype)
+        narrow_parameters(copied, self._dtype)
         copied.requires_grad_(False)
         return copied
 

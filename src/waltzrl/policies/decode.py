@@ -81,7 +81,7 @@ def decode(
         temperature: 0 takes the likeliest token.
         end_ids: tokens that end a reply.
         generator: on the model's device; draws one number per row and token.
-        top_p: see `choose`.
+        top_p: see `choose_tokens`.
 
     Returns:
         [R] in the order of `asks`.
@@ -99,7 +99,7 @@ def decode(
         while rows:
             _permit_tokens(rows, logits)
             draws = _draw_numbers(rows, logits, generator) if temperature else None
-            ids, logprobs = choose(logits, temperature, draws, top_p)
+            ids, logprobs = choose_tokens(logits, temperature, draws, top_p)
             _record_tokens(rows, ids, logprobs)
             unfinished = [slot for slot, row in enumerate(rows) if not row.finished(end_ids)]
             # Finished rows leave at once, so that a step costs only what the others need.
@@ -116,7 +116,7 @@ def decode(
     return [row.decoded(end_ids) for row in sorted(done, key=lambda row: row.index)]
 
 
-def choose(
+def choose_tokens(
     logits: Tensor, temperature: float, draws: Tensor | None, top_p: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Sample one token per row by inverting the cumulative distribution.
@@ -252,7 +252,7 @@ def _read_prompts_of_batch(
 def _read_start(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> StartPass | None:
     """Read what all prompts begin with; None where reading it once saves little."""
     distinct = set(prompts)
-    length = shared_start(distinct)
+    length = count_shared_tokens(distinct)
     if len(distinct) == 1 or length < FEW_TOKENS:
         return None
     start = StartPass(length)
@@ -261,7 +261,7 @@ def _read_start(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> S
     return start
 
 
-def shared_start(prompts: Collection[tuple[int, ...]]) -> int:
+def count_shared_tokens(prompts: Collection[tuple[int, ...]]) -> int:
     """Return how many tokens all prompts begin with; each keeps one of its own."""
     least, most = min(prompts), max(prompts)  # in the order of tuples these have least in common
     limit = min(map(len, prompts)) - 1

@@ -162,7 +162,7 @@ def _merge_adapter(folder: Path, base: str, dtype: torch.dtype) -> CausalLM:
     adapted = load_adapters(_load_stored_model(base, torch.float32), {"merged": folder})
     assert isinstance(adapted.model, PeftModel)
     model = adapted.model.merge_and_unload()
-    narrow(model, dtype)
+    narrow_parameters(model, dtype)
     return replace(adapted, model=model, source=str(folder.resolve()))
 
 
@@ -176,11 +176,11 @@ def _find_dequantised(file: GgufFile) -> Path:
         # Another process may have made it while this one waited for the lock.
         if not folder.is_dir():
             logger.info("dequantising %s once, into %s", file.path, folder)
-            _dequantise(file, folder)
+            _dequantise_file(file, folder)
     return folder
 
 
-def _dequantise(file: GgufFile, folder: Path) -> None:
+def _dequantise_file(file: GgufFile, folder: Path) -> None:
     try:
         from transformers import GgufConfig
     except ImportError as missing:
@@ -251,7 +251,7 @@ def store_transposed(model: PreTrainedModel) -> None:
         parameter.data = values.t().contiguous().t() if parameter in transposed else values.clone()
 
 
-def narrow(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> None:
+def narrow_parameters(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> None:
     """Convert the parameters to `dtype`, in place, and drop their gradients.
 
     Unlike `model.to(dtype)` this leaves the buffers exact: rotary frequencies in bfloat16 would

@@ -12,7 +12,7 @@ from waltzrl.foundation.jsonl import read_text
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 from waltzrl.policies.local import Decoding, LocalPolicy
-from waltzrl.policies.weights import load_adapters, load_causal_lm, narrow
+from waltzrl.policies.weights import load_adapters, load_causal_lm, narrow_parameters
 from waltzrl.specialists.finetuning import ADAPTER, MAX_NEW_TOKENS, SPECIALIST, wording_of
 
 
@@ -87,7 +87,7 @@ def open_specialists(
     trained = read_trained_specialists(folder, names)
     compute = resolve_compute(ComputeSettings())
     base = load_causal_lm(next(iter(trained.values())).base, compute.device)
-    narrow(base.model, compute.dtype)
+    narrow_parameters(base.model, compute.dtype)
     shared = load_adapters(base, {name: folder / name / ADAPTER for name in trained})
     sampling = Sampling(max_new_tokens=MAX_NEW_TOKENS)
     decoding = Decoding(in_thread=in_thread, clamp=in_thread)

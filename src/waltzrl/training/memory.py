@@ -21,7 +21,13 @@ from waltzrl.agents.exports import ROLES
 from waltzrl.policies.attention import BLOCK
 from waltzrl.policies.blocks import fuse_blocks
 from waltzrl.policies.local import Decoding
-from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow, role_parameters
+from waltzrl.policies.weights import (
+    CausalLM,
+    Weights,
+    add_adapters,
+    narrow_parameters,
+    role_parameters,
+)
 from waltzrl.records import Tokens
 from waltzrl.training.learner import Scorer
 from waltzrl.training.models import create_tokenizer
@@ -96,7 +102,7 @@ def _estimate_peak(config: PretrainedConfig, update: Update, turns: Turns) -> in
         causal_lm, adapter = CausalLM(model=model, tokenizer=create_tokenizer(())), None
         if update.adapter_rank is not None:
             adapter = ROLES[0]
-            narrow(model, update.dtype)
+            narrow_parameters(model, update.dtype)
             causal_lm = add_adapters(causal_lm, [adapter], update.adapter_rank)
     with FakeTensorMode(allow_non_fake_inputs=True):
         causal_lm.model.to_empty(device="cpu")  # as it seems to the operations

@@ -24,7 +24,7 @@ from waltzrl.policies.weights import (
     copy_adapter,
     load_adapters,
     load_causal_lm,
-    narrow,
+    narrow_parameters,
 )
 from waltzrl.training import ranks
 from waltzrl.training.checkpoints import ADAPTERS, EXPORTED_BASE
@@ -62,7 +62,7 @@ def open_warm_up(models: ModelSettings, base: CausalLM, compute: Compute, seed: 
     if models.layout != "adapters":
         return Weights(causal_lm=base)
     torch.manual_seed(seed)
-    narrow(base.model, compute.dtype)
+    narrow_parameters(base.model, compute.dtype)
     return Weights(causal_lm=add_adapters(base, ROLES[:1], models.rank), adapter=ROLES[0])
 
 
@@ -85,7 +85,7 @@ def make_roles(
             shared, initial = copy_adapter(base, ROLES[0], (*ROLES[1:], INITIAL)), INITIAL
         else:
             torch.manual_seed(seed)
-            narrow(base.model, compute.dtype)
+            narrow_parameters(base.model, compute.dtype)
             shared, initial = add_adapters(base, ROLES, models.rank), None
         weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
         references = dict.fromkeys(ROLES, Weights(causal_lm=shared, adapter=initial))
@@ -132,7 +132,7 @@ def _continue_adapters(
     """Put each role's adapter on the base twice: one learns, the other is its reference."""
     assert not isinstance(base, ModelSize), "checked by the settings"
     causal_lm = load_causal_lm(base or find_exported_base(pair), compute.device)
-    narrow(causal_lm.model, compute.dtype)
+    narrow_parameters(causal_lm.model, compute.dtype)
     learning = {role: pair / ADAPTERS / role for role in ROLES}
     initial = {f"initial-{role}": folder for role, folder in learning.items()}
     shared = load_adapters(causal_lm, learning | initial)
@@ -166,7 +166,7 @@ def find_exported_base(pair: Path) -> str:
 def _freeze_copy(causal_lm: CausalLM, compute: Compute) -> Weights:
     """Copy a model that will not learn."""
     model = copy.deepcopy(causal_lm.model)
-    narrow(model, compute.dtype)
+    narrow_parameters(model, compute.dtype)
     model.requires_grad_(False)
     return Weights(causal_lm=replace(causal_lm, model=model.to(compute.device)))
 

@@ -23,7 +23,7 @@ from transformers.utils import ModelOutput
 
 from waltzrl.errors import PolicyError
 from waltzrl.policies.attention import Scoring, replace_attention
-from waltzrl.policies.decode import shared_start
+from waltzrl.policies.decode import count_shared_tokens
 from waltzrl.records import Tokens
 from waltzrl.training.algorithms.tokens import token_logprobs
 
@@ -150,7 +150,7 @@ def pack_turns(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
         return places
 
     distinct = dict.fromkeys(turn.prompt_ids for turn in turns)
-    start = turns[0].prompt_ids[: shared_start(distinct)]
+    start = turns[0].prompt_ids[: count_shared_tokens(distinct)]
     shared = append(start if len(start) * (len(distinct) - 1) >= FEW_TOKENS else (), 0)
     first = len(shared)
     rests = {prompt_ids: append(prompt_ids[first:], first) for prompt_ids in distinct}

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.gateway.wire.format import COMMENT, DONE, event
+from waltzrl.gateway.wire.format import COMMENT, DONE, encode_event
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 
 STREAM = (
@@ -50,7 +50,7 @@ NAME = st.sampled_from(["", "ping", "response.created"])
 
 @given(st.lists(st.tuples(LINE, NAME)), st.lists(st.integers(0, 400)))
 def test_what_is_encoded_is_decoded(events, cuts):
-    raw = b"".join(event(data.encode(), name) + COMMENT for data, name in events)
+    raw = b"".join(encode_event(data.encode(), name) + COMMENT for data, name in events)
     inside = {cut for cut in cuts if cut <= len(raw)}
     assert decoded(pieces(raw, inside)) == [ServerSentEvent(data, name) for data, name in events]
 

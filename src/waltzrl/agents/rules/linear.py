@@ -69,7 +69,7 @@ def scale_to_unit(features: Iterable[str]) -> dict[str, float]:
     return dict.fromkeys(active, 1 / math.sqrt(len(active))) if active else {}
 
 
-def normalise(text: str) -> str:
+def normalise_text(text: str) -> str:
     """Lower the text, expand contractions, and drop code and quotations after the start.
 
     Only the first `HEAD` and the last `TAIL` characters are read, so the cost is bounded. A
@@ -78,10 +78,10 @@ def normalise(text: str) -> str:
     text = text.strip()
     if len(text) > HEAD + TAIL:
         text = f"{text[:HEAD]} ... {text[-TAIL:]}"
-    return _QUOTATION.sub("quotation", plain(text))
+    return _QUOTATION.sub("quotation", simplify_text(text))
 
 
-def plain(text: str) -> str:
+def simplify_text(text: str) -> str:
     """Lower the text, expand contractions and straighten quotation marks and white space."""
     text = " ".join(text.translate(_STRAIGHT).lower().split())
     for pattern, expansion in _EXPANSIONS:
@@ -89,7 +89,7 @@ def plain(text: str) -> str:
     return text
 
 
-def features(normalised: str) -> Iterator[str]:
+def extract_features(normalised: str) -> Iterator[str]:
     """Yield words, pairs and triples of adjacent words, and the opening words marked as such."""
     words = _WORD.findall(normalised)
     yield from words

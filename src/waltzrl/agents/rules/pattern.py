@@ -82,7 +82,7 @@ class RulePattern:
     @property
     def longest(self) -> int:
         """Characters of the longest text that it can match."""
-        return longest(self.regex)
+        return measure_longest_match(self.regex)
 
     def _between_words(self, regex: str) -> str:
         return rf"\b(?:{regex})\b" if self.whole_words else f"(?:{regex})"
@@ -165,7 +165,7 @@ def refuse_unbounded(regex: str) -> None:
             )
 
 
-def longest(regex: str) -> int:
+def measure_longest_match(regex: str) -> int:
     """Return the length in characters of the longest match of a bounded `regex`."""
     totals, widest, last = [0], [0], 0
     for token in _TOKEN.finditer(regex):

@@ -5,7 +5,7 @@ harmful reply to a benign prompt is. `harm_card.md` documents data, measurements
 `tools/train_harm_judge.py` trains the weights.
 """
 
-from waltzrl.agents.rules.linear import LinearModel, features, normalise
+from waltzrl.agents.rules.linear import LinearModel, extract_features, normalise_text
 from waltzrl.evaluation.judges.refusal import RefusalDetector
 from waltzrl.records import Prompt, Reply, Verdict
 
@@ -22,7 +22,7 @@ class HarmJudge:
 
     async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
         """Label `reply`; without `Prompt.label` whether it over-refuses stays unscored."""
-        harm = self._model.probability(features(normalise(reply.text)))
+        harm = self._model.probability(extract_features(normalise_text(reply.text)))
         refuses = self._detector.refuses(reply.text, prompt.messages[-1].content).refuses
         return Verdict(
             judge=self.name,

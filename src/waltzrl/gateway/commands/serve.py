@@ -137,16 +137,16 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
 def supervise_gateway(sources: Sources, host: str, port: int, *, open_to_all: bool) -> None:
     """Serve a gateway until it is stopped."""
-    from waltzrl.gateway.listener import listen
+    from waltzrl.gateway.listener import open_listener
     from waltzrl.gateway.processes.fork_server import ForkServer
     from waltzrl.gateway.processes.supervisor import Supervisor
-    from waltzrl.gateway.processes.worker import work
+    from waltzrl.gateway.processes.worker import serve_as_worker
     from waltzrl.gateway.settings import load_gateway
 
     load = partial(load_gateway, *sources)
     gateway = load()
     configure_logs(gateway.logs.format, gateway.logs.level)
-    with listen(host, port) as listener, closing(ForkServer(work)) as fork_server:
+    with open_listener(host, port) as listener, closing(ForkServer(serve_as_worker)) as fork_server:
         announce = partial(_announce_gateway, listener)
         supervisor = Supervisor(
             load, listener, fork_server, open_to_all=open_to_all, announce=announce

@@ -17,7 +17,7 @@ from waltzrl.foundation.logs import configure_logs
 from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.app import App
 from waltzrl.gateway.listener import check_bind, open_tls
-from waltzrl.gateway.opening import Shares, description, open_gateway
+from waltzrl.gateway.opening import Shares, describe_gateway, open_gateway
 from waltzrl.gateway.processes.shared import GatewayMemory
 from waltzrl.gateway.processes.worker_process import WorkerMessage, WorkerSetup, read_message
 from waltzrl.gateway.server import Server
@@ -31,7 +31,7 @@ SCRAPE_SECONDS = 5.0
 _families = msgspec.json.Decoder(list[Family]).decode
 
 
-def work(control: socket.socket) -> None:
+def serve_as_worker(control: socket.socket) -> None:
     """Be a worker of the supervisor at the other end of the socket."""
     line, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 8)
     while line and not line.endswith(b"\n"):
@@ -94,7 +94,7 @@ async def _serve_recipe(
         host = listener.getsockname()[0]
         check_bind(host, app.access.keys, open_to_all=setup.open_to_all)
         server = Server(app, app.access, tls)
-        supervisor.send(WorkerMessage(kind="ready", text=description(recipe, app)))
+        supervisor.send(WorkerMessage(kind="ready", text=describe_gateway(recipe, app)))
         listening = asyncio.create_task(supervisor.listen(server, app))
         stack.callback(listening.cancel)
         await server.serve_on(listener)

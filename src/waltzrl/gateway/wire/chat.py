@@ -20,7 +20,7 @@ from waltzrl.gateway.wire.fields import (
     subject_of,
     unsupported_field,
 )
-from waltzrl.gateway.wire.format import COMMENT, DONE, chat_usage, error_envelope, event
+from waltzrl.gateway.wire.format import COMMENT, DONE, chat_usage, encode_event, error_envelope
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.policies.chat_completion import calls_fields
@@ -195,7 +195,7 @@ class ChatStream:
         retraction = msgspec.json.encode(
             {"choice": choice, "start": start, "replacement": replacement}
         )
-        return event(b'%b[],"waltz.retract":%b%b' % (self._head, retraction, self._tail))
+        return encode_event(b'%b[],"waltz.retract":%b%b' % (self._head, retraction, self._tail))
 
     def finish(self, choice: int, answer: Answer) -> bytes:
         calls = b"".join(self._chunk(choice, delta) for delta in _encode_call_deltas(answer.reply))
@@ -210,10 +210,10 @@ class ChatStream:
             return DONE
         usage = msgspec.json.encode(chat_usage(answers))
         server = _encode_server_fields(answers[0].details)
-        return event(b'%b[]%b,"usage":%b}' % (self._head, server, usage)) + DONE
+        return encode_event(b'%b[]%b,"usage":%b}' % (self._head, server, usage)) + DONE
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
-        return event(msgspec.json.encode(error_envelope(error, request_id))) + DONE
+        return encode_event(msgspec.json.encode(error_envelope(error, request_id))) + DONE
 
     def _chunk(
         self,

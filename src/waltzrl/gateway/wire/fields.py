@@ -52,7 +52,7 @@ def read_object(raw: bytes) -> dict[str, Json]:
 def invalid_field(where: str, got: Json, need: str) -> RequestError:
     """Return the error for a field."""
     return RequestError(
-        400, "invalid_request", f"{where}: got {describe(got)}; need {need}", param=where
+        400, "invalid_request", f"{where}: got {describe_value(got)}; need {need}", param=where
     )
 
 
@@ -61,7 +61,7 @@ def unsupported_field(where: str, why: str) -> RequestError:
     return RequestError(400, "invalid_request", f"{where}: {why}", param=where)
 
 
-def describe(value: Json) -> str:
+def describe_value(value: Json) -> str:
     """Describe a value in an error message."""
     if value is None:
         return "nothing"

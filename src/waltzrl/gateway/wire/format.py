@@ -86,7 +86,7 @@ DONE = b"data: [DONE]\n\n"
 """The end of a stream of chat chunks."""
 
 
-def event(data: bytes, name: str = "") -> bytes:
+def encode_event(data: bytes, name: str = "") -> bytes:
     """Return a server-sent event; `data` must be one line, as encoded JSON is."""
     if name:
         return b"event: %b\ndata: %b\n\n" % (name.encode(), data)

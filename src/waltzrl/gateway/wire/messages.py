@@ -24,7 +24,7 @@ from waltzrl.gateway.wire.fields import (
     unsupported_field,
 )
 from waltzrl.gateway.wire.known import CHAT
-from waltzrl.gateway.wire.messages_output import MessagesStream, error_body, message
+from waltzrl.gateway.wire.messages_output import MessagesStream, build_message, error_body
 from waltzrl.gateway.wire.prompt import prompt_of
 
 api: Api = "messages"
@@ -91,7 +91,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
 
 def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; this API has one choice."""
-    return msgspec.json.encode(message(chat, answers[0]))
+    return msgspec.json.encode(build_message(chat, answers[0]))
 
 
 def writer(chat: ChatRequest) -> MessagesStream:

@@ -7,7 +7,7 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Answer, ChatRequest, Json
 from waltzrl.gateway.wire.fields import read_object
-from waltzrl.gateway.wire.format import arguments_of, count_of, event, total_tokens
+from waltzrl.gateway.wire.format import arguments_of, count_of, encode_event, total_tokens
 from waltzrl.records import ToolCall
 
 STOP_REASONS = {
@@ -30,7 +30,7 @@ ERRORS = {
 """The type of each kind of error; all other kinds are an `api_error`."""
 
 
-def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
+def build_message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
     """Return the message; without an answer, the empty one that opens a stream."""
     content: list[Json] = []
     if answer and answer.reply.reasoning:
@@ -46,12 +46,12 @@ def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
         "role": "assistant",
         "model": chat.model,
         "content": content,
-        **ending(chat, answer),
-        "usage": usage(answer),
+        **describe_ending(chat, answer),
+        "usage": count_usage(answer),
     }
 
 
-def ending(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
+def describe_ending(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
     """Return why the message ended; the stop sequence only if it is one of the request's."""
     if answer is None:
         return {"stop_reason": None, "stop_sequence": None}
@@ -63,7 +63,7 @@ def ending(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
     return {"stop_reason": STOP_REASONS[answer.finish], "stop_sequence": None}
 
 
-def usage(answer: Answer | None) -> dict[str, Json]:
+def count_usage(answer: Answer | None) -> dict[str, Json]:
     """Return the token counts; unlike in a chat, those read from a cache are counted apart."""
     answers = [answer] if answer else []
     read, generated = total_tokens(answers)
@@ -108,7 +108,7 @@ def error_body(error: RequestError, request_id: str) -> dict[str, Json]:
     }
 
 
-PING = event(b'{"type":"ping"}', "ping")
+PING = encode_event(b'{"type":"ping"}', "ping")
 
 
 EMPTY_BLOCKS: Mapping[str, dict[str, Json]] = {
@@ -131,7 +131,7 @@ class MessagesStream:
         """The kind of the block that is being written, the last; empty if it is complete."""
 
     def open(self) -> bytes:
-        return _encode_named_event("message_start", message=message(self._chat, None)) + PING
+        return _encode_named_event("message_start", message=build_message(self._chat, None)) + PING
 
     def keepalive(self) -> bytes:
         return PING
@@ -154,18 +154,20 @@ class MessagesStream:
         )
 
     def finish(self, choice: int, answer: Answer) -> bytes:
-        delta: Json = ending(self._chat, answer)
+        delta: Json = describe_ending(self._chat, answer)
         closing = self._close()
         calls = b"".join(self._call(call) for call in answer.reply.calls)
         return (
-            closing + calls + _encode_named_event("message_delta", delta=delta, usage=usage(answer))
+            closing
+            + calls
+            + _encode_named_event("message_delta", delta=delta, usage=count_usage(answer))
         )
 
     def close(self, answers: Sequence[Answer]) -> bytes:
         return _encode_named_event("message_stop")
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
-        return event(msgspec.json.encode(error_body(error, request_id)), "error")
+        return encode_event(msgspec.json.encode(error_body(error, request_id)), "error")
 
     def _delta(self, kind: str, text: str) -> bytes:
         """Write the next text of a block, and open one unless the last is of this kind."""
@@ -212,4 +214,4 @@ class MessagesStream:
 
 
 def _encode_named_event(kind: str, **fields: Json) -> bytes:
-    return event(msgspec.json.encode({"type": kind, **fields}), kind)
+    return encode_event(msgspec.json.encode({"type": kind, **fields}), kind)

@@ -28,7 +28,7 @@ from waltzrl.gateway.wire.fields import (
 from waltzrl.gateway.wire.format import error_envelope
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
-from waltzrl.gateway.wire.responses_output import ResponsesStream, decode_reasoning, response
+from waltzrl.gateway.wire.responses_output import ResponsesStream, build_response, decode_reasoning
 
 api: Api = "responses"
 
@@ -89,7 +89,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
 
 def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; this API has one choice."""
-    return msgspec.json.encode(response(chat, answers[0], created=answers[0].details.created))
+    return msgspec.json.encode(build_response(chat, answers[0], created=answers[0].details.created))
 
 
 def writer(chat: ChatRequest) -> ResponsesStream:

@@ -11,8 +11,8 @@ from waltzrl.gateway.wire.format import (
     COMMENT,
     arguments_of,
     count_of,
+    encode_event,
     error_object,
-    event,
     total_tokens,
 )
 
@@ -116,7 +116,7 @@ CALL_ITEMS = {
 """The kind of a tool -> type of the item of its call, prefix of the item's id, key of its text."""
 
 
-def response(
+def build_response(
     chat: ChatRequest,
     answer: Answer | None = None,
     failure: RequestError | None = None,
@@ -220,7 +220,7 @@ class ResponsesStream:
         complete."""
 
     def open(self) -> bytes:
-        opening: Json = response(self._chat)
+        opening: Json = build_response(self._chat)
         return self._event("response.created", response=opening) + self._event(
             "response.in_progress", response=opening
         )
@@ -269,14 +269,14 @@ class ResponsesStream:
 
     def close(self, answers: Sequence[Answer]) -> bytes:
         answer = answers[0]
-        completed = response(self._chat, answer)
+        completed = build_response(self._chat, answer)
         if answer.refused:  # its text may begin with what was sent of a draft
             completed["output"] = self._done
         return self._event(f"response.{final_status(answer)}", response=completed)
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
         """Write the failed response and an `error` event, on which the official clients raise."""
-        failed = response(self._chat, failure=error)
+        failed = build_response(self._chat, failure=error)
         described = error_object(error)
         return self._event("response.failed", response=failed) + self._event(
             "error",
@@ -354,4 +354,4 @@ class ResponsesStream:
     def _event(self, kind: str, **fields: Json) -> bytes:
         data = msgspec.json.encode({"type": kind, "sequence_number": self._number, **fields})
         self._number += 1
-        return event(data, kind)
+        return encode_event(data, kind)

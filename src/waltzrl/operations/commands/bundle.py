@@ -110,7 +110,7 @@ def diff(
 
     `waltzrl bundle diff 90aa 5b1e`
     """
-    from waltzrl.gateway.description import differences
+    from waltzrl.gateway.description import describe_differences
 
     book = open_book(memory)
     if before is None or after is None:
@@ -119,7 +119,7 @@ def diff(
             raise InputError("there is no release yet; give the ids of two bundles")
         before, after = before or newest.serving, after or newest.candidate
     first, second = _find_bundle(book, before), _find_bundle(book, after)
-    changes = differences(first.description, second.description)
+    changes = describe_differences(first.description, second.description)
     if as_json:
         print_json({"before": first.id, "after": second.id, "differences": list(changes)})
         return

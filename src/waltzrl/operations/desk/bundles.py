@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from waltzrl.errors import RequestError
-from waltzrl.gateway.description import differences, made_by
+from waltzrl.gateway.description import describe_differences, made_by
 from waltzrl.operations.desk.request import PageRequest
 from waltzrl.operations.release.book import ReleaseBook
 
@@ -46,7 +46,7 @@ def show_bundle(request: PageRequest) -> Response:
         serving=_find_serving_bundle(book),
         others=[id_ for id_ in book.bundles()[:MOST_LISTED] if id_ != found.id],
         other=other,
-        changes=() if other is None else differences(other.description, described),
+        changes=() if other is None else describe_differences(other.description, described),
         settings={key: _format_setting(value) for key, value in described.settings.items()},
         moves=moves[::-1],
     )

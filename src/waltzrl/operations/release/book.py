@@ -28,8 +28,8 @@ from waltzrl.evaluation.sample_correction import labelled_samples
 from waltzrl.gateway.description import (
     BundleDescription,
     StoredBundle,
+    describe_differences,
     describe_recipe,
-    differences,
 )
 from waltzrl.operations.release.answered import read_answered, start_step, store_answered
 from waltzrl.operations.release.decision import Decision, PeopleLabels, decide
@@ -133,7 +133,7 @@ class ReleaseBook:
         after = self.stored_bundle(release.candidate)
         if before is None or after is None:
             return ()
-        return differences(before.description, after.description)
+        return describe_differences(before.description, after.description)
 
     def moves_of(self, bundle_id: str) -> list[tuple[Release, Transition]]:
         """Return what releases did with a bundle, as candidate or as what serves, oldest first."""
