@@ -69,7 +69,7 @@ def test_a_line_of_json_has_them_by_name():
         "level": "warning",
         "request_id": "shop-17",
         "trace_id": TRACE,
-        "logger": "serving.upstream",
+        "logger": "gateway.upstream",
         "message": "the upstream failed",
         "status": 503,
         "cause": "timed out",

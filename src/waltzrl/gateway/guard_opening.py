@@ -18,14 +18,15 @@ from waltzrl.agents import (
     pair_wording,
 )
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits, verify_export
 from waltzrl.agents.identity import calibration_of
 from waltzrl.agents.opening import REVIEWER, RULES, find_pair, open_reviewer
 from waltzrl.agents.rules import DEFAULT_PACKS, load_rulebook
 from waltzrl.collaboration import Reviewer, guarded
-from waltzrl.errors import InputError, missing_extra
+from waltzrl.errors import InputError
 from waltzrl.gateway.guard import LONGEST_REPLY, GatewayGuard, Guard, LocalGuard
 from waltzrl.policies import Policy, RemotePolicy, Sampling
-from waltzrl.policies.opening import local_policy
+from waltzrl.policies.opening import local_policy, require_local_policies
 
 NEEDED = {
     "threshold": "a number from 0 to 1",
@@ -205,8 +206,6 @@ def _check_types(reviewer: object, pair: object, settings: object) -> None:
 
 def _read_pair_limits(folder: Path, *, drafts: bool) -> Mapping[str, int]:
     """Return the longest turns of a pair's agents; without its drafter only the reviewer's."""
-    from waltzrl.agents.exports import export_limits
-
     limits = export_limits(folder)
     return {role: limit for role, limit in limits.items() if drafts or role == "feedback"}
 
@@ -245,10 +244,8 @@ def _load_pair(
     """Load the agent that reviews, the one that drafts where there is no upstream, and what was
     measured of the first.
     """
-    try:
-        from waltzrl.agents.exports import CONVERSATION, FEEDBACK, verify_export
-    except ModuleNotFoundError as missing:
-        raise missing_extra(missing) or missing from missing
+    # Before the files are verified, which takes seconds.
+    require_local_policies()
     verify_export(folder)
     reviewer, drafter = str(folder / FEEDBACK), str(folder / CONVERSATION)
     calibration = calibration_of(reviewer, None, wording, settings.calibration)

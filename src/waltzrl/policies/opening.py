@@ -29,6 +29,18 @@ def remote_policy(
     return RemotePolicy(server, model, api_key=key, concurrency=concurrency, retries=retries)
 
 
+def require_local_policies() -> None:
+    """Check that models can run in this process.
+
+    Raises:
+        MissingExtraError: torch is missing.
+    """
+    try:
+        import waltzrl.policies.local  # noqa: F401 - whether it can be imported is the check
+    except ModuleNotFoundError as missing:
+        raise MissingExtraError("a model in this process", "PyTorch", "train") from missing
+
+
 def local_policy(name: str, *, in_thread: bool = False) -> "LocalPolicy":
     """Load weights into this process, on the GPU if there is one.
 
@@ -41,12 +53,11 @@ def local_policy(name: str, *, in_thread: bool = False) -> "LocalPolicy":
         CheckpointError: there is no such model, or it is damaged.
         MissingExtraError: torch is missing.
     """
-    try:
-        from waltzrl.policies.compute import ComputeSettings, resolve_compute
-        from waltzrl.policies.local import Decoding, LocalPolicy
-        from waltzrl.policies.weights import load_causal_lm
-    except ModuleNotFoundError as missing:
-        raise MissingExtraError("a model in this process", "PyTorch", "train") from missing
+    require_local_policies()
+    from waltzrl.policies.compute import ComputeSettings, resolve_compute
+    from waltzrl.policies.local import Decoding, LocalPolicy
+    from waltzrl.policies.weights import load_causal_lm
+
     compute = resolve_compute(ComputeSettings())
     causal_lm = load_causal_lm(name, compute.device, compute.dtype)
     decoding = Decoding(in_thread=in_thread, clamp=in_thread)
