@@ -20,20 +20,20 @@ collect_ignore = ["integrations/frameworks"]  # they run in an environment of th
 
 TESTS = Path(__file__).parent
 SLOW = (
-    "cli/test_commands.py",
-    "cli/test_workers.py",
-    "data/test_generator.py",
+    "commands/test_commands.py",
+    "foundation/test_workers.py",
+    "evaluation/test_generator.py",
     "demo",
     "end_to_end",
     "evaluation/test_report.py",
     "examples",
-    "online/test_gateway_with_memory.py",
+    "operations/test_gateway_with_memory.py",
     "packages/test_shipped_reviewer.py",
-    "online/test_recorder.py",
-    "online/test_recorder_client.py",
-    "release/test_release_simulation.py",
-    "serving/test_leaks.py",
-    "storage/test_migrations.py",
+    "operations/test_recorder.py",
+    "operations/test_recorder_client.py",
+    "operations/test_release_simulation.py",
+    "gateway/test_leaks.py",
+    "store/test_migrations.py",
     "training/test_plan.py",
     "training/test_trainer.py",
     "training/test_without_torch.py",
@@ -42,7 +42,7 @@ SLOW = (
 
 LONGEST = (
     "end_to_end/test_flywheel_story.py",
-    "scale/test_ray.py",
+    "training/test_ray.py",
     "end_to_end/test_gateway_faults.py",
     "end_to_end/test_console_browser.py",
     "end_to_end/test_gateway_workers.py",

@@ -4,7 +4,7 @@
 
 Each line has prompt, label ("benign") and category (its family). With harmful prompts beside them
 they tell the precision of each rule (`waltzrl rules lint --data`). No family is one of the held-out
-families of `tests/rules/harmless_questions.jsonl`.
+families of `tests/agents/harmless_questions.jsonl`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Our store as LangGraph sees it; what it answers is tested in `tests/memory`."""
+"""Our store as LangGraph sees it; what it answers is tested in `tests/store`."""
 
 import asyncio
 from datetime import UTC

@@ -1,6 +1,6 @@
 """Plants personal data in ordinary texts, and writes texts that only look as if they held some.
 
-    python tests/privacy/planting.py        writes corpus.jsonl beside this file again
+    python tests/support/planting.py        writes corpus.jsonl beside this file again
 
 A line is {"family": ..., "text": ..., "planted": [[kind, start, end], ...]}. Whatever is not
 planted is a false alarm when it is found. Addresses, telephones and names are those set aside for
