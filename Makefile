@@ -29,7 +29,7 @@ export NO_PROXY ?= 127.0.0.1,localhost
 export PYTHONDONTWRITEBYTECODE =
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: help demo study reviewer specialists-demo study-smollm2 test suite test-frameworks check lint bench bench-train bench-sampling bench-gpu bench-gateway clean
+.PHONY: help demo study reviewer specialists-demo study-smollm2 test suite test-frameworks check lint docs bench bench-train bench-sampling bench-gpu bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -72,6 +72,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(READY)  ## The site of the documents, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)  ## The two-agent rollout against the same work with model.generate
 	$(BIN)/python benchmarks/rollout_vs_generate.py
