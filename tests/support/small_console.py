@@ -78,7 +78,8 @@ class Site:
         self.book = ReleaseBook(engine)
         self.keys_file = folder / "keys.toml"
         self.keys = dict(keys)
-        self.audit = AuditLog(folder=folder / "log", key=log_key)
+        pseudonym = partial(subject_digest, folder / "audit.key")
+        self.audit = AuditLog(folder=folder / "log", key=log_key, digest=pseudonym)
         self.now = NOW
         self.ring_now = 0.0
         self.ring = KeyRing(self.keys_file, clock=lambda: self.ring_now)
@@ -141,7 +142,7 @@ def _written():
     keys_file = folder / "keys.toml"
     keys = {role: add_key(keys_file, {"name": role, "role": role}) for role in ROLES}
     keys["none"] = add_key(keys_file, {"name": "client"})
-    return folder, keys, write_log(folder).key
+    return folder, keys, write_log(folder)
 
 
 class Browser:
@@ -196,7 +197,7 @@ async def _ask(desk, scope, body):
 
 
 def write_log(folder):
-    """Write two decisions of the audit log, signed."""
+    """Write two decisions of the audit log, signed; return the key that verifies it."""
     settings = LogSettings(on_failure="refuse")
     with LocalLog.open(folder / "log", key=folder / "audit.key", settings=settings) as log:
         for name, subject in (("wz1", "ada"), ("wz2", "")):
@@ -210,5 +211,4 @@ def write_log(folder):
             )
             log.append(exchange, replace(collaboration().prompt, id=name))
         log.flush()
-        digest = partial(subject_digest, folder / "audit.key")
-        return AuditLog(folder=folder / "log", key=log.public_key, digest=digest)
+        return log.public_key
