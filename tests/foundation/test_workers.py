@@ -77,7 +77,7 @@ def test_the_first_failure_is_told_without_waiting_for_the_other_jobs():
 def busy_workers():
     """Run three long jobs in two workers of a process of its own; yield it when both are busy."""
     code = (
-        "from cli.test_workers import Sleep, Workers\n"
+        "from foundation.test_workers import Sleep, Workers\n"
         "if __name__ == '__main__':\n"
         "    try:\n"
         "        with Workers(2, quiet=True) as workers:\n"
