@@ -226,5 +226,16 @@ def test_the_best_pattern_has_the_highest_f1():
     assert find_best(measure(rows)).pattern == "good"
 
 
+def test_an_oracle_is_never_the_best_beside_a_system():
+    rows = []
+    for pattern, said in (("oracle labels", HELP), ("refuses", REFUSAL)):
+        rows.append(row(prompt("b"), said, pattern=pattern))
+        rows.append(row(prompt("u", BAD), REFUSAL, pattern=pattern))
+    oracle, refuses = measure(rows)
+    assert oracle.f1.value > refuses.f1.value
+    assert find_best([oracle, refuses]).pattern == "refuses"
+    assert find_best([oracle]).pattern == "oracle labels"
+
+
 def test_percent_has_one_decimal_and_a_dash_for_nothing():
     assert (render_percent(0.0374), render_percent(None)) == ("3.7", "-")
