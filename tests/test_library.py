@@ -97,6 +97,12 @@ def test_another_name_is_an_attribute_error():
 def test_every_name_of_a_package_is_imported_when_it_is_first_used(package):
     module = import_module(f"waltzrl.{package}")
     folder = Path(module.__file__).parent
+    assert set(module.__all__) <= set(dir(module))
+    (checked,) = (
+        node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.If)
+    )
+    found = [alias.asname for statement in checked.body for alias in statement.names]
+    assert sorted(found) == module.__all__, "what type checkers see is what there is"
     for name in module.__all__:
         assert getattr(module, name) is not None
         assert not (folder / f"{name}.py").exists(), "a module would take the name's place"

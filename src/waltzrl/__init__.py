@@ -81,8 +81,8 @@ _NAMES = {
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-# Names are imported when they are first used, so that `import waltzrl` stays fast. Hidden from
-# type checkers: to them a module with `__getattr__` has every attribute.
+# As `foundation.lazy` does it for packages; here without it, because `import waltzrl` loads nothing
+# else. Hidden from type checkers: to them a module with `__getattr__` has every attribute.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

@@ -23,7 +23,7 @@ from waltzrl.demo.arms import (
 from waltzrl.demo.paper import DemoSize
 from waltzrl.demo.study import MAIN_STUDY, TUNING_STUDY, StudyPlan, study_rounds
 from waltzrl.evaluation.study import open_study, read_seed, read_study
-from waltzrl.foundation import RunDirectory
+from waltzrl.foundation.run_directory import RunDirectory
 
 SIZE = DemoSize(
     demonstrations=80,

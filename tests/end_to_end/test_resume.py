@@ -16,7 +16,7 @@ from support.openai_server import serving
 from support.small_runs import run, save_recipe, save_validation
 from support.timing import wait_until
 from waltzrl.errors import PolicyError
-from waltzrl.foundation import RunDirectory
+from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies import ScriptedPolicy
 
 pytestmark = pytest.mark.xdist_group("forked")

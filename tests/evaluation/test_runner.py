@@ -13,7 +13,7 @@ from waltzrl.evaluation.judges import FORMATS, JudgeModel, LLMJudge
 from waltzrl.evaluation.patterns import best_of_3
 from waltzrl.evaluation.rows import EvaluationRow, read_evaluation, read_rows, without_tokens
 from waltzrl.evaluation.runner import evaluate, rescore
-from waltzrl.foundation import RunDirectory
+from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Collaboration, Feedback, JudgeAnswer, Reply, Round, Verdict
 

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from waltzrl.errors import InputError
-from waltzrl.foundation import Journal
+from waltzrl.foundation.journal import Journal
 
 
 def record(folder, steps, resumed_step=-1):
@@ -112,7 +112,7 @@ def test_telemetry_needs_neither_torch_nor_tensorboard(tmp_path):
     script = (
         "import sys; sys.modules['tensorboard'] = None\n"
         "from pathlib import Path\n"
-        "from waltzrl.foundation import Journal\n"
+        "from waltzrl.foundation.journal import Journal\n"
         "with Journal(Path(sys.argv[1])) as journal: journal.write(1, {'time/step_seconds': 1})\n"
         "assert 'torch' not in sys.modules\n"
     )

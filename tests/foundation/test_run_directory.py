@@ -6,12 +6,12 @@ import sys
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.foundation import RunDirectory
+from waltzrl.foundation.run_directory import RunDirectory
 
 HOLD = """
 import sys
 from pathlib import Path
-from waltzrl.foundation import RunDirectory
+from waltzrl.foundation.run_directory import RunDirectory
 with RunDirectory(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -3,7 +3,7 @@
 import pytest
 
 from waltzrl.errors import RecipeError
-from waltzrl.foundation import RunDirectory
+from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.training.recipe import load_recipe
 from waltzrl.training.run_recipe import write_recipe
 

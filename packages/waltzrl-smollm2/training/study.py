@@ -33,7 +33,7 @@ from waltzrl.evaluation.judges.saved import Labels
 from waltzrl.evaluation.metrics import render_percent
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.evaluation.settings import EvaluationConfig
-from waltzrl.foundation import RunDirectory
+from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.foundation.workers import Workers
 from waltzrl.policies.compute import multiplies_bfloat16, resolve_compute
 from waltzrl.records import Reply, Verdict

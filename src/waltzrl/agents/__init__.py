@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from waltzrl.agents.wording import save_wording as save_wording
     from waltzrl.agents.wording import wording_name as wording_name
 else:
-    __getattr__, __all__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "conversation": (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from waltzrl.evaluation.terminal import harm_table as harm_table
     from waltzrl.evaluation.terminal import metrics_table as metrics_table
 else:
-    __getattr__, __all__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "comparison": ("Difference", "compare"),

@@ -21,7 +21,7 @@ from waltzrl.evaluation.rows import (
     without_tokens,
     write_rows,
 )
-from waltzrl.foundation import RunDirectory
+from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import JudgedCollaboration, Message, Prompt, Reply
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from waltzrl.evolution.run import EvolutionRun as EvolutionRun
     from waltzrl.evolution.run import EvolutionSubject as EvolutionSubject
 else:
-    __getattr__, __all__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "files": (

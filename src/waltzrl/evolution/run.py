@@ -39,8 +39,8 @@ from waltzrl.evolution.pool import (
     TrajectoryPool,
     accept_decision,
 )
-from waltzrl.foundation import RunDirectory
 from waltzrl.foundation.files import Json, write_bytes
+from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.records import Prompt
 
 BASELINE = "0-0"

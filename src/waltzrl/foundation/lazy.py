@@ -4,6 +4,7 @@ So the command line starts without what its other commands need, and a package c
 where an extra of one of its modules is not installed.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
@@ -12,8 +13,8 @@ from waltzrl.errors import MissingExtraError
 
 def lazy_names(
     package: str, names: Mapping[str, Sequence[str]], needs: tuple[str, str] | None = None
-) -> tuple[Callable[[str], object], list[str]]:
-    """Return the `__getattr__` of a package, and its `__all__`.
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return the `__getattr__`, the `__dir__` and the `__all__` of a package.
 
     Args:
         package: its `__name__`.
@@ -27,7 +28,7 @@ def lazy_names(
         if TYPE_CHECKING:
             from waltzrl.routing.router import Router as Router
         else:
-            __getattr__, __all__ = lazy_names(__name__, {"router": ("Router",)})
+            __getattr__, __dir__, __all__ = lazy_names(__name__, {"router": ("Router",)})
     """
     modules = {name: module for module, within in names.items() for name in within}
 
@@ -41,4 +42,7 @@ def lazy_names(
                 raise
             raise MissingExtraError(f"{package}.{name}", *needs) from missing
 
-    return get_name, sorted(modules)
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *modules})
+
+    return get_name, list_names, sorted(modules)

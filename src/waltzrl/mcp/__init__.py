@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from waltzrl.mcp.server import mcp_server as mcp_server
     from waltzrl.mcp.transport import serve as serve
 else:
-    __getattr__, __all__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "connection": (

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from waltzrl.routing.tokens import AgentTokens as AgentTokens
     from waltzrl.routing.tokens import AuthRegistry as AuthRegistry
 else:
-    __getattr__, __all__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "halo": (

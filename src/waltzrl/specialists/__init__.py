@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from waltzrl.specialists.finetuning import estimate_cost as estimate_cost
     from waltzrl.specialists.finetuning import finetune as finetune
 else:
-    __getattr__, __all__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "datasets": (

@@ -19,8 +19,8 @@ from pydantic import Field
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, Wording, load_wording
 from waltzrl.errors import RecipeError
-from waltzrl.foundation import RunDirectory
 from waltzrl.foundation.files import Json, whole_folder, write_json
+from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute, ComputeSettings, resolve_compute
 from waltzrl.policies.local import LocalPolicy

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from waltzrl.training.trainer import Progress as Progress
     from waltzrl.training.trainer import Trainer as Trainer
 else:
-    __getattr__, __all__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "settings": (

@@ -14,8 +14,8 @@ from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError
 from waltzrl.evaluation.data.solutions import CLOSING, OPENING
 from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.judges.opening import open_judge
-from waltzrl.foundation import RunDirectory
 from waltzrl.foundation.files import Json
+from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import CHARACTERS_PER_TOKEN, Prompt
 from waltzrl.training.data import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from waltzrl.agents import load_wording
 from waltzrl.errors import RecipeError
-from waltzrl.foundation import RunDirectory
 from waltzrl.foundation.files import Json
+from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.foundation.validation import validate_table
 from waltzrl.training.data import forget_remembered
 from waltzrl.training.judging import forget_answers

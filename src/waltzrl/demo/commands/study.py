@@ -39,7 +39,7 @@ def study(
     from waltzrl.demo.study import MAIN_STUDY, TUNING_SEED, TUNING_STUDY, study_rounds
     from waltzrl.evaluation.commands.report import show_study
     from waltzrl.evaluation.study import open_study
-    from waltzrl.foundation import RunDirectory
+    from waltzrl.foundation.run_directory import RunDirectory
 
     plan, first = (TUNING_STUDY, TUNING_SEED) if tune else (MAIN_STUDY, 0)
     with RunDirectory(out):

@@ -42,7 +42,7 @@ def sweep(
     `waltzrl sweep recipes/tiny.toml --over stages.joint.reward=paper,signed --over seed=0,1,2`
     """
     from waltzrl.evaluation.sweep_report import sort_by_best, write_sweep_report
-    from waltzrl.foundation import RunDirectory
+    from waltzrl.foundation.run_directory import RunDirectory
     from waltzrl.training.sweep import SweepJob, sweep_points
 
     points = sweep_points(recipe, settings or [], over)
