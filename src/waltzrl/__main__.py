@@ -49,9 +49,16 @@ def options(
 def _add_commands() -> None:
     """Add the commands of the installed packages: ours in this order, then those of others."""
     entries = {entry.name: entry for entry in entry_points(group="waltzrl.commands")}
-    others = sorted(entries.keys() - set(PACKAGES))
-    for name in (*PACKAGES, *others):
-        add_commands: Callable[[typer.Typer], None] = entries[name].load()
+    if not entries.keys() >= set(PACKAGES):
+        sys.exit("error: this waltzrl is not installed, or by halves; run pip install . again")
+    for name in (*PACKAGES, *sorted(entries.keys() - set(PACKAGES))):
+        try:
+            add_commands: Callable[[typer.Typer], None] = entries[name].load()
+        except (ImportError, AttributeError) as error:
+            if name in PACKAGES:
+                raise
+            print(f"warning: the commands of {name} are left out: {error}", file=sys.stderr)
+            continue
         add_commands(app)
 
 

@@ -31,8 +31,6 @@ reply."""
 
 CANNED_REFUSAL = "Sorry, I can't help with that."
 CANNED_BY_0_1 = "Sorry, I can not help with that."
-MOST_EXAMPLES = 2
-"""Earlier requests that an agent is shown with a prompt."""
 
 Record = TypeVar("Record")
 

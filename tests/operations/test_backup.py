@@ -23,8 +23,8 @@ from waltzrl.store.dump import check_table, fill_table, write_table
 from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.store.memory.opening import open_memory
 from waltzrl.store.memory.schemas import EVALUATIONS
+from waltzrl.store.memory.settings import MemoryConfig
 from waltzrl.store.notices import NOTICES, give_notice, last_notice
-from waltzrl.store.settings import MemoryConfig
 
 FULL = 512 * 1024
 """Bytes of a file, of which the copy of the log's contents needs more."""

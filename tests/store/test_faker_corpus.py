@@ -10,12 +10,13 @@ from support.small_erasures import AN_HOUR_AGO, Site, export_all
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
 from waltzrl.store.audit import LocalLog
 from waltzrl.store.audit.opening import log_settings
+from waltzrl.store.audit.settings import AuditConfig
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.privacy.opening import open_redaction
 from waltzrl.store.privacy.scanner import PersonalDataScanner
-from waltzrl.store.settings import AuditConfig, PrivacyConfig
+from waltzrl.store.privacy.settings import PrivacyConfig
 
 LINES = [json.loads(line) for line in CORPUS.read_text().splitlines()]
 CHECKED = ("credit_card", "iban", "national_id", "email", "ip_address", "phone")

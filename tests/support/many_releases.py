@@ -22,7 +22,7 @@ from waltzrl.operations.release.eprocess import (
 from waltzrl.operations.release.evidence import Evidence, updated
 from waltzrl.operations.release.plan import METRICS, load_plan
 from waltzrl.operations.release.state import Observation
-from waltzrl.store.settings import MemoryConfig
+from waltzrl.store.memory.settings import MemoryConfig
 
 ALPHA = 0.05
 IN_SHADOW, IN_CANARY = 1 / (ALPHA * SHADOW_SHARE), 1 / (ALPHA * (1 - SHADOW_SHARE))

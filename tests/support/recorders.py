@@ -13,8 +13,8 @@ from waltzrl.operations.online.recorder_protocol import RecorderReport, encode_f
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.settings import MemoryConfig, RetentionDays
 from waltzrl.store.memory.store import MemoryStore
-from waltzrl.store.settings import MemoryConfig, RetentionDays
 
 SAFE = Feedback(unsafe=False, overrefuse=False, risk=0.05)
 FOREVER = dict.fromkeys(("evaluations", "coaching", "training"), 1e5)

@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from waltzrl.agents.fence import fence
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.records import MOST_EXAMPLES, Message, Prompt
-from waltzrl.store.memory.schemas import CoachingSession, SafetyEvaluation, request_hash
+from waltzrl.records import Message, Prompt
+from waltzrl.store.memory.schemas import (
+    MOST_EXAMPLES,
+    CoachingSession,
+    SafetyEvaluation,
+    request_hash,
+)
 
 if TYPE_CHECKING:  # it needs the extra of the memory
     from waltzrl.store.memory.safety import SafetyMemory

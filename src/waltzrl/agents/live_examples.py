@@ -14,7 +14,7 @@ from waltzrl.agents.coaching import Coach, examples_text
 from waltzrl.errors import WaltzError
 from waltzrl.records import Prompt
 from waltzrl.store.memory.safety import SafetyMemory
-from waltzrl.store.settings import ExampleReader
+from waltzrl.store.memory.settings import ExampleReader
 
 SEARCH_SECONDS = 0.25
 AT_ONCE = 4

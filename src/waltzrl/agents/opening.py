@@ -13,6 +13,7 @@ from typing import cast
 
 from waltzrl.agents.classifier import ClassifierReviewer, ExchangeClassifier
 from waltzrl.errors import InputError, missing_extra
+from waltzrl.foundation.plugins import find_entry, load_entry
 
 GROUP = "waltzrl.reviewers"
 RULES = "rules"
@@ -29,10 +30,9 @@ def open_reviewer(name: str) -> ClassifierReviewer:
         InputError: no installed package provides it, or its weights are damaged.
         MissingExtraError: torch is missing.
     """
-    entry = _find_entry_point(name)
+    load_classifier = load_entry(_find_entry_point(name))
     try:
-        open_classifier = cast("Callable[[], ExchangeClassifier]", entry.load())
-        return ClassifierReviewer(open_classifier())
+        return ClassifierReviewer(cast("Callable[[], ExchangeClassifier]", load_classifier)())
     except ModuleNotFoundError as missing:
         raise missing_extra(missing) or missing from missing
 
@@ -54,7 +54,8 @@ def find_pair(name: Path) -> Path:
     Raises:
         InputError: there is no such folder, and no such pair.
     """
-    packaged = [_find_package(entry) / PAIR for entry in entry_points(group=GROUP, name=str(name))]
+    entry = find_entry(GROUP, str(name))
+    packaged = [] if entry is None else [_find_package(entry) / PAIR]
     found = [folder for folder in (name, *packaged) if folder.is_dir()]
     if not found:  # a hub would be asked for a model of that name
         raise InputError(
@@ -77,11 +78,11 @@ def _find_package(entry: EntryPoint) -> Path:
 
 
 def _find_entry_point(name: str) -> EntryPoint:
-    providers = entry_points(group=GROUP, name=name)
-    if not providers:
+    entry = find_entry(GROUP, name)
+    if entry is None:
         others = ", ".join((RULES, *installed_reviewers()))
         raise InputError(
             f"no installed package provides the reviewer {name!r} (there are: {others}); "
             "install the package that provides it, or choose another reviewer"
         )
-    return next(iter(providers))
+    return entry

@@ -34,8 +34,8 @@ from waltzrl.routing.runner import Work
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.opening import open_memory
 from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.settings import MemoryConfig
 from waltzrl.store.privacy.opening import open_redaction
-from waltzrl.store.settings import MemoryConfig
 from waltzrl.training.recipe import load_recipe
 
 Arm = Literal["with", "without"]

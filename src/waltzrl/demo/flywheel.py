@@ -36,8 +36,8 @@ from waltzrl.store.database import open_database
 from waltzrl.store.memory.labels import LabelEvent, ReplyLabel
 from waltzrl.store.memory.opening import open_memory
 from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.settings import MemoryConfig
 from waltzrl.store.privacy.opening import open_redaction
-from waltzrl.store.settings import MemoryConfig
 
 QUESTIONS = 3000
 """The number of the users' questions, which have the wrappers of the validation set and a seed of

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from waltzrl.budget import ModelPrice
-from waltzrl.store.settings import ExampleReader
+from waltzrl.store.memory.settings import ExampleReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

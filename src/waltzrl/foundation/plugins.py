@@ -12,9 +12,27 @@
 | `waltzrl.upstreams` | a function that opens an upstream which is no server |
 """
 
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from waltzrl.errors import InputError, missing_extra
+
+
+def find_entry(group: str, name: str) -> EntryPoint | None:
+    """Return the entry point of an installed package; None if there is none."""
+    return next(iter(entry_points(group=group, name=name)), None)
+
+
+def load_entry(entry: EntryPoint) -> object:
+    """Load what an entry point names.
+
+    Raises:
+        MissingExtraError: it needs an extra that is not installed.
+    """
+    try:
+        loaded: object = entry.load()
+    except ModuleNotFoundError as missing:
+        raise missing_extra(missing) or missing from missing
+    return loaded
 
 
 def find_plugin(group: str, name: str) -> object | None:
@@ -23,14 +41,8 @@ def find_plugin(group: str, name: str) -> object | None:
     Raises:
         MissingExtraError: it needs an extra that is not installed.
     """
-    entries = entry_points(group=group, name=name)
-    if not entries:
-        return None
-    try:
-        loaded: object = next(iter(entries)).load()
-    except ModuleNotFoundError as missing:
-        raise missing_extra(missing) or missing from missing
-    return loaded
+    entry = find_entry(group, name)
+    return None if entry is None else load_entry(entry)
 
 
 def load_plugin(group: str, name: str) -> object:
@@ -42,6 +54,7 @@ def load_plugin(group: str, name: str) -> object:
     """
     if (plugin := find_plugin(group, name)) is None:
         raise InputError(
-            f"no installed package provides {name!r} for {group}; install waltzrl-{name}"
+            f"no installed package provides {name!r} for {group}; install one that does, or "
+            "waltzrl again if it was installed in part"
         )
     return plugin

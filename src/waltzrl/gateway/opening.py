@@ -52,7 +52,7 @@ from waltzrl.policies.gguf import short_name
 from waltzrl.records import Prompt
 from waltzrl.store.audit import LocalLog, Log
 from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
-from waltzrl.store.settings import MemoryConfig
+from waltzrl.store.memory.settings import MemoryConfig
 
 logger = logging.getLogger(__name__)
 

@@ -38,7 +38,9 @@ from waltzrl.policies.settings import (
     UpstreamName,
     check_fallbacks,
 )
-from waltzrl.store.settings import AuditConfig, MemoryConfig, PrivacyConfig
+from waltzrl.store.audit.settings import AuditConfig
+from waltzrl.store.memory.settings import MemoryConfig
+from waltzrl.store.privacy.settings import PrivacyConfig
 
 OPEN = ((), "pass", "tenant")
 """The permissions that every client has by default."""

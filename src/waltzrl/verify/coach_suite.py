@@ -42,8 +42,8 @@ from waltzrl.store.database import open_database
 from waltzrl.store.memory.opening import open_memory
 from waltzrl.store.memory.safety import SafetyMemory, request_hash
 from waltzrl.store.memory.schemas import ROUTE, SafetyEvaluation
+from waltzrl.store.memory.settings import MemoryConfig
 from waltzrl.store.privacy.opening import open_redaction
-from waltzrl.store.settings import MemoryConfig
 from waltzrl.verify.installation import Check
 from waltzrl.verify.opening import Verification, in_words
 

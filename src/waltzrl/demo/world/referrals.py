@@ -11,7 +11,6 @@ from itertools import pairwise
 from waltzrl.agents.coaching import with_examples
 from waltzrl.demo.world.offices import LETTERS, STEPS, UNKNOWN, Register, Subject
 from waltzrl.records import (
-    MOST_EXAMPLES,
     Collaboration,
     Demonstration,
     Message,
@@ -19,7 +18,7 @@ from waltzrl.records import (
     Reply,
     Round,
 )
-from waltzrl.store.memory.schemas import CoachingSession, request_hash
+from waltzrl.store.memory.schemas import MOST_EXAMPLES, CoachingSession, request_hash
 
 WITH_EXAMPLES = 0.7
 """The share of demonstrations with examples in the prompt."""

@@ -33,8 +33,9 @@ from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.opening import open_memory
 from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.settings import MemoryConfig
 from waltzrl.store.privacy.opening import open_redaction
-from waltzrl.store.settings import MemoryConfig, PrivacyConfig
+from waltzrl.store.privacy.settings import PrivacyConfig
 
 COMMAND = (sys.executable, "-m", "waltzrl.operations.online.recorder_opening")
 

@@ -13,8 +13,9 @@ from waltzrl.foundation.background import in_background
 from waltzrl.records import Collaboration
 from waltzrl.store.audit import LogSettings, expire_contents, signing_key
 from waltzrl.store.audit.note import NoteError
+from waltzrl.store.audit.settings import AuditConfig
 from waltzrl.store.privacy import scrub_collaboration
-from waltzrl.store.settings import AuditConfig, PrivacyConfig
+from waltzrl.store.privacy.settings import PrivacyConfig
 
 DAY_SECONDS = 86_400.0
 RETENTION_INTERVAL_SECONDS = 600.0

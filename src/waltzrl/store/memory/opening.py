@@ -10,10 +10,10 @@ from dataclasses import asdict
 from waltzrl.store.database import Engine, existing_database
 from waltzrl.store.memory.erasure import bind_key
 from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.settings import MemoryConfig
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.privacy.digest import key_in, subject_digest
 from waltzrl.store.privacy.opening import open_redaction
-from waltzrl.store.settings import MemoryConfig
 
 
 def open_memory(

@@ -29,6 +29,8 @@ BACKUP_MANIFEST = "manifest.json"
 """The file in a backup that is recorded like an export; a backup is deleted, never rewritten."""
 ROUTE = "route"
 """`ServedExchange.api` of a routed task; its model is the task's type, its bundle the agent."""
+MOST_EXAMPLES = 2
+"""The sessions of coaching that an agent is shown as examples with a prompt, at most."""
 
 Outcome = Literal["safe", "unsafe", "over_refused"]
 Thumb = Literal["up", "down"]

@@ -57,15 +57,14 @@ def find_reward(name: str) -> NamedReward:
     if not colon:
         reward = find_plugin("waltzrl.rewards", name)
     else:
-        sys.path.append(str(Path.cwd()))
+        if (folder := str(Path.cwd())) not in sys.path:  # a console script's path lacks it
+            sys.path.append(folder)
         try:
             reward = getattr(import_module(module), function, None)
         except ModuleNotFoundError as missing:
             if missing.name != module:
                 raise
             reward = None
-        finally:
-            sys.path.pop()
     if not callable(reward):
         raise InputError(
             f"got the reward {name!r}; need {', '.join(REWARDS)}, the name of one that an "

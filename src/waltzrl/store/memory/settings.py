@@ -1,57 +1,17 @@
-"""What a recipe says of what is kept."""
+"""What a recipe says of the memory of what was served."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from waltzrl.records import MOST_EXAMPLES
-from waltzrl.store.privacy.detection import DEFAULT_REGIONS, Kind
-from waltzrl.store.privacy.redaction import Action
+from waltzrl.store.memory.schemas import MOST_EXAMPLES
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Days = Annotated[float, Field(gt=0)]
 ExampleReader = Literal["conversation", "feedback"]
 """An agent that is shown examples."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditConfig:
-    """The audit log of every decision."""
-
-    folder: Path
-    key: Path | None = None
-    """File of the log's private key, created if missing; None is FOLDER.key beside the folder."""
-    contents: bool = False
-    """True keeps the texts too, without personal data, so that decisions can be replayed."""
-    contents_days: Days = 200.0
-    """The time for which the texts are kept; the log itself is never shortened."""
-    on_failure: Literal["refuse", "serve"] = "refuse"
-    """The behaviour when the log cannot be written: refuse requests, or serve unaudited replies and
-    count them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrivacyConfig:
-    """The treatment of personal data and secrets in everything that is stored."""
-
-    actions: Mapping[Kind, Action] = field(default_factory=dict)
-    """The action for each kind: redact, mask, hash, keep or seal; other kinds are redacted."""
-    key: Path | None = None
-    """File of the key for `hash` and `seal`, created if missing; the other actions need none."""
-    regions: tuple[str, ...] = DEFAULT_REGIONS
-    """ISO 3166 codes of the countries whose telephone and national numbers are recognised as they
-    are written there. Give those of your users; others only cost false alarms."""
-    engine: Annotated[str, Field(pattern="^(patterns|presidio(:.+)?)$")] = "patterns"
-    """patterns: our scanner. presidio: adds its recognizers of documents of those countries.
-    presidio:PIPELINE adds names that an installed spaCy pipeline finds. Both take many times as
-    long, in the processes that write memory and audit log."""
-
-    def __post_init__(self) -> None:
-        if self.key is None and {"hash", "seal"} & set(self.actions.values()):
-            raise ValueError("the actions hash and seal need a key file; set privacy.key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

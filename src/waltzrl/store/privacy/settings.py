@@ -1,0 +1,32 @@
+"""What a recipe says of personal data and secrets in what is stored."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from waltzrl.store.privacy.detection import DEFAULT_REGIONS, Kind
+from waltzrl.store.privacy.redaction import Action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyConfig:
+    """The treatment of personal data and secrets in everything that is stored."""
+
+    actions: Mapping[Kind, Action] = field(default_factory=dict)
+    """The action for each kind: redact, mask, hash, keep or seal; other kinds are redacted."""
+    key: Path | None = None
+    """File of the key for `hash` and `seal`, created if missing; the other actions need none."""
+    regions: tuple[str, ...] = DEFAULT_REGIONS
+    """ISO 3166 codes of the countries whose telephone and national numbers are recognised as they
+    are written there. Give those of your users; others only cost false alarms."""
+    engine: Annotated[str, Field(pattern="^(patterns|presidio(:.+)?)$")] = "patterns"
+    """patterns: our scanner. presidio: adds its recognizers of documents of those countries.
+    presidio:PIPELINE adds names that an installed spaCy pipeline finds. Both take many times as
+    long, in the processes that write memory and audit log."""
+
+    def __post_init__(self) -> None:
+        if self.key is None and {"hash", "seal"} & set(self.actions.values()):
+            raise ValueError("the actions hash and seal need a key file; set privacy.key")
