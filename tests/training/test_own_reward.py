@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import sys
 
 import pytest
 
@@ -21,6 +23,7 @@ def gentle(rounds, coefficients):
 def gentle(tmp_path, monkeypatch):
     (tmp_path / "gentle_rewards.py").write_text(GENTLE)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the folder is added to it
     return "gentle_rewards:gentle"
 
 
@@ -28,10 +31,29 @@ def test_a_function_in_a_file_is_a_reward(gentle):
     assert find_reward(gentle)([None, None], STAGE_1) == [0.2, 0.2]
 
 
-@pytest.mark.parametrize("name", ["nowhere:gentle", "gentle_rewards:nothing", "json:__doc__"])
+@pytest.mark.parametrize("name", ["gentle_rewards:nothing", "json:__doc__"])
 def test_a_function_that_there_is_not_stops_the_plan(gentle, tmp_path, name):
     recipe = load_recipe(save_recipe(tmp_path), [f"stages.joint.reward={name}"])
     with pytest.raises(InputError, match=f"got the reward '{name}'"):
+        plan_training(recipe)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (None, "No module named 'unfit_rewards'"),
+        ("import no_such_thing", "No module named 'no_such_thing'"),
+        ("def gentle(", "'(' was never closed"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_stops_the_plan(tmp_path, monkeypatch, code, reason):
+    if code is not None:
+        (tmp_path / "unfit_rewards.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the folder is added to it
+    recipe = load_recipe(save_recipe(tmp_path), ["stages.joint.reward=unfit_rewards:gentle"])
+    wanted = f"the reward 'unfit_rewards:gentle' cannot be imported: {reason}"
+    with pytest.raises(InputError, match=re.escape(wanted)):
         plan_training(recipe)
 
 

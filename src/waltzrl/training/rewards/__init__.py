@@ -61,10 +61,8 @@ def find_reward(name: str) -> NamedReward:
             sys.path.append(folder)
         try:
             reward = getattr(import_module(module), function, None)
-        except ModuleNotFoundError as missing:
-            if missing.name != module:
-                raise
-            reward = None
+        except (ImportError, SyntaxError) as error:
+            raise InputError(f"the reward {name!r} cannot be imported: {error}") from error
     if not callable(reward):
         raise InputError(
             f"got the reward {name!r}; need {', '.join(REWARDS)}, the name of one that an "
