@@ -165,7 +165,8 @@ def test_a_checkpoint_is_signed_after_so_many_records(tmp_path):
         assert verify(tmp_path / "log", log.public_key).signed == 1
         fill(log, 2)
         log.flush()
-        assert verify(tmp_path / "log", log.public_key).signed == 6
+        # A flush waits for the write; the signature follows it.
+        wait_until(lambda: verify(tmp_path / "log", log.public_key).signed == 6)
 
 
 def test_a_checkpoint_is_signed_after_so_many_seconds(tmp_path):
