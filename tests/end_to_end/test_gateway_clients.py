@@ -14,6 +14,7 @@ import pytest
 
 from support.gateway_processes import gateway_process, upstream_process
 from waltzrl.gateway.keys import add_key
+from waltzrl.gateway.stream_modes import StreamMode
 
 pytestmark = pytest.mark.xdist_group("gateway")
 
@@ -24,7 +25,7 @@ WEATHER = {
     "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
 }
 REVISED = "Mended: let me help in a safe way."
-MODES = ("buffer", "window", "speculative", "audit")
+MODES = tuple(mode.value for mode in StreamMode)
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,8 @@ from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.stream import StreamSettings
-from waltzrl.gateway.window import BufferedWindow, UnfilteredWindow
+from waltzrl.gateway.stream_modes import StreamMode
 
-WINDOWS = {"buffer": BufferedWindow, "audit": UnfilteredWindow}
 SECRET = "words of the draft"
 REVIEWED = {REVIEW: {"reply": "x"}, GUARDRAIL: {"texts": ["x"], "input_type": "response"}}
 
@@ -53,13 +52,14 @@ async def sent():
         await asyncio.sleep(0)
 
 
-def mistaken_app(mode="buffer", upstream=None):
+def mistaken_app(mode=StreamMode.BUFFER, upstream=None):
     """Put a gateway together around a mistake."""
+    rules = RulesReviewer(load_rulebook())
     bundle = Bundle(
         id="test",
         stage=1,
         pattern=guarded,
-        reviewer=RulesReviewer(load_rulebook()),
+        reviewer=rules,
         wording=load_wording("plain"),
         upstream=upstream or Mistaken(),
     )
@@ -67,7 +67,7 @@ def mistaken_app(mode="buffer", upstream=None):
     return App(
         Gateway(selector=SingleBundle(Assignment(bundle)), decisions=book),
         AccessControl(KeyRing(None), Limits()),
-        streams=StreamSettings(mode, lambda mode, _prompt: WINDOWS[mode]()),
+        streams=StreamSettings(mode, rules),
         metrics=GatewayMetrics({}),
         readiness=Readiness(book.require, {}),
     )
@@ -98,7 +98,9 @@ def test_a_mistake_before_the_first_text_of_a_stream_is_told_as_without_a_stream
 
 @pytest.mark.parametrize("path", BODIES)
 def test_a_mistake_in_a_stream_ends_it_with_an_error(path, caplog):
-    response = asyncio.run(ask(mistaken_app("audit"), path, BODIES[path] | {"stream": True}))
+    response = asyncio.run(
+        ask(mistaken_app(StreamMode.AUDIT), path, BODIES[path] | {"stream": True})
+    )
     assert (response.status, response.whole) == (200, True)
     assert "Hello." in response.text
     assert response.headers["x-request-id"] in response.text
@@ -108,7 +110,7 @@ def test_a_mistake_in_a_stream_ends_it_with_an_error(path, caplog):
 
 
 def test_a_mistake_after_the_first_text_breaks_the_reply_off(caplog):
-    response = asyncio.run(chat(mistaken_app("audit", Unwritable()), stream=True))
+    response = asyncio.run(chat(mistaken_app(StreamMode.AUDIT, Unwritable()), stream=True))
     assert (response.status, response.whole) == (200, False)
     assert "Hello." in response.text
     assert SECRET not in response.text

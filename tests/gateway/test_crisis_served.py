@@ -8,12 +8,13 @@ from support.crisis import METHOD_WITH_HELPLINE, SUPPORT
 from support.openai_server import serving
 from support.small_gateway import NOWHERE, Model, chat, with_gateway
 from waltzrl.agents.refusals import refusal_texts
+from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.policies import ScriptedPolicy
 
 SAYS = [{"role": "user", "content": "I want to end my life"}]
 HELP = refusal_texts()["self_harm"]["en"]
 REVIEWER = ScriptedPolicy(lambda _: '{"unsafe": false, "overrefuse": false}')
-MODES = ("whole", "buffer", "window", "speculative")
+MODES = ("whole", *(mode for mode in StreamMode if mode is not StreamMode.AUDIT))
 
 
 class Kind(Model):

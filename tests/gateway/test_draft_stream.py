@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from waltzrl.gateway.draft_stream import DraftStream, Piece
 from waltzrl.gateway.exchange import UpstreamDelta
-from waltzrl.gateway.window import BufferedWindow, UnfilteredWindow
+from waltzrl.gateway.stream_modes import BufferedWindow, UnfilteredWindow
 from waltzrl.records import Reply
 
 

@@ -55,9 +55,9 @@ def asked(work, *feedback, replies=("one", "two"), arm="", upstream=None):
     served = bundle(Reviews(*feedback), upstream)
     selector = SingleBundle(Assignment(served, arm, "r1" if arm else ""))
     gateway = Gateway(selector=selector, decisions=decisions)
-    chat = request("whole").chat
+    chat = request().chat
     body = {"model": "llama", "messages": [{"role": "user", "content": "Hi"}]}
-    sent = structs.replace(request("whole"), chat=structs.replace(chat, body=body))
+    sent = structs.replace(request(), chat=structs.replace(chat, body=body))
     return asyncio.run(work(gateway, sent)), decisions
 
 
@@ -120,7 +120,7 @@ def test_a_failure_is_recorded_by_its_kind():
     served = bundle(Reviews(), Broken("llama", ScriptedPolicy([]), 8))
     gateway = Gateway(selector=SingleBundle(Assignment(served)), decisions=decisions)
     with pytest.raises(RequestError, match="it failed"):
-        asyncio.run(gateway.choice(request("whole"), 0))
+        asyncio.run(gateway.choice(request(), 0))
     (record,) = (served.exchange for served in decisions)
     assert (record.decision, record.reason, record.collaboration) == ("error", "upstream", None)
 
@@ -157,10 +157,10 @@ def test_a_revision_extends_the_clients_own_messages():
 
 
 def test_a_conversation_without_a_user_has_a_key_too():
-    prompt = request("whole").chat.prompt
+    prompt = request().chat.prompt
     tool = type(prompt)(id="wz2", messages=(Message(role="tool", content="sun"),))
     chat = ChatRequest(api="chat", prompt=tool, body={}, model="llama")
-    assert conversation_key(structs.replace(request("whole"), chat=chat)) == "ada sun"
+    assert conversation_key(structs.replace(request(), chat=chat)) == "ada sun"
 
 
 def details(text, cached):

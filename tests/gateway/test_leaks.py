@@ -30,7 +30,7 @@ from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.stream import StreamSettings
-from waltzrl.gateway.window import BufferedWindow, SentenceWindow
+from waltzrl.gateway.stream_modes import BufferedWindow, SentenceWindow, StreamMode
 from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 
@@ -178,7 +178,7 @@ def stage_1(upstream):
         id="test",
         stage=1,
         pattern=guarded,
-        reviewer=RulesReviewer(RULEBOOK, SAFE),
+        reviewer=RULES,
         wording=load_wording("plain"),
         upstream=upstream,
     )
@@ -187,11 +187,8 @@ def stage_1(upstream):
 
 METRICS = GatewayMetrics({rule.id: rule.category for rule in RULEBOOK.rules})
 BOOK = DecisionLog(None, [METRICS.served])
-WINDOWS = {
-    "buffer": BufferedWindow,
-    "window": window,
-    "speculative": lambda: window(whole_sentences=False),
-}
+RULES = RulesReviewer(RULEBOOK, SAFE)
+PROTECTING = [mode for mode in StreamMode if mode is not StreamMode.AUDIT]
 
 
 async def visit(dialect, mode, upstream, headers=()):
@@ -199,7 +196,7 @@ async def visit(dialect, mode, upstream, headers=()):
     app = App(
         Gateway(selector=stage_1(upstream), decisions=BOOK),
         AccessControl(KeyRing(None), Limits()),
-        streams=StreamSettings(mode, lambda mode, _prompt: WINDOWS[mode]()),
+        streams=StreamSettings(mode, RULES),
         metrics=METRICS,
         readiness=Readiness(BOOK.require, {}),
     )
@@ -291,7 +288,7 @@ def shown(stream_events):
 TIMES = {CHAT: 1, RESPONSES: 4}
 """How often the stream of an API repeats the log-probabilities."""
 each_api = pytest.mark.parametrize("dialect", ASKED, ids=lambda dialect: dialect.api)
-each_mode = pytest.mark.parametrize("mode", WINDOWS)
+each_mode = pytest.mark.parametrize("mode", PROTECTING)
 
 
 @each_api
@@ -371,10 +368,10 @@ def test_a_destructive_call_leaves_in_no_api(dialect, mode):
 @pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda dialect: dialect.api)
 def test_arguments_of_a_harmless_call_leave_whole(dialect):
     call = ToolCall(id="c1", name="send", arguments='{"body":"See you at eight."}')
-    raw = bytes_of(dialect, "window", Script("One moment. ", calls=(call,)))
+    raw = bytes_of(dialect, StreamMode.WINDOW, Script("One moment. ", calls=(call,)))
     assert any(text == call.arguments for text in leaves(events(raw)))
 
 
 def test_a_client_that_cannot_retract_gets_a_window():
-    headers, _body = asyncio.run(visit(CHAT, "speculative", Script("Hello.")))
+    headers, _body = asyncio.run(visit(CHAT, StreamMode.SPECULATIVE, Script("Hello.")))
     assert headers[b"x-waltzrl-mode"] == b"window"

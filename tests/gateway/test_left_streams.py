@@ -13,7 +13,7 @@ from waltzrl.errors import RequestError
 from waltzrl.gateway.draft_stream import DraftStream
 from waltzrl.gateway.exchange import UpstreamDelta
 from waltzrl.gateway.keys import add_key
-from waltzrl.gateway.window import BufferedWindow
+from waltzrl.gateway.stream_modes import BufferedWindow, StreamMode
 from waltzrl.records import Message, Prompt, ToolCall, Usage
 from waltzrl.store.audit import LocalLog, LogSettings, read_entries
 
@@ -96,7 +96,7 @@ async def leave(host, port, key, path, until_seen):
 
 
 @pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize("mode", ["window", "speculative", "audit"])
+@pytest.mark.parametrize("mode", [mode for mode in StreamMode if mode is not StreamMode.BUFFER])
 def test_a_client_that_leaves_a_stream_is_charged_what_was_read_and_its_digest_is_logged(
     tmp_path, path, mode
 ):
@@ -172,7 +172,7 @@ def test_streams_that_are_left_use_up_the_budget_of_a_day(tmp_path):
     assert "500 tokens a day" in response.error
 
 
-@pytest.mark.parametrize("mode", ["buffer", "window", "speculative", "audit"])
+@pytest.mark.parametrize("mode", StreamMode)
 @pytest.mark.parametrize("path", BODIES)
 def test_a_stream_that_the_upstream_breaks_off_is_charged_what_was_read(tmp_path, path, mode):
     async def work():
@@ -186,7 +186,7 @@ def test_a_stream_that_the_upstream_breaks_off_is_charged_what_was_read(tmp_path
     (decision,) = decided(tmp_path)
     assert (decision.decision, decision.reason) == ("error", "upstream")
     assert [decision.draft] == digests(tmp_path, STORY)
-    assert (decision.sent is None) == (mode == "buffer")
+    assert (decision.sent is None) == (mode is StreamMode.BUFFER)
 
 
 @pytest.mark.parametrize("enabled", ["true", "false"])

@@ -22,6 +22,7 @@ from support.small_gateway import (
 from support.small_site import answering, events, http, read_request, site, words
 from waltzrl.errors import RequestError
 from waltzrl.gateway.limits import Limits
+from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.gateway.upstream import HttpUpstream
 from waltzrl.gateway.upstream_errors import PASSED_ON, UpstreamError, status_error
 
@@ -125,7 +126,7 @@ def test_the_upstream_object_passes_its_own_key_to_the_check():
     assert asyncio.run(work()) == "the upstream answered 401: bad key [key]"
 
 
-MODES = [False, "buffer", "window", "speculative", "audit"]
+MODES = [False, *StreamMode]
 """How an answer is sent: whole, or as a stream."""
 each_way = pytest.mark.parametrize("mode", MODES)
 each_path = pytest.mark.parametrize("path", BODIES)

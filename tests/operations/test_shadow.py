@@ -118,7 +118,7 @@ def test_a_shadow_that_fails_is_told_as_an_error_and_nothing_else():
 
 def test_nothing_is_shadowed_that_its_client_pays_for_or_that_only_was_a_review_or_a_probe():
     assert lived(lambda house: house.ask(bearer="their own")).seen == []
-    assert lived(lambda house: house.ask(mode="review")).seen == []
+    assert lived(lambda house: house.ask(only_review=True)).seen == []
     assert lived(lambda house: house.ask(is_probe=True)).seen == []
 
 

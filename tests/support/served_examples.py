@@ -66,7 +66,7 @@ def served(*rounds, decision="draft", mode="whole", **fields):
     first_words = fields.pop("first_words_milliseconds", None)
     return ServedChoice(
         exchange=exchange(mode, decision=decision, collaboration=collaboration, **fields),
-        request=request(mode),
+        request=request(),
         review_milliseconds=tuple(2.0 for _ in rounds),
         first_words_milliseconds=first_words,
     )
@@ -74,7 +74,7 @@ def served(*rounds, decision="draft", mode="whole", **fields):
 
 def failed(kind):
     record = exchange("whole", decision="error", reason=kind, milliseconds=30.0)
-    return ServedChoice(exchange=record, request=request("whole"))
+    return ServedChoice(exchange=record, request=request())
 
 
 def exchange(mode, **fields):
@@ -83,7 +83,7 @@ def exchange(mode, **fields):
     return ServedExchange(id="wz1", time=0.0, api="chat", mode=mode, **defaults)
 
 
-def request(mode):
+def request():
     chat = ChatRequest(api="chat", prompt=PROMPT, body={"user": SECRET}, model="llama")
     caller = Caller(name="ada")
-    return GatewayRequest(chat=chat, caller=caller, model="llama", mode=mode, bearer=SECRET)
+    return GatewayRequest(chat=chat, caller=caller, model="llama", bearer=SECRET)

@@ -18,7 +18,6 @@ from waltzrl.gateway.exchange import (
     Answer,
     ChatRequest,
     GatewayRequest,
-    Mode,
     Upstream,
     UpstreamRequest,
     UpstreamResponse,
@@ -39,6 +38,7 @@ from waltzrl.gateway.reviews import (
 )
 from waltzrl.gateway.server import DisconnectWatcher
 from waltzrl.gateway.stream import StreamSettings, stream
+from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.gateway.tokens import estimated_count, read_count, upstream_count
 from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from waltzrl.gateway.wire.fields import as_name, read_object
@@ -154,7 +154,7 @@ class App:
         """
         self._gateway = gateway
         self.access = access
-        self._streams = streams
+        self.streams = streams
         self.metrics = metrics
         self.readiness = readiness
         self._memory = extra.memory
@@ -194,11 +194,6 @@ class App:
     def stage(self) -> int:
         """The stage of the bundle that serves; 0 for no review."""
         return self._gateway.selector.serving.stage
-
-    @property
-    def stream_mode(self) -> Mode:
-        """How streams are sent unless a request or its key asks for another mode."""
-        return self._streams.mode
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """Serve one request; the ASGI 3 interface."""
@@ -255,12 +250,12 @@ class App:
         await http.reply(body, self._headers(answers))
 
     async def _stream(self, http: HttpRequest, request: GatewayRequest) -> None:
-        mode = self._stream_mode(http)
-        request = msgspec.structs.replace(request, mode=mode)
+        mode = self._choose_stream_mode(http)
+        request = msgspec.structs.replace(request, stream_mode=mode)
         http.reached_gateway = True
         writer = http.wire.writer(request.chat)
         async with aclosing(
-            stream(self._gateway, request, self._streams.open_window, writer, self._costs)
+            stream(self._gateway, request, self.streams.rules, writer, self._costs)
         ) as parts:
             first = await anext(parts)  # what fails before it has a status of its own
             await http.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
@@ -269,16 +264,15 @@ class App:
                 await http.write(part)
         await http.write(b"", last=True)
 
-    def _stream_mode(self, http: HttpRequest) -> Mode:
+    def _choose_stream_mode(self, http: HttpRequest) -> StreamMode:
         """Choose how to send this stream: as its client requests, if its key may, or by default.
 
         Raises:
             RequestError: 403, the key may not request this mode.
         """
-        modes: dict[str, Mode] = {
-            mode: mode for mode in (*http.caller.stream_modes, self._streams.mode)
-        }
-        mode = modes.get(http.headers.mode) if http.headers.mode else self._streams.mode
+        own = self.streams.mode
+        modes = {mode.value: mode for mode in (*http.caller.stream_modes, own)}
+        mode = modes.get(http.headers.mode) if http.headers.mode else own
         if mode is None:
             raise RequestError(
                 403,
@@ -286,14 +280,11 @@ class App:
                 f"this key may not use X-Waltzrl-Mode {http.headers.mode!r}; it may use "
                 f"{', '.join(modes)}",
             )
-        # Speculative text may be taken back later, which only some clients understand.
-        if mode == "speculative" and not http.headers.takes_retractions:
-            return "window"
-        return mode
+        return mode.for_client(takes_retractions=http.headers.takes_retractions)
 
     async def _review(self, http: HttpRequest) -> None:
         draft = read_review(http.body, http.headers.id, http.caller)
-        request = self._request(http, draft.chat, "whole" if draft.revise else "review")
+        request = self._request(http, draft.chat, only_review=not draft.revise)
         http.reached_gateway = True
         answer = await self._gateway.review(request, draft.reply)
         await http.reply(write_review(answer), self._headers([answer]))
@@ -308,7 +299,7 @@ class App:
     async def _moderations(self, http: HttpRequest) -> None:
         chat, replies = read_moderation(http.body, http.headers.id)
         http.reached_gateway = True
-        request = self._request(http, chat, "review")
+        request = self._request(http, chat, only_review=True)
         await http.reply(await moderate_replies(self._gateway, request, replies))
 
     async def _route(self, http: HttpRequest) -> None:
@@ -320,7 +311,8 @@ class App:
 
         async def review(text: str, draft: Reply, number: int) -> Feedback:
             chat = read_request(text, http.headers.id, http.caller)
-            answer = await self._gateway.review(self._request(http, chat, "review"), draft, number)
+            request = self._request(http, chat, only_review=True)
+            answer = await self._gateway.review(request, draft, number)
             assert answer.collaboration is not None
             return answer.collaboration.rounds[0].feedback
 
@@ -398,7 +390,7 @@ class App:
         await http.reply(await self.metrics.scrape(), (text,))
 
     def _request(
-        self, http: HttpRequest, chat: ChatRequest, mode: Mode = "whole"
+        self, http: HttpRequest, chat: ChatRequest, *, only_review: bool = False
     ) -> GatewayRequest:
         return GatewayRequest(
             chat=chat,
@@ -406,7 +398,7 @@ class App:
             model=self._gateway.names.recorded(chat.model),
             bearer=self._bearer(http),
             context=http.headers.context,
-            mode=mode,
+            only_review=only_review,
             may_learn=http.may_learn,
             is_probe=http.headers.is_probe,
         )

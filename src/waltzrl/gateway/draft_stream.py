@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.gateway.exchange import NO_DETAILS, Finish, UpstreamDelta, UpstreamReply
-from waltzrl.gateway.window import Window
+from waltzrl.gateway.stream_modes import Window
 from waltzrl.records import Message, Prompt, Reply, ToolCall, Usage, estimate_usage
 
 CONTINUE = """
@@ -52,9 +52,9 @@ class DraftStream:
         Args:
             window: decides how much of the draft may be sent.
             release: called with what may be sent now.
-            can_retract: mode `speculative`: a `waltz.retract` event can replace text that was
-                sent, so a revision is a new reply and need not continue from that text. Reasoning
-                cannot be retracted, so a draft that has any is held back.
+            can_retract: a `waltz.retract` event can replace text that was sent, so a revision is
+                a new reply and need not continue from that text. Reasoning cannot be retracted,
+                so a draft that has any is held back.
             shows_reasoning: False drops the reasoning.
         """
         self.can_retract = can_retract

@@ -16,6 +16,7 @@ from waltzrl.collaboration import Pattern, Reviewer
 from waltzrl.foundation.logs import NO_REQUEST, RequestContext
 from waltzrl.gateway.health import Health
 from waltzrl.gateway.keys import Caller
+from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.policies.chat_completion import Json as Json
 from waltzrl.records import (
     Arm,
@@ -29,9 +30,6 @@ from waltzrl.records import (
 )
 
 Api = Literal["chat", "completions", "responses", "messages", "moderations"]
-Mode = Literal["whole", "buffer", "window", "speculative", "audit", "review"]
-"""The way in which an answer is returned: whole, streamed in one of four ways, or as a review only.
-"""
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
@@ -304,7 +302,10 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the model that was asked for, as it may be recorded."""
     bearer: str | None = None
     """The client's key, if it is meant for the upstream."""
-    mode: Mode = "whole"
+    stream_mode: StreamMode | None = None
+    """How the answer is streamed; None if it is returned as a whole."""
+    only_review: bool = False
+    """True if a draft of the caller is reviewed and not revised."""
     context: RequestContext = NO_REQUEST
     """The ids of the request in the client's own systems."""
     may_learn: bool | None = None

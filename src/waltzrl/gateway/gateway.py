@@ -4,6 +4,8 @@ ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the de
 """
 
 import asyncio
+import math
+import re
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -28,7 +30,6 @@ from waltzrl.gateway.exchange import (
     Finish,
     GatewayRequest,
     Json,
-    Mode,
     ReplyDetails,
     ServedChoice,
     UpstreamReply,
@@ -37,8 +38,6 @@ from waltzrl.gateway.exchange import (
 from waltzrl.gateway.exchange import BundleSelector as BundleSelector
 from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.model_names import ModelNames
-from waltzrl.gateway.refusals import refuses
-from waltzrl.gateway.unreviewed import sent_first, unreviewable_error, unreviewed_error
 from waltzrl.gateway.upstream_errors import add_reason
 from waltzrl.policies.chat_completion import chat_message, with_system_text
 from waltzrl.records import (
@@ -62,6 +61,7 @@ Listener = Callable[[ServedChoice], None]
 raise.
 """
 RETRY_AFTER_SECONDS = 5.0
+BRACE = re.compile(r"[{}]")
 DEGRADED = Health("degraded", "cannot be written; decisions are kept in memory or counted")
 
 
@@ -169,7 +169,7 @@ class Gateway:
         assignment = self.selector.assigned(request)
         chat = choice_of(request.chat, number)
         agent = GatewayAgent(chat, assignment.bundle, request.bearer, stream)
-        agent.is_reviewed_first = not _is_sent_first(request.mode, assignment.bundle)
+        agent.is_reviewed_first = _pattern_after_sending(request, assignment.bundle) is None
         exchange = await self._collaborate(request, number, assignment, agent, agent)
         return _make_answer(exchange, agent)
 
@@ -205,17 +205,17 @@ class Gateway:
         collaboration, error = None, "internal"
         try:
             if agent.chat.prompt.images and not bundle.vision:
-                raise unreviewable_error()
+                raise _unreviewable_error()
             if self.examples is not None:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
-            pattern = _choose_pattern(request.mode, bundle)
+            pattern = _choose_pattern(request, bundle)
             collaboration = _drop_images(await pattern(agent.chat.prompt, transcript, transcript))
         except RequestError as failure:
             error = failure.kind
             await add_reason(failure, agent.chat.prompt, bundle.reviewer)
             raise
         except OverloadError as overload:
-            unavailable = unreviewed_error(overload)
+            unavailable = _unreviewed_error(overload)
             error = unavailable.kind
             raise unavailable from overload
         except asyncio.CancelledError:
@@ -239,7 +239,7 @@ class Gateway:
                 may_learn=request.may_learn,
                 api=request.chat.api,
                 model=request.model,
-                mode=request.mode,
+                mode=_name_mode(request),
                 bundle=bundle.id,
                 stage=bundle.stage,
                 arm=assignment.arm,
@@ -394,16 +394,25 @@ def internal_error(request_id: str) -> RequestError:
     return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
 
 
-def _choose_pattern(mode: Mode, bundle: Bundle) -> Pattern:
+def _choose_pattern(request: GatewayRequest, bundle: Bundle) -> Pattern:
     """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
-    if _is_sent_first(mode, bundle):
-        return sent_first
-    return observed if mode == "review" else bundle.pattern
+    after_sending = _pattern_after_sending(request, bundle)
+    if after_sending is not None:
+        return after_sending
+    return observed if request.only_review else bundle.pattern
 
 
-def _is_sent_first(mode: Mode, bundle: Bundle) -> bool:
-    """Return whether the client gets a draft while it is generated, and the review is recorded."""
-    return mode == "audit" and bundle.stage > 0
+def _pattern_after_sending(request: GatewayRequest, bundle: Bundle) -> Pattern | None:
+    """Return the pattern for a draft that is sent before its review; None if none is."""
+    mode = request.stream_mode
+    return mode.behaviour.pattern if mode is not None and bundle.stage > 0 else None
+
+
+def _name_mode(request: GatewayRequest) -> str:
+    """Return how an answer is returned, in the word that is recorded."""
+    if request.only_review:
+        return "review"
+    return "whole" if request.stream_mode is None else request.stream_mode.value
 
 
 def _drop_images(collaboration: Collaboration) -> Collaboration:
@@ -419,7 +428,7 @@ def _make_answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
     decision, final = collaboration.decision, collaboration.final
     last = agent.last or UpstreamReply(reply=final, finish="stop")
     drafted = decision == "draft"
-    refused = agent.chat.has_refusals and refuses(collaboration, last, agent.stream)
+    refused = agent.chat.has_refusals and _refuses(collaboration, last, agent.stream)
     withheld: Finish = "stop" if refused else "content_filter"
     return Answer(
         reply=final if drafted else replace(final, usage=total_usage(collaboration.replies)),
@@ -431,6 +440,25 @@ def _make_answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
         collaboration=collaboration,
         usd=exchange.usd,
     )
+
+
+def _refuses(collaboration: Collaboration, last: UpstreamReply, stream: DraftStream | None) -> bool:
+    """Return whether a reply that must be an object of a schema refuses to be one.
+
+    So does a revision in prose, by an upstream that does not enforce the schema.
+
+    Args:
+        collaboration: how the reply came about.
+        last: the upstream's last reply.
+        stream: where the draft went; a revision may begin with what was sent of it.
+    """
+    if collaboration.decision == "refused" or last.refused:
+        return True
+    revision = collaboration.last_revision
+    if revision is None or revision.calls:
+        return False
+    released = "" if stream is None else stream.released.text
+    return BRACE.search(revision.text.removeprefix(released)) is None
 
 
 def _match_details(final: Reply, details: ReplyDetails) -> ReplyDetails:
@@ -469,6 +497,26 @@ def choice_of(chat: ChatRequest, number: int) -> ChatRequest:
     if number == 0 or not isinstance(seed, int):
         return chat
     return structs.replace(chat, body={**chat.body, "seed": seed + number})
+
+
+def _unreviewed_error(overload: OverloadError) -> RequestError:
+    """Return the error for a reply that nobody could review in time."""
+    seconds = max(1, math.ceil(overload.retry_after_seconds))
+    return RequestError(
+        503,
+        "unreviewed",
+        f"the reviewer had no time for the reply ({overload.reason}); try again in {seconds} s",
+        retry_after_seconds=seconds,
+    )
+
+
+def _unreviewable_error() -> RequestError:
+    return RequestError(
+        400,
+        "invalid_request",
+        "image: images of this key are reviewed, but the reviewer sees none; send text",
+        param="image",
+    )
 
 
 def _unaudited_error(error: AuditError) -> RequestError:

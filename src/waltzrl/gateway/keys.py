@@ -24,10 +24,10 @@ from msgspec import structs
 
 from waltzrl.errors import InputError
 from waltzrl.foundation.files import write_bytes
+from waltzrl.gateway.stream_modes import StreamMode
 
 HEAD = "# API keys of the gateway. `waltzrl keys` rewrites this file and keeps no comments.\n"
 
-StreamMode = Literal["buffer", "window", "speculative", "audit"]
 DeskRole = Literal["viewer", "annotator", "reviewer", "operator"]
 """The rights of a key at the desk; each role includes those before it. An annotator labels; labels
 of replies steer releases from a reviewer on.
@@ -56,7 +56,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """US dollars that they may cost; None: no limit."""
     may_see_drafts: bool = False
     """May request the whole collaboration, withheld drafts included."""
-    stream_modes: tuple[StreamMode, ...] = ("buffer",)
+    stream_modes: tuple[StreamMode, ...] = (StreamMode.BUFFER,)
     """Stream modes it may request besides the operator's; the default is the strictest one."""
     may_probe: bool = False
     """May mark its requests as probes, which the memory and all rates leave out."""

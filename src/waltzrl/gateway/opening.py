@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Protocol, cast
 from msgspec import structs
 from prometheus_client.registry import Collector
 
-from waltzrl.agents import RulesReviewer
 from waltzrl.errors import MissingExtraError, WaltzError
 from waltzrl.foundation.background import in_background
 from waltzrl.foundation.families import Family
@@ -29,7 +28,7 @@ from waltzrl.gateway.app import App
 from waltzrl.gateway.bundles import Bundles
 from waltzrl.gateway.costs_opening import open_costs
 from waltzrl.gateway.events import log_decision
-from waltzrl.gateway.exchange import Assignment, Mode
+from waltzrl.gateway.exchange import Assignment
 from waltzrl.gateway.extra_routes import ExtraRoutes, MemoryRoutes, RoutingHandler
 from waltzrl.gateway.gateway import (
     BundleSelector,
@@ -47,9 +46,7 @@ from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.gateway.shares import RateTable, WorkerLoad
 from waltzrl.gateway.split import PercentageSplit
 from waltzrl.gateway.stream import StreamSettings
-from waltzrl.gateway.window import BufferedWindow, SentenceWindow, UnfilteredWindow, Window
 from waltzrl.policies.gguf import short_name
-from waltzrl.records import Prompt
 from waltzrl.store.audit import LocalLog, Log
 from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
 from waltzrl.store.memory.settings import MemoryConfig
@@ -127,7 +124,7 @@ class Shares:
 def describe_gateway(recipe: GatewayRecipe, app: App) -> str:
     """Return what serves, in a few words."""
     stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
-    return f"{stage} in front of {recipe.upstream.name}, streams: {app.stream_mode}"
+    return f"{stage} in front of {recipe.upstream.name}, streams: {app.streams.mode}"
 
 
 @asynccontextmanager
@@ -221,7 +218,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 usd=None if costs is None else costs.usd,
             ),
             access,
-            streams=StreamSettings(stream_mode, partial(_choose_window, rules)),
+            streams=StreamSettings(stream_mode, rules),
             metrics=metrics,
             readiness=readiness,
             extra=ExtraRoutes(memory, _open_routing(recipe, shared_memory), recipe.pass_through),
@@ -327,15 +324,6 @@ def _open_metrics_push(metrics: GatewayMetrics) -> "MetricsPush":
     from waltzrl.foundation.otlp import open_push
 
     return open_push(metrics.families)
-
-
-def _choose_window(rules: RulesReviewer, mode: Mode, prompt: Prompt) -> Window:
-    if mode == "audit":
-        return UnfilteredWindow()
-    if mode == "buffer":
-        return BufferedWindow()
-    sentences = mode != "speculative"
-    return SentenceWindow(rules.rulebook, prompt, rules.threshold, whole_sentences=sentences)
 
 
 def _make_anonymous_caller(recipe: GatewayRecipe) -> Caller:

@@ -9,14 +9,15 @@ from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Answer, ChatRequest, GatewayRequest, Json
 from waltzrl.gateway.gateway import Gateway
 from waltzrl.gateway.keys import Caller
-from waltzrl.gateway.unreviewed import UNREVIEWED
 from waltzrl.gateway.wire import CHAT
 from waltzrl.gateway.wire.fields import read_object
 from waltzrl.gateway.wire.prompt import CARRIERS
-from waltzrl.records import Reply
+from waltzrl.records import Feedback, Reply
 
 NO_MODEL = "none"
 """The model of a request that names none: a review without a revision needs no model."""
+UNREVIEWED = Feedback(unsafe=False, overrefuse=False, well_formed=False)
+"""The feedback on a reply that nobody reviewed."""
 MOST_TEXTS = 100
 """The most replies of one guardrail request; they are reviewed one after the other."""
 

@@ -28,9 +28,10 @@ from waltzrl.foundation.sources import (
 )
 from waltzrl.foundation.validation import Table, current_keys, validate_table, with_overrides
 from waltzrl.gateway.environment import environment_sources, warn_of_unknown
-from waltzrl.gateway.keys import Author, MediaPolicy, StreamMode
+from waltzrl.gateway.keys import Author, MediaPolicy
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.pairs import PAIR_FOLDER, pair_settings
+from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.gateway.unused import log_unused
 from waltzrl.policies.settings import (
     NamedUpstreamConfig,
@@ -188,8 +189,8 @@ class GatewayRecipe(BundleRecipe):
     @property
     def stream_mode(self) -> StreamMode:
         if self.observe_only or not self.enabled:
-            return "audit"
-        return self.stream or ("window" if self.stage == 1 else "buffer")
+            return StreamMode.AUDIT
+        return self.stream or (StreamMode.WINDOW if self.stage == 1 else StreamMode.BUFFER)
 
     @property
     def bundle(self) -> BundleRecipe:

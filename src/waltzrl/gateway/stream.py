@@ -6,32 +6,28 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from dataclasses import dataclass
 from functools import partial
 
-from waltzrl.agents.rules_reviewer import beside_others
+from waltzrl.agents.rules_reviewer import RulesReviewer, beside_others
 from waltzrl.errors import RequestError
 from waltzrl.gateway.draft_stream import DraftStream, Piece
-from waltzrl.gateway.exchange import Answer, GatewayRequest, Mode
+from waltzrl.gateway.exchange import Answer, GatewayRequest
 from waltzrl.gateway.gateway import Gateway, choice_of, internal_error
-from waltzrl.gateway.window import Window
+from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.gateway.wire.format import StreamWriter, encode_comments
-from waltzrl.records import Prompt
 
 KEEPALIVE_SECONDS = 5.0
 """A keepalive is sent after this silence: clients and proxies drop idle streams."""
 
 log = logging.getLogger(__name__)
 
-WindowFactory = Callable[[Mode, Prompt], Window]
-"""Returns a new window for a choice."""
-
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
     """How streams are sent."""
 
-    mode: Mode
-    """Default: buffer, window, speculative or audit."""
-    open_window: WindowFactory
-    """Decides how much of a draft is sent before its final review."""
+    mode: StreamMode
+    """The mode of the operator, which holds unless a request or its key has another."""
+    rules: RulesReviewer
+    """The rules that decide how much of a draft is sent before its final review."""
 
 
 Event = tuple[int, Piece | Answer | RequestError]
@@ -41,7 +37,7 @@ Event = tuple[int, Piece | Answer | RequestError]
 async def stream(
     gateway: Gateway,
     request: GatewayRequest,
-    open_window: WindowFactory,
+    rules: RulesReviewer,
     writer: StreamWriter,
     costs: Callable[[Sequence[Answer]], Iterable[tuple[bytes, bytes]]],
 ) -> AsyncGenerator[bytes, None]:
@@ -57,14 +53,7 @@ async def stream(
     count = request.chat.n
     events: asyncio.Queue[Event] = asyncio.Queue()
     drafts = [
-        DraftStream(
-            await _open_choice_window(
-                open_window, request.mode, choice_of(request.chat, number).prompt
-            ),
-            partial(_queue_piece, events, number),
-            can_retract=request.mode == "speculative",
-            shows_reasoning=request.chat.shows_reasoning,
-        )
+        await _open_draft(request, number, rules, partial(_queue_piece, events, number))
         for number in range(count)
     ]
     tasks = [
@@ -100,9 +89,20 @@ async def stream(
             await asyncio.gather(*unfinished, return_exceptions=True)
 
 
-async def _open_choice_window(open_window: WindowFactory, mode: Mode, prompt: Prompt) -> Window:
-    """Open a window, which reads the prompt."""
-    return await beside_others(prompt, 0, partial(open_window, mode, prompt))
+async def _open_draft(
+    request: GatewayRequest, number: int, rules: RulesReviewer, release: Callable[[Piece], None]
+) -> DraftStream:
+    """Open the window of a choice, which may read the prompt."""
+    mode = request.stream_mode
+    assert mode is not None, "this request is streamed"
+    prompt = choice_of(request.chat, number).prompt
+    window = await beside_others(prompt, 0, partial(mode.behaviour.open_window, rules, prompt))
+    return DraftStream(
+        window,
+        release,
+        can_retract=mode.behaviour.can_retract,
+        shows_reasoning=request.chat.shows_reasoning,
+    )
 
 
 async def _wait_for_events(events: asyncio.Queue[Event]) -> list[Event]:

@@ -80,7 +80,7 @@ class Shadows:
             examples=self._examples,
         )
         # Nobody reads a shadow's stream.
-        request = msgspec.structs.replace(served.request, mode="whole")
+        request = msgspec.structs.replace(served.request, stream_mode=None)
         collaboration = served.exchange.collaboration
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):

@@ -1,12 +1,20 @@
+"""How streams are held back: the modes by their names, and what their windows let go."""
+
 import pytest
 
+from support.small_gateway import NOWHERE, chat, with_gateway
+from waltzrl.agents import RulesReviewer
 from waltzrl.agents.rules import load_rulebook
+from waltzrl.errors import InputError, RecipeError
 from waltzrl.gateway.draft_stream import find_continuation
-from waltzrl.gateway.window import (
+from waltzrl.gateway.keys import add_key, read_keys
+from waltzrl.gateway.settings import load_gateway, recipe_table
+from waltzrl.gateway.stream_modes import (
     FEWEST_CHARACTERS,
     LONGEST_SENTENCE,
     BufferedWindow,
     SentenceWindow,
+    StreamMode,
     UnfilteredWindow,
 )
 from waltzrl.records import Message, Prompt
@@ -61,6 +69,56 @@ def rulebook(tmp_path_factory):
     path = tmp_path_factory.mktemp("packs") / "words.toml"
     path.write_text(PACK)
     return load_rulebook([path])
+
+
+def recipe(stream):
+    return load_gateway(None, {"upstream": {"url": NOWHERE}, "stream": stream}, (), {})
+
+
+@pytest.mark.parametrize("mode", StreamMode)
+def test_a_mode_has_one_name_in_recipes_keys_headers_and_streams(mode, tmp_path):
+    assert recipe(mode.value).stream_mode is mode
+    assert recipe_table(recipe(mode.value))["stream"] == mode.value
+    path = tmp_path / "keys.toml"
+    key = add_key(path, {"name": "ada", "stream_modes": [mode.value]})
+    (entry,) = read_keys(path)
+    assert entry.stream_modes == (mode,)
+    headers = {"key": key, "x_waltzrl_mode": mode.value, "x_waltzrl_retract": "yes"}
+    response = with_gateway(lambda app: chat(app, stream=True, **headers), f"keys={path}")
+    assert response.headers["x-waltzrl-mode"] == mode.value
+    assert "You said hello." in response.text
+
+
+def test_an_unknown_mode_is_refused_with_the_names_of_all(tmp_path):
+    *names, last = [repr(mode.value) for mode in StreamMode]
+    with pytest.raises(RecipeError) as error:
+        recipe("sideways")
+    assert str(error.value).endswith(f"stream: got 'sideways', need {', '.join(names)} or {last}")
+    with pytest.raises(InputError, match="Invalid enum value 'sideways'"):
+        add_key(tmp_path / "keys.toml", {"name": "ada", "stream_modes": ["sideways"]})
+
+
+@pytest.mark.parametrize("mode", StreamMode)
+def test_a_client_that_cannot_take_text_back_is_sent_none_that_may_be_taken_back(mode):
+    assert not mode.for_client(takes_retractions=False).behaviour.can_retract
+    assert mode.for_client(takes_retractions=True) is mode
+
+
+def test_the_modes_differ_in_what_they_send_before_the_verdict(rulebook):
+    rules = RulesReviewer(rulebook, SAFE)
+    draft = HARMLESS * 30
+    sent = {}
+    for mode in StreamMode:
+        window = mode.behaviour.open_window(rules, prompt())
+        hear(window, draft)
+        assert draft.startswith(window.released)
+        sent[mode] = len(window.released)
+    assert sent[StreamMode.BUFFER] == 0
+    assert 0 < sent[StreamMode.WINDOW] < len(draft)
+    assert sent[StreamMode.WINDOW] % len(HARMLESS) == 0, "whole sentences"
+    assert 0 < sent[StreamMode.SPECULATIVE] < len(draft)
+    assert sent[StreamMode.SPECULATIVE] % len(HARMLESS) > 0, "words"
+    assert sent[StreamMode.AUDIT] == len(draft)
 
 
 def prompt(words="Hello.", role="user"):

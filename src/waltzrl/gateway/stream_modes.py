@@ -1,15 +1,25 @@
-"""Decides how much of a streamed draft may be sent before its final review.
+"""How a stream is held back until its review: the modes, and the windows that they open.
 
-`BufferedWindow` releases nothing, `UnfilteredWindow` everything, and `SentenceWindow` the text
-that the rules have passed and that no later text can make part of a finding.
+`StreamMode` lists the modes with all that they do; docs/streaming.md says what each guarantees.
+Of the windows, `BufferedWindow` releases nothing, `UnfilteredWindow` everything, and
+`SentenceWindow` the text that the rules have passed and that no later text can make part of a
+finding.
 """
 
 import re
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, Self
 
 from waltzrl.agents.request import request_findings
 from waltzrl.agents.rules import Rulebook
-from waltzrl.records import Prompt
+from waltzrl.collaboration import Drafter, Pattern, Reviewer
+from waltzrl.errors import OverloadError
+from waltzrl.records import Collaboration, Feedback, Prompt, Round
+
+if TYPE_CHECKING:
+    from waltzrl.agents import RulesReviewer
 
 FEWEST_CHARACTERS = 32
 """The fewest characters that are released: for fewer, running the rules would cost more than the
@@ -25,6 +35,79 @@ SENTENCE_END = re.compile(
     r"""\n|(?<=[.!?:;…])\s|(?<=[.!?…]["')\]*_”»])\s|(?<=[\u3002\uff01\uff1f])"""
 )
 WORD_END = re.compile(r"\s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamBehaviour:
+    """What is sent of a streamed draft before its review, and what may happen after it."""
+
+    open_window: "Callable[[RulesReviewer, Prompt], Window]"
+    """Opens the window of one choice: for the rules of stage 1, and what the draft answers."""
+    can_retract: bool = False
+    """True if a `waltz.retract` event can replace text that was sent, so that a revision need not
+    continue from it. Only some clients understand such an event."""
+    pattern: Pattern | None = None
+    """The pattern for a draft that was sent before its review; None for the bundle's own pattern,
+    by which the review comes first."""
+
+
+async def send_then_review(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
+    """Answer with the draft, which has been sent; a reviewer without time changes nothing."""
+    draft = await drafter.draft(prompt)
+    try:
+        feedback = await reviewer.review(prompt, draft)
+    except OverloadError as overload:
+        feedback = Feedback(
+            unsafe=False, overrefuse=False, well_formed=False, failure=overload.reason
+        )
+    return Collaboration(prompt=prompt, draft=draft, rounds=(Round(feedback=feedback),))
+
+
+class StreamMode(StrEnum):
+    """A way of holding a stream back, by its name in recipes, API keys, headers and records."""
+
+    behaviour: StreamBehaviour
+
+    BUFFER = "buffer", StreamBehaviour(open_window=lambda _rules, _prompt: BufferedWindow())
+    """Nothing is sent before the verdict."""
+    WINDOW = (
+        "window",
+        StreamBehaviour(
+            open_window=lambda rules, prompt: SentenceWindow(
+                rules.rulebook, prompt, rules.threshold
+            )
+        ),
+    )
+    """Sentences are sent that the rules have passed; a revision continues from them."""
+    SPECULATIVE = (
+        "speculative",
+        StreamBehaviour(
+            open_window=lambda rules, prompt: SentenceWindow(
+                rules.rulebook, prompt, rules.threshold, whole_sentences=False
+            ),
+            can_retract=True,
+        ),
+    )
+    """Words are sent that the rules have passed, and taken back if they are revised."""
+    AUDIT = (
+        "audit",
+        StreamBehaviour(
+            open_window=lambda _rules, _prompt: UnfilteredWindow(), pattern=send_then_review
+        ),
+    )
+    """Everything is sent; the review is only recorded."""
+
+    def __new__(cls, name: str, behaviour: StreamBehaviour) -> Self:
+        mode = str.__new__(cls, name)
+        mode._value_ = name
+        mode.behaviour = behaviour
+        return mode
+
+    def for_client(self, *, takes_retractions: bool) -> "StreamMode":
+        """Return this mode, or `window` if it may retract text and the client cannot."""
+        if self.behaviour.can_retract and not takes_retractions:
+            return StreamMode.WINDOW
+        return self
 
 
 class Window(Protocol):
