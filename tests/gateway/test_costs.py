@@ -13,7 +13,7 @@ from support.small_site import http
 from waltzrl.budget import ledgers_in, read_ledger
 from waltzrl.budget.daily import DAY_SECONDS
 from waltzrl.errors import InputError
-from waltzrl.gateway.costs_opening import charge_to_gateway
+from waltzrl.gateway.costs import charge_to_gateway
 from waltzrl.gateway.keys import add_key
 
 PRICE = "prices.echo={input=100.0,output=1000.0}"

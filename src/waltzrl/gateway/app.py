@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -22,7 +22,6 @@ from waltzrl.gateway.exchange import (
     UpstreamRequest,
     UpstreamResponse,
 )
-from waltzrl.gateway.extra_routes import NO_EXTRA_ROUTES, ExtraRoutes
 from waltzrl.gateway.gateway import Gateway, internal_error
 from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.keys import Caller
@@ -53,7 +52,7 @@ STREAM = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-CONSOLE = "/desk"
+DESK = "/desk"
 MODEL, MODEL_PREFIX = "/v1/models/{id}", "/v1/models/"
 
 log = logging.getLogger(__name__)
@@ -116,6 +115,59 @@ class HttpRequest:
 
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[None]]
+
+
+class MemoryRoutes(Protocol):
+    """What answers the routes of a gateway with a memory."""
+
+    async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
+        """Serve a page below `/desk`; an ASGI 3 application."""
+        ...
+
+    async def decision(self) -> bytes:
+        """Return JSON: the state of the release, for tools that control a deployment.
+
+        Raises:
+            RequestError: the database is unavailable.
+        """
+        ...
+
+    async def feedback(self, body: bytes, caller: Caller) -> bytes:
+        """Keep what a user said of a reply, and return JSON.
+
+        Raises:
+            RequestError: the body is invalid, the reply is unknown, or the database is unavailable.
+        """
+        ...
+
+
+Review: TypeAlias = Callable[[str, Reply, int], Awaitable[Feedback]]
+"""Reviews a draft that answers a request; the number is that of the review."""
+
+
+class RoutingHandler(Protocol):
+    """Plans tasks: `waltzrl.routing.service.RoutingService`."""
+
+    async def respond(self, body: bytes, key: str, request_id: str, review: Review) -> bytes:
+        """Return JSON: a plan, and the review of each task's request.
+
+        Raises:
+            RequestError: the request is invalid, or the database is unavailable.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraRoutes:
+    """Routes that not every gateway has."""
+
+    memory: MemoryRoutes | None = None
+    routing: RoutingHandler | None = None
+    pass_through: bool = False
+    """True if other paths below `/v1` go to the upstream, without a review."""
+
+
+NO_EXTRA_ROUTES = ExtraRoutes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +252,8 @@ class App:
         if scope["type"] != "http":
             return
         path, method = scope["path"], scope["method"]
-        if self._memory is not None and (path == CONSOLE or path.startswith(f"{CONSOLE}/")):
-            await self._memory.console(scope, receive, send)
+        if self._memory is not None and (path == DESK or path.startswith(f"{DESK}/")):
+            await self._memory.desk(scope, receive, send)
             return
         if route := self._routes.get(_find_route(path), {}).get(method):
             await self._serve(route, HttpRequest(route.wire, scope, receive, send))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Literal, TypeGuard, get_args
@@ -16,7 +17,6 @@ from waltzrl.gateway.exchange import (
     TokenLogprob,
     UpstreamReply,
 )
-from waltzrl.gateway.other_calls import name_and_text, older_calls
 from waltzrl.policies.server_faults import ReportedError, check_reported
 from waltzrl.policies.server_json import (
     MOST_COUNT,
@@ -406,12 +406,50 @@ WHOLE = msgspec.json.Decoder(_Whole)
 
 def _collect_calls(message: ReplyMessage | _WholeMessage) -> tuple[ToolCall, ...]:
     calls = tuple([call_of(call) for call in message.tool_calls or ()])
-    return calls if message.function_call is None else (*calls, *older_calls(message.function_call))
+    if message.function_call is None:
+        return calls
+    older_call = OlderCall()
+    older_call.add(message.function_call)
+    return (*calls, *older_call.calls)
 
 
 def call_of(call: CallPart | _WholeCall) -> ToolCall:
     """Return a call of a function, or of a custom tool with its input as arguments."""
     call_id, function = call.id or "", call.function or CallFunction()
-    if call.function is None and (custom := name_and_text(call.custom, "input")):
+    if call.function is None and (custom := _name_and_text(call.custom, "input")):
         return ToolCall(id=call_id, name=custom[0], arguments=custom[1], kind="custom")
     return ToolCall(id=call_id, name=function.name or "", arguments=function.arguments or "")
+
+
+class OlderCall:
+    """The call in the field `function_call` of a reply, which some servers send empty with any."""
+
+    def __init__(self) -> None:
+        self._name = self._arguments = ""
+        # The field has no id, which a call needs in other APIs than a chat.
+        self._id = f"call_{secrets.token_hex(12)}"
+
+    def add(self, part: object) -> None:
+        """Add the field's value, whole or the next part of it in a stream."""
+        name, arguments = _name_and_text(part, "arguments") or ("", "")
+        self._name = name or self._name
+        self._arguments += arguments
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The call; none if the field was missing or empty."""
+        if not (self._name or self._arguments):
+            return ()
+        name, arguments = self._name, self._arguments
+        return (ToolCall(id=self._id, name=name, arguments=arguments, kind="function_call"),)
+
+
+def _name_and_text(call: object, key: str) -> tuple[str, str] | None:
+    """Return the name in a call and the text under `key`; None if it is no object."""
+    fields: object = None if call is None else msgspec.to_builtins(call)
+    if not isinstance(fields, dict):
+        return None
+    name, text = fields.get("name"), fields.get(key)
+    if text is not None and not isinstance(text, str):
+        text = json.dumps(text, ensure_ascii=False)
+    return name if isinstance(name, str) else "", text or ""

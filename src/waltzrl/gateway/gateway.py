@@ -26,6 +26,7 @@ from waltzrl.gateway.exchange import (
     Answer,
     Assignment,
     Bundle,
+    BundleSelector,
     ChatRequest,
     Finish,
     GatewayRequest,
@@ -35,7 +36,6 @@ from waltzrl.gateway.exchange import (
     UpstreamReply,
     total_counts,
 )
-from waltzrl.gateway.exchange import BundleSelector as BundleSelector
 from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.model_names import ModelNames
 from waltzrl.gateway.upstream_errors import add_reason

@@ -23,15 +23,13 @@ from waltzrl.errors import MissingExtraError, WaltzError
 from waltzrl.foundation.background import in_background
 from waltzrl.foundation.families import Family
 from waltzrl.foundation.plugins import load_plugin
-from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
-from waltzrl.gateway.app import App
+from waltzrl.gateway.access import AccessControl, KeyRing
+from waltzrl.gateway.app import App, ExtraRoutes, MemoryRoutes, RoutingHandler
 from waltzrl.gateway.bundles import Bundles
-from waltzrl.gateway.costs_opening import open_costs
+from waltzrl.gateway.costs import open_costs
 from waltzrl.gateway.events import log_decision
-from waltzrl.gateway.exchange import Assignment
-from waltzrl.gateway.extra_routes import ExtraRoutes, MemoryRoutes, RoutingHandler
+from waltzrl.gateway.exchange import Assignment, BundleSelector
 from waltzrl.gateway.gateway import (
-    BundleSelector,
     DecisionLog,
     Gateway,
     Listener,
@@ -59,7 +57,7 @@ if TYPE_CHECKING:
     from waltzrl.store.memory.safety import SafetyMemory
 
 
-class Services(Protocol):
+class Services(MemoryRoutes, Protocol):
     """What a gateway with a memory does with what it has served."""
 
     @property
@@ -88,18 +86,6 @@ class Services(Protocol):
         Raises:
             StorageError: the database is unavailable.
         """
-        ...
-
-    async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
-        """Serve a page of the desk; an ASGI 3 application."""
-        ...
-
-    async def decision(self) -> bytes:
-        """Return the body of `/v1/release/decision`."""
-        ...
-
-    async def feedback(self, body: bytes, caller: Caller) -> bytes:
-        """Answer `POST /v1/feedback`."""
         ...
 
 
@@ -180,19 +166,15 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             listeners.append(costs.served)
         if recipe.traces:
             listeners.append(stack.enter_context(_export_traces()))
-        memory, shared_memory = None, None
+        services = None
         if recipe.memory is not None:
             open_services = cast("OpenServices", load_plugin("waltzrl.services", "memory"))
             services = await stack.enter_async_context(
                 open_services(recipe, bundles, selector, access, log, examples)
             )
-            selector, memory = (
-                services.releases,
-                MemoryRoutes(services.desk, services.decision, services.feedback),
-            )
+            selector = services.releases
             listeners += services.listeners
             metrics.add(services.metrics)
-            shared_memory = services.memory
             stack.enter_context(_scrub_logs(services.scrub))
         decisions = DecisionLog(log, listeners)
         readiness = Readiness(
@@ -221,7 +203,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             streams=StreamSettings(stream_mode, rules),
             metrics=metrics,
             readiness=readiness,
-            extra=ExtraRoutes(memory, _open_routing(recipe, shared_memory), recipe.pass_through),
+            extra=ExtraRoutes(services, _open_routing(recipe, services), recipe.pass_through),
         )
 
 
@@ -237,13 +219,11 @@ def _open_model_names(recipe: GatewayRecipe, bundles: Bundles) -> ModelNames:
         return ModelNames(bundles.knows_model)
 
 
-def _open_routing(
-    recipe: GatewayRecipe, memory: Callable[[], "SafetyMemory"] | None
-) -> RoutingHandler | None:
+def _open_routing(recipe: GatewayRecipe, services: Services | None) -> RoutingHandler | None:
     if recipe.routing is None:
         return None
     open_routes = cast("OpenRoutes", load_plugin("waltzrl.routes", "routing"))
-    return open_routes(recipe.routing.agents, memory)
+    return open_routes(recipe.routing.agents, None if services is None else services.memory)
 
 
 def _open_live_examples(memory: MemoryConfig) -> "LiveExamples | None":

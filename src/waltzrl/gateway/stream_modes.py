@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, Self
 
-from waltzrl.agents.request import request_findings
-from waltzrl.agents.rules import Rulebook
 from waltzrl.collaboration import Drafter, Pattern, Reviewer
 from waltzrl.errors import OverloadError
 from waltzrl.records import Collaboration, Feedback, Prompt, Round
 
 if TYPE_CHECKING:
     from waltzrl.agents import RulesReviewer
+    from waltzrl.agents.rules import Rulebook
 
 FEWEST_CHARACTERS = 32
 """The fewest characters that are released: for fewer, running the rules would cost more than the
@@ -159,7 +158,12 @@ class SentenceWindow:
     """
 
     def __init__(
-        self, rulebook: Rulebook, prompt: Prompt, threshold: float, *, whole_sentences: bool = True
+        self,
+        rulebook: "Rulebook",
+        prompt: Prompt,
+        threshold: float,
+        *,
+        whole_sentences: bool = True,
     ) -> None:
         """Open the window, or keep it closed when the rules find something in the prompt.
 
@@ -170,6 +174,9 @@ class SentenceWindow:
                 taken as independent, make it less safe than that.
             whole_sentences: False releases every word as soon as it is settled, not only the first.
         """
+        # Every command imports the modes, and this import takes as long as many of them.
+        from waltzrl.agents.request import request_findings
+
         self.stopped = False
         """True if the findings make the draft less safe than the threshold; then no more of it is
         released.

@@ -8,6 +8,7 @@ from waltzrl.errors import RequestError
 from waltzrl.gateway.chat_reader import (
     UNREADABLE,
     CallPart,
+    OlderCall,
     ReplyFields,
     ReplyMessage,
     call_of,
@@ -19,7 +20,6 @@ from waltzrl.gateway.chat_reader import (
     usage_of,
 )
 from waltzrl.gateway.exchange import ReplyDetails, TokenLogprob, UpstreamDelta
-from waltzrl.gateway.other_calls import OlderCall
 from waltzrl.policies.server_faults import check_reported
 from waltzrl.policies.server_json import TextJoiner, read_json, tidy_completion
 from waltzrl.policies.sse import ServerSentEvent

@@ -16,7 +16,6 @@ from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
 from waltzrl.foundation.logs import current_request, fields
 from waltzrl.gateway.chat_reader import UNREADABLE, read_completion
-from waltzrl.gateway.earlier_reasoning import without_reasoning
 from waltzrl.gateway.exchange import (
     Json,
     ModelCard,
@@ -60,6 +59,14 @@ NO_ROUTE = (404, 405, 501)
 """The statuses of a server that has no such path, or not with this method."""
 OPEN_SECONDS = 10.0
 """No request is sent for this long after the upstream could not be reached several times."""
+REASONING = "reasoning_content"
+"""The key of an earlier turn's reasoning, which some upstreams need and others refuse."""
+REFUSES_A_FIELD = re.compile(
+    r"unsupported|unexpected|unknown|unrecogni[sz]ed|\bextra|additional|please remove"
+    r"|not (?:be )?(?:supported|permitted|allowed|included)",
+    re.IGNORECASE,
+)
+"""The words with which servers refuse a field; those that need it say that it is missing."""
 
 
 UpstreamListener: TypeAlias = Callable[[str, str], None]
@@ -301,7 +308,7 @@ class HttpUpstream:
         try:
             return await self._send(_make_chat_request(body, bearer))
         except UpstreamError as error:
-            shorter = without_reasoning(body, error)
+            shorter = _without_reasoning(body, error)
             if shorter is None:
                 raise
         return await self._send(_make_chat_request(shorter, bearer))
@@ -478,6 +485,25 @@ def _read_models(body: bytes) -> list[_Model]:
 
 def _make_chat_request(body: Mapping[str, Json], bearer: str | None) -> UpstreamRequest:
     return UpstreamRequest(path="/chat/completions", body=msgspec.json.encode(body), bearer=bearer)
+
+
+def _without_reasoning(body: Mapping[str, Json], error: UpstreamError) -> dict[str, Json] | None:
+    """Return the chat without the reasoning of earlier turns; None if that did not cause `error`.
+
+    No standard says whether a chat has it, and a client that got it sends it back with every
+    request: a refusal would end its session.
+    """
+    messages, words = body.get("messages"), str(error)
+    refused = error.status in (400, 422) and REASONING in words and REFUSES_A_FIELD.search(words)
+    if not refused or not isinstance(messages, list):
+        return None
+    shorter = [
+        {key: value for key, value in message.items() if key != REASONING}
+        if isinstance(message, dict)
+        else message
+        for message in messages
+    ]
+    return None if shorter == messages else {**body, "messages": shorter}
 
 
 def _read_whole_delta(answer: bytes) -> UpstreamDelta:

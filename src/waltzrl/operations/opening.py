@@ -33,8 +33,8 @@ from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
 from waltzrl.gateway.app import HttpRequest
 from waltzrl.gateway.bundles import Bundles
-from waltzrl.gateway.exchange import Bundle, ServedChoice
-from waltzrl.gateway.gateway import BundleSelector, Listener
+from waltzrl.gateway.exchange import Bundle, BundleSelector, ServedChoice
+from waltzrl.gateway.gateway import Listener
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe, bundle_table
 from waltzrl.gateway.wire import CHAT

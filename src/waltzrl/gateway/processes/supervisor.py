@@ -23,8 +23,12 @@ from waltzrl.errors import InputError, WaltzError
 from waltzrl.foundation.families import Family, keep_totals, merge_families
 from waltzrl.foundation.logs import fields
 from waltzrl.gateway.processes.fork_server import ForkServer
-from waltzrl.gateway.processes.shared import GatewayMemory
-from waltzrl.gateway.processes.worker_process import WorkerMessage, WorkerProcess, WorkerSetup
+from waltzrl.gateway.processes.worker_process import (
+    GatewayMemory,
+    WorkerMessage,
+    WorkerProcess,
+    WorkerSetup,
+)
 from waltzrl.gateway.settings import GatewayRecipe, recipe_table
 from waltzrl.gateway.shares import WORKERS
 from waltzrl.store.audit import LogWriter

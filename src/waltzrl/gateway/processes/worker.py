@@ -18,8 +18,12 @@ from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.app import App
 from waltzrl.gateway.listener import check_bind, open_tls
 from waltzrl.gateway.opening import Shares, describe_gateway, open_gateway
-from waltzrl.gateway.processes.shared import GatewayMemory
-from waltzrl.gateway.processes.worker_process import WorkerMessage, WorkerSetup, read_message
+from waltzrl.gateway.processes.worker_process import (
+    GatewayMemory,
+    WorkerMessage,
+    WorkerSetup,
+    read_message,
+)
 from waltzrl.gateway.server import Server
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.store.audit import Log, LogSettings

@@ -1,4 +1,4 @@
-"""A worker of the gateway as its supervisor sees it, and the messages between the two."""
+"""A worker of the gateway as its supervisor sees it: their messages, and the memory they share."""
 
 import asyncio
 import logging
@@ -12,11 +12,16 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import InputError
+from waltzrl.foundation.shared import SharedMemory
+from waltzrl.gateway.shares import CELL_BYTES, LOAD_BYTES, RateTable, WorkerLoad
+from waltzrl.store.audit.log import STATUS_BYTES, LogStatus
 
 LONGEST_MESSAGE = 64 * 2**20
 REPORT_SECONDS = 2.0
 """Longest wait for the metrics of a worker."""
 NOTHING = msgspec.Raw(b"[]")
+RATE_BYTES = 4096 * CELL_BYTES
+MEMORY_BYTES = LOAD_BYTES + RATE_BYTES + STATUS_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +63,24 @@ class WorkerMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 read_message = msgspec.json.Decoder(WorkerMessage).decode
+
+
+class GatewayMemory:
+    """The memory that a gateway's supervisor and its workers share."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        """Use the memory of a descriptor; None creates it."""
+        self._memory = (
+            SharedMemory.create(MEMORY_BYTES) if descriptor is None else SharedMemory(descriptor)
+        )
+        self.descriptor = self._memory.descriptor
+        whole = self._memory.bytes
+        self.rates = RateTable(whole[LOAD_BYTES : LOAD_BYTES + RATE_BYTES], self._memory.locked)
+        self.log_status = LogStatus(whole[LOAD_BYTES + RATE_BYTES :])
+
+    def load(self, number: int) -> WorkerLoad:
+        """Return the loads of all workers, as seen by one."""
+        return WorkerLoad(self._memory.bytes[:LOAD_BYTES], number, self._memory.locked)
 
 
 class WorkerProcess:

@@ -26,7 +26,7 @@ from waltzrl.errors import WaltzError
 from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.foundation.logs import LogsConfig, configure_logs
-from waltzrl.gateway.costs_opening import charge_to_gateway
+from waltzrl.gateway.costs import charge_to_gateway
 from waltzrl.operations.online.recorder import Recorder
 from waltzrl.operations.online.recorder_protocol import RecorderReport, read_frames
 from waltzrl.operations.release.book import ReleaseBook

@@ -12,8 +12,8 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import StorageError, WaltzError
-from waltzrl.gateway.exchange import Assignment, Bundle, GatewayRequest
-from waltzrl.gateway.gateway import BundleSelector, SingleBundle
+from waltzrl.gateway.exchange import Assignment, Bundle, BundleSelector, GatewayRequest
+from waltzrl.gateway.gateway import SingleBundle
 from waltzrl.gateway.split import conversation_key
 from waltzrl.operations.release.assignment import serves_candidate
 from waltzrl.operations.release.state import Action, Mover, Release, ReleaseState
