@@ -456,7 +456,8 @@ class App:
         )
 
     def _headers(self, answers: Sequence[Answer]) -> Headers:
-        return (JSON, (b"x-waltzrl-decision", _join_decisions(answers)), *self._costs(answers))
+        decisions = ",".join([answer.decision for answer in answers]).encode()
+        return (JSON, (b"x-waltzrl-decision", decisions), *self._costs(answers))
 
     def _costs(self, answers: Sequence[Answer]) -> Headers:
         costs = self.access.costs
@@ -486,10 +487,6 @@ class App:
 def _find_route(path: str) -> str:
     """Return the path as the routes have it: with `{id}` for the name of a model."""
     return MODEL if path.startswith(MODEL_PREFIX) else path
-
-
-def _join_decisions(answers: Sequence[Answer]) -> bytes:
-    return ",".join([answer.decision for answer in answers]).encode()
 
 
 def _add_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:

@@ -21,7 +21,6 @@ from prometheus_client.registry import Collector
 
 from waltzrl.errors import MissingExtraError, WaltzError
 from waltzrl.foundation.background import in_background
-from waltzrl.foundation.families import Family
 from waltzrl.foundation.plugins import load_plugin
 from waltzrl.gateway.access import AccessControl, KeyRing
 from waltzrl.gateway.app import App, ExtraRoutes, MemoryRoutes, RoutingHandler
@@ -104,7 +103,8 @@ class Shares:
     """The audit log, which another process writes."""
     load: WorkerLoad
     rates: RateTable
-    other_metrics: OtherMetrics
+    other_metrics: OtherMetrics | None = None
+    """Returns the metrics of the others; None if there are none."""
 
 
 def describe_gateway(recipe: GatewayRecipe, app: App) -> str:
@@ -262,13 +262,7 @@ async def _share_nothing(recipe: GatewayRecipe) -> AsyncIterator[Shares]:
             log = LocalLog.open(audit.folder, key=log_key(audit), settings=settings)
             stack.enter_context(log)
             await stack.enter_async_context(contents_expire(audit))
-        yield Shares(
-            log=log, load=WorkerLoad(), rates=RateTable(), other_metrics=_collect_no_metrics
-        )
-
-
-async def _collect_no_metrics() -> Sequence[Family]:
-    return ()
+        yield Shares(log=log, load=WorkerLoad(), rates=RateTable())
 
 
 @contextmanager

@@ -268,7 +268,7 @@ def explain_gateway(
     """
     sources = _list_sources(path, options, overrides, environ)
     recipe = _validate_sources(path, sources)
-    return explain_settings(TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json"), sources)
+    return explain_settings(recipe_table(recipe), sources)
 
 
 def _list_sources(

@@ -52,10 +52,7 @@ async def stream(
     """
     count = request.chat.n
     events: asyncio.Queue[Event] = asyncio.Queue()
-    drafts = [
-        await _open_draft(request, number, rules, partial(_queue_piece, events, number))
-        for number in range(count)
-    ]
+    drafts = [await _open_draft(request, number, rules, events) for number in range(count)]
     tasks = [
         asyncio.create_task(_answer_choice(gateway, request, number, draft, events))
         for number, draft in enumerate(drafts)
@@ -90,16 +87,16 @@ async def stream(
 
 
 async def _open_draft(
-    request: GatewayRequest, number: int, rules: RulesReviewer, release: Callable[[Piece], None]
+    request: GatewayRequest, number: int, rules: RulesReviewer, events: asyncio.Queue[Event]
 ) -> DraftStream:
-    """Open the window of a choice, which may read the prompt."""
+    """Open the window of a choice, which may read the prompt; its text goes into `events`."""
     mode = request.stream_mode
     assert mode is not None, "this request is streamed"
     prompt = choice_of(request.chat, number).prompt
     window = await beside_others(prompt, 0, partial(mode.behaviour.open_window, rules, prompt))
     return DraftStream(
         window,
-        release,
+        lambda piece: events.put_nowait((number, piece)),
         can_retract=mode.behaviour.can_retract,
         shows_reasoning=request.chat.shows_reasoning,
     )
@@ -134,10 +131,6 @@ async def _answer_choice(
     except Exception:  # the boundary of a stream: the client must get an error event
         log.exception("the request failed")
         events.put_nowait((number, internal_error(request.context.id)))
-
-
-def _queue_piece(events: asyncio.Queue[Event], number: int, piece: Piece) -> None:
-    events.put_nowait((number, piece))
 
 
 def _write_piece(number: int, piece: Piece, writer: StreamWriter) -> Iterator[bytes]:

@@ -28,6 +28,7 @@ from waltzrl.gateway.processes.worker_process import (
     WorkerMessage,
     WorkerProcess,
     WorkerSetup,
+    read_families,
 )
 from waltzrl.gateway.settings import GatewayRecipe, recipe_table
 from waltzrl.gateway.shares import WORKERS
@@ -42,8 +43,6 @@ STOP_SECONDS = 50.0
 """The time after which workers that have not stopped are killed."""
 
 log = logging.getLogger(__name__)
-
-_families = msgspec.json.Decoder(list[Family]).decode
 
 
 class Supervisor:
@@ -271,7 +270,7 @@ class Supervisor:
         self._serving.discard(worker)
         self._memory.load(worker.number).clear()
         # Counters never fall, so what a worker has counted outlives it.
-        self._past = merge_families([self._past, keep_totals(_families(worker.families))])
+        self._past = merge_families([self._past, keep_totals(read_families(worker.families))])
 
     def _stop_or_kill(self, number: int) -> None:
         # A second Ctrl-C does not wait for requests in progress.
@@ -292,7 +291,7 @@ class Supervisor:
     async def _answer_scrape(self, asking: WorkerProcess) -> None:
         others = [worker for worker in self._workers if worker is not asking]
         await asyncio.gather(*(worker.report() for worker in others))
-        reports = [_families(worker.families) for worker in others]
+        reports = [read_families(worker.families) for worker in others]
         families = msgspec.json.encode(merge_families([*reports, self._past]))
         asking.send(WorkerMessage(kind="scrape", families=msgspec.Raw(families)))
 

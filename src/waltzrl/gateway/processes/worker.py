@@ -22,6 +22,7 @@ from waltzrl.gateway.processes.worker_process import (
     GatewayMemory,
     WorkerMessage,
     WorkerSetup,
+    read_families,
     read_message,
 )
 from waltzrl.gateway.server import Server
@@ -31,8 +32,6 @@ from waltzrl.store.audit.note import PublicKey
 
 SCRAPE_SECONDS = 5.0
 """Longest wait for the metrics of the other workers."""
-
-_families = msgspec.json.Decoder(list[Family]).decode
 
 
 def serve_as_worker(control: socket.socket) -> None:
@@ -129,7 +128,7 @@ class _Supervisor:
             if message.kind == "report":
                 self.send(_make_report(app))
             elif message.kind == "scrape" and self._others is not None:
-                self._others.set_result(_families(message.families))
+                self._others.set_result(read_families(message.families))
                 self._others = None
             elif message.kind == "retire":
                 server.retire()

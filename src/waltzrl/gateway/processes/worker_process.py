@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import InputError
+from waltzrl.foundation.families import Family
 from waltzrl.foundation.shared import SharedMemory
 from waltzrl.gateway.shares import CELL_BYTES, LOAD_BYTES, RateTable, WorkerLoad
 from waltzrl.store.audit.log import STATUS_BYTES, LogStatus
@@ -63,6 +64,7 @@ class WorkerMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 read_message = msgspec.json.Decoder(WorkerMessage).decode
+read_families = msgspec.json.Decoder(list[Family]).decode
 
 
 class GatewayMemory:
