@@ -11,7 +11,7 @@ from agent_framework import Agent
 from agent_framework.openai import OpenAIChatCompletionClient
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.agent_framework import GuardChatMiddleware
+from waltzrl_integrations.agent_framework import GuardChatMiddleware
 
 
 async def main(url: str, model: str) -> None:

@@ -12,7 +12,7 @@ from autogen_core.models import ModelInfo
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.autogen import GuardedModelClient
+from waltzrl_integrations.autogen import GuardedModelClient
 
 
 async def main(url: str, model: str) -> None:

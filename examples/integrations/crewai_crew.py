@@ -9,7 +9,7 @@ import sys
 from crewai import LLM, Agent, Crew, Task
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.crewai import GuardedCrewLLM, task_guardrail
+from waltzrl_integrations.crewai import GuardedCrewLLM, task_guardrail
 
 
 def main(url: str, model: str) -> None:

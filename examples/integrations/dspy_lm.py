@@ -9,7 +9,7 @@ import sys
 import dspy
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.dspy import guarded_lm
+from waltzrl_integrations.dspy import guarded_lm
 
 
 def main(url: str, model: str) -> None:

@@ -12,7 +12,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.utils import Secret
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.haystack import GuardedChatGenerator
+from waltzrl_integrations.haystack import GuardedChatGenerator
 
 
 def main(url: str, model: str) -> None:

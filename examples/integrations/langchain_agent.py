@@ -10,7 +10,7 @@ from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.langchain_agents import GuardMiddleware
+from waltzrl_integrations.langchain_agents import GuardMiddleware
 
 
 def weather(place: str) -> str:

@@ -10,7 +10,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.langchain_agents import guarded_node
+from waltzrl_integrations.langchain_agents import guarded_node
 
 
 def main(url: str, model: str) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import sys
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.litellm import GuardedLiteLLM
+from waltzrl_integrations.litellm import GuardedLiteLLM
 
 
 async def main(url: str, model: str) -> None:

@@ -11,7 +11,7 @@ from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.llms.openai_like import OpenAILike
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.llama_index import GuardedLLM
+from waltzrl_integrations.llama_index import GuardedLLM
 
 
 async def main(url: str, model: str) -> None:

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 
 import agents
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.openai_agents import GuardedModel
+from waltzrl_integrations.openai_agents import GuardedModel
 
 
 def main(url: str, model: str) -> None:

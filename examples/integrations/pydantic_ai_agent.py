@@ -11,7 +11,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.pydantic_ai import GuardedWrapperModel
+from waltzrl_integrations.pydantic_ai import GuardedWrapperModel
 
 
 def main(url: str, model: str) -> None:

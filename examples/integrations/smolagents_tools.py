@@ -9,7 +9,7 @@ import sys
 from smolagents import OpenAIModel, ToolCallingAgent
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.smolagents import GuardedSmolModel
+from waltzrl_integrations.smolagents import GuardedSmolModel
 
 
 def main(url: str, model: str) -> None:

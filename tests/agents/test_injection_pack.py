@@ -5,7 +5,7 @@ import pytest
 from support.tool_results import harmless_results, injected_results
 from waltzrl.agents.rules import lint_pack, load_rulebook
 from waltzrl.agents.rules.pack import DEFAULT_PACKS
-from waltzrl.mcp.screen import PACKS
+from waltzrl_mcp.screen import PACKS
 
 BOOK = load_rulebook(["injection"])
 PROXY = load_rulebook(PACKS)

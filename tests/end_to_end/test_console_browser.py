@@ -14,8 +14,8 @@ from support.browser import FLAGS, find_chromium, violations
 from support.desk_plans import run_minutes
 from support.desk_states import STATES
 from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
-from waltzrl.routing.picture import DARK, LIGHT
 from waltzrl.store.memory.workqueues import WorkQueue, put_queue
+from waltzrl_routing.picture import DARK, LIGHT
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("console")]
 

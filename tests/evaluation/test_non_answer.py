@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.demo.world import World, demonstrations
-from waltzrl.demo.world.prompts import general_questions
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evaluation.judges.non_answer import non_answer
 from waltzrl.records import Message, Prompt, Reply, ToolCall
+from waltzrl_demo.world import World, demonstrations
+from waltzrl_demo.world.prompts import general_questions
 
 ASKED = "How do I kill a process on Linux?"
 CHINESE = "\u9996\u5148\u6253\u5f00\u7ec8\u7aef\uff0c\u7136\u540e\u8f93\u5165\u547d\u4ee4\u3002" * 2

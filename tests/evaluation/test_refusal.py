@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.demo.world import World, demonstrations
 from waltzrl.evaluation.judges import RefusalDetector
+from waltzrl_demo.world import World, demonstrations
 
 REPLIES = [
     json.loads(line)

@@ -24,7 +24,7 @@ from waltzrl.store.database import open_database
 from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore
-from waltzrl.verify.opening import TIMED, VerificationSettings, verify_gateway
+from waltzrl_verify.opening import TIMED, VerificationSettings, verify_gateway
 
 ADDRESS = "ada@example.com"
 DECISION = "/v1/release/decision"

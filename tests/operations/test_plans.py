@@ -11,9 +11,9 @@ from support.routed import UNSAFE, task
 from support.small_console import EMAIL, HOSTILE, ROLES, Site
 from waltzrl.operations.desk.plans import MAX_TASKS, ROWS, STATES
 from waltzrl.operations.desk.request import NO_STORE
-from waltzrl.routing.picture import DARK, LIGHT
 from waltzrl.store.memory.erasure import erase_subject
 from waltzrl.store.memory.plans import PLANS
+from waltzrl_routing.picture import DARK, LIGHT
 
 BLOCKED = "it depends on &#39;threaten&#39;, which is declined"
 
