@@ -282,6 +282,10 @@ def test_without_extras_every_command_explains_itself(results, command):
     assert (status, "Usage:" in printed) == (0, True), printed
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A command without an extra that it needs: the extra, and the line that installs it",
+)
 @pytest.mark.parametrize("command", WITH)
 def test_without_extras_a_command_works_or_names_an_extra_of_its_own(results, command):
     status, printed = results[key(command, ())]
