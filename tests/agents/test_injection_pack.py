@@ -24,6 +24,10 @@ def test_a_gateway_does_not_load_it():
     assert "injection" not in DEFAULT_PACKS
 
 
+@pytest.mark.promise(
+    "MCP",
+    "The documents' recall and false alarms on injected and harmless results are those of the pack",
+)
 @pytest.mark.parametrize("book", [BOOK, PROXY], ids=["alone", "with the proxy's packs"])
 def test_it_finds_what_the_documents_say(book):
     development, held_out = injected_results()

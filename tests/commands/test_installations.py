@@ -295,6 +295,10 @@ def test_every_command_explains_itself_without_extras(results, command):
     assert (status, "Usage:" in printed) == (0, True), printed
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A command without an extra that it needs: the extra, and the line that installs it",
+)
 @pytest.mark.parametrize(("command", "lacking"), LACKING)
 def test_a_command_names_a_package_or_an_extra_of_its_own_that_is_missing(
     results, command, lacking

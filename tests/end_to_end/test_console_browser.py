@@ -195,6 +195,11 @@ class Keyboard:
             self.press(key)
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Fifty collaborations are labelled with at most 160 key presses, one of them with a better "
+    "reply, and by a second person",
+)
 @pytest.mark.slow
 def test_fifty_are_labelled_with_three_keys_each_and_some_by_a_second_person(chromium, url, site):
     names = [f"item{number:02}" for number in range(50)]
@@ -285,6 +290,10 @@ def test_a_reply_is_labelled_by_keyboard_alone(chromium, url, site):
     assert site.memory.evaluation(STORY).label == "needless_refusal"
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "The desk shows every task of a plan with what became of it, and leads to its collaboration",
+)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_coached_task_is_found_by_keyboard_beside_its_picture(chromium, url, site, scheme):
     with opened(chromium, url, color_scheme=scheme) as page:

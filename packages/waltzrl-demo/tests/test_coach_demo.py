@@ -67,6 +67,10 @@ def rounds_of(outcomes, arm, letters):
     return [each.rounds for name, each in outcomes[arm].items() if name.startswith(letters)]
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "Its held-out subjects are in no demonstration, and no office can be learned by heart",
+)
 def test_no_subject_of_a_demonstration_is_held_out(demo):
     learned, held_out = deal_subjects(3, 32)
     assert demo.subjects == {"known": held_out[:24], "new": held_out[24:]}
@@ -78,6 +82,10 @@ def test_no_subject_of_a_demonstration_is_held_out(demo):
         assert not any(name in text for name in names for text in texts)
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "Its held-out subjects are in no demonstration, and no office can be learned by heart",
+)
 def test_no_demonstration_can_teach_the_office_of_a_subject():
     """The same subject gets another office in every demonstration."""
     subjects = deal_subjects(0, 0)[0]
@@ -91,6 +99,10 @@ def test_no_demonstration_can_teach_the_office_of_a_subject():
     assert {reply.split()[-2] for reply in replies} == {*offices, UNKNOWN}
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "Its held-out subjects are in no demonstration, and no office can be learned by heart",
+)
 def test_a_demonstration_names_an_office_only_where_advice_or_an_example_does():
     for demonstration in referral_demonstrations(deal_subjects(0, 10)[0], 1000, 0):
         said = demonstration.collaboration
@@ -130,6 +142,10 @@ def test_two_letters_about_a_subject_are_alike_enough_for_the_memory():
         assert len(words & other) >= LEAST_SHARED * len(words)
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl demo coach` compares the same tasks with the same weights, examples apart",
+)
 def test_examples_save_a_round_on_subjects_that_the_memory_knows_and_on_no_others(demo):
     outcomes = run(demo)
     assert list(outcomes) == list(ARMS)
@@ -149,6 +165,10 @@ def test_examples_save_a_round_on_subjects_that_the_memory_knows_and_on_no_other
     assert changes["known", "success"].p_value == changes["new", "rounds"].p_value == 1.0
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl demo coach` compares the same tasks with the same weights, examples apart",
+)
 def test_the_arms_differ_in_the_examples_alone(demo):
     agent = scripted()
     run(demo, agent)
@@ -173,6 +193,7 @@ def test_an_agent_that_never_names_an_office_is_declined_after_three_rounds(demo
     assert {row.declined.value for row in rows} == {1.0}
 
 
+@pytest.mark.promise("Routed tasks", "It counts where examples mislead")
 def test_a_first_revision_with_the_office_of_an_example_of_another_subject_is_counted(demo):
     def copy_any(messages):
         advised = use_examples(messages)
@@ -192,6 +213,7 @@ class StopError(BaseException):
     """As Ctrl-C ends a run."""
 
 
+@pytest.mark.promise("Routed tasks", "It resumes, and its table holds what was counted")
 def test_an_interrupted_run_goes_on_and_a_finished_one_is_only_read(demo, tmp_path):
     def stop(answered, total):
         assert total == 24 + 2 * 32
@@ -216,6 +238,7 @@ def test_an_interrupted_run_goes_on_and_a_finished_one_is_only_read(demo, tmp_pa
     assert demo.measure(again) == demo.measure(outcomes)
 
 
+@pytest.mark.promise("Routed tasks", "It resumes, and its table holds what was counted")
 def test_real_weights_are_taught_measured_and_written_down(tmp_path):
     settings = CoachSettings(known=8, new=4, demonstrations=64, changes=UNTRAINED)
     demo = CoachDemo(tmp_path / "coach", seed=0, settings=settings)

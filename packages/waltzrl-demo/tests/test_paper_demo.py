@@ -43,6 +43,9 @@ def steps(story, name):
     return sum(stage.steps for stage in story.training(name).recipe.stages)
 
 
+@pytest.mark.promise(
+    "Evaluation", "What learns in the demo samples about as many tokens as WaltzRL"
+)
 def test_what_learns_samples_about_as_many_tokens_as_waltzrl(story):
     # rollouts of 3.55 times the tokens: a draft alone against draft, feedback and some revisions
     assert [steps(story, name) for name in (WALTZ, FROZEN, ONE_MODEL)] == [150, 150, 150]

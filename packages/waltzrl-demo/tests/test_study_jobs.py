@@ -75,6 +75,11 @@ def outcomes(folder):
     return {name: (row.outcomes, row.tokens) for name, row in read_seed(folder, 0).rows.items()}
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A study that is killed goes on, and ends with the rows of one that is not; weights of a "
+    "finished seed are deleted",
+)
 @pytest.mark.slow
 def test_a_seed_that_is_killed_goes_on_and_ends_with_the_rows_of_one_that_is_not(tmp_path):
     told = finish(tmp_path / "whole")
@@ -98,6 +103,13 @@ def test_jobs_that_run_at_the_same_time_are_of_different_seeds_and_main_rows_com
     assert MAIN_STUDY.tables[rounds[0][0].table] == MAIN_ROWS
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A study folder of another version, and two runs in one folder, are refused in one line",
+)
+@pytest.mark.promise(
+    "Bad input", "A study folder of another version, of other recipes, or of `--tune`: what differs"
+)
 def test_a_study_of_another_version_is_refused_in_one_line(tmp_path, capsys):
     open_study(tmp_path, PLAN.identity)
     assert run("study", "--out", tmp_path) == 2
@@ -105,6 +117,15 @@ def test_a_study_of_another_version_is_refused_in_one_line(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(line)
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A study folder of another version, and two runs in one folder, are refused in one line",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A run directory, a study or the folder of an evaluation that another process uses: the "
+    "process",
+)
 def test_two_runs_of_one_study_are_refused_in_one_line(tmp_path, capsys):
     with RunDirectory(tmp_path):
         assert run("study", "--out", tmp_path) == 2
@@ -124,10 +145,20 @@ def committed():
     return read_study(Path(__file__).parents[3] / "studies" / "graded-world")
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "The committed study is of the shipped world and recipes, no row of it is saturated, and what "
+    "learned sampled as many tokens within 5 %",
+)
 def test_the_committed_study_is_of_the_shipped_world_and_recipes(committed):
     assert committed.identity == MAIN_STUDY.identity
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "The committed study is of the shipped world and recipes, no row of it is saturated, and what "
+    "learned sampled as many tokens within 5 %",
+)
 def test_the_committed_study_has_no_saturated_row(committed):
     main = committed.having(row.name for row in MAIN_ROWS)
     f1 = {row.name: fmean(main.values(row.name, "f1")) for row in MAIN_ROWS}
@@ -136,11 +167,19 @@ def test_the_committed_study_has_no_saturated_row(committed):
     assert f1["linear guard in the loop"] <= 0.85
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "The committed study is of the shipped world and recipes, no row of it is saturated, and what "
+    "learned sampled as many tokens within 5 %",
+)
 def test_what_learned_in_the_committed_study_sampled_as_many_tokens(committed):
     tokens = {name: fmean(cost.tokens for cost in costs) for name, costs in committed.costs.items()}
     assert all(tokens[name] == pytest.approx(tokens[WALTZ], rel=0.05) for name in MAIN)
 
 
+@pytest.mark.promise(
+    "Evaluation", "As many settings are tried for every training of a study, on the validation set"
+)
 def test_as_many_settings_are_tried_for_every_training_on_the_validation_set():
     assert TUNING_STUDY.sets == ("validation",)
     assert {len(rows) for rows in TUNING_TABLES.values()} == {len(SETTINGS)}

@@ -86,6 +86,11 @@ def test_questions_of_the_test_are_about_things_that_none_to_learn_from_is_about
     assert bad == 128  # neither answer is right more often
 
 
+@pytest.mark.promise(
+    "Teacher",
+    "`waltzrl demo teacher` teaches all students from one model for as many tokens, and tests "
+    "them on questions that none learnt",
+)
 @pytest.mark.slow
 def test_a_seed_teaches_three_students_from_one_model_for_as_many_tokens(tmp_path):
     job = TeacherSeedJob(seed=5, folder=tmp_path, settings=SMALL)

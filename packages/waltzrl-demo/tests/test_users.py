@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from support.openai_server import serving
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
@@ -22,6 +24,11 @@ async def ask(address, number, report):
     return users
 
 
+@pytest.mark.promise(
+    "Command line",
+    "`waltzrl demo flywheel` explains its terms, shows progress in every phase, erases a user, "
+    "and ends with a summary that says how to open the desk again",
+)
 def test_users_ask_in_turn_under_names_of_their_own_and_tell_how_far_they_are():
     reports = []
     with serving({"waltzrl_conversation_stage2": ScriptedPolicy(["Yes."] * 4)}) as server:

@@ -98,6 +98,16 @@ def evolve(tmp_path, sets, *more):
     return run("evolve", "rules", sets[0], *options, *more)
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "Only what passes the gate enters the pool, and every decision is kept with its reason, in "
+    "the memory and the audit log",
+)
+@pytest.mark.promise(
+    "Evolution",
+    "What was promoted passes `waltzrl release` with its own evaluations; no gain is told as no "
+    "gain",
+)
 def test_what_was_evolved_is_measured_audited_and_released(tmp_path, sets, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     folder = start(tmp_path / "start")
@@ -178,6 +188,11 @@ def test_a_promoted_recipe_names_its_files_wherever_it_is_read(
     assert place.read_text() == files[named]
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "What was promoted passes `waltzrl release` with its own evaluations; no gain is told as no "
+    "gain",
+)
 def test_no_gain_is_told_as_no_gain_and_nothing_is_promoted(tmp_path, sets, capsys):
     folder = start(tmp_path / "start")
     (folder / "mine.toml").write_text(
@@ -192,6 +207,9 @@ def test_no_gain_is_told_as_no_gain_and_nothing_is_promoted(tmp_path, sets, caps
     assert not (tmp_path / "run/promoted").exists()
 
 
+@pytest.mark.promise(
+    "Evolution", "No writer sees a hidden case, and the best meets prompts that are held out"
+)
 def test_development_prompts_that_are_nearly_held_out_are_left_out(tmp_path, sets):
     copied = sets[1].read_text().splitlines()[:40]
     sets[0].write_text(sets[0].read_text() + "\n".join(copied) + "\n")

@@ -105,6 +105,7 @@ def evolving(sqlite_url, tmp_path):
         yield run
 
 
+@pytest.mark.promise("Requirements", "SE-Darwin: pool, operators, safety benchmark")
 def test_the_best_of_all_generations_is_found_and_every_decision_told(evolving):
     writer = Adding("two", "three", "four")
     result, pool = evolving(writer, Budget(generations=3, candidates=1))
@@ -115,6 +116,12 @@ def test_the_best_of_all_generations_is_found_and_every_decision_told(evolving):
     assert [each.parents for each in pool.decisions] == [(), ("0-0",), ("1-0",), ("2-0",)]
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "A candidate that is certainly less safe, in all or in one category, is rejected whatever it "
+    "can do",
+)
+@pytest.mark.promise("Requirements", "SE-Darwin: pool, operators, safety benchmark")
 def test_an_unsafe_candidate_stays_out_whatever_it_can_do(evolving):
     result, pool = evolving(Adding("two three four unsafe"), Budget(generations=1, candidates=1))
     assert result.best.id == "0-0"
@@ -125,6 +132,7 @@ def test_an_unsafe_candidate_stays_out_whatever_it_can_do(evolving):
     assert pool.trajectory("1-0") is None
 
 
+@pytest.mark.promise("Evolution", "A run that keeps producing unsafe candidates stops for good")
 def test_five_unsafe_candidates_in_a_row_stop_the_run_for_good(evolving):
     words = [f"unsafe {n}" for n in range(9)]
     budget = Budget(generations=3, candidates=3)
@@ -156,6 +164,12 @@ def test_what_cannot_run_and_what_cannot_be_written_is_decided_with_its_reason(e
     assert pool.decisions[4].ruling == "accepted"
 
 
+@pytest.mark.promise(
+    "Evolution", "No writer sees a hidden case, and the best meets prompts that are held out"
+)
+@pytest.mark.promise(
+    "Requirements", "TrajectoryPool, RevisionOperator, RecombinationOperator, RefinementOperator"
+)
 def test_writers_see_failing_rows_of_the_shown_cases_only(evolving):
     writer = Adding("two", "three")
     evolving(writer, Budget(generations=2, candidates=1))
@@ -165,6 +179,9 @@ def test_writers_see_failing_rows_of_the_shown_cases_only(evolving):
     assert writer.orders[1].insights == ("adds two: score +0.2500",)
 
 
+@pytest.mark.promise(
+    "Evolution", "A run that is stopped goes on to the same end, and writes nothing twice"
+)
 def test_a_run_that_is_stopped_goes_on_to_the_same_end(evolving):
     words = ("two", "three", "four", "unsafe")
     budget = Budget(generations=2, candidates=2)
@@ -180,6 +197,9 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_end(evolving):
     assert rest.best.digest == whole.best.digest
 
 
+@pytest.mark.promise(
+    "Evolution", "A run that is stopped goes on to the same end, and writes nothing twice"
+)
 def test_what_was_written_before_a_crash_is_not_written_again(evolving):
     budget = Budget(generations=1, candidates=1)
     with pytest.raises(RuntimeError, match="power cut"):
@@ -197,6 +217,15 @@ def test_a_target_and_the_clock_end_a_run(evolving):
     assert [each.id for each in pool.decisions] == ["0-0"]
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "A pool of another version, files that were changed, and a folder of another run are refused",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A pool of evolution of another version, a folder of another run, a candidate that was "
+    "changed: both versions, settings or digests",
+)
 def test_a_folder_of_another_run_is_refused(evolving):
     budget = Budget(generations=1, candidates=1)
     evolving(Adding("two"), budget)

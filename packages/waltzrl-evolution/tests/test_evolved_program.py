@@ -45,6 +45,7 @@ def prompts(path, templates, shift):
     return path
 
 
+@pytest.mark.promise("Evolution", "A program that was evolved is served by a gateway")
 def test_a_program_is_evolved_promoted_and_served(tmp_path, capsys):
     start = tmp_path / "start"
     start.mkdir()

@@ -52,6 +52,9 @@ def ids(trajectories):
     return [each.id for each in trajectories]
 
 
+@pytest.mark.promise(
+    "Requirements", "TrajectoryPool, RevisionOperator, RecombinationOperator, RefinementOperator"
+)
 def test_the_pool_is_queried_by_score_generation_and_operator(pool):
     assert ids(pool.get_best_n(2)) == ["2-1", "2-0"]
     assert ids(pool.get_successful()) == ["2-1", "2-0", "0-0"]
@@ -80,6 +83,11 @@ def test_a_failure_is_common_when_two_trajectories_have_it(pool):
     assert pool.get_common_failure_patterns(least=3) == {}
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "Only what passes the gate enters the pool, and every decision is kept with its reason, in "
+    "the memory and the audit log",
+)
 def test_only_what_passed_the_gate_enters_and_every_decision_is_kept(pool, store):
     with pytest.raises(AssertionError, match="only what passes the gate"):
         pool.add_trajectory(trajectory("3-0", ruling="unsafe"))
@@ -108,12 +116,30 @@ def test_beyond_its_size_the_pool_leaves_out_the_worst_but_never_the_baseline(st
     assert len(again.decisions) == 4
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "A pool of another version, files that were changed, and a folder of another run are refused",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A pool of evolution of another version, a folder of another run, a candidate that was "
+    "changed: both versions, settings or digests",
+)
 def test_a_pool_of_another_version_is_refused_with_both(pool, store):
     pool.add_decision(rejected("4-0", version=2))
     with pytest.raises(InputError, match=r"run 'run' is of version 2, .* reads version 1; start"):
         TrajectoryPool(store, "run")
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "A pool of another version, files that were changed, and a folder of another run are refused",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A pool of evolution of another version, a folder of another run, a candidate that was "
+    "changed: both versions, settings or digests",
+)
 def test_files_are_read_as_they_were_written_or_refused(tmp_path):
     candidate = CandidateFiles(files={"a.md": "one", "b.toml": "x = 1"})
     candidate.write(tmp_path / "c")

@@ -87,6 +87,7 @@ def test_a_policy_writes_the_program_that_solves_the_hidden_tasks(evolving):
     assert not any(f"{n} plus 100" in request for n in range(50, 60)), "a hidden case was shown"
 
 
+@pytest.mark.promise("Evolution", "A program that tries to escape is an unsafe candidate")
 def test_what_is_unsafe_or_tries_to_escape_is_rejected_and_named(evolving):
     script = [written(UNSAFE), written(FORKS), "I cannot write programs."]
     result, decided, _ = evolving(script, max_iterations=1, environ={})
@@ -98,6 +99,7 @@ def test_what_is_unsafe_or_tries_to_escape_is_rejected_and_named(evolving):
     assert rulings[2][1].startswith("the policy wrote no file")
 
 
+@pytest.mark.promise("Requirements", "SE-Darwin: pool, operators, safety benchmark")
 def test_the_three_variables_turn_the_benchmark_on_set_its_threshold_and_block(evolving):
     environ = {"ENABLE_WALTZRL_SAFETY_BENCHMARKS": "true", "WALTZRL_BLOCK_ON_FAILURE": "true"}
     script = [written(UNSAFE), written(ADDS), written(ADDS)]
@@ -141,6 +143,7 @@ def test_candidates_of_an_iteration_are_from_one_to_five(sqlite_url, tmp_path):
     assert {agent.budget.seconds for agent in agents} == {300.0}
 
 
+@pytest.mark.promise("Requirements", "SE-Darwin: pool, operators, safety benchmark")
 def test_the_benchmark_runs_the_program_and_counts_by_category(tmp_path):
     path = tmp_path / "cases.jsonl"
     lines = [

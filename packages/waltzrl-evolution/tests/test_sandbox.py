@@ -111,6 +111,16 @@ def asked(code, *questions, limits=LIMITS, **options):
     return asyncio.run(ask())
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "A program that forks, fills the disk, reads secrets, opens sockets, never ends or prints a "
+    "gigabyte is stopped, and what it tried is named; a benign one is unharmed",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "An evolved program that forks, writes, reads secrets, opens sockets, never ends or prints a "
+    "gigabyte: what it tried or exceeded; it is ended, and counts as unsafe",
+)
 @pytest.mark.parametrize("escape", ESCAPES)
 def test_every_escape_is_stopped_and_named(escape, tmp_path):
     kind, body = ESCAPES[escape]
@@ -129,6 +139,11 @@ def test_every_escape_is_stopped_and_named(escape, tmp_path):
     assert "free" not in str(stopped.value)
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "A program that forks, fills the disk, reads secrets, opens sockets, never ends or prints a "
+    "gigabyte is stopped, and what it tried is named; a benign one is unharmed",
+)
 def test_a_benign_program_is_unharmed():
     replies = asked(BENIGN, "yes no yes", "a b b")
     assert replies == ['[["yes", 2]]12', '[["b", 2]]12']
@@ -170,6 +185,7 @@ PROBES = {
 }
 
 
+@pytest.mark.promise("Evolution", "The kernel stops these where nothing reports them")
 @pytest.mark.parametrize("probe", PROBES)
 def test_the_kernel_stops_what_no_hook_would_see(probe, tmp_path):
     body, error = PROBES[probe]
@@ -309,6 +325,15 @@ for allowed in [], sys.argv[2:]:
 """Runs a program where the kernel gives no user namespaces, refusing that and accepting it."""
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "What the machine cannot isolate is said at the start and refused, unless told otherwise",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A machine that cannot isolate a program: the layers that it lacks, and why; nothing runs "
+    "unless they are accepted",
+)
 def test_what_a_machine_lacks_is_said_before_the_program_runs_and_may_be_accepted(tmp_path):
     code = "def reply(messages): return 'done'"
     command = [sys.executable, "-c", POOR, code, *LAYERS]

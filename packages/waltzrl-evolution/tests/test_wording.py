@@ -70,6 +70,7 @@ def written(*arguments):
     return asyncio.run(WordingWriter().write(order(*arguments)))
 
 
+@pytest.mark.promise("Evolution", "Wordings are evolved with the format of their reviews kept")
 def test_the_sentence_that_a_policy_needs_is_found(sqlite_url, tmp_path):
     subject = WordingSubject(ScriptedPolicy(review), "model@1")
     cases = Cases(shown=half("s"), hidden=half("h"), judge=LabelRefusalJudge())
@@ -93,6 +94,7 @@ def test_the_files_of_a_set_are_a_wording_of_their_own(tmp_path):
         assert load_wording(str(tmp_path / name)) == load_wording(name)
 
 
+@pytest.mark.promise("Evolution", "Wordings are evolved with the format of their reviews kept")
 def test_edits_keep_the_format_and_are_the_same_for_a_seed(tmp_path):
     start = read_shipped_wording("labels_first")
     for seed in range(20):

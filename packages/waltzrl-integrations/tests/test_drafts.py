@@ -31,6 +31,9 @@ def test_pieces_are_words():
     ]
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks", "A missing framework is named with how to install it"
+)
 def test_a_missing_framework_is_named_with_how_to_install_it():
     with (
         pytest.raises(MissingFrameworkError, match=r"pip install 'no-such>=1.0'"),
@@ -63,6 +66,9 @@ def test_a_conversation_may_end_with_what_an_agent_observed():
     assert revised.text is None
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks", "No model reads an injection in the result of a tool"
+)
 def test_an_injection_is_withheld_and_assessed_once():
     reviewed = []
 
@@ -138,6 +144,10 @@ def test_a_coroutine_that_waits_is_an_error():
         drafts.run_blocking(lambda _guard: asyncio.sleep(0), open_guard())
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "A framework with event loops of its own works with a guard in its thread",
+)
 def test_calls_block_wait_or_go_to_the_guards_thread():
     guard = open_guard()
     unsafe = asyncio.run(drafts.call_guard(guard, Guard.assess, INJECTION)).unsafe
@@ -147,6 +157,11 @@ def test_calls_block_wait_or_go_to_the_guards_thread():
     assert (unsafe, in_thread, blocked) == (True, True, True)
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "The framework counts the tokens of draft, reviews and revision; what it does not know stays "
+    "unknown",
+)
 def test_what_a_framework_does_not_count_stays_unknown():
     added = Usage(input_tokens=20, output_tokens=2)
     used = {"prompt_tokens": 11, "total_tokens": None, "cached_tokens": 3}

@@ -35,6 +35,7 @@ def release(book):
     return book.move(release, "advance", "ada", "")
 
 
+@pytest.mark.promise("Requirements", "FeatureFlagManager")
 def test_conversations_get_the_bundle_that_the_gateways_give_them(client, release):
     for number in range(200):
         name = f"conversation {number}"

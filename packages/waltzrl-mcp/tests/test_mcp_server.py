@@ -40,11 +40,21 @@ async def review_and_assess(server):
         assert not unsafe_of(await client.call_tool("assess", {"request": bread}))
 
 
+@pytest.mark.promise(
+    "MCP",
+    "The official client starts `waltzrl mcp` and reviews, revises and assesses over stdio and "
+    "over HTTP",
+)
 @pytest.mark.slow
 def test_a_client_starts_the_server_and_asks_over_stdio():
     asyncio.run(review_and_assess(stdio_command("mcp")))
 
 
+@pytest.mark.promise(
+    "MCP",
+    "The official client starts `waltzrl mcp` and reviews, revises and assesses over stdio and "
+    "over HTTP",
+)
 @pytest.mark.slow
 def test_a_client_asks_over_http():
     async def story():
@@ -54,6 +64,9 @@ def test_a_client_asks_over_http():
     asyncio.run(story())
 
 
+@pytest.mark.promise(
+    "MCP", "SIGINT and SIGTERM end both commands, also while a client keeps stdin open"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
@@ -72,6 +85,11 @@ def test_a_signal_ends_it_while_stdin_is_open(arguments, number):
         assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.promise(
+    "MCP",
+    "The official client starts `waltzrl mcp` and reviews, revises and assesses over stdio and "
+    "over HTTP",
+)
 @pytest.mark.slow
 def test_models_of_servers_review_and_revise():
     safe = json.dumps({"unsafe": False, "overrefuse": False, "reasoning": "", "feedback": ""})
@@ -106,6 +124,10 @@ def ask(guard, *calls):
     return asyncio.run(story())
 
 
+@pytest.mark.promise(
+    "MCP",
+    "Its tools describe every field that they take and return, and say that they change nothing",
+)
 def test_tools_say_what_they_take_and_return_and_that_they_change_nothing():
     async def story():
         async with open_guard() as guard, Client(mcp_server(guard)) as client:
@@ -134,6 +156,11 @@ def test_a_conversation_with_calls_of_tools_is_reviewed():
     assert not unsafe_of(result)
 
 
+@pytest.mark.promise(
+    "MCP",
+    "A call that cannot be answered is an error that says what is wrong; without an upstream, "
+    "revise refuses what is unsafe",
+)
 def test_without_an_upstream_revise_refuses_what_is_unsafe():
     [result] = ask(open_guard(), ("revise", {"messages": BOMB, "reply": COMPLIES}))
     assert not result.is_error
@@ -141,6 +168,11 @@ def test_without_an_upstream_revise_refuses_what_is_unsafe():
     assert result.structured_content["rounds"] == 0
 
 
+@pytest.mark.promise(
+    "MCP",
+    "A call that cannot be answered is an error that says what is wrong; without an upstream, "
+    "revise refuses what is unsafe",
+)
 def test_invalid_messages_are_an_error_of_the_call():
     last = {"request": [{"role": "assistant", "content": "Hello."}]}
     wrong, missing = ask(open_guard(), ("assess", last), ("review", {"messages": 7}))
@@ -149,12 +181,18 @@ def test_invalid_messages_are_an_error_of_the_call():
     assert missing.is_error
 
 
+@pytest.mark.promise(
+    "MCP", "Servers of the same name, and pins without a folder, are one clear error at the start"
+)
 def test_servers_of_the_same_name_are_one_clear_error(tmp_path, capsys):
     (tmp_path / "servers.json").write_text('{"mcpServers": {"server": {"command": "files"}}}')
     assert run("mcp-proxy", "other", "--config", tmp_path / "servers.json") == 2
     assert "'server'" in capsys.readouterr().err
 
 
+@pytest.mark.promise(
+    "MCP", "Servers of the same name, and pins without a folder, are one clear error at the start"
+)
 def test_pins_need_a_folder(tmp_path, capsys):
     assert run("mcp-proxy", "files", "--pins", tmp_path / "none" / "pins.json") == 2
     assert "there is no folder" in capsys.readouterr().err
@@ -165,6 +203,7 @@ def test_an_address_without_a_port_is_one_clear_error(capsys):
     assert "HOST:PORT" in capsys.readouterr().err
 
 
+@pytest.mark.promise("MCP", "Its tool `route` plans and executes nothing; a cycle is an error")
 def test_tasks_are_routed_with_reasons_and_a_cycle_is_an_error():
     design = {"id": "design", "type": "architecture", "description": "Draw the system."}
     build = {"id": "build", "type": "code", "description": "Write it.", "depends_on": ["design"]}

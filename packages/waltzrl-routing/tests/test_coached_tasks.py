@@ -38,6 +38,11 @@ def run(memory, tasks, agent, guard, **options):
     return asyncio.run(executor.run(graph, plan_of(graph), plan_id="p")).results
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "Similar coaching of the past is shown to both agents, fenced, and only what ended safely",
+)
+@pytest.mark.promise("Requirements", "coach mode")
 def test_what_one_task_learned_is_shown_to_both_agents_of_the_next(memory):
     seen = {"reviewer": [], "conversation": []}
 
@@ -79,6 +84,7 @@ def test_examples_can_be_switched_off(memory):
     assert [len(messages) for messages in conversations] == [3, 3]
 
 
+@pytest.mark.promise("Routed tasks", "Every reviewed task is remembered like a served answer")
 def test_every_reviewed_task_is_remembered_like_a_served_answer(memory):
     tasks = [
         task("coached", "Write to jane.doe@example.com."),

@@ -37,6 +37,7 @@ def route(router, *arguments, **options):
 TASKS = [task("a", kind="design"), task("b", "a"), task("c", "b", kind="test")]
 
 
+@pytest.mark.promise("Requirements", "HALORouter: route_tasks, rules, agents, teams, tokens")
 @pytest.mark.parametrize("form", [list, TaskGraph, TaskDAG])
 def test_a_list_a_graph_and_a_dag_give_the_routers_own_plan(form):
     plan = route(HALORouter(), form(TASKS))
@@ -61,6 +62,7 @@ def test_an_explanation_is_that_of_the_last_plan():
 # Tokens.
 
 
+@pytest.mark.promise("Routing", "No agent without a valid token is used where tokens are verified")
 def test_only_agents_with_a_valid_token_are_used():
     tokens = AgentTokens(SECRET)
     router = HALORouter(auth_registry=tokens)
@@ -70,6 +72,11 @@ def test_only_agents_with_a_valid_token_are_used():
     assert plan.unassigned == ("c",)
 
 
+@pytest.mark.promise("Routing", "No agent without a valid token is used where tokens are verified")
+@pytest.mark.promise(
+    "Bad input", "An agent that is not registered, or whose token is not valid: the agent"
+)
+@pytest.mark.promise("Requirements", "HALORouter: route_tasks, rules, agents, teams, tokens")
 @pytest.mark.parametrize(
     "token",
     ["", "x", "99999999999.00", "é.é", AgentTokens(SECRET).issue("qa_agent")],
@@ -81,6 +88,7 @@ def test_a_bad_token_is_refused(token):
         route(router, TASKS, agent_tokens={"spec_agent": token})
 
 
+@pytest.mark.promise("Routing", "No agent without a valid token is used where tokens are verified")
 def test_tokens_are_never_taken_unverified():
     with pytest.raises(SecurityError, match="agent_tokens is empty"):
         route(HALORouter(auth_registry=AgentTokens(SECRET)), TASKS)
@@ -116,6 +124,7 @@ def test_a_short_secret_is_refused():
 # Agents and rules that change.
 
 
+@pytest.mark.promise("Requirements", "HALORouter: route_tasks, rules, agents, teams, tokens")
 def test_a_revoked_agent_gets_nothing_until_it_is_registered_again():
     router = HALORouter()
     spec = router.agent_registry.agents[0]
@@ -130,6 +139,7 @@ def test_a_revoked_agent_gets_nothing_until_it_is_registered_again():
     assert route(router, TASKS).assignments["a"] == "spec_agent"
 
 
+@pytest.mark.promise("Requirements", "HALORouter: route_tasks, rules, agents, teams, tokens")
 def test_agents_and_rules_may_be_added_and_changed():
     router = HALORouter(AgentRegistry(agents=(agent("x", "code"),)))
     assert route(router, [task("1")]).assignments == {"1": "x"}
@@ -190,6 +200,7 @@ def test_a_team_that_can_do_the_task_is_valid():
     )
 
 
+@pytest.mark.promise("Requirements", "HALORouter: route_tasks, rules, agents, teams, tokens")
 def test_a_team_that_cannot_is_told_every_reason():
     result = HALORouter().validate_team_composition(
         ["backend_agent", "backend_agent", "stranger"], "finance", ["forecasting"]
@@ -218,6 +229,9 @@ def test_a_team_needs_tokens_where_they_are_verified():
 # The graph that grows.
 
 
+@pytest.mark.promise(
+    "Requirements", "TaskDAG: add_task, add_dependency, topological_sort, has_cycle, max_depth"
+)
 def test_a_dag_grows_and_knows_its_order_and_depth():
     dag = TaskDAG([task("ship")])
     dag.add_task(task("write"))
@@ -230,6 +244,9 @@ def test_a_dag_grows_and_knows_its_order_and_depth():
     assert not dag.has_cycle()
 
 
+@pytest.mark.promise(
+    "Requirements", "TaskDAG: add_task, add_dependency, topological_sort, has_cycle, max_depth"
+)
 def test_a_dag_with_a_cycle_says_so_and_is_not_routed():
     dag = TaskDAG([task("a"), task("b", "a")])
     dag.add_dependency("a", "b")

@@ -79,6 +79,10 @@ def test_mermaid_shows_the_same():
     )
 
 
+@pytest.mark.promise(
+    "Routing",
+    "In a picture no boxes overlap, no arrow crosses one, and names are text and nothing else",
+)
 def test_names_of_tasks_are_text_and_nothing_else():
     name = '"]<script>&'
     graph = TaskGraph([task(name)])
@@ -89,6 +93,10 @@ def test_names_of_tasks_are_text_and_nothing_else():
     assert line == '  t0["#34;#93;#60;script#62;#38;<br/>builder"]:::pending'
 
 
+@pytest.mark.promise(
+    "Routing",
+    "In a picture no boxes overlap, no arrow crosses one, and names are text and nothing else",
+)
 @given(st.data())
 def test_no_boxes_overlap_and_no_arrow_crosses_one(data):
     tasks = [
@@ -110,6 +118,7 @@ def test_no_boxes_overlap_and_no_arrow_crosses_one(data):
         assert all(x != float(left) or not y <= float(lane) <= y + BOX_HEIGHT for x, y in corners)
 
 
+@pytest.mark.promise("Bad input", "A picture of more than 1,000 tasks: both numbers")
 def test_a_picture_of_too_many_tasks_is_refused():
     graph = TaskGraph([task(str(number)) for number in range(1001)])
     with pytest.raises(InputError, match="a picture shows at most 1,000 tasks, got 1,001; draw a"):

@@ -19,6 +19,9 @@ def rule(name, target, priority=10, **condition):
     return RoutingRule(rule_id=name, target_agent=target, priority=priority, condition=condition)
 
 
+@pytest.mark.promise(
+    "Requirements", "RoutingRule, AgentCapability, RoutingPlan; 26 rules, 16 agents"
+)
 def test_sixteen_agents_and_26_rules_come_with_the_package():
     registry = load_registry()
     assert len(registry.agents) == 16
@@ -50,6 +53,14 @@ def test_the_recipe_is_the_packages_own_file():
 A, B = agent("a", "x", "y"), agent("b", "x")
 
 
+@pytest.mark.promise(
+    "Routing", "A rule that can never match is refused, and the rule before it named"
+)
+@pytest.mark.promise(
+    "Bad input",
+    "An agent without types of tasks; a rule that can never match: the agent; the rule, and the "
+    "one before it",
+)
 @pytest.mark.parametrize(
     ("agents", "rules", "message"),
     [

@@ -55,6 +55,9 @@ def test_pictures_are_written(tasks, tmp_path, capsys):
     assert mermaid.read_text("utf-8").startswith("flowchart LR\n")
 
 
+@pytest.mark.promise(
+    "Bad input", "An unknown dependency, a task id used twice, an empty description: the task"
+)
 @pytest.mark.parametrize(
     ("task", "arguments", "message"),
     [

@@ -27,6 +27,9 @@ def test_a_plan_comes_back_as_it_left(tmp_path):
     assert read_plan(tmp_path / "plan.json") == PLAN
 
 
+@pytest.mark.promise(
+    "Requirements", "RoutingRule, AgentCapability, RoutingPlan; 26 rules, 16 agents"
+)
 def test_a_plan_counts_the_tasks_of_agents_and_those_of_none():
     assert PLAN.get_agent_workload() == {"x": 2}
     assert not PLAN.is_complete()

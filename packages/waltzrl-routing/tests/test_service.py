@@ -35,6 +35,11 @@ def memory(folder):
     )
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`POST /v1/route` says which tasks must not be carried out, and every review of a task is in "
+    "the audit log",
+)
 def test_a_plan_says_who_does_what_and_what_must_not_be_done():
     answer = route({"tasks": TASKS, "dag_id": "mine"}).json
     plan = Router(load_registry()).route(tasks_from_json(json.dumps({"tasks": TASKS})))
@@ -61,6 +66,11 @@ def test_metadata_is_reviewed_too():
     assert route({"tasks": [task]}).json["tasks"]["a"]["state"] == "declined"
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`POST /v1/route` says which tasks must not be carried out, and every review of a task is in "
+    "the audit log",
+)
 def test_every_review_is_in_the_audit_log(tmp_path):
     route({"tasks": TASKS}, f"audit.folder={tmp_path}", "audit.contents=true")
     entries = [entry for entry in read_entries(tmp_path) if entry.event == "decision"]
@@ -124,6 +134,11 @@ def test_a_review_that_cannot_be_done_fails_the_request_as_it_would_alone():
         assessed([api_call("a", "fail"), api_call("b", "other")])
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "An idempotency key gets the same response, and is refused for another request or where it "
+    "cannot be kept",
+)
 def test_the_same_key_gets_the_same_response_and_another_request_is_refused(tmp_path):
     async def story():
         async with gateway(ON, *memory(tmp_path)) as app:
@@ -141,6 +156,11 @@ def test_the_same_key_gets_the_same_response_and_another_request_is_refused(tmp_
     assert "used for another request" in other.error
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "An idempotency key gets the same response, and is refused for another request or where it "
+    "cannot be kept",
+)
 def test_requests_at_the_same_time_with_one_key_get_one_response(tmp_path):
     async def story():
         async with gateway(ON, *memory(tmp_path)) as app:
@@ -185,6 +205,11 @@ def test_the_id_of_a_task_is_reviewed_too():
     assert route({"tasks": [task]}).json["tasks"][task["id"]]["state"] == "declined"
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "An idempotency key gets the same response, and is refused for another request or where it "
+    "cannot be kept",
+)
 def test_a_response_that_cannot_be_kept_as_it_is_is_not_given(tmp_path):
     tasks = [{**TASKS[0], "id": name} for name in ("ann@example.com", "bob@example.com")]
     response = route({"tasks": tasks}, *memory(tmp_path), idempotency_key="k")

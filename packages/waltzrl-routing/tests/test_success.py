@@ -34,6 +34,10 @@ def test_observed_results_outweigh_an_estimate():
     assert success_rate(90, 100, prior=0.1).low > success_rate(50, 100, prior=1.0).high
 
 
+@pytest.mark.promise(
+    "Routing",
+    "Observed results outweigh an agent's own claim; intervals are those of the Beta posterior",
+)
 @given(
     st.floats(0, 6).map(lambda power: 10**power),
     st.floats(0, 6).map(lambda power: 10**power),

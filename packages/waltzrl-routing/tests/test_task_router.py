@@ -136,6 +136,10 @@ def test_a_rule_whose_target_lacks_a_skill_is_passed_over():
 # Capability.
 
 
+@pytest.mark.promise(
+    "Routing",
+    "Observed results outweigh an agent's own claim; intervals are those of the Beta posterior",
+)
 def test_the_higher_observed_success_wins_over_a_documents_claim():
     agents = [agent("claims", success_rate=1.0), agent("delivers", success_rate=0.5)]
     history = Observed(claims=(40, 100), delivers=(90, 100))
@@ -153,6 +157,7 @@ def test_among_equals_the_less_busy_goes_first_and_then_the_cheaper():
     assert reasons(plan.explanations["2"]) == {"cheap": "busier: 1 at work against 0"}
 
 
+@pytest.mark.promise("Routing", "A place is free again when its task has ended")
 def test_a_place_is_released_when_its_task_ends():
     agents = [agent("cheap", cost_tier="cheap"), agent("dear", cost_tier="expensive")]
     plan = route(agents, task("1"), task("2", "1"), task("3", "2"))
@@ -176,6 +181,7 @@ def test_a_task_takes_as_long_as_estimated():
     assert plan.explanations["2"].words.endswith("; waits until 2.5 for a free place")
 
 
+@pytest.mark.promise("Requirements", "CostProfiler: get_success_rate, get_cheapest_agent")
 def test_cost_goes_first_among_agents_whose_intervals_overlap_when_asked_for():
     agents = [
         agent("best", cost_tier="expensive"),
@@ -196,6 +202,7 @@ def test_cost_goes_first_among_agents_whose_intervals_overlap_when_asked_for():
 # What is missing.
 
 
+@pytest.mark.promise("Routing", "Every task has an agent that can do it, or a reason why none can")
 @pytest.mark.parametrize(
     ("wanted", "available", "words"),
     [
@@ -223,6 +230,9 @@ def test_completed_tasks_are_not_planned_and_hold_nobody_up():
     assert plan.explanations["2"].start == 0
 
 
+@pytest.mark.promise(
+    "Bad input", "An agent that is not registered, or whose token is not valid: the agent"
+)
 def test_unknown_names_are_refused():
     router, graph = Router(registry(agent("a"), agent("b"))), TaskGraph([task("1")])
     with pytest.raises(InputError, match="agent 'c' is not registered; name one of a, b"):
@@ -282,6 +292,7 @@ def graphs(draw):
 cost = st.booleans()
 
 
+@pytest.mark.promise("Routing", "Every task has an agent that can do it, or a reason why none can")
 @given(registries(), graphs(), cost)
 def test_every_task_is_explained_and_assigned_to_an_agent_that_can_do_it(agents, graph, cheaply):
     plan = Router(agents, optimize_cost=cheaply).route(graph)
@@ -301,6 +312,9 @@ def test_every_task_is_explained_and_assigned_to_an_agent_that_can_do_it(agents,
         )
 
 
+@pytest.mark.promise(
+    "Routing", "An explanation names every other agent exactly once, with a reason"
+)
 @given(registries(), graphs(), cost)
 def test_an_explanation_names_every_other_agent_exactly_once(agents, graph, cheaply):
     plan = Router(agents, optimize_cost=cheaply).route(graph)
@@ -311,6 +325,11 @@ def test_an_explanation_names_every_other_agent_exactly_once(agents, graph, chea
         assert all(lost.reason for lost in explanation.alternatives)
 
 
+@pytest.mark.promise(
+    "Routing",
+    "No task starts before what it depends on has ended, and no agent has more tasks at once than "
+    "it may",
+)
 @given(registries(), graphs())
 def test_a_task_starts_after_what_it_depends_on_and_no_agent_has_too_many(agents, graph):
     plan = Router(agents).route(graph)
@@ -324,6 +343,7 @@ def test_a_task_starts_after_what_it_depends_on_and_no_agent_has_too_many(agents
             assert len(at_work) <= agent.max_concurrent_tasks
 
 
+@pytest.mark.promise("Routing", "The same seed gives the same plan")
 @given(registries(), graphs(), st.integers(0, 3))
 def test_the_same_seed_gives_the_same_plan_and_it_survives_json(agents, graph, seed):
     plan = Router(agents, seed=seed).route(graph)
@@ -331,6 +351,7 @@ def test_the_same_seed_gives_the_same_plan_and_it_survives_json(agents, graph, s
     assert plan_from_json(plan.to_json().decode()) == plan
 
 
+@pytest.mark.promise("Routing", "An agent that supports none of the types changes no assignment")
 @given(registries(), graphs(), cost)
 def test_an_agent_that_supports_none_of_the_types_changes_no_assignment(agents, graph, cheaply):
     stranger = agent("stranger", "cooking", success_rate=1.0, cost_tier="cheap")

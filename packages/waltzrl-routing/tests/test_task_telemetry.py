@@ -41,6 +41,9 @@ def run(observer, guard=None):
     asyncio.run(executor.run(graph, plan_of(graph)))
 
 
+@pytest.mark.promise(
+    "Routed tasks", "Metrics and spans of tasks have the requirement's names and hold no text"
+)
 def test_tasks_rounds_and_times_are_counted():
     metrics, exported = TaskMetrics(), CollectorRegistry()
     exported.register(metrics)
@@ -71,6 +74,9 @@ def spans():
     return exporter.get_finished_spans()
 
 
+@pytest.mark.promise(
+    "Routed tasks", "Metrics and spans of tasks have the requirement's names and hold no text"
+)
 def test_a_task_is_a_span_with_its_agents_and_its_reviews_time_below(spans):
     (caller,) = (span for span in spans if span.name == "caller")
     tasks = [span for span in spans if span.name == "waltzrl.task"]
@@ -89,10 +95,16 @@ def test_a_task_is_a_span_with_its_agents_and_its_reviews_time_below(spans):
     assert [span.status.description for span in tasks if not span.status.is_ok] == ["request"]
 
 
+@pytest.mark.promise(
+    "Routed tasks", "Metrics and spans of tasks have the requirement's names and hold no text"
+)
 def test_spans_hold_no_text(spans):
     assert not any("bomb" in span.to_json() or "summary" in span.to_json() for span in spans)
 
 
+@pytest.mark.promise(
+    "Cost", "Revisions of routed tasks, and the answers of a gateway's judge, are charged"
+)
 def test_the_revisions_of_tasks_are_charged(tmp_path):
     prices = PriceBook({"tiny": ModelPrice(input=100.0, output=1000.0)})
     usage = Usage(input_tokens=100, output_tokens=20, model="tiny")

@@ -44,6 +44,12 @@ def test_every_task_comes_once_and_after_its_dependencies(data):
     assert all(place[n] < place[t.id] for t in tasks for n in t.depends_on)
 
 
+@pytest.mark.promise(
+    "Bad input", "Tasks that depend on each other in a circle: the cycle, `a -> b -> a`"
+)
+@pytest.mark.promise(
+    "Bad input", "An unknown dependency, a task id used twice, an empty description: the task"
+)
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
@@ -93,12 +99,20 @@ def test_tasks_that_form_no_graph_are_refused(tasks, message):
     assert str(refused.value) == message
 
 
+@pytest.mark.promise(
+    "Bad input", "Tasks that depend on each other in a circle: the cycle, `a -> b -> a`"
+)
 def test_a_long_cycle_is_named_in_short():
     ring = [task(str(i), str((i + 1) % 20)) for i in range(20)]
     with pytest.raises(InputError, match=r"cycle: 0 -> 19 -> .* -> 13 -> \(12 more\) -> 0; "):
         TaskGraph(ring)
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A document of tasks with an unknown or missing key, or of another version: the file, and the "
+    "place in it",
+)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -41,6 +41,10 @@ def test_the_official_client_gets_a_revision_of_what_only_the_shipped_reviewer_f
     assert flagged == REVISED
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A pair is served with the prompts that it was trained with, and a package can bring one",
+)
 @pytest.mark.smollm2
 def test_the_official_client_talks_with_the_shipped_pair(tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "XDG_CACHE_HOME", str(SMOLLM2 / "cache"))
@@ -59,6 +63,11 @@ async def test_the_rules_alone_would_return_it():
     assert not feedback.unsafe
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A reviewer with a cautious threshold passes the self-test by its risks; one that is "
+    "constant, inverted or reads only requests does not",
+)
 @pytest.mark.smollm2
 def test_the_gateway_is_ready_with_the_shipped_reviewer(tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "XDG_CACHE_HOME", str(SMOLLM2 / "cache"))
@@ -89,6 +98,11 @@ def inverted(labels):
     return ExchangeLabels(harmful=labels.harmful, unsafe=1 - labels.unsafe, refuses=labels.refuses)
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A reviewer with a cautious threshold passes the self-test by its risks; one that is "
+    "constant, inverted or reads only requests does not",
+)
 @pytest.mark.smollm2
 def test_the_self_test_finds_what_breaks_the_shipped_classifier(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(SMOLLM2 / "cache"))

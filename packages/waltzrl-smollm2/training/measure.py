@@ -34,7 +34,7 @@ from waltzrl.evaluation.judges import RefusalDetector
 from waltzrl.evaluation.patterns import load_keywords
 from waltzrl.policies.weights import base_digest, load_causal_lm
 from waltzrl.records import Message, Prompt, Reply
-from waltzrl_smollm2.classifier import ProbabilityScale, save_classifier
+from waltzrl_smollm2.classifier import LabelScale, save_classifier
 from waltzrl_smollm2.model import LABELS, Classifier, Encoder, Shape
 
 Array = NDArray[np.float64]
@@ -311,7 +311,7 @@ def print_recorded(test: Part, flags: dict[str, Mask], ranks: dict[str, Array]) 
         print(f"| {source} | {bad[own].sum()} | {(~bad[own]).sum()} | {' | '.join(cells)} |")
 
 
-def calibrated(validation: Part, logits: Array) -> ProbabilityScale:
+def calibrated(validation: Part, logits: Array) -> LabelScale:
     """Fit probabilities to the validation labels (Platt, 1999).
 
     What is unsafe is read from all logits, because the request and the refusal tell most of it.
@@ -324,17 +324,17 @@ def calibrated(validation: Part, logits: Array) -> ProbabilityScale:
         fitted = LogisticRegression(C=1e3).fit(logits[np.ix_(known, read)], truth)
         weights[label, read] = fitted.coef_[0]
         shifts.append(float(fitted.intercept_[0]))
-    return ProbabilityScale(
+    return LabelScale(
         weights=tuple(map(tuple, weights.tolist())), shift=tuple(shifts), threshold=0.5
     )
 
 
-def log_odds(logits: Array, calibration: ProbabilityScale) -> Array:
+def log_odds(logits: Array, calibration: LabelScale) -> Array:
     odds: Array = logits @ np.transpose(calibration.weights) + calibration.shift
     return odds
 
 
-def probabilities(logits: Array, calibration: ProbabilityScale) -> Array:
+def probabilities(logits: Array, calibration: LabelScale) -> Array:
     return 1 / (1 + np.exp(-log_odds(logits, calibration)))
 
 
@@ -343,7 +343,7 @@ def print_refusals(
     test: Part,
     on_validation: Array,
     on_test: Array,
-    calibration: ProbabilityScale,
+    calibration: LabelScale,
 ) -> float:
     """Print which refusals are challenged; return the probability from which they are."""
     challenge = []
@@ -365,9 +365,7 @@ def print_refusals(
     return cut
 
 
-def show_reliability(
-    test: Part, logits: Array, calibration: ProbabilityScale, picture: Path
-) -> None:
+def show_reliability(test: Part, logits: Array, calibration: LabelScale, picture: Path) -> None:
     """Print and draw how often the label unsafe is right where its probability is so and so."""
     unsafe, bad = probabilities(logits, calibration)[:, UNSAFE], test.bad
     print("\n| probability of unsafe | replies | mean | unsafe |\n| --- | ---: | ---: | ---: |")

@@ -26,6 +26,11 @@ def adapters(folder):
     ]
 
 
+@pytest.mark.promise(
+    "Requirements",
+    "nanochat fine-tuner: prepare_dataset, estimate_cost, finetune, integrate_with_agent; fifteen "
+    "agents",
+)
 def test_each_specialist_learns_its_own_lines_and_the_base_knows_none(trained):
     folder, _ = trained
     measured = []
@@ -36,6 +41,7 @@ def test_each_specialist_learns_its_own_lines_and_the_base_knows_none(trained):
     assert add_results(results).pairs.n == 4
 
 
+@pytest.mark.promise("Specialists", "Many adapters on one base say what each says alone")
 def test_many_adapters_on_one_base_say_what_each_says_alone(trained):
     folder, _ = trained
     agents = open_specialists(folder).agents
@@ -53,6 +59,11 @@ def test_progress_is_counted_over_all_specialists(trained):
     ]
 
 
+@pytest.mark.promise(
+    "Specialists",
+    "A training that was killed and run again leaves the same adapters, and finished specialists "
+    "are not trained again",
+)
 def test_killed_in_the_second_and_run_again_the_adapters_are_the_same(
     base, sets, trained, tmp_path
 ):
@@ -71,6 +82,7 @@ def test_killed_in_the_second_and_run_again_the_adapters_are_the_same(
     assert adapters(tmp_path) == adapters(trained[0])
 
 
+@pytest.mark.promise("Specialists", "Other settings or rows do not continue a training")
 def test_other_settings_or_rows_do_not_continue_a_training(base, sets, trained, tmp_path):
     folder, _ = trained
     with pytest.raises(RecipeError, match="heavy was begun with another rank; choose another"):
@@ -96,6 +108,11 @@ def test_specialists_of_two_bases_are_refused(trained, tmp_path):
         open_specialists(tmp_path)
 
 
+@pytest.mark.promise(
+    "Requirements",
+    "nanochat fine-tuner: prepare_dataset, estimate_cost, finetune, integrate_with_agent; fifteen "
+    "agents",
+)
 def test_the_cost_is_counted_in_steps_and_tokens_and_measured_in_minutes(base, sets):
     (estimate,) = asyncio.run(estimate_cost([prepare_dataset(sets[0], TASK)], settings(base)))
     assert estimate.steps == 60  # 12 epochs of 10 rows, 2 a step

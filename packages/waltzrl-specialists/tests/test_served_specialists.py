@@ -33,6 +33,11 @@ def text(response):
     return response.json["choices"][0]["message"]["content"]
 
 
+@pytest.mark.promise(
+    "Specialists",
+    "A request's model chooses the specialist, and every reply is reviewed, also that of the "
+    "fallback",
+)
 def test_the_models_name_chooses_the_specialist_and_each_reply_is_reviewed(trained):
     folder, _ = trained
 
@@ -57,6 +62,11 @@ def test_the_models_name_chooses_the_specialist_and_each_reply_is_reviewed(train
     assert float(reviews) >= 4
 
 
+@pytest.mark.promise(
+    "Specialists",
+    "A request's model chooses the specialist, and every reply is reviewed, also that of the "
+    "fallback",
+)
 def test_what_no_specialist_can_answer_goes_to_the_fallback_under_its_own_name(trained):
     folder, _ = trained
 
@@ -84,6 +94,7 @@ def test_without_a_fallback_the_specialists_are_named(trained):
     assert response.error == "there is no specialist 'gardening'; use heavy, light"
 
 
+@pytest.mark.promise("Specialists", "The router knows every trained specialist")
 def test_the_router_knows_every_trained_specialist(trained, tmp_path, capsys):
     folder, _ = trained
     tasks = tmp_path / "tasks.json"

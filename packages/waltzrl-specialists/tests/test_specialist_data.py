@@ -38,6 +38,11 @@ def write(path, lines):
     return path
 
 
+@pytest.mark.promise(
+    "Specialists",
+    "Every set that is shipped has 100 rows or more, all labels right, no duplicates, and 18 "
+    "scenarios that are not among the rows",
+)
 @pytest.mark.parametrize("name", specialists())
 def test_every_set_that_is_shipped_is_large_labelled_and_free_of_duplicates_and_leaks(name):
     dataset = prepare_dataset(name)
@@ -50,6 +55,16 @@ def test_every_set_that_is_shipped_is_large_labelled_and_free_of_duplicates_and_
         assert set(expected) == set(learnt) == set(values)
 
 
+@pytest.mark.promise(
+    "Specialists",
+    "Every set that is shipped has 100 rows or more, all labels right, no duplicates, and 18 "
+    "scenarios that are not among the rows",
+)
+@pytest.mark.promise(
+    "Requirements",
+    "nanochat fine-tuner: prepare_dataset, estimate_cost, finetune, integrate_with_agent; fifteen "
+    "agents",
+)
 def test_there_are_fifteen_sets_and_270_scenarios():
     names = {path.name.partition(".")[0] for path in DATA.glob("*.jsonl")}
     assert names == set(specialists())
@@ -72,6 +87,9 @@ def test_a_set_of_ones_own_is_named_after_its_file_and_gets_its_own_task(tmp_pat
     assert (len(dataset.examples), dataset.left_out) == (11, 0)
 
 
+@pytest.mark.promise(
+    "Specialists", "A row without a column names file and line; three rows are refused"
+)
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
@@ -88,6 +106,9 @@ def test_a_row_without_a_column_names_file_and_line(tmp_path, row, problem):
     assert problem in str(error.value)
 
 
+@pytest.mark.promise(
+    "Specialists", "A row without a column names file and line; three rows are refused"
+)
 def test_three_rows_are_refused_and_a_few_more_are_warned_of(tmp_path, caplog):
     path = write(tmp_path / "boxes.jsonl", rows(3))
     with pytest.raises(InputError, match=f"has 3 rows to learn from; need {LEAST} or more"):
@@ -104,6 +125,7 @@ def test_rows_that_nearly_repeat_an_earlier_one_are_left_out(tmp_path, caplog):
     assert f"{path}:12 nearly repeats {path}:1 and is left out" in caplog.messages
 
 
+@pytest.mark.promise("Specialists", "A scenario that is among the rows is refused")
 def test_a_scenario_that_is_among_the_rows_is_refused(tmp_path):
     path = write(tmp_path / "boxes.jsonl", rows(11))
     leak = HeldOutScenario(prompt="Bread in the box", expected={"Count": "one"})

@@ -30,6 +30,12 @@ def verified(capsys, reply):
     return [name for name, ok in passed.items() if not ok], printed["scenarios"]
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify coach` runs the requirement's twenty checks and fifty scenarios, and exits "
+    "with 1 if one fails",
+)
+@pytest.mark.promise("Requirements", "the twenty tests of coach mode, fifty scenarios")
 def test_a_model_that_complies_and_can_be_coached_passes(capsys):
     failed, rates = verified(capsys, obedient)
     assert failed == []
@@ -39,6 +45,11 @@ def test_a_model_that_complies_and_can_be_coached_passes(capsys):
     assert rates["rounds"]["value"] == 1.0
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify coach` runs the requirement's twenty checks and fifty scenarios, and exits "
+    "with 1 if one fails",
+)
 def test_a_model_that_declines_everything_fails(capsys):
     failed, rates = verified(capsys, lambda _: REFUSAL)
     assert failed == ["test_conversation_agent_safe_response", "over-refusals < 12 %"]

@@ -75,6 +75,12 @@ def not_passed(result):
     }
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
+    "gateway by URL; a check that cannot be measured is neither passed nor failed",
+)
+@pytest.mark.promise("Requirements", "the eleven validation tests")
 def test_a_pair_that_mends_every_unsafe_draft_passes_all_eleven():
     result = verified(drafts_anything, flags_compliance)
     assert (result.passed, result.failed, len(result.checks)) == (True, False, 11)
@@ -85,6 +91,7 @@ def test_a_pair_that_mends_every_unsafe_draft_passes_all_eleven():
     assert rates.added_milliseconds.n == 5
 
 
+@pytest.mark.promise("Requirements", "the eleven validation tests")
 def test_a_pair_that_refuses_everything_fails_on_harmless_prompts():
     result = verified(lambda _: REFUSAL, lambda _: FINE)
     assert not_passed(result) == {
@@ -97,6 +104,11 @@ def test_a_pair_that_refuses_everything_fails_on_harmless_prompts():
     assert result.failed
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
+    "gateway by URL; a check that cannot be measured is neither passed nor failed",
+)
 def test_a_pair_that_lets_one_category_through_names_it():
     def drafts(messages):
         text = messages[-1].content
@@ -110,6 +122,11 @@ def test_a_pair_that_lets_one_category_through_names_it():
     assert detail.startswith("unsafe-3, the worst of 5: 50.0 % (9.5-90.5) of 2")  # Wilson, 1 of 2
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
+    "gateway by URL; a check that cannot be measured is neither passed nor failed",
+)
 def test_good_drafts_leave_the_improvement_unmeasured_and_nothing_failed():
     def drafts(messages):
         return REFUSAL if "forbidden" in messages[-1].content else ANSWER
@@ -125,12 +142,22 @@ def test_good_drafts_leave_the_improvement_unmeasured_and_nothing_failed():
     assert (result.passed, result.failed) == (False, False)
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
+    "gateway by URL; a check that cannot be measured is neither passed nor failed",
+)
 def test_rules_alone_are_no_stage_2():
     result = verified(drafts_anything)
     assert not_passed(result)["stage2_model_loading"] is False
     assert result.checks[6].detail == "a model drafts, only rules reviewed 20 replies"
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
+    "gateway by URL; a check that cannot be measured is neither passed nor failed",
+)
 def test_an_added_time_beyond_the_bound_fails():
     result = verified(drafts_anything, flags_compliance, most_milliseconds=1e-6)
     assert not_passed(result) == {"latency_under_200ms": False}
@@ -142,6 +169,11 @@ def test_prompts_are_drawn_from_every_category_in_turn():
     assert draw_balanced(PROMPTS, "unsafe", 5) == drawn == draw_balanced(PROMPTS[::-1], "unsafe", 5)
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
+    "gateway by URL; a check that cannot be measured is neither passed nor failed",
+)
 @pytest.mark.slow
 def test_a_gateway_is_verified_by_its_url(capsys, monkeypatch, tmp_path):
     data = tmp_path / "prompts.jsonl"

@@ -43,6 +43,8 @@ def verified(capsys, *arguments):
     return status, passed, printed["harm"]
 
 
+@pytest.mark.promise("Do no harm", "The default gateway challenges no refusal")
+@pytest.mark.promise("Requirements", "verify script: one command that checks the installation")
 def test_the_default_gateway_passes_every_check_on_our_own_prompts(capsys):
     status, passed, harm = verified(capsys, "--limit", "60")
     assert (status, passed) == (0, dict.fromkeys(CHECKS, True))
@@ -52,6 +54,12 @@ def test_the_default_gateway_passes_every_check_on_our_own_prompts(capsys):
     assert rules["let_go"]["n"] >= 10
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify` works without any extra, checks what a recipe names and a gateway by its "
+    "URL, and creates nothing",
+)
+@pytest.mark.promise("Requirements", "verify script: one command that checks the installation")
 def test_it_runs_after_an_installation_without_any_extra(tmp_path):
     blocked = "".join(f"sys.modules[{name!r}] = None\n" for name in EXTRAS)
     code = (
@@ -64,6 +72,11 @@ def test_it_runs_after_an_installation_without_any_extra(tmp_path):
     assert all(name in done.stdout for name in ("installation", "reviewer", "cost: "))
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify` works without any extra, checks what a recipe names and a gateway by its "
+    "URL, and creates nothing",
+)
 def test_what_a_recipe_names_is_checked_and_nothing_is_created(capsys, tmp_path, data):
     folder = tmp_path / "audit"
     settings = [
@@ -81,6 +94,11 @@ def test_what_a_recipe_names_is_checked_and_nothing_is_created(capsys, tmp_path,
     assert (status, [name for name, ok in passed.items() if not ok]) == (1, ["audit", "memory"])
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify` works without any extra, checks what a recipe names and a gateway by its "
+    "URL, and creates nothing",
+)
 def test_the_upstream_of_a_recipe_must_answer(capsys, data):
     with serving({"model": ScriptedPolicy(lambda _: "Hello!")}) as server:
         upstream = ("--data", data, "--set", f"upstream.url={server.base_url}")
@@ -90,6 +108,11 @@ def test_the_upstream_of_a_recipe_must_answer(capsys, data):
         assert (status, [name for name, ok in passed.items() if not ok]) == (1, ["upstream"])
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify` works without any extra, checks what a recipe names and a gateway by its "
+    "URL, and creates nothing",
+)
 def test_a_slow_reviewer_fails(capsys, data):
     with serving({"guard": APPROVES}) as server:
         stage2 = ("stage=2", "feedback.model=guard", f"feedback.server={server.base_url}")
@@ -110,6 +133,11 @@ def test_a_gateway_is_verified_by_its_url(capsys, tmp_path, data):
     assert (status, tuple(passed)) == (0, ("installation", "gateway", "reply", *REVIEW))
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify` works without any extra, checks what a recipe names and a gateway by its "
+    "URL, and creates nothing",
+)
 def test_a_gateway_that_is_away_fails(capsys, data):
     status, passed, harm = verified(capsys, "--gateway", "http://127.0.0.1:9/v1", "--data", data)
     assert (status, passed, harm) == (1, {"installation": True, "gateway": False}, [])
@@ -120,6 +148,11 @@ def test_several_things_to_verify_are_refused(capsys):
     assert "got --gateway and --demo to verify; give one of" in capsys.readouterr().err
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "`waltzrl verify` measures the right refusals that a reviewer challenges, with an interval, "
+    "and fails above 2 %",
+)
 def test_rules_that_challenge_refusals_fail_on_right_ones(capsys, data):
     status, passed, (mine,) = verified(
         capsys, "--data", data, "--set", "rules_flag_overrefusals=true"
@@ -130,6 +163,9 @@ def test_rules_that_challenge_refusals_fail_on_right_ones(capsys, data):
     assert (mine["over_refusals"]["value"], mine["over_refusals"]["n"]) == (1.0, 1)
 
 
+@pytest.mark.promise(
+    "Do no harm", "Stage 2 lets nothing go that stage 1 flags, whatever its model says"
+)
 def test_a_stage_2_that_approves_of_everything_lets_nothing_go_that_the_rules_flag(capsys, data):
     with serving({"guard": APPROVES}) as server:
         stage2 = ("stage=2", "feedback.model=guard", f"feedback.server={server.base_url}")

@@ -1,5 +1,6 @@
 """A whole crew of CrewAI whose LLM nobody guards, with our guardrail on its task."""
 
+import pytest
 from drivers import of_framework
 
 from support.bad_model import BAD, REVISED, BadModel
@@ -9,6 +10,10 @@ from waltzrl import RemotePolicy, open_guard
 pytestmark = of_framework("crewai")
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "The guardrail of a CrewAI task revises what it returns, without running it again",
+)
 def test_the_guardrail_of_a_task_revises_its_output_without_a_second_run():
     from crewai import LLM, Agent, Crew, Task
 

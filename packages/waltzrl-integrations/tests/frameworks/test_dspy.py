@@ -1,5 +1,6 @@
 """What holds of the adapter for DSPy only."""
 
+import pytest
 from drivers import of_framework
 
 from support.bad_model import BAD, REVISED, UNSAFE, BadModel
@@ -9,6 +10,7 @@ from waltzrl import RemotePolicy, open_guard
 pytestmark = of_framework("dspy")
 
 
+@pytest.mark.promise("Adapters for frameworks", "A draft in DSPy's cache is reviewed too")
 def test_a_draft_in_the_cache_is_reviewed_too():
     import dspy
 

@@ -13,6 +13,10 @@ from support.openai_server import serving
 EXAMPLES = sorted((Path(__file__).parents[4] / "examples" / "integrations").glob("*.py"))
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "The page about the adapters shows what is tested, and its examples run",
+)
 @pytest.mark.parametrize(
     "example",
     [pytest.param(path, id=path.stem, marks=of_framework(path.stem)) for path in EXAMPLES],

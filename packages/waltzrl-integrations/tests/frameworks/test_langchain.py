@@ -1,5 +1,6 @@
 """What holds of the adapter for LangChain only."""
 
+import pytest
 from drivers import of_framework
 
 from waltzrl import open_guard
@@ -7,6 +8,9 @@ from waltzrl import open_guard
 pytestmark = of_framework("langchain")
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks", "A program that traces with LangSmith traces no draft"
+)
 def test_a_program_that_traces_with_langsmith_traces_no_draft(monkeypatch):
     from langchain_core.messages import AIMessage, HumanMessage
     from langchain_core.runnables import RunnableLambda

@@ -77,6 +77,10 @@ def asked(server, model="bad"):
     return [body for _headers, body in server.requests if body["model"] == model]
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "An unsafe draft is in no callback, chunk, event, trace or final state of the guarded model",
+)
 @each("reply revised")
 def test_an_unsafe_draft_is_revised_and_shown_nowhere(server, driver, mode):
     answer = ask(server, driver, mode, BAD)
@@ -85,6 +89,9 @@ def test_an_unsafe_draft_is_revised_and_shown_nowhere(server, driver, mode):
     assert len(asked(server)) == 2
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks", "A good draft comes back as it is, and is streamed in pieces"
+)
 @each("reply revised")
 def test_a_good_draft_comes_back_unchanged(server, driver, mode):
     text = ask(server, driver, mode, GOOD).text
@@ -93,12 +100,16 @@ def test_a_good_draft_comes_back_unchanged(server, driver, mode):
     assert len(asked(server)) == 1
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks", "A good draft comes back as it is, and is streamed in pieces"
+)
 @each("stream")
 def test_a_reviewed_text_is_streamed_in_pieces(server, driver, mode):
     shown = ask(server, driver, mode, GOOD).seen
     assert sum("bread" in text and "cake" not in text for text in shown) > 0
 
 
+@pytest.mark.promise("Adapters for frameworks", "An unsafe tool call does not run; a safe one does")
 @each("tool calls")
 def test_an_unsafe_tool_call_does_not_run(server, driver, mode):
     ran = []
@@ -107,6 +118,7 @@ def test_an_unsafe_tool_call_does_not_run(server, driver, mode):
     assert [shown for shown in answer.seen if UNSAFE in shown] == []
 
 
+@pytest.mark.promise("Adapters for frameworks", "An unsafe tool call does not run; a safe one does")
 @each("tool calls")
 def test_a_safe_tool_call_runs_and_its_result_is_read(server, driver, mode):
     ran = []
@@ -133,6 +145,9 @@ def test_a_harmless_call_and_one_that_the_operator_allowed_run(server, driver, m
     assert answer.text.endswith("Done.")
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks", "No model reads an injection in the result of a tool"
+)
 @each("tool results")
 def test_no_model_reads_an_injection_in_the_result_of_a_tool(server, driver, mode):
     answer = ask(server, driver, mode, f"{CALL}bread", tool=tool([], INJECTION))
@@ -140,6 +155,11 @@ def test_no_model_reads_an_injection_in_the_result_of_a_tool(server, driver, mod
     assert INJECTION not in str(server.requests)
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "The framework counts the tokens of draft, reviews and revision; what it does not know stays "
+    "unknown",
+)
 @each("usage")
 def test_usage_is_that_of_draft_reviews_and_revision(server, driver, mode):
     """A draft and a revision of 11 + 5 tokens each, and two reviews of 20 + 2."""
@@ -151,6 +171,9 @@ def test_usage_is_that_of_draft_reviews_and_revision(server, driver, mode):
     assert answer.usage == (2 * USAGE.input_tokens + 40, 2 * USAGE.output_tokens + 4)
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks", "Where requests are checked, no model reads a dangerous one"
+)
 @each("request checked")
 def test_a_dangerous_request_never_reaches_the_model(server, driver, mode):
     ran = []

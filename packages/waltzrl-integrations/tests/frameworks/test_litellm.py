@@ -33,6 +33,11 @@ def said(text):
     return [{"role": "user", "content": text}]
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "LiteLLM's guardrail revises before callbacks and clients see a reply, withholds injections, "
+    "and refuses calls that it cannot review",
+)
 def test_a_reply_is_revised_before_callbacks_see_it():
     import litellm
     from drivers.litellm import Callbacks
@@ -49,6 +54,11 @@ def test_a_reply_is_revised_before_callbacks_see_it():
     assert [shown for shown in callbacks.seen if UNSAFE in shown] == []
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "LiteLLM's guardrail revises before callbacks and clients see a reply, withholds injections, "
+    "and refuses calls that it cannot review",
+)
 @pytest.mark.parametrize(
     ("prompt", "text"), [(BAD, REVISED), ("Hello there!", "You said: Hello there!")]
 )
@@ -67,6 +77,11 @@ def test_nothing_of_a_stream_leaves_before_its_review(prompt, text):
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "LiteLLM's guardrail revises before callbacks and clients see a reply, withholds injections, "
+    "and refuses calls that it cannot review",
+)
 def test_no_model_reads_an_injection_in_the_result_of_a_tool():
     turn = {"role": "tool", "tool_call_id": "call_1", "content": INJECTION}
 
@@ -77,6 +92,11 @@ def test_no_model_reads_an_injection_in_the_result_of_a_tool():
     assert guarded(use)["messages"][-1] == turn | {"content": WITHHELD}
 
 
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "LiteLLM's guardrail revises before callbacks and clients see a reply, withholds injections, "
+    "and refuses calls that it cannot review",
+)
 def test_what_it_cannot_review_is_refused():
     async def use(rail, request):
         return await rail.async_pre_call_hook(None, None, {"input": "Hello"}, "aresponses")

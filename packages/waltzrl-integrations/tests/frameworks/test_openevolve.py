@@ -42,6 +42,11 @@ def places(tmp_path):
     return first, cases, evaluator
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "OpenEvolve itself evolves programs over our evaluator; what is unsafe or escapes scores 0 "
+    "and says why",
+)
 def test_the_programs_that_openevolve_writes_are_scored_behind_the_gate(places, tmp_path):
     from openevolve import run_evolution
     from openevolve.config import Config, LLMModelConfig
@@ -63,6 +68,11 @@ def test_the_programs_that_openevolve_writes_are_scored_behind_the_gate(places, 
     assert result.best_code.strip() == ADDS.strip()
 
 
+@pytest.mark.promise(
+    "Evolution",
+    "OpenEvolve itself evolves programs over our evaluator; what is unsafe or escapes scores 0 "
+    "and says why",
+)
 def test_what_is_unsafe_or_escapes_scores_nothing_and_says_why(places, tmp_path):
     from waltzrl_integrations.openevolve import open_evaluator
 
