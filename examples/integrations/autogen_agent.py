@@ -1,6 +1,6 @@
 """An agent of AutoGen whose model client is guarded.
 
-pip install . autogen-agentchat 'autogen-ext[openai]'
+pip install . ./packages/waltzrl-integrations autogen-agentchat 'autogen-ext[openai]'
 python examples/integrations/autogen_agent.py http://localhost:8000/v1 qwen
 """
 

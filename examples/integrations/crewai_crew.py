@@ -1,6 +1,6 @@
 """A crew of CrewAI whose agent has a guarded LLM, and whose task has a guardrail.
 
-pip install . crewai
+pip install . ./packages/waltzrl-integrations crewai
 python examples/integrations/crewai_crew.py http://localhost:8000/v1 qwen
 """
 

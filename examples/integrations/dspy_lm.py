@@ -1,6 +1,6 @@
 """A guarded language model of DSPy.
 
-pip install . dspy
+pip install . ./packages/waltzrl-integrations dspy
 python examples/integrations/dspy_lm.py http://localhost:8000/v1 qwen
 """
 

@@ -1,6 +1,6 @@
 """A pipeline of Haystack whose chat generator is guarded, streamed.
 
-pip install . haystack-ai
+pip install . ./packages/waltzrl-integrations haystack-ai
 python examples/integrations/haystack_pipeline.py http://localhost:8000/v1 qwen
 """
 

@@ -1,6 +1,6 @@
 """An agent of LangChain that is guarded: its requests, replies, tool calls and tools' results.
 
-pip install . langchain langchain-openai
+pip install . ./packages/waltzrl-integrations langchain langchain-openai
 OPENAI_API_KEY=none python examples/integrations/langchain_agent.py http://localhost:8000/v1 qwen
 """
 

@@ -1,6 +1,6 @@
 """A graph of LangGraph whose model is guarded, streamed.
 
-pip install . langgraph langchain langchain-openai
+pip install . ./packages/waltzrl-integrations langgraph langchain langchain-openai
 OPENAI_API_KEY=none python examples/integrations/langgraph_node.py http://localhost:8000/v1 qwen
 """
 

@@ -1,6 +1,6 @@
 """A guarded call of LiteLLM, streamed.
 
-pip install . litellm
+pip install . ./packages/waltzrl-integrations litellm
 python examples/integrations/litellm_stream.py http://localhost:8000/v1 qwen
 """
 

@@ -1,6 +1,6 @@
 """An agent of LlamaIndex whose LLM is guarded.
 
-pip install . llama-index-core llama-index-llms-openai-like
+pip install . ./packages/waltzrl-integrations llama-index-core llama-index-llms-openai-like
 python examples/integrations/llama_index_agent.py http://localhost:8000/v1 qwen
 """
 

@@ -1,6 +1,6 @@
 """An agent of OpenAI's Agents SDK whose model is guarded.
 
-pip install . openai-agents
+pip install . ./packages/waltzrl-integrations openai-agents
 python examples/integrations/openai_agent.py http://localhost:8000/v1 qwen
 """
 

@@ -1,6 +1,6 @@
 """An agent of Pydantic AI whose model is guarded, streamed.
 
-pip install . 'pydantic-ai-slim[openai]'
+pip install . ./packages/waltzrl-integrations 'pydantic-ai-slim[openai]'
 python examples/integrations/pydantic_ai_agent.py http://localhost:8000/v1 qwen
 """
 

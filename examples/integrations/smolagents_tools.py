@@ -1,6 +1,6 @@
 """An agent of smolagents whose model is guarded.
 
-pip install . 'smolagents[openai]'
+pip install . ./packages/waltzrl-integrations 'smolagents[openai]'
 python examples/integrations/smolagents_tools.py http://localhost:8000/v1 qwen
 """
 
