@@ -232,7 +232,7 @@ def test_the_audit_log_has_the_price(tmp_path):
 
 
 @pytest.mark.promise(
-    "Cost", "Revisions of routed tasks, and the answers of a gateway's judge, are charged"
+    "Cost", "The answers of a gateway's judge, are charged"
 )
 def test_what_the_judge_of_a_gateway_answers_is_charged_to_no_key(tmp_path):
     from waltzrl.budget import ModelPrice, PriceBook

@@ -14,7 +14,6 @@ from waltzrl.foundation.catalogue import (
     GATEWAY_METRICS,
     MEMORY_METRICS,
     METRICS,
-    TASK_METRICS,
 )
 from waltzrl.operations.monitoring.alerts import (
     ALERTS,
@@ -126,7 +125,7 @@ def test_the_files_that_are_shipped_are_those_that_are_made(tmp_path, capsys):
 
 
 @pytest.mark.promise("Metrics", "What is exported is what the catalogue and the documents declare")
-@pytest.mark.parametrize("specs", [GATEWAY_METRICS, MEMORY_METRICS, TASK_METRICS])
+@pytest.mark.parametrize("specs", [GATEWAY_METRICS, MEMORY_METRICS])
 def test_the_documents_list_every_metric_of_the_catalogue(specs):
     assert f"{metrics_table(specs)}\n\n" in PAGE.read_text()
 

@@ -7,7 +7,6 @@ from scipy.stats import beta
 
 from waltzrl.errors import InputError
 from waltzrl_routing import success_rate
-from waltzrl_routing.success import beta_quantile
 
 
 def test_without_anything_known_all_rates_are_as_likely():
@@ -38,13 +37,14 @@ def test_observed_results_outweigh_an_estimate():
     "Routing",
     "Observed results outweigh an agent's own claim; intervals are those of the Beta posterior",
 )
-@given(
-    st.floats(0, 6).map(lambda power: 10**power),
-    st.floats(0, 6).map(lambda power: 10**power),
-    st.sampled_from([0.001, 0.025, 0.5, 0.975]),
-)
-def test_quantiles_are_those_of_scipy(a, b, share):
-    assert beta_quantile(share, a, b) == pytest.approx(beta.ppf(share, a, b), abs=1e-6)
+@given(st.integers(0, 1000), st.integers(0, 1000), st.none() | st.floats(0, 1))
+def test_an_interval_leaves_a_fortieth_of_the_posterior_on_each_side(good, bad, prior):
+    rate = success_rate(good, good + bad, prior)
+    worth = 0 if prior is None else 8
+    posterior = beta(1 + worth * (prior or 0) + good, 1 + worth * (1 - (prior or 0)) + bad)
+    assert posterior.cdf(rate.low) == pytest.approx(0.025, abs=1e-6)
+    assert posterior.sf(rate.high) == pytest.approx(0.025, abs=1e-6)
+    assert rate.mean == pytest.approx(posterior.mean())
 
 
 @pytest.mark.parametrize("counts", [(3, 2), (-1, 2)])

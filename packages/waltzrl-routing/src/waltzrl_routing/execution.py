@@ -83,8 +83,7 @@ class Executor:
                 f"execute: got {type(execute).__name__}; need `async def execute(work) -> str`"
             )
         self.observers: list[Callable[[EndedTask], None]] = []
-        """Called with every task that has ended or could not be started, such as
-        `TaskMetrics().add`."""
+        """Called with every task that has ended or could not be started."""
         self._settings = settings or ExecutionSettings()
         self._registry, self._memory = registry, memory
         self._checked_types = frozenset(registry.safety_critical)
