@@ -231,9 +231,7 @@ def test_the_audit_log_has_the_price(tmp_path):
     assert decision["usd"] == 0.03
 
 
-@pytest.mark.promise(
-    "Cost", "The answers of a gateway's judge, are charged"
-)
+@pytest.mark.promise("Cost", "The answers of a gateway's judge are charged")
 def test_what_the_judge_of_a_gateway_answers_is_charged_to_no_key(tmp_path):
     from waltzrl.budget import ModelPrice, PriceBook
     from waltzrl.budget.daily import DailyLedger
