@@ -20,7 +20,7 @@ from waltzrl_demo.arms import CHANGES
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAPERS = [*sorted(ROOT.glob("*.md")), *DOCS]
-LONGEST = {"README.md": 150, "CONTRIBUTING.md": 100, "AGENTS.md": 60}
+LONGEST = {"README.md": 85, "CONTRIBUTING.md": 100, "AGENTS.md": 60}
 
 SOURCES = [*(ROOT / "src").rglob("*.py"), *ROOT.glob("packages/*/src/**/*.py")]
 TEST_FILES = [*(ROOT / "tests").rglob("test_*.py"), *ROOT.glob("packages/*/tests/**/test_*.py")]
