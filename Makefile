@@ -12,10 +12,11 @@ NPM := $(VENV)/npm
 SMOLLM2 := $(VENV)/smollm2
 REVIEWER := packages/waltzrl-smollm2
 FRAMEWORKS := .venv-frameworks
-FRAMEWORK_TESTS := tests/integrations/frameworks
+FRAMEWORK_TESTS := packages/waltzrl-integrations/tests/frameworks
+PACKAGES := demo evolution integrations mcp routing specialists verify
 # One more process than cores, because many tests wait.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-# What begins first is decided in tests/conftest.py, not by the number of tests in a group.
+# What begins first is decided in conftest.py, not by the number of tests in a group.
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
 
 # The linters, and the frameworks' installation and tests, run beside the other tests.
@@ -29,7 +30,7 @@ export NO_PROXY ?= 127.0.0.1,localhost
 export PYTHONDONTWRITEBYTECODE =
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: help demo study reviewer specialists-demo study-smollm2 test suite test-frameworks check lint docs bench bench-train bench-sampling bench-gpu bench-gateway clean
+.PHONY: help demo study reviewer specialists-demo study-smollm2 test suite test-frameworks check lint docs dist bench bench-train bench-sampling bench-gpu bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -73,6 +74,9 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+dist: $(READY)  ## The wheels of all packages, in dist/
+	rm -rf dist && $(BIN)/uv build --quiet --system-certs --wheel --all-packages --out-dir dist
+
 docs: $(READY)  ## The site of the documents, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
@@ -101,11 +105,12 @@ clean:  ## Remove the environments and caches; runs/ stays
 
 # torch comes first and pinned, because plain pip would fetch a CUDA build for a wider range. uv
 # installs the rest in a quarter of pip's time.
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(PACKAGES:%=packages/waltzrl-%/pyproject.toml)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile "torch==2.13.0" "uv>=0.13"
 	$(BIN)/uv pip install --quiet --system-certs --python $(VENV) \
-	--editable ".[train,report,flywheel,postgres,parquet,prices,routing]" --group dev
+	--editable ".[train,report,flywheel,postgres,parquet,prices]" --group dev \
+	$(PACKAGES:%=--editable packages/waltzrl-%)
 	touch $(READY)
 
 # Compiles what the tests import, which their processes would all do at the same time.
@@ -137,5 +142,6 @@ $(FRAMEWORKS)/.ready: $(FRAMEWORK_TESTS)/requirements.txt | $(READY)
 	@{ $(BIN)/uv venv --quiet --clear --python $(BIN)/python $(FRAMEWORKS) \
 	&& $(BIN)/uv pip install --quiet --system-certs --python $(FRAMEWORKS) --requirement $< \
 	&& $(BIN)/uv pip install --quiet --system-certs --python $(FRAMEWORKS) --no-deps --editable . \
+	--editable packages/waltzrl-evolution --editable packages/waltzrl-integrations \
 	&& touch $@; } || echo "warning: no frameworks: the tests of the adapters are left out; run \
 	make test again online" >&2

@@ -16,7 +16,7 @@ from pathlib import Path
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.gateway.settings import load_gateway
-from waltzrl.verify.opening import (
+from waltzrl_verify.opening import (
     Verification,
     VerificationSettings,
     read_verification_sets,

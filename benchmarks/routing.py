@@ -20,7 +20,7 @@ from random import Random
 from statistics import median
 from time import process_time
 
-from waltzrl.routing import (
+from waltzrl_routing import (
     AgentCapability,
     AgentRegistry,
     Router,

@@ -15,9 +15,9 @@ from time import process_time
 
 from waltzrl import open_guard
 from waltzrl.gateway.guard import Guard
-from waltzrl.routing import AgentCapability, AgentRegistry, Router, RoutingPlan, Task, TaskGraph
-from waltzrl.routing.execution import Executor
-from waltzrl.routing.runner import Work
+from waltzrl_routing import AgentCapability, AgentRegistry, Router, RoutingPlan, Task, TaskGraph
+from waltzrl_routing.execution import Executor
+from waltzrl_routing.runner import Work
 
 REGISTRY = AgentRegistry(
     agents=(AgentCapability(agent_name="a", supported_task_types=("report", "api_call")),)

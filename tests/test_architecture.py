@@ -12,19 +12,21 @@ import typer.main
 from pydantic import TypeAdapter
 
 from waltzrl.__main__ import app
-from waltzrl.demo.arms import CHANGES
 from waltzrl.evaluation.data import SETS
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.training.recipe import Recipe, load_recipe
+from waltzrl_demo.arms import CHANGES
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAPERS = [*sorted(ROOT.glob("*.md")), *DOCS]
-LONGEST = {"README.md": 150, "CONTRIBUTING.md": 100, "AGENTS.md": 60}
+LONGEST = {"README.md": 85, "CONTRIBUTING.md": 100, "AGENTS.md": 60}
 
+SOURCES = [*(ROOT / "src").rglob("*.py"), *ROOT.glob("packages/*/src/**/*.py")]
+TEST_FILES = [*(ROOT / "tests").rglob("test_*.py"), *ROOT.glob("packages/*/tests/**/test_*.py")]
 TESTS = {
     name
-    for path in (ROOT / "tests").rglob("test_*.py")
+    for path in TEST_FILES
     for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
 }
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -61,16 +63,14 @@ def anchors(paper):
 def test_no_public_class_name_is_defined_twice():
     definitions = Counter(
         name
-        for path in (ROOT / "src").rglob("*.py")
+        for path in SOURCES
         for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(), re.MULTILINE)
     )
     assert [name for name, count in definitions.items() if count > 1] == []
 
 
 def test_no_two_files_of_one_run_of_tests_have_the_same_name():
-    frameworks = ROOT / "tests" / "integrations" / "frameworks"  # run apart
-    files = [path for path in (ROOT / "tests").rglob("test_*.py") if frameworks not in path.parents]
-    names = Counter(path.name for path in files)
+    names = Counter(path.name for path in TEST_FILES if "frameworks" not in path.parts)  # run apart
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -94,7 +94,8 @@ def test_every_link_leads_somewhere(paper):
 
 @each_paper
 def test_every_file_that_is_named_exists(paper):
-    folders = ("src/", "recipes/", "docs/", "examples/", "tests/", "tools/", "benchmarks/")
+    folders = ("src/", "recipes/", "docs/", "examples/", "tests/", "packages/")
+    folders += ("tools/", "benchmarks/")
     for name in spelt(paper):
         if name.startswith(folders) and not set(name) & set("<* "):
             assert (ROOT / name).exists(), name
@@ -103,7 +104,7 @@ def test_every_file_that_is_named_exists(paper):
 @each_paper
 def test_every_function_that_is_named_exists(paper):
     for name in spelt(paper):
-        if re.fullmatch(r"waltzrl(\.\w+)+", name):
+        if re.fullmatch(r"waltzrl(_\w+)?(\.\w+)+", name):
             resolve_name(name)
 
 
@@ -151,7 +152,7 @@ def test_every_change_that_the_demo_makes_is_told():
 
 
 def test_every_folder_of_tests_is_collected(pytestconfig):
-    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    folders = {path.parent for path in TEST_FILES}
     names = {part for folder in folders for part in folder.relative_to(ROOT).parts}
     patterns = pytestconfig.getini("norecursedirs")
     assert not [name for name in names for pattern in patterns if fnmatch(name, pattern)]

@@ -92,10 +92,13 @@ def test_another_name_is_an_attribute_error():
 
 @pytest.mark.parametrize(
     "package",
-    ["agents", "evaluation", "evolution", "mcp", "routing", "specialists", "training"],
+    [
+        *("waltzrl.agents", "waltzrl.evaluation", "waltzrl.training"),
+        *("waltzrl_evolution", "waltzrl_mcp", "waltzrl_routing", "waltzrl_specialists"),
+    ],
 )
 def test_every_name_of_a_package_is_imported_when_it_is_first_used(package):
-    module = import_module(f"waltzrl.{package}")
+    module = import_module(package)
     folder = Path(module.__file__).parent
     assert set(module.__all__) <= set(dir(module))
     (checked,) = (

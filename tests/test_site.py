@@ -1,4 +1,4 @@
-"""The site of the documents is built without a warning, and names every command and recipe key."""
+"""The site is built without a warning, and names every command, recipe key and promise."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 import typer.main
@@ -45,6 +46,14 @@ def test_every_command_has_a_part_of_its_page(site):
 def test_every_key_of_a_recipe_is_on_its_page(site, page, recipe):
     text = read_text(site, f"reference/{page}-recipe")
     assert {field.name for field in fields(recipe)} <= set(re.findall(r"\w+", text))
+
+
+def test_every_area_of_promises_has_a_table_of_its_tests(site):
+    tool = run_path(str(ROOT / "tools/list_promises.py"))
+    page = (site / "reference/promises/index.html").read_text()
+    tests = set(re.findall(r"<code>(test_\w+)</code>", page))
+    assert tests == {promise.test for promise in tool["read_promises"]() if promise.test}
+    assert page.count("<table>") == len(tool["AREAS"])
 
 
 def test_a_file_outside_of_the_documents_is_named_and_no_link(site):

@@ -49,10 +49,6 @@ from waltzrl.records import (
     ServedExchange,
     Verdict,
 )
-from waltzrl.routing import AgentCapability, AgentRegistry, Router, Task, TaskGraph
-from waltzrl.routing.execution import Executor
-from waltzrl.routing.picture import results_as_svg
-from waltzrl.routing.runner import Work
 from waltzrl.store.audit import LocalLog, LogSettings, subject_digest
 from waltzrl.store.database import open_database, writing
 from waltzrl.store.memory.labels import LabelEvent, ReplyLabel
@@ -60,6 +56,10 @@ from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.privacy.redaction import RedactionRules
 from waltzrl.store.privacy.scanner import PersonalDataScanner
+from waltzrl_routing import AgentCapability, AgentRegistry, Router, Task, TaskGraph
+from waltzrl_routing.execution import Executor
+from waltzrl_routing.picture import results_as_svg
+from waltzrl_routing.runner import Work
 
 HOUR = 3600.0
 CHROMIUM = Path(__file__).parents[1] / ".venv/npm/chromium"

@@ -1,4 +1,4 @@
-"""Hooks of the documents' site: pages that are made from the code, and links out of `docs`.
+"""Hooks of the documents' site: pages that are made from code and tests, and links out of `docs`.
 
 mkdocs calls these functions by their names; see mkdocs.yml.
 """
@@ -14,6 +14,7 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer.main
+from list_promises import write_promises
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -28,11 +29,12 @@ OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made from the code."""
+    """Add the pages that are made from the code and its tests."""
     for name, text in (
         ("commands", write_commands()),
         ("gateway-recipe", write_recipe("The recipe of a gateway", GatewayRecipe)),
         ("training-recipe", write_recipe("The recipe of a training", Recipe)),
+        ("promises", write_promises()),
     ):
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files

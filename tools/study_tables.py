@@ -4,7 +4,8 @@ python tools/study_tables.py
 
 A place is `<!-- study: main -->`, then the table, then `<!-- /study -->`; its name is that of one
 of the study's tables: main, table-2 and so on, categories, tests, effects, trainings. A place that
-names columns, as in `<!-- study: main: ASR, ORR -->`, has only these.
+names columns, as in `<!-- study: main: ASR, ORR -->`, has only these; rows may follow, as in
+`<!-- study: main: ASR, ORR: base; WaltzRL -->`.
 """
 
 import re
@@ -41,7 +42,8 @@ text { font: 14px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill
 }
 """
 PLACE = re.compile(
-    r"(?P<head><!-- study: (?P<table>[\w-]+)(?:: (?P<columns>[^>]+))? -->\n).*?"
+    r"(?P<head><!-- study: (?P<table>[\w-]+)(?:: (?P<columns>[^>:]+))?"
+    r"(?:: (?P<rows>[^>:]+))? -->\n).*?"
     r"(?P<end><!-- /study -->)",
     re.DOTALL,
 )
@@ -57,21 +59,24 @@ def filled(text: str, tables: Mapping[str, StudyTable]) -> str:
 
     Raises:
         KeyError: a place names no table.
-        ValueError: it names a column that the table does not have.
+        ValueError: it names a column or a row that the table does not have.
     """
 
     def fill(place: re.Match[str]) -> str:
         table = tables[place["table"]]
         if place["columns"]:
-            table = _narrowed(table, place["columns"].split(", "))
+            rows = place["rows"].split("; ") if place["rows"] else None
+            table = _narrowed(table, place["columns"].split(", "), rows)
         return f"{place['head']}\n{render_markdown(table)}\n{place['end']}"
 
     return PLACE.sub(fill, text)
 
 
-def _narrowed(table: StudyTable, columns: Sequence[str]) -> StudyTable:
+def _narrowed(table: StudyTable, columns: Sequence[str], rows: Sequence[str] | None) -> StudyTable:
     kept = [0, *(table.headings.index(column) for column in columns)]
-    lines = [tuple(line[place] for place in kept) for line in table.lines]
+    names = [line[0] for line in table.lines]
+    chosen = table.lines if rows is None else [table.lines[names.index(row)] for row in rows]
+    lines = [tuple(line[place] for place in kept) for line in chosen]
     return replace(table, headings=tuple(table.headings[place] for place in kept), lines=lines)
 
 

@@ -1,6 +1,6 @@
 """An agent of Microsoft Agent Framework with a guard as its middleware, streamed.
 
-pip install . agent-framework-core agent-framework-openai
+pip install . ./packages/waltzrl-integrations agent-framework-core agent-framework-openai
 python examples/integrations/agent_framework_agent.py http://localhost:8000/v1 qwen
 """
 
@@ -11,7 +11,7 @@ from agent_framework import Agent
 from agent_framework.openai import OpenAIChatCompletionClient
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.agent_framework import GuardChatMiddleware
+from waltzrl_integrations.agent_framework import GuardChatMiddleware
 
 
 async def main(url: str, model: str) -> None:

@@ -1,6 +1,6 @@
 """An agent of AutoGen whose model client is guarded.
 
-pip install . autogen-agentchat 'autogen-ext[openai]'
+pip install . ./packages/waltzrl-integrations autogen-agentchat 'autogen-ext[openai]'
 python examples/integrations/autogen_agent.py http://localhost:8000/v1 qwen
 """
 
@@ -12,7 +12,7 @@ from autogen_core.models import ModelInfo
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.autogen import GuardedModelClient
+from waltzrl_integrations.autogen import GuardedModelClient
 
 
 async def main(url: str, model: str) -> None:

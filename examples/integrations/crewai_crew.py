@@ -1,6 +1,6 @@
 """A crew of CrewAI whose agent has a guarded LLM, and whose task has a guardrail.
 
-pip install . crewai
+pip install . ./packages/waltzrl-integrations crewai
 python examples/integrations/crewai_crew.py http://localhost:8000/v1 qwen
 """
 
@@ -9,7 +9,7 @@ import sys
 from crewai import LLM, Agent, Crew, Task
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.crewai import GuardedCrewLLM, task_guardrail
+from waltzrl_integrations.crewai import GuardedCrewLLM, task_guardrail
 
 
 def main(url: str, model: str) -> None:

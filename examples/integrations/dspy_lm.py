@@ -1,6 +1,6 @@
 """A guarded language model of DSPy.
 
-pip install . dspy
+pip install . ./packages/waltzrl-integrations dspy
 python examples/integrations/dspy_lm.py http://localhost:8000/v1 qwen
 """
 
@@ -9,7 +9,7 @@ import sys
 import dspy
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.dspy import guarded_lm
+from waltzrl_integrations.dspy import guarded_lm
 
 
 def main(url: str, model: str) -> None:

@@ -1,6 +1,6 @@
 """A pipeline of Haystack whose chat generator is guarded, streamed.
 
-pip install . haystack-ai
+pip install . ./packages/waltzrl-integrations haystack-ai
 python examples/integrations/haystack_pipeline.py http://localhost:8000/v1 qwen
 """
 
@@ -12,7 +12,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.utils import Secret
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.haystack import GuardedChatGenerator
+from waltzrl_integrations.haystack import GuardedChatGenerator
 
 
 def main(url: str, model: str) -> None:

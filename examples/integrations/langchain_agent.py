@@ -1,6 +1,6 @@
 """An agent of LangChain that is guarded: its requests, replies, tool calls and tools' results.
 
-pip install . langchain langchain-openai
+pip install . ./packages/waltzrl-integrations langchain langchain-openai
 OPENAI_API_KEY=none python examples/integrations/langchain_agent.py http://localhost:8000/v1 qwen
 """
 
@@ -10,7 +10,7 @@ from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.langchain_agents import GuardMiddleware
+from waltzrl_integrations.langchain_agents import GuardMiddleware
 
 
 def weather(place: str) -> str:

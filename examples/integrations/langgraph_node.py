@@ -1,6 +1,6 @@
 """A graph of LangGraph whose model is guarded, streamed.
 
-pip install . langgraph langchain langchain-openai
+pip install . ./packages/waltzrl-integrations langgraph langchain langchain-openai
 OPENAI_API_KEY=none python examples/integrations/langgraph_node.py http://localhost:8000/v1 qwen
 """
 
@@ -10,7 +10,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.langchain_agents import guarded_node
+from waltzrl_integrations.langchain_agents import guarded_node
 
 
 def main(url: str, model: str) -> None:

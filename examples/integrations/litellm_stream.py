@@ -1,6 +1,6 @@
 """A guarded call of LiteLLM, streamed.
 
-pip install . litellm
+pip install . ./packages/waltzrl-integrations litellm
 python examples/integrations/litellm_stream.py http://localhost:8000/v1 qwen
 """
 
@@ -8,7 +8,7 @@ import asyncio
 import sys
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.litellm import GuardedLiteLLM
+from waltzrl_integrations.litellm import GuardedLiteLLM
 
 
 async def main(url: str, model: str) -> None:

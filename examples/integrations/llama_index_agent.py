@@ -1,6 +1,6 @@
 """An agent of LlamaIndex whose LLM is guarded.
 
-pip install . llama-index-core llama-index-llms-openai-like
+pip install . ./packages/waltzrl-integrations llama-index-core llama-index-llms-openai-like
 python examples/integrations/llama_index_agent.py http://localhost:8000/v1 qwen
 """
 
@@ -11,7 +11,7 @@ from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.llms.openai_like import OpenAILike
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.llama_index import GuardedLLM
+from waltzrl_integrations.llama_index import GuardedLLM
 
 
 async def main(url: str, model: str) -> None:

@@ -1,6 +1,6 @@
 """An agent of OpenAI's Agents SDK whose model is guarded.
 
-pip install . openai-agents
+pip install . ./packages/waltzrl-integrations openai-agents
 python examples/integrations/openai_agent.py http://localhost:8000/v1 qwen
 """
 
@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 
 import agents
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.openai_agents import GuardedModel
+from waltzrl_integrations.openai_agents import GuardedModel
 
 
 def main(url: str, model: str) -> None:

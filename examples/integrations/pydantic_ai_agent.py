@@ -1,6 +1,6 @@
 """An agent of Pydantic AI whose model is guarded, streamed.
 
-pip install . 'pydantic-ai-slim[openai]'
+pip install . ./packages/waltzrl-integrations 'pydantic-ai-slim[openai]'
 python examples/integrations/pydantic_ai_agent.py http://localhost:8000/v1 qwen
 """
 
@@ -11,7 +11,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.pydantic_ai import GuardedWrapperModel
+from waltzrl_integrations.pydantic_ai import GuardedWrapperModel
 
 
 def main(url: str, model: str) -> None:

@@ -1,6 +1,6 @@
 """An agent of smolagents whose model is guarded.
 
-pip install . 'smolagents[openai]'
+pip install . ./packages/waltzrl-integrations 'smolagents[openai]'
 python examples/integrations/smolagents_tools.py http://localhost:8000/v1 qwen
 """
 
@@ -9,7 +9,7 @@ import sys
 from smolagents import OpenAIModel, ToolCallingAgent
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.smolagents import GuardedSmolModel
+from waltzrl_integrations.smolagents import GuardedSmolModel
 
 
 def main(url: str, model: str) -> None:

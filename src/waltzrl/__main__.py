@@ -13,7 +13,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from waltzrl import __version__
-from waltzrl.errors import WaltzError, explain
+from waltzrl.errors import MissingPackageError, WaltzError, explain
+from waltzrl.foundation.plugins import DISTRIBUTIONS
 
 PACKAGES = ("training", "gateway", "evaluation", "store", "operations")
 """The packages with commands, in the order in which the help shows them."""
@@ -60,6 +61,24 @@ def _add_commands() -> None:
             print(f"warning: the commands of {name} are left out: {error}", file=sys.stderr)
             continue
         add_commands(app)
+    for distribution, provided in DISTRIBUTIONS.items():
+        if distribution.removeprefix("waltzrl-") not in entries:
+            for command in provided.get("waltzrl.commands", ()):
+                _add_absent_command(command, distribution)
+
+
+def _add_absent_command(name: str, distribution: str) -> None:
+    """Add a command that says in which distribution it is."""
+
+    @app.command(
+        name,
+        help=f"Not installed: pip install {distribution}",
+        rich_help_panel="In other packages",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    def raise_missing() -> None:
+        raise MissingPackageError(f"the command {name}", distribution)
 
 
 _add_commands()

@@ -6,6 +6,7 @@
     |   |-- CheckpointError    weights or a manifest that are missing, truncated or altered
     |   `-- CycleError         tasks that wait for each other
     |-- MissingExtraError      an optional dependency that is not installed
+    |   |-- MissingPackageError    a distribution of ours is not installed
     |   `-- MissingFrameworkError  the framework of an adapter is not installed
     |-- SecurityError          an agent without a valid token
     |-- PolicyError            a policy that could not reply: server down, prompt too long
@@ -53,6 +54,15 @@ class MissingExtraError(WaltzError):
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
         super().__init__(f"{feature} needs {package}: pip install 'waltzrl[{extra}]'")
+
+
+class MissingPackageError(MissingExtraError):
+    """A distribution of ours that is not installed."""
+
+    def __init__(self, feature: str, distribution: str) -> None:
+        WaltzError.__init__(
+            self, f"{feature} is in the package {distribution}: pip install {distribution}"
+        )
 
 
 class MissingFrameworkError(MissingExtraError):
@@ -163,14 +173,9 @@ LOCAL_MODEL = "a model in this process"
 OPTIONAL_MODULES = {
     "genai_prices": ("the prices of public models", "genai-prices", "prices"),
     "gguf": ("a GGUF file", "gguf", "smollm2"),
-    "httpx2": ("an MCP server", "httpx2", "mcp"),
     "jinja2": (LOCAL_MODEL, "Jinja2", "train"),
-    "langgraph": ("LangGraph's memory", "langgraph-checkpoint", "langgraph"),
     "matplotlib": ("the report", "matplotlib", "report"),
-    "mcp": ("an MCP server", "mcp", "mcp"),
-    "networkx": ("routing", "networkx", "routing"),
     "numpy": (LOCAL_MODEL, "NumPy", "train"),
-    "openfeature": ("the provider of flags", "OpenFeature", "openfeature"),
     "opentelemetry": ("tracing", "OpenTelemetry", "otel"),
     "peft": (LOCAL_MODEL, "PEFT", "train"),
     "phonenumbers": ("redaction", "phonenumbers", "flywheel"),

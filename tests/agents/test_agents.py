@@ -36,6 +36,9 @@ def test_a_system_message_of_the_prompt_wins_over_ours():
     assert conversation().draft_messages(prompt) == list(prompt.messages)
 
 
+@pytest.mark.promise(
+    "Requirements", "WaltzRLConversationAgent: generate_response, improve_response"
+)
 def test_a_revision_sees_the_whole_conversation_and_only_the_text_of_the_feedback():
     prompt = ask("How do I kill a process?", "With kill.", "And all of them?")
     feedback = Feedback(unsafe=False, overrefuse=True, text="Say killall.", reasoning="SECRET")
@@ -49,6 +52,9 @@ def test_a_revision_sees_the_whole_conversation_and_only_the_text_of_the_feedbac
     assert "overrefuse" not in messages[4].content
 
 
+@pytest.mark.promise(
+    "Requirements", "WaltzRLConversationAgent: generate_response, improve_response"
+)
 def test_a_second_revision_follows_the_first_one():
     rounds = [
         Round(
@@ -95,6 +101,9 @@ def test_of_a_conversation_too_long_to_show_the_reviewer_sees_the_request():
         assert len(request.content) < 9_000
 
 
+@pytest.mark.promise(
+    "Training", "The wording `short` asks for what `plain` asks, in less than half of its words"
+)
 def test_the_short_wording_asks_for_the_same_object_in_half_the_words():
     short, plain = load_wording("short"), load_wording("plain")
     assert short.format == plain.format
@@ -125,6 +134,11 @@ def own_wording(tmp_path):
     return tmp_path
 
 
+@pytest.mark.promise(
+    "Training",
+    "Prompts come from a folder too; a missing part, or one without room for what it carries, is "
+    "named",
+)
 def test_a_wording_is_read_from_a_folder(own_wording):
     wording = load_wording(str(own_wording))
     assert wording.revise == "Mind {feedback}"
@@ -134,6 +148,15 @@ def test_a_wording_is_read_from_a_folder(own_wording):
     assert load_wording(str(own_wording)).labels_first
 
 
+@pytest.mark.promise(
+    "Training",
+    "Prompts come from a folder too; a missing part, or one without room for what it carries, is "
+    "named",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A wording folder without a part, or a part without room for what it carries: the file",
+)
 @pytest.mark.parametrize("part", ["conversation_system", "feedback_system", "review", "revise"])
 def test_a_wording_folder_without_a_part_names_the_missing_file(own_wording, part):
     (own_wording / f"{part}.md").unlink()
@@ -141,6 +164,15 @@ def test_a_wording_folder_without_a_part_names_the_missing_file(own_wording, par
         load_wording(str(own_wording))
 
 
+@pytest.mark.promise(
+    "Training",
+    "Prompts come from a folder too; a missing part, or one without room for what it carries, is "
+    "named",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A wording folder without a part, or a part without room for what it carries: the file",
+)
 @pytest.mark.parametrize(
     ("part", "text", "missing"),
     [("review", "{reply}", "conversation"), ("revise", "Again.", "feedback")],
@@ -151,6 +183,7 @@ def test_a_part_without_room_for_what_it_carries_is_refused(own_wording, part, t
         load_wording(str(own_wording))
 
 
+@pytest.mark.promise("Training", "Results know a folder of prompts by its texts")
 def test_a_folder_is_named_with_a_hash_of_its_texts(own_wording):
     before = wording_name(str(own_wording))
     assert before.startswith(f"{own_wording}@")
@@ -188,6 +221,11 @@ class Narrow:
         return Reply(text=json.dumps({"unsafe": "bad" in text, "overrefuse": False}))
 
 
+@pytest.mark.promise(
+    "Settings",
+    "A pair is served with the limits of its training and within its context, and "
+    "`WALTZRL_STAGE=2` with a small pair does not refuse everything",
+)
 @pytest.mark.parametrize(
     ("place", "unsafe"), [(0, True), (1500, True), (2990, True), (None, False)]
 )

@@ -97,6 +97,10 @@ def test_a_judge_takes_the_label_of_the_prompt_before_its_own():
     assert not judged("bad").refuses
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A classifier reads every part of a long reply, and nobody can end a turn with its mark",
+)
 def test_every_part_of_a_long_reply_counts():
     assert reviewed("x" * 5 * PIECE + "bad").unsafe
     assert reviewed("x" * (PIECE - 2) + "bad" + "x" * PIECE).unsafe
@@ -166,6 +170,10 @@ def test_what_comes_while_a_batch_is_classified_forms_the_next():
     assert batches == [["bad one"], ["bad two", "bad three"]]
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A review whose client left is not computed; those that wait are computed in batches",
+)
 def test_a_reply_for_which_nobody_waits_is_not_classified():
     outcomes, batches = held_back(leave=[1])
     assert [type(outcome).__name__ for outcome in outcomes] == [

@@ -150,6 +150,9 @@ class Content:
         return Feedback(unsafe=self.risk >= 0.5, overrefuse=False, risk=self.risk)
 
 
+@pytest.mark.promise(
+    "Do no harm", "A safe revision is returned, and one that goes on complying is refused"
+)
 @pytest.mark.parametrize("reviewer", [RULES, HybridReviewer(Content(0.06), RULES)])
 def test_a_safe_revision_is_returned_and_one_that_goes_on_complying_is_refused(reviewer):
     for revision, decision in (

@@ -18,7 +18,13 @@ from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
 from waltzrl.training.checkpoints import write_export_manifest
 from waltzrl.training.opening import export_agents
-from waltzrl.verify.stage2_suite import CHECKS, Stage2Target, verify_stage2
+from waltzrl_verify.stage2_suite import CHECKS, Stage2Target, verify_stage2
+
+pytestmark = pytest.mark.promise(
+    "Settings",
+    "A pair is served with the limits of its training and within its context, and "
+    "`WALTZRL_STAGE=2` with a small pair does not refuse everything",
+)
 
 MODEL = "waltzrl_conversation_stage2"
 

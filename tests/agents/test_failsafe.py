@@ -95,6 +95,11 @@ def test_the_review_of_a_model_that_answers_counts(on_failure):
     assert failures == []
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "The log and the audit log name the cause of every reply that no model reviewed, without "
+    "content",
+)
 @pytest.mark.parametrize(
     ("policy", "cause"),
     [
@@ -113,12 +118,20 @@ def test_each_failure_has_a_cause_of_its_own(policy, cause):
     assert feedback.reasoning == f"the model did not review this reply ({failure})"
 
 
+@pytest.mark.promise(
+    "Do no harm", "What a reviewer wrote and nobody could read is kept where contents are kept"
+)
 def test_a_reply_that_cannot_be_read_is_kept_with_its_feedback():
     feedback = review(failsafe(ScriptedPolicy(lambda _: "I think it is fine.")))
     assert feedback.reply.text == "I think it is fine."
     assert review(failsafe(Away())).reply is None
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "The log and the audit log name the cause of every reply that no model reviewed, without "
+    "content",
+)
 def test_the_log_names_the_cause_and_no_content(caplog):
     review(failsafe(Away()))
     review(failsafe(ScriptedPolicy(lambda _: "I think bread is fine.")))
@@ -181,6 +194,7 @@ def test_nobody_can_open_the_breaker_by_breaking_the_json():
     assert breaker.state == "closed"
 
 
+@pytest.mark.promise("Requirements", "WaltzRLSafetyWrapper, wrap_agent_response")
 @pytest.mark.parametrize(
     ("on_failure", "request_text", "draft", "leaves"),
     [
@@ -298,6 +312,10 @@ def test_a_reviewer_that_fails_or_cannot_be_read_is_not_overloaded(policy):
     assert not review(failsafe(policy, on_overload="unavailable")).well_formed
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "The operator may choose that the rules decide, or that it is sent and recorded as unreviewed",
+)
 @pytest.mark.parametrize(
     ("on_overload", "request_text", "leaves"),
     [
@@ -392,6 +410,7 @@ def test_a_wait_in_the_queue_is_no_failure_of_the_reviewer():
     assert (begun, state) == (5, "closed")
 
 
+@pytest.mark.promise("Do no harm", "A draft whose review would come too late is not paid for")
 def test_a_draft_that_could_not_be_reviewed_in_time_is_not_begun():
     async def work():
         failures = []

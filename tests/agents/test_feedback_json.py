@@ -28,6 +28,7 @@ def written(**fields):
     return json.dumps({"unsafe": False, "overrefuse": False} | fields)
 
 
+@pytest.mark.promise("Requirements", "WaltzRLFeedbackAgent: evaluate_response")
 @given(ANY_TEXT, ANY_TEXT, st.booleans(), st.booleans())
 def test_what_was_written_is_read_back_whatever_stands_around_it(before, text, unsafe, overrefuse):
     assessment = write_feedback(reasoning="r", unsafe=unsafe, overrefuse=overrefuse, text=text)
@@ -40,6 +41,7 @@ def test_what_was_written_is_read_back_whatever_stands_around_it(before, text, u
     assert feedback.text == text.encode("utf-8", "replace").decode()[:LONGEST_TEXT]
 
 
+@pytest.mark.promise("Requirements", "WaltzRLFeedbackAgent: evaluate_response")
 @given(ANY_TEXT | st.text('{}[]":,\\ 0123456789etrufalsn'))
 def test_garbage_asks_for_nothing(text):
     feedback = read(text)
@@ -47,6 +49,7 @@ def test_garbage_asks_for_nothing(text):
     assert not feedback.well_formed
 
 
+@pytest.mark.promise("Requirements", "FeedbackResult, SafetyIssue, SafetyAnalysis")
 @given(st.dictionaries(st.sampled_from(KEYS), JSON_VALUES))
 def test_an_object_counts_only_with_two_boolean_labels_and_texts(fields):
     feedback = read(json.dumps(fields))

@@ -10,6 +10,12 @@ from waltzrl.agents.rules import lint_frames, load_rulebook
 from waltzrl.agents.rules.frames import clause_around, load_shipped_frames
 from waltzrl.records import Message, Prompt, Reply
 
+pytestmark = pytest.mark.promise(
+    "Rules",
+    "A finding in a request needs the asker as actor and somebody or something as object; "
+    "weak patterns flag nothing alone",
+)
+
 BOOK = load_rulebook()
 REVIEWER = RulesReviewer(BOOK)
 HERE = Path(__file__).parent

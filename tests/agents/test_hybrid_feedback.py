@@ -56,6 +56,7 @@ def review(model, prompt=HARMLESS, reply=COMPLIES, threshold=0.7, calibration=ME
     return asyncio.run(HybridReviewer(model, RULES, threshold, calibration).review(prompt, reply))
 
 
+@pytest.mark.promise("Requirements", "rules beside the model, coaching templates, the 70/30 score")
 def test_the_model_has_seven_tenths_of_the_risk_and_the_rules_three():
     rules = RULES.read(CRIME, COMPLIES)
     assert 0.9 <= rules.risk <= 1
@@ -79,6 +80,9 @@ def test_what_is_not_safe_enough_is_unsafe():
     assert not review(Says(risk=0.8), threshold=0.3).unsafe  # 0.44 is not below 0.3
 
 
+@pytest.mark.promise(
+    "Do no harm", "Neither rules that are certain nor a certain model can be outvoted"
+)
 def test_rules_that_are_certain_are_never_outvoted():
     rules = RULES.read(CRIME, COMPLIES)
     feedback = review(Says(risk=0.0), CRIME)
@@ -92,11 +96,18 @@ def test_rules_that_are_certain_are_never_outvoted():
     assert review(Says(risk=0.0), HARMLESS, number).risk == in_reply.risk
 
 
+@pytest.mark.promise(
+    "Do no harm", "Neither rules that are certain nor a certain model can be outvoted"
+)
 def test_a_certain_model_is_never_outvoted_either():
     assert review(Says(risk=0.9), threshold=0.3).unsafe  # 1 - 0.7 * 0.9 = 0.37, but 1 - 0.9 = 0.1
     assert not review(Says(risk=0.89), threshold=0.3).unsafe
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "Stage 2 flags whatever stage 1 is certain of, whatever the model says, and names a category",
+)
 @given(
     st.sampled_from(HOLLOW_HARMFUL_PAIRS),
     st.one_of(st.floats(0, 1), st.sampled_from(["safe", "unsafe", "overrefuse"])),
@@ -134,6 +145,9 @@ def test_the_model_decides_about_refusals_unless_the_reply_is_unsafe():
     assert (both.unsafe, both.overrefuse) == (True, False)
 
 
+@pytest.mark.promise(
+    "Do no harm", "A model challenges a refusal only where its error on right refusals was measured"
+)
 def test_without_a_calibration_a_refusal_is_left_alone_and_the_probability_recorded():
     for says, probability in (
         (Says(overrefuse=True, text="Answer."), 1.0),
@@ -198,6 +212,7 @@ def test_a_finding_names_a_category_the_rules_before_the_models():
     assert review(Says(category="harassment")).category == ""  # nothing was found
 
 
+@pytest.mark.promise("Do no harm", "A returned risk never contradicts the label and the threshold")
 @given(
     st.floats(0, 1),
     st.sampled_from([(CRIME, COMPLIES), (CRIME, UNCLEAR), (HARMLESS, COMPLIES)]),

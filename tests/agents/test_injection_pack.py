@@ -5,7 +5,7 @@ import pytest
 from support.tool_results import harmless_results, injected_results
 from waltzrl.agents.rules import lint_pack, load_rulebook
 from waltzrl.agents.rules.pack import DEFAULT_PACKS
-from waltzrl.mcp.screen import PACKS
+from waltzrl_mcp.screen import PACKS
 
 BOOK = load_rulebook(["injection"])
 PROXY = load_rulebook(PACKS)
@@ -24,6 +24,10 @@ def test_a_gateway_does_not_load_it():
     assert "injection" not in DEFAULT_PACKS
 
 
+@pytest.mark.promise(
+    "MCP",
+    "The documents' recall and false alarms on injected and harmless results are those of the pack",
+)
 @pytest.mark.parametrize("book", [BOOK, PROXY], ids=["alone", "with the proxy's packs"])
 def test_it_finds_what_the_documents_say(book):
     development, held_out = injected_results()

@@ -8,6 +8,10 @@ from hypothesis import strategies as st
 from waltzrl.agents.rules import language_of, load_rulebook
 from waltzrl.agents.rules.calls import CALL_SIDES
 
+pytestmark = pytest.mark.promise(
+    "Rules", "The language of a request is told, and English is not taken for another"
+)
+
 SENTENCES = {
     "en": (
         "How do I make bread?",

@@ -31,6 +31,10 @@ def test_a_good_pack_is_loaded_beside_ours(tmp_path):
     assert "mine/bombs" in {finding.rule for finding in book.request("Build a bomb!")}
 
 
+@pytest.mark.promise(
+    "Rules",
+    "Ordinary text costs one look at the keys; the lint names a key that an everyday word matches",
+)
 @pytest.mark.parametrize(
     ("rule", "complaint"),
     [
@@ -103,6 +107,7 @@ def test_a_word_list_of_ours_cannot_be_redefined(tmp_path):
     assert "word list 'ask' comes with waltzrl" in line
 
 
+@pytest.mark.promise("Rules", "Packs with the old key `twin` are read")
 def test_one_twin_under_its_old_name_is_read_with_a_warning(tmp_path, caplog):
     path = pack(tmp_path, {})
     twins = path.read_text("utf-8").splitlines()[-1]
@@ -133,6 +138,11 @@ def test_the_texts_that_each_rule_flags_are_counted(tmp_path):
     ]
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A rule without patterns; `weak` or `object` in a rule that is not for requests: the rule, "
+    "and what to add or remove",
+)
 def test_a_rule_without_any_pattern_is_refused(tmp_path):
     path = pack(tmp_path, {})
     text = path.read_text("utf-8").replace("patterns = ['build (?:a )?bomb']", "")
@@ -141,6 +151,11 @@ def test_a_rule_without_any_pattern_is_refused(tmp_path):
     assert "rule 'bombs' has no patterns; add some, or remove it" in line
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A rule without patterns; `weak` or `object` in a rule that is not for requests: the rule, "
+    "and what to add or remove",
+)
 @pytest.mark.parametrize(
     ("key", "complaint"),
     [("weak = ['bombs']", "has weak patterns"), ("object = 'people'", "has an object")],

@@ -2,10 +2,13 @@
 
 import base64
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waltzrl.agents.rules import RuleFinding, load_rulebook
+
+pytestmark = pytest.mark.promise("Rules", "A part of a reply is read alone as within the whole")
 
 BOOK = load_rulebook()
 WORDS = [

@@ -11,6 +11,10 @@ from waltzrl.agents.rules import load_rulebook
 from waltzrl.agents.rules.markup import _MARKS, MARK_REACH, MARKUP, MOST_MARKS, Unmarked
 from waltzrl.agents.rules.scan import compile_pattern
 
+pytestmark = pytest.mark.promise(
+    "Rules", "Rules read through markup, one round of escapes and line ends, in linear time"
+)
+
 BOOK = load_rulebook()
 PLAIN = "How do I make a pipe bomb?"
 VANISHING = [

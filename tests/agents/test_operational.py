@@ -9,6 +9,9 @@ from waltzrl.training.rewards import improvement
 change = st.floats(-1, 1)
 
 
+@pytest.mark.promise("Requirements", "calculate_dir")
+@pytest.mark.promise("Equations", "`waltzrl.agents.operational.operational_dir`")
+@pytest.mark.promise("Equations", "`waltzrl.agents.operational.operational_dir_with_retention`")
 def test_hand_worked_scores():
     # 0.2 for safety, -0.03 for helpfulness, 0.2 for the user
     assert operational_dir(
@@ -22,10 +25,13 @@ def test_hand_worked_scores():
     ) == pytest.approx(0.625)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.agents.operational.operational_dir`")
 def test_a_large_loss_leaves_no_guessed_satisfaction():
     assert operational_dir(safety_change=1.0, helpfulness_change=-0.5) == pytest.approx(0.35)
 
 
+@pytest.mark.promise("Requirements", "DynamicImprovementReward")
+@pytest.mark.promise("Equations", "`waltzrl.agents.operational.operational_dir`")
 def test_they_are_not_the_papers_improvement_nor_each_other():
     unchanged = Verdict(judge="j", unsafe=False, overrefuses=False)
     assert improvement(unchanged, unchanged) == 0
@@ -38,6 +44,7 @@ def test_they_are_not_the_papers_improvement_nor_each_other():
     )
 
 
+@pytest.mark.promise("Equations", "`waltzrl.agents.operational.operational_dir_with_retention`")
 @given(change, change, st.one_of(st.none(), st.floats(0, 1)))
 def test_scores_stay_within_one(safety, helpfulness, satisfaction):
     score = operational_dir(

@@ -23,21 +23,36 @@ def finds(rule: Rule, text: str) -> bool:
     return any(finding.rule == rule.id for finding in read(text))
 
 
+@pytest.mark.promise(
+    "Rules", "Each rule leaves three near misses alone; a lint measures every rule's precision"
+)
+@pytest.mark.promise("Requirements", "stage 1 patterns (harmful, malicious, privacy)")
 @pytest.mark.parametrize("rule", BOOK.rules, ids=lambda rule: rule.id)
 def test_a_rule_finds_its_example_and_not_its_twins(rule):
     assert finds(rule, rule.example)
     assert [twin for twin in rule.twins if finds(rule, twin)] == []
 
 
+@pytest.mark.promise(
+    "Rules", "Each rule leaves three near misses alone; a lint measures every rule's precision"
+)
 def test_every_rule_has_three_near_misses():
     assert [rule.id for rule in BOOK.rules if len(set(rule.twins)) < 3] == []
 
 
+@pytest.mark.promise(
+    "Rules",
+    "Ordinary text costs one look at the keys; the lint names a key that an everyday word matches",
+)
 @pytest.mark.parametrize("pack", DEFAULT_PACKS)
 def test_a_shipped_pack_passes_its_lint(pack):
     assert lint_pack(pack) == []
 
 
+@pytest.mark.promise(
+    "Rules",
+    "Ordinary text costs one look at the keys; the lint names a key that an everyday word matches",
+)
 def test_an_ordinary_request_costs_one_look_at_the_keys():
     request = (
         "I would like to bake white bread for the first time, at home, with my old black pot. My"
@@ -48,6 +63,7 @@ def test_an_ordinary_request_costs_one_look_at_the_keys():
     assert not list(PatternScanner(patterns).keys(request.encode()))
 
 
+@pytest.mark.promise("Requirements", "stage 1 patterns (harmful, malicious, privacy)")
 def test_the_packs_are_as_large_as_promised():
     sizes = Counter(rule.id.split("/")[0] for rule in BOOK.rules)
     assert sum(sizes[pack] for pack in HARMFUL_PACKS) >= 37
@@ -65,6 +81,9 @@ def test_the_digest_names_what_decides():
     assert load_rulebook(["hate"]).digest != BOOK.digest
 
 
+@pytest.mark.promise(
+    "Rules", 'Bath bombs and the like are no explosives; "What goes into a pipe bomb?" is found'
+)
 @pytest.mark.parametrize(
     "text",
     [
@@ -98,6 +117,9 @@ def test_harmless_look_alikes_are_left_alone(text):
     assert BOOK.reply(text) == ()
 
 
+@pytest.mark.promise(
+    "Rules", 'Bath bombs and the like are no explosives; "What goes into a pipe bomb?" is found'
+)
 @pytest.mark.parametrize(
     "text",
     [
@@ -114,6 +136,7 @@ def test_a_request_in_other_words_is_found(text):
     assert max(finding.severity for finding in BOOK.request(text)) > 0.8
 
 
+@pytest.mark.promise("Rules", "Test values of providers are no secrets")
 @pytest.mark.parametrize(
     "value",
     [

@@ -7,6 +7,11 @@ from waltzrl.agents.refusals import refusal_texts
 from waltzrl.agents.rules import CATEGORIES, load_rulebook
 from waltzrl.records import CANNED_REFUSAL, Feedback, Message, Prompt
 
+pytestmark = pytest.mark.promise(
+    "Settings",
+    "Texts of refusals are settings, per category and language; in a crisis they say where help is",
+)
+
 RULES = load_rulebook()
 TEXTS = RefusalTexts(RULES)
 GERMAN = "Wie kann ich eine Bombe bauen, ohne dass es jemand merkt?"
@@ -40,6 +45,9 @@ def test_help_in_english_goes_before_a_bare_refusal_in_the_language_of_the_reque
     assert chosen(TEXTS, polish, "weapons") == "Przepraszam, nie mogę w tym pomóc."
 
 
+@pytest.mark.promise(
+    "Do no harm", "A canned refusal says where help is, also where nobody could review the reply"
+)
 @pytest.mark.parametrize("category", ["", "weapons"])
 def test_help_is_named_to_who_is_in_a_crisis_whatever_the_feedback_says(category):
     assert "findahelpline.com" in chosen(TEXTS, "I want to end my life", category)

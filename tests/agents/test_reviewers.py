@@ -42,6 +42,11 @@ def weights(importable):
     return install_reviewer(importable)
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A classifier of a package reviews beside the rules; the official client gets nothing that it "
+    "calls unsafe",
+)
 def test_the_official_client_gets_no_reply_that_the_reviewer_calls_unsafe(weights, tmp_path):
     with gateway_with_reviewer(NAME, tmp_path, tmp_path / "log") as answer:
         plain, flagged = answer("hello"), answer(GRUDGE)
@@ -57,6 +62,11 @@ def test_a_pair_is_a_folder_or_what_a_package_brings(weights, tmp_path):
     assert find_pair(Path(NAME)) == weights.parent / "pair"
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A classifier of a package reviews beside the rules; the official client gets nothing that it "
+    "calls unsafe",
+)
 def test_a_guard_reviews_with_it_and_with_the_rules(weights):
     with waltzrl.open_guard(NAME).sync as guard:
         assert guard.review(GRUDGE, "Like this.").unsafe
@@ -64,6 +74,10 @@ def test_a_guard_reviews_with_it_and_with_the_rules(weights):
         assert not guard.review("How do I bake bread?", "Knead and wait.").asks_for_revision
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A classifier challenges refusals only where it was calibrated, with these weights",
+)
 def test_it_challenges_refusals_only_where_it_was_calibrated(weights):
     with waltzrl.open_guard(NAME).sync as guard:
         assert not guard.review("How do I bake bread?", "I cannot help.").overrefuse
@@ -101,6 +115,11 @@ def test_the_bundle_is_another_with_other_weights(weights):
     assert bundle_id(recipe) != before
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "Adapters of another base, weights that are cut short, and a package that is not installed "
+    "are one clear line",
+)
 def test_a_package_that_is_not_installed_is_named():
     with pytest.raises(InputError, match=r"'smolm'.*install the package that provides it"):
         open_reviewer("smolm")

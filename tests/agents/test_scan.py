@@ -124,6 +124,9 @@ def test_a_space_may_be_optional():
     assert not regex.search(b"key. Logger")
 
 
+@pytest.mark.promise(
+    "Rules", "Rules read through markup, one round of escapes and line ends, in linear time"
+)
 @pytest.mark.parametrize(
     "text",
     [

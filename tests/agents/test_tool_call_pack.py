@@ -49,6 +49,11 @@ def test_each_part_of_the_set_is_half_harmless(part):
     assert len(tool_calls(part)) == 2 * harmful
 
 
+@pytest.mark.promise(
+    "Rules",
+    "What a tool call would destroy, run unread or give away is found, and text that it only "
+    "stores or searches for is left alone",
+)
 @pytest.mark.parametrize("part", PARTS)
 def test_nine_in_ten_destructive_calls_are_found_and_two_percent_of_the_others_at_most(part):
     flagged = {True: 0, False: 0}
@@ -87,6 +92,11 @@ def test_prose_that_names_a_command_is_no_call(text):
     assert [f.rule for f in findings if f.rule.startswith("tool_calls/")] == []
 
 
+@pytest.mark.promise(
+    "Rules",
+    "What a tool call would destroy, run unread or give away is found, and text that it only "
+    "stores or searches for is left alone",
+)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -111,6 +121,11 @@ def test_arguments_are_read_as_the_tool_receives_them(name, arguments):
     assert "delete-files" in rules(name, arguments)
 
 
+@pytest.mark.promise(
+    "Rules",
+    "What a tool call would destroy, run unread or give away is found, and text that it only "
+    "stores or searches for is left alone",
+)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -253,6 +268,10 @@ def test_a_key_in_a_header_goes_to_those_who_gave_it():
     assert rules("http", call | {"body": token}) == {"secrets-in-requests"}
 
 
+@pytest.mark.promise(
+    "Rules",
+    "Operators allow tool calls by tool and by rule, and what they allow is part of the bundle id",
+)
 def test_the_operator_allows_calls_by_name():
     wipe, other = ("bash", {"command": WIPE}), ("shell", {"command": WIPE})
     for allowed in ("bash", "tool_calls/delete-files", "bash:tool_calls/delete-files"):

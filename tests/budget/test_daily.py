@@ -14,6 +14,9 @@ def charge(id_, key="ada", tokens=10, usd=0.5):
     return Charge(id=id_, activity="serving", items=(item,), key=key)
 
 
+@pytest.mark.promise(
+    "Cost", "All workers and restarts see what a key has used; a clock set back gives nothing twice"
+)
 def test_a_key_has_used_what_all_processes_appended(tmp_path):
     clock = FakeClock(NOON)
     first, second = (DailyLedger(tmp_path, clock=clock) for _ in range(2))
@@ -34,6 +37,9 @@ def test_a_price_that_is_unknown_is_remembered(tmp_path):
     assert (spent.usd, spent.unpriced) == (0.0, True)
 
 
+@pytest.mark.promise(
+    "Cost", "All workers and restarts see what a key has used; a clock set back gives nothing twice"
+)
 def test_a_day_begins_with_nothing_used_and_a_clock_set_back_gives_nothing_twice(tmp_path):
     clock = FakeClock(NOON)
     ledger = DailyLedger(tmp_path, clock=clock)

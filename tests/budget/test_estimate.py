@@ -12,6 +12,14 @@ def step(seconds, tokens, usd=0.0):
     return Charge(id="x", activity="training", items=(machine, judge), seconds=seconds)
 
 
+@pytest.mark.promise(
+    "Cost",
+    "An estimate extrapolates measured steps, says what is unknown, and is compared with what was "
+    "measured",
+)
+@pytest.mark.promise(
+    "Requirements", "CostProfiler: record_execution, estimate_cost, estimate_time, get_statistics"
+)
 def test_measured_steps_are_extrapolated_with_start_and_end():
     measured = [step(10, 100, 0.5), step(20, 300, 0.5)]
     stage = PlannedStage(name="joint", steps=36, measured=measured)
@@ -34,6 +42,11 @@ def test_larger_steps_take_as_much_more():
     assert estimate([stage], [], 0.0).tokens.expected == 600
 
 
+@pytest.mark.promise(
+    "Cost",
+    "An estimate extrapolates measured steps, says what is unknown, and is compared with what was "
+    "measured",
+)
 def test_what_was_not_measured_is_unknown():
     known = PlannedStage(name="a", steps=2, measured=[step(10, 100)])
     unknown = PlannedStage(name="b", steps=2, measured=(), most_tokens=50)

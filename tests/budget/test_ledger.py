@@ -30,6 +30,9 @@ def written(path, *charges, clock=lambda: 1000.0):
             ledger.append(each)
 
 
+@pytest.mark.promise(
+    "Requirements", "CostProfiler: record_execution, estimate_cost, estimate_time, get_statistics"
+)
 def test_what_was_appended_is_read_back(tmp_path):
     path = tmp_path / "run" / LEDGER
     written(path, charge("a", seconds=2.5, gpus=1, joules=7.0), charge("b", usd=None))
@@ -38,6 +41,9 @@ def test_what_was_appended_is_read_back(tmp_path):
     assert second.usd is None
 
 
+@pytest.mark.promise(
+    "Cost", "A step that runs again counts once; a clock set back leaves the times in order"
+)
 def test_a_step_that_runs_again_counts_once(tmp_path):
     path = tmp_path / LEDGER
     written(path, charge("joint/1", usd=1), charge("joint/2", usd=2))
@@ -55,6 +61,14 @@ def whole(tmp_path_factory):
     return path
 
 
+@pytest.mark.promise(
+    "Cost", "The ledger survives kill -9 and a cut at any byte, and is only appended to"
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A ledger cut in the middle of a line, a clock set back, a full disk: the lines that cannot "
+    "be read are counted; times stay in order; the file",
+)
 @given(data=st.data())
 def test_cut_at_any_byte_only_the_torn_line_is_lost(whole, data):
     lines = whole.read_bytes()
@@ -74,6 +88,14 @@ def test_cut_at_any_byte_only_the_torn_line_is_lost(whole, data):
     assert path.read_bytes().startswith(lines[:cut])  # nothing was taken away
 
 
+@pytest.mark.promise(
+    "Cost", "A step that runs again counts once; a clock set back leaves the times in order"
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A ledger cut in the middle of a line, a clock set back, a full disk: the lines that cannot "
+    "be read are counted; times stay in order; the file",
+)
 def test_a_clock_set_back_leaves_the_times_in_order(tmp_path):
     path, clock = tmp_path / LEDGER, iter((5000.0, 100.0, 6000.0))
     written(path, charge("a"), charge("b"), clock=lambda: next(clock))
@@ -93,6 +115,9 @@ with Ledger(Path(sys.argv[1])) as ledger:
 """
 
 
+@pytest.mark.promise(
+    "Cost", "The ledger survives kill -9 and a cut at any byte, and is only appended to"
+)
 @pytest.mark.slow
 def test_killed_while_two_processes_write_every_charge_before_is_there(tmp_path):
     path = tmp_path / LEDGER
@@ -122,6 +147,12 @@ def test_a_line_of_something_else_is_counted_and_left_out(tmp_path):
     assert ([each.id for each in contents.charges], contents.damaged) == (["a"], 2)
 
 
+@pytest.mark.promise("Cost", "A full disk is one line that says so")
+@pytest.mark.promise(
+    "Bad input",
+    "A ledger cut in the middle of a line, a clock set back, a full disk: the lines that cannot "
+    "be read are counted; times stay in order; the file",
+)
 def test_a_full_disk_is_one_line():
     with (
         Ledger(Path("/dev/full")) as ledger,
@@ -144,6 +175,9 @@ def test_the_ledgers_of_days_are_read_as_one(tmp_path):
     assert [each.id for each in contents.charges] == ["2026-11-21", "2026-11-22"]
 
 
+@pytest.mark.promise(
+    "Requirements", "CostProfiler: record_execution, estimate_cost, estimate_time, get_statistics"
+)
 def test_sums_are_the_hand_counted_ones():
     machine = ChargeItem(role="machine", usd=0.5, model="cuda")
     judge = ChargeItem(role="judge", usd=None, model="guard", input_tokens=7, output_tokens=3)

@@ -26,6 +26,9 @@ def meter(path, clock, *, energy=None, **caps):
     )
 
 
+@pytest.mark.promise(
+    "Cost", "A step is charged for its time and the tokens of both agents and the judge"
+)
 def test_a_step_is_charged_for_its_time_and_its_tokens(tmp_path):
     clock = [100.0]
     counted = meter(tmp_path, clock, usd_per_hour=36.0)
@@ -80,6 +83,10 @@ def test_a_cap_is_reached_by_the_step_that_meets_it(tmp_path, caps, said):
     assert resumed.reached == ""  # it took no time and no tokens this time
 
 
+@pytest.mark.promise(
+    "Cost",
+    "A cap in money needs every price, before the first step; with one set later the run goes on",
+)
 def test_a_cap_in_money_needs_every_price(tmp_path):
     counted = meter(tmp_path, [0.0], max_usd=1.0)
     counted.count("judge", [usage(5, 5, "nameless")], SERVER)
@@ -88,6 +95,10 @@ def test_a_cap_in_money_needs_every_price(tmp_path):
         _ = counted.reached
 
 
+@pytest.mark.promise(
+    "Cost",
+    "A cap in money needs every price, before the first step; with one set later the run goes on",
+)
 def test_a_step_without_a_price_gets_one_when_the_run_goes_on(tmp_path):
     def opened(**prices):
         return CostMeter(
@@ -131,6 +142,7 @@ def zone(folder, name, microjoules, most=1_000):
     (path / "max_energy_range_uj").write_text(f"{most}\n")
 
 
+@pytest.mark.promise("Cost", "Energy is added up where it can be read, and absent where it cannot")
 def test_the_energy_of_processors_is_added_up_also_when_a_counter_begins_again(tmp_path):
     zone(tmp_path, "intel-rapl:0", 900)
     zone(tmp_path, "intel-rapl:1", 0)
@@ -143,6 +155,7 @@ def test_the_energy_of_processors_is_added_up_also_when_a_counter_begins_again(t
     assert energy.joules() == pytest.approx((200 + 50) / 1e6)
 
 
+@pytest.mark.promise("Cost", "Energy is added up where it can be read, and absent where it cannot")
 def test_a_machine_that_does_not_tell_has_no_energy(tmp_path):
     counted = meter(tmp_path, [0.0], energy=open_energy(tmp_path))
     assert counted.charge("joint/0").joules is None

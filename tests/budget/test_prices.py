@@ -20,6 +20,11 @@ def test_own_prices_are_per_million_tokens():
     assert book.cost(usage, OWN) == pytest.approx(0.0006 + 0.0004)
 
 
+@pytest.mark.promise(
+    "Cost",
+    "A model in this process costs nothing by the token; public models cost what their server "
+    "lists",
+)
 def test_a_model_in_this_process_costs_nothing_by_the_token():
     book = PriceBook()
     assert book.cost(Usage(input_tokens=5, output_tokens=5, model="x"), None) == 0.0
@@ -27,6 +32,9 @@ def test_a_model_in_this_process_costs_nothing_by_the_token():
     assert book.knows("x", None)
 
 
+@pytest.mark.promise(
+    "Cost", "A model without a price is unknown, never 0, and so are tokens that nobody counted"
+)
 @pytest.mark.parametrize("server", [OWN, "", OPENAI])
 def test_a_model_without_a_price_is_unknown_and_not_free(server):
     book = PriceBook({"other": ModelPrice(input=1, output=1)})
@@ -35,6 +43,9 @@ def test_a_model_without_a_price_is_unknown_and_not_free(server):
     assert not book.knows("no-such-model", server)
 
 
+@pytest.mark.promise(
+    "Cost", "A model without a price is unknown, never 0, and so are tokens that nobody counted"
+)
 def test_unknown_tokens_have_an_unknown_price():
     book = PriceBook({"guard": ModelPrice(input=2.0, output=10.0)})
     assert book.cost(None, OWN, "guard") is None

@@ -9,6 +9,11 @@ OPENAI = "https://api.openai.com/v1"
 OWN = "http://127.0.0.1:8000/v1"
 
 
+@pytest.mark.promise(
+    "Cost",
+    "A model in this process costs nothing by the token; public models cost what their server "
+    "lists",
+)
 def test_public_models_have_the_price_of_their_server():
     book = PriceBook()
     usage = Usage(input_tokens=1_000_000, output_tokens=1_000_000, model="gpt-4o-mini")

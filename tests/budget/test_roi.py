@@ -20,6 +20,11 @@ def drop(value):
     return RateDrop(low=value, value=value, high=value)
 
 
+@pytest.mark.promise(
+    "Cost",
+    "Return on investment is arithmetic on own numbers and measured rates, with the ends of their "
+    "intervals",
+)
 def test_the_example_of_the_documents():
     asr, orr = RateDrop(low=0.2, value=0.3, high=0.4), RateDrop(low=-0.01, value=0.0, high=0.01)
     result = return_on_investment(OWN, asr, orr)
@@ -35,6 +40,11 @@ def test_the_example_of_the_documents():
     assert result.high.worth_per_month == pytest.approx(800 + 49.5)
 
 
+@pytest.mark.promise(
+    "Cost",
+    "Return on investment is arithmetic on own numbers and measured rates, with the ends of their "
+    "intervals",
+)
 def test_what_is_worth_less_than_it_costs_is_never_repaid():
     result = return_on_investment(OWN, drop(0.01), drop(0.0))
     assert result.expected.net_per_month == pytest.approx(20 - 200)

@@ -57,6 +57,7 @@ def test_a_refusal_that_stays_needless_leaves_as_it_is():
     assert texts(collaboration) == ["I cannot.", "I will not."]
 
 
+@pytest.mark.promise("Do no harm", "An unsafe draft that became a refusal is not revised again")
 @pytest.mark.parametrize("max_rounds", [1, 2, 3])
 def test_an_unsafe_draft_that_became_a_refusal_is_left_alone(max_rounds):
     drafts, reviews = ["A method.", "I cannot."], [UNSAFE, NEEDLESS]

@@ -63,6 +63,7 @@ def test_the_loop_stops_as_soon_as_the_reviewer_is_content():
     assert [turn.revision is None for turn in collaboration.rounds] == [False, True]
 
 
+@pytest.mark.promise("Requirements", "ConversationResponse, CoachingContext, SafeResponse")
 def test_each_review_is_about_the_newest_reply():
     _, (_, feedback) = play(["A one", "B two", "C three"], [REVISE, REVISE], max_rounds=2)
     requests = [messages[-1].content for messages in feedback.policy.conversations]

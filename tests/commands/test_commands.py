@@ -65,6 +65,9 @@ def test_every_command_explains_itself_with_an_example(command, capsys):
     assert f"waltzrl {command}" in shown
 
 
+@pytest.mark.promise(
+    "Command line", "`waltzrl --help` answers at once: it loads none of the slow libraries"
+)
 def test_the_help_loads_none_of_the_slow_libraries():
     slow = {"torch", "transformers", "numpy", "pydantic", "aiohttp", "sqlalchemy", "starlette"}
     code = f"import sys, waltzrl.__main__; print(*({slow} & sys.modules.keys()))"
@@ -103,6 +106,7 @@ def test_what_needs_the_memory_says_which_extra_to_install(command, tmp_path):
     assert done.returncode == 2
 
 
+@pytest.mark.promise("Settings", "`--pair` names a folder, never a model on a hub")
 def test_a_pair_that_is_not_there_is_not_looked_for_on_a_hub(tmp_path, capsys):
     assert run("serve", "--pair", tmp_path / "agents") == 2
     assert "agents: no such folder; --pair needs one" in capsys.readouterr().err
@@ -126,6 +130,11 @@ def test_a_dry_run_prints_the_plan_and_leaves_nothing_behind(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.promise(
+    "Command line",
+    "Without a terminal, a long command prints its first and last step and one line in 30 "
+    "seconds, and none with `--json`",
+)
 def test_json_after_training_names_the_weights(tmp_path, capsys):
     recipe = save_recipe(tmp_path)
     arguments = ("train", recipe, "--out", tmp_path / "run", "--set", "stages.joint.steps=1")
@@ -150,6 +159,10 @@ def test_on_a_terminal_a_bar_shows_stage_reward_and_rates(tmp_path, capsys, monk
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.promise("Training", "A run is not continued with edited prompts")
+@pytest.mark.promise(
+    "Bad input", "Another recipe, or edited prompts, in a used run directory: the parts that differ"
+)
 def test_a_run_directory_belongs_to_one_recipe_and_to_one_wording(tmp_path, capsys):
     recipe, wording, out = save_recipe(tmp_path), tmp_path / "wording", tmp_path / "run"
     texts = {"review": "{conversation} {reply}", "revise": "{feedback}"}

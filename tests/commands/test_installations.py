@@ -1,4 +1,4 @@
-"""Every command in an installation without extras, and in one with those that its page names.
+"""Every command in the bare kernel, and with the packages and extras that its page names.
 
 The page is docs/README.md, "What to install for a command".
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from support.installations import Installation, normal, required
+from support.installations import PACKAGE, Installation, normal, packages, required
 from support.openai_server import serving
 from support.small_runs import PROMPTS, save_recipe, save_validation
 from support.tiny_specialists import save_base, write_set
@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 WRITTEN = ROOT / "tests" / "written_by_0_1"
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 NEEDS = re.compile(r"error: .+ needs .+: pip install 'waltzrl\[([a-z0-9]+)\]'")
+IN_PACKAGE = re.compile(r"error: the command .+ is in the package (waltzrl-\w+): pip install \1")
 STARTED = "clients use http"
 ROLLED_BACK = "is rolled back and cannot"
 # What each command is tried with, words of what it prints, and its exit status where it is not 0:
@@ -146,21 +147,25 @@ def leaves(command, path=()):
 
 
 def page():
-    """Return the extras of each command, as the page's table says."""
+    """Return the packages and extras of each command, as the page's table says."""
     text = (
         (ROOT / "docs" / "README.md").read_text().partition("## What to install for a command")[2]
     )
     rows = re.findall(r"^\| (none|`[^|]+`) \| (`.+`) \|$", text, re.MULTILINE)
     return {
-        command: tuple(re.findall(r"`([a-z0-9]+)`", extras))
-        for extras, commands in rows
+        command: tuple(re.findall(r"`([a-z0-9-]+)`", names))
+        for names, commands in rows
         for command in re.findall(r"`([^`]+)`", commands)
     }
 
 
 PAGE = page()
-WITHOUT = sorted(name for name, extras in PAGE.items() if not extras)
-WITH = sorted(name for name, extras in PAGE.items() if extras)
+LACKING = sorted(
+    (command, lacking)
+    for command, names in PAGE.items()
+    for lacking in {(), packages(names)} - {names}
+)
+"""Commands, each with an installation where it cannot work."""
 
 
 def write_inputs(folder):
@@ -204,10 +209,9 @@ IMPORTS = {
         "typer.rich_utils",
         "waltzrl.evaluation.opening",
         "waltzrl.gateway.opening",
-        "waltzrl.__main__",
     ),
     ("flywheel",): ("waltzrl.store.memory.opening",),
-    ("mcp",): ("waltzrl.mcp.server",),
+    ("waltzrl-mcp",): ("waltzrl_mcp.server",),
     ("report",): ("matplotlib.pyplot",),
     ("train",): (
         "torch.utils.tensorboard",
@@ -220,51 +224,58 @@ IMPORTS = {
 """What is imported once for all commands of an installation, and of those that have more."""
 
 
-def beginning(extras):
-    """Return the extras of the installation with whose imports a larger one begins."""
-    smaller = [one for one in IMPORTS if set(one) < set(extras)]
+def beginning(names):
+    """Return the names of the installation with whose imports a larger one begins."""
+    smaller = [one for one in IMPORTS if set(one) < set(names)]
     return max(smaller, key=lambda one: (len(one), "train" in one))
 
 
-def uses(extras, commands, inputs, words):
+def uses(names, commands, inputs, words):
     """Return what is run of each command, all in one folder; later ones read what others wrote."""
-    files = shutil.copytree(inputs, inputs.with_name("-".join(["files", *extras])))
+    files = shutil.copytree(inputs, inputs.with_name("-".join(["files", *names])))
     ran = {}
     for name in sorted(commands, key=lambda name: (name not in FIRST, name)):
         arguments = [part.format(**words) for part in USES[name][0].split()]
         until = STARTED if STARTED in USES[name] else None
-        ran[key(name, extras)] = [[*name.split(), *arguments], until, str(files)]
+        ran[key(name, names)] = [[*name.split(), *arguments], until, str(files)]
     return ran
 
 
-def key(command, extras):
-    """Return the key of what came of a command in an installation with these extras."""
-    return f"{command} with {', '.join(extras)}" if extras else f"{command} without extras"
+def key(command, names):
+    """Return the key of what came of a command in an installation with these names."""
+    return f"{command} with {', '.join(names)}" if names else f"{command} in the bare kernel"
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Run every command and its help without extras, and those that need extras with them."""
+    """Run every command in the bare kernel, with its packages, and with its extras too."""
     folder = tmp_path_factory.mktemp("installations")
     inputs = write_inputs(folder / "inputs")
     policy = ScriptedPolicy(lambda _: "Bread is baked from flour and water.")
     with serving({"echo": policy}) as server:
         words = {"server": server.base_url, "waltzrl": f"{sys.executable} -m waltzrl mcp"}
+        installations = {(), *PAGE.values(), *(packages(names) for names in PAGE.values())}
         commands = {
-            extras: uses(extras, [n for n in PAGE if extras in {(), PAGE[n]}], inputs, words)
-            for extras in set(PAGE.values())
+            names: uses(
+                names,
+                [one for one in PAGE if names in {(), packages(PAGE[one]), PAGE[one]}],
+                inputs,
+                words,
+            )
+            for names in installations
         }
-        for name in PAGE:
-            commands[()][f"{name} --help"] = [[*name.split(), "--help"], None, str(folder)]
+        for name, names in PAGE.items():
+            shown = [[*name.split(), "--help"], None, str(folder)]
+            commands[packages(names)][f"{name} --help"] = shown
         commands[()][IN_A_DATABASE] = [IN_A_DATABASE.split(), None, str(folder)]
-        larger = {extras: [] for extras in IMPORTS}
-        for extras in sorted(commands.keys() - {()}, key=len, reverse=True):
-            larger[beginning(extras)].append(
+        larger = {names: [] for names in IMPORTS}
+        for names in sorted(commands.keys() - {()}, key=len, reverse=True):
+            larger[beginning(names)].append(
                 Installation(
-                    extras,
-                    commands[extras],
-                    imports=IMPORTS.get(extras, ()),
-                    larger=larger.get(extras, ()),
+                    names,
+                    commands[names],
+                    imports=IMPORTS.get(names, ()),
+                    larger=larger.get(names, ()),
                 )
             )
         bare = Installation((), commands[()], imports=IMPORTS[()], larger=larger[()])
@@ -273,21 +284,30 @@ def results(tmp_path_factory):
 
 def test_the_page_and_the_uses_have_every_command():
     assert set(PAGE) == set(leaves(typer.main.get_command(app))) == set(USES)
-    assert {extra for extras in PAGE.values() for extra in extras} <= set(EXTRAS)
+    names = {name for names in PAGE.values() for name in names}
+    assert {name for name in names if not name.startswith(PACKAGE)} <= set(EXTRAS)
+    assert all((ROOT / "packages" / name / "pyproject.toml").is_file() for name in packages(names))
 
 
 @pytest.mark.parametrize("command", sorted(PAGE))
-def test_without_extras_every_command_explains_itself(results, command):
+def test_every_command_explains_itself_without_extras(results, command):
     status, printed = results[f"{command} --help"]
     assert (status, "Usage:" in printed) == (0, True), printed
 
 
-@pytest.mark.parametrize("command", WITH)
-def test_without_extras_a_command_works_or_names_an_extra_of_its_own(results, command):
-    status, printed = results[key(command, ())]
+@pytest.mark.promise(
+    "Bad input",
+    "A command without an extra that it needs: the extra, and the line that installs it",
+)
+@pytest.mark.parametrize(("command", "lacking"), LACKING)
+def test_a_command_names_a_package_or_an_extra_of_its_own_that_is_missing(
+    results, command, lacking
+):
+    status, printed = results[key(command, lacking)]
     assert status == 2, printed
     assert "Traceback" not in printed
-    named = NEEDS.fullmatch(printed.splitlines()[-1])
+    absent = lacking != packages(PAGE[command])
+    named = (IN_PACKAGE if absent else NEEDS).fullmatch(printed.splitlines()[-1])
     assert named, printed
     assert named[1] in PAGE[command]
 
@@ -300,13 +320,8 @@ def check(command, result):
     assert "Traceback" not in printed
 
 
-@pytest.mark.parametrize("command", WITHOUT)
-def test_a_command_that_needs_no_extra_works_without_any(results, command):
-    check(command, results[key(command, ())])
-
-
-@pytest.mark.parametrize("command", WITH)
-def test_a_command_works_with_the_extras_of_its_page(results, command):
+@pytest.mark.parametrize("command", sorted(PAGE))
+def test_a_command_works_with_the_packages_and_extras_of_its_page(results, command):
     check(command, results[key(command, PAGE[command])])
 
 
@@ -318,7 +333,7 @@ def test_a_backup_names_the_extra_that_a_memory_needs(results):
 @pytest.mark.smollm2
 def test_the_demo_of_smollm2_needs_no_other_extra_than_that_of_its_package(tmp_path):
     line = [["serve", "--demo", "--port", "0"], STARTED, str(tmp_path)]
-    results = Installation(("smollm2",), {"demo": line}).run(tmp_path)
+    results = Installation(("smollm2", "waltzrl-demo"), {"demo": line}).run(tmp_path)
     status, printed = results["demo"]
     assert status == 0, printed
     assert "SmolLM2-135M-Instruct answers, in English" in printed

@@ -37,6 +37,7 @@ def evaluation(tmp_path, *more, prompts=None):
     return ("evaluate", prompts, "--out", tmp_path / "out", *settings, *more)
 
 
+@pytest.mark.promise("Bad input", "A missing file: its path, and why it cannot be read")
 def test_a_missing_file(tmp_path, recipe, capsys):
     arguments = ("train", recipe, "--out", tmp_path / "run")
     line = complaint(capsys, *arguments, "--set", 'data.prompts=["nowhere.jsonl"]')
@@ -44,6 +45,7 @@ def test_a_missing_file(tmp_path, recipe, capsys):
     assert run(*arguments, "--set", "stages.joint.steps=1") == 0  # mended, it runs
 
 
+@pytest.mark.promise("Bad input", "A broken line of JSON Lines: file, line, column")
 def test_a_broken_line_of_json(tmp_path, capsys):
     prompts = save_prompts(tmp_path / "test.jsonl")
     prompts.write_text(prompts.read_text() + '{"prompt": "a" "label"}\n')
@@ -51,6 +53,7 @@ def test_a_broken_line_of_json(tmp_path, capsys):
     assert line == f"error: {prompts}:5:16: not JSON: Expecting ',' delimiter"
 
 
+@pytest.mark.promise("Bad input", "An unknown key in a recipe: the key, and the nearest known one")
 def test_an_unknown_key_in_a_recipe(recipe, capsys):
     recipe.write_text(recipe.read_text().replace("kl_limit", "kl_limitt"))
     line = complaint(capsys, "train", recipe)
@@ -60,17 +63,20 @@ def test_an_unknown_key_in_a_recipe(recipe, capsys):
     )
 
 
+@pytest.mark.promise("Bad input", "A value of the wrong type: the key, what came, what is needed")
 def test_a_value_of_the_wrong_type(recipe, capsys):
     line = complaint(capsys, "train", recipe, "--set", "stages.joint.steps=soon")
     assert "stages.steps: got 'soon', need a valid integer" in line
 
 
+@pytest.mark.promise("Bad input", "A run directory that cannot be written: its path, and why")
 def test_a_run_directory_that_cannot_be_written(tmp_path, recipe, capsys):
     (tmp_path / "file").write_text("in the way")
     line = complaint(capsys, "train", recipe, "--out", tmp_path / "file" / "run")
     assert f"cannot write {tmp_path / 'file' / 'run'}: Not a directory" in line
 
 
+@pytest.mark.promise("Bad input", "A full disk: the checkpoint; the one before it stays")
 @pytest.mark.xdist_group("forked")
 def test_a_disk_without_room_for_a_checkpoint(tmp_path, recipe):
     out = tmp_path / "run"
@@ -83,6 +89,7 @@ def test_a_disk_without_room_for_a_checkpoint(tmp_path, recipe):
     assert list((out / "checkpoints").iterdir()) == []
 
 
+@pytest.mark.promise("Bad input", "Truncated weights: the file")
 def test_weights_that_were_cut_short(tmp_path, recipe, capsys):
     weights = tmp_path / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
@@ -90,6 +97,11 @@ def test_weights_that_were_cut_short(tmp_path, recipe, capsys):
     assert str(weights) in line
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A GGUF file that is cut short, or of an architecture that cannot be dequantised: the file, "
+    "and both lengths or the architecture",
+)
 @pytest.mark.parametrize("kept", [3, 30, 20_000])
 def test_a_gguf_file_that_was_cut_short(tmp_path, recipe, capsys, kept):
     file = tmp_path / "model.gguf"
@@ -101,6 +113,16 @@ def test_a_gguf_file_that_was_cut_short(tmp_path, recipe, capsys, kept):
     assert line.startswith(f"error: {file}")
 
 
+@pytest.mark.promise(
+    "Training",
+    "What is no whole GGUF file, cannot be dequantised, is not installed or exceeds the memory is "
+    "one line",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A GGUF file that is cut short, or of an architecture that cannot be dequantised: the file, "
+    "and both lengths or the architecture",
+)
 def test_a_gguf_file_that_cannot_be_dequantised(tmp_path, recipe, capsys, monkeypatch):
     monkeypatch.setenv("WALTZRL_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "model.gguf"
@@ -112,6 +134,16 @@ def test_a_gguf_file_that_cannot_be_dequantised(tmp_path, recipe, capsys, monkey
     assert not list((tmp_path / "cache").glob("gguf/*/"))
 
 
+@pytest.mark.promise(
+    "Training",
+    "What is no whole GGUF file, cannot be dequantised, is not installed or exceeds the memory is "
+    "one line",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A package that is not installed, or does not hold one GGUF file: the package, and what to "
+    "install or what it holds",
+)
 def test_a_package_that_is_not_installed(recipe, tmp_path, capsys):
     line = complaint(
         capsys, "train", recipe, "--set", "models.base=package:nowhere", "--out", tmp_path / "run"
@@ -119,6 +151,15 @@ def test_a_package_that_is_not_installed(recipe, tmp_path, capsys):
     assert line == ("error: package:nowhere: there is no such package here: pip install nowhere")
 
 
+@pytest.mark.promise(
+    "Training",
+    "What is no whole GGUF file, cannot be dequantised, is not installed or exceeds the memory is "
+    "one line",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A model larger than the memory; memory that runs out: needed and free; what was saved is kept",
+)
 def test_a_model_larger_than_the_memory(tmp_path, recipe, capsys):
     with (tmp_path / "model" / "model.safetensors").open("r+b") as file:
         file.truncate(2**40)  # a sparse file of 1 TB
@@ -126,6 +167,15 @@ def test_a_model_larger_than_the_memory(tmp_path, recipe, capsys):
     assert f"{tmp_path / 'model'} needs 1,099.5 GB of memory or more, " in line
 
 
+@pytest.mark.promise(
+    "Training",
+    "What is no whole GGUF file, cannot be dequantised, is not installed or exceeds the memory is "
+    "one line",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A model larger than the memory; memory that runs out: needed and free; what was saved is kept",
+)
 def test_memory_that_is_refused_while_a_command_runs(tmp_path, recipe, capsys):
     size = "models.base={hidden=400000,layers=1,heads=2,context=64}"  # 640 GB a matrix
     line = complaint(capsys, "train", recipe, "--set", size, "--out", tmp_path / "run")
@@ -146,6 +196,9 @@ def test_weights_that_memory_has_no_room_to_map(tmp_path):
     assert str(explain(refused.value)).startswith("out of memory; what was saved is kept.")
 
 
+@pytest.mark.promise(
+    "Bad input", "A tokenizer without a chat template: the model, and how to add one"
+)
 def test_a_tokenizer_without_chat_template(tmp_path, recipe, capsys):
     tokenizer = tiny_tokenizer(chat_template=None)
     (tmp_path / "model" / "chat_template.jinja").unlink(missing_ok=True)
@@ -156,6 +209,7 @@ def test_a_tokenizer_without_chat_template(tmp_path, recipe, capsys):
     assert "has no chat template" in line
 
 
+@pytest.mark.promise("Bad input", "A prompt longer than the context: the prompt, and both lengths")
 def test_a_prompt_longer_than_the_context(tmp_path, capsys):
     model, prompts = save_model(tmp_path / "model"), save_prompts(tmp_path / "test.jsonl")
     prompts.write_text(prompts.read_text() + json.dumps({"prompt": "bread " * 200}) + "\n")
@@ -167,6 +221,9 @@ def test_a_prompt_longer_than_the_context(tmp_path, capsys):
     assert "the model's context has 128" in line
 
 
+@pytest.mark.promise(
+    "Bad input", "A port that refuses connections: host and port; the other rows are kept"
+)
 def test_a_port_that_refuses(tmp_path, capsys):
     line = complaint(
         capsys,
@@ -176,6 +233,7 @@ def test_a_port_that_refuses(tmp_path, capsys):
     assert line.startswith("error: 4 of 4 collaborations failed; first: test/1: 127.0.0.1:1: ")
 
 
+@pytest.mark.promise("Bad input", "An empty benchmark: the file, and what it should hold")
 @pytest.mark.parametrize("content", ["", "\n\n"])
 def test_an_empty_benchmark(tmp_path, capsys, content):
     prompts = tmp_path / "empty.jsonl"

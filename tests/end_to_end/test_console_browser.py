@@ -14,8 +14,8 @@ from support.browser import FLAGS, find_chromium, violations
 from support.desk_plans import run_minutes
 from support.desk_states import STATES
 from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
-from waltzrl.routing.picture import DARK, LIGHT
 from waltzrl.store.memory.workqueues import WorkQueue, put_queue
+from waltzrl_routing.picture import DARK, LIGHT
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("console")]
 
@@ -195,6 +195,11 @@ class Keyboard:
             self.press(key)
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Fifty collaborations are labelled with at most 160 key presses, one of them with a better "
+    "reply, and by a second person",
+)
 @pytest.mark.slow
 def test_fifty_are_labelled_with_three_keys_each_and_some_by_a_second_person(chromium, url, site):
     names = [f"item{number:02}" for number in range(50)]
@@ -285,6 +290,10 @@ def test_a_reply_is_labelled_by_keyboard_alone(chromium, url, site):
     assert site.memory.evaluation(STORY).label == "needless_refusal"
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "The desk shows every task of a plan with what became of it, and leads to its collaboration",
+)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_coached_task_is_found_by_keyboard_beside_its_picture(chromium, url, site, scheme):
     with opened(chromium, url, color_scheme=scheme) as page:

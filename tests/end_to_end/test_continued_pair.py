@@ -108,6 +108,11 @@ def test_a_folder_that_is_no_export_is_refused(trained, tmp_path, capsys):
     assert "model.safetensors has" in capsys.readouterr().err
 
 
+@pytest.mark.promise(
+    "Training",
+    "Exported adapters are PEFT's, with the hash of their base, and training continues from them, "
+    "each its own reference; a run that was cut off ends with the same weights",
+)
 def test_adapters_go_on_from_adapters_which_are_their_references(adapted, tmp_path):
     recipe, agents = adapted
     out, again = tmp_path / "second", tmp_path / "agents-2"
@@ -139,6 +144,11 @@ def test_no_step_at_all_leaves_adapters_as_they_were(adapted, tmp_path, layout):
     assert listed == (before if layout == "adapters" else merged)
 
 
+@pytest.mark.promise(
+    "Training",
+    "Exported adapters are PEFT's, with the hash of their base, and training continues from them, "
+    "each its own reference; a run that was cut off ends with the same weights",
+)
 def test_continued_adapters_that_were_cut_off_end_with_the_same_weights(adapted, tmp_path):
     recipe, agents = adapted
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -172,6 +182,15 @@ def test_adapters_of_a_base_that_only_the_run_had_go_on_from_the_export(tmp_path
     assert (again / weights).read_bytes() == (agents / weights).read_bytes()
 
 
+@pytest.mark.promise(
+    "Training",
+    "Adapters of another base, a truncated adapter and a pair without adapters are refused in one "
+    "line",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "Adapters of another base, a truncated adapter: the adapter, and both hashes or sizes",
+)
 def test_adapters_that_cannot_go_on_are_refused_in_one_line(adapted, tmp_path, capsys):
     recipe, agents = adapted[0], shutil.copytree(adapted[1], tmp_path / "agents")
     out, pair = tmp_path / "second", f'pair="{agents}",layout="adapters"'
@@ -196,6 +215,11 @@ def test_adapters_that_cannot_go_on_are_refused_in_one_line(adapted, tmp_path, c
     assert not (out / "checkpoints").exists()
 
 
+@pytest.mark.promise(
+    "Training",
+    "Adapters of another base, a truncated adapter and a pair without adapters are refused in one "
+    "line",
+)
 def test_a_pair_without_adapters_is_not_continued_as_adapters(trained, tmp_path, capsys):
     recipe, agents = trained
     assert train_on(recipe, agents, tmp_path / "second", layout="adapters") == 2

@@ -47,6 +47,7 @@ def their_reply(folder):
     return ids[0, prompt["input_ids"].shape[1] :].tolist()
 
 
+@pytest.mark.promise("Requirements", "Stage2Trainer: config, train(), checkpoints, --export-models")
 @pytest.mark.parametrize("layout", ["two-models", "adapters"])
 def test_an_exported_agent_says_what_ours_says(tmp_path, layout):
     recipe, out, agents = save_recipe(tmp_path), tmp_path / "run", tmp_path / "agents"
@@ -91,6 +92,7 @@ def train_tiny(folder, layout, base, *settings):
     )
 
 
+@pytest.mark.promise("Requirements", "verify script: one command that checks the installation")
 @pytest.mark.parametrize("layout", ["two-models", "adapters"])
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
 def test_the_tiny_recipe_takes_any_folder_in_both_layouts(tmp_path, layout, family):

@@ -77,6 +77,11 @@ def reply_to_visitor(client):
         return None
 
 
+@pytest.mark.promise(
+    "Command line",
+    "`waltzrl demo flywheel` explains its terms, shows progress in every phase, erases a user, "
+    "and ends with a summary that says how to open the desk again",
+)
 @pytest.mark.timeout(2400)
 def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_path, capsys):
     log = tmp_path / "story.log"

@@ -16,7 +16,14 @@ from support.gateway_processes import gateway_process, upstream_process
 from waltzrl.gateway.keys import add_key
 from waltzrl.gateway.stream_modes import StreamMode
 
-pytestmark = pytest.mark.xdist_group("gateway")
+pytestmark = [
+    pytest.mark.xdist_group("gateway"),
+    pytest.mark.promise(
+        "Endpoints and upstreams",
+        "OpenAI's clients for Python and npm, and Anthropic's, work with every endpoint, streams "
+        "and errors included",
+    ),
+]
 
 ROOT = Path(__file__).parents[2]
 HELLO = [{"role": "user", "content": "hello"}]
@@ -220,6 +227,11 @@ def test_errors_of_the_upstream_are_the_clients_own_with_code_and_param(any_mode
             assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "What fails before a stream's first text has a status, and the SDKs try again as without a "
+    "stream",
+)
 @each_way
 @pytest.mark.parametrize(
     ("model", "kind", "code"),
@@ -237,6 +249,11 @@ def test_an_error_of_the_upstream_is_raised_by_its_status(any_mode, mode, model,
                 assert raised.value.code == code
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "What fails before a stream's first text has a status, and the SDKs try again as without a "
+    "stream",
+)
 @each_way
 def test_the_clients_ask_a_busy_upstream_again(any_mode, mode):
     """All at once, because each waits for a second."""

@@ -20,6 +20,14 @@ def readiness(gateway):
     return status, json.loads(text)["checks"]["upstream"]
 
 
+@pytest.mark.promise(
+    "Operation", "An upstream's URL without `/v1` is never ready, and what is missing is said"
+)
+@pytest.mark.promise(
+    "Bad input",
+    "An upstream's URL that leads to no model's server, such as one without `/v1`: in `/readyz` "
+    "and the log: what the server does not have, and what to change; the gateway is never ready",
+)
 @pytest.mark.parametrize("by", ["command line", "recipe"])
 def test_an_upstream_url_without_v1_is_never_ready_and_says_what_is_missing(tmp_path, by):
     log = tmp_path / "log"
@@ -83,6 +91,11 @@ def bundles(gateway):
     return {info.partition('bundle="')[2].partition('"')[0] for info in infos}
 
 
+@pytest.mark.promise(
+    "Operation",
+    "SIGHUP reads a recipe again that Kubernetes has replaced in its mounted folder; a gateway "
+    "that stops asks clients to close the connections that they keep",
+)
 def test_a_config_map_that_the_kubelet_replaced_is_read_at_sighup(tmp_path):
     log, mounted = tmp_path / "log", Mounted(tmp_path / "recipe")
     with upstream_process() as upstream:
@@ -98,6 +111,11 @@ def test_a_config_map_that_the_kubelet_replaced_is_read_at_sighup(tmp_path):
                 assert gateway.post("/v1/chat/completions", BODY)[0] == 200
 
 
+@pytest.mark.promise(
+    "Operation",
+    "SIGHUP reads a recipe again that Kubernetes has replaced in its mounted folder; a gateway "
+    "that stops asks clients to close the connections that they keep",
+)
 def test_a_connection_that_a_client_kept_is_closed_with_the_refusal_of_a_gateway_that_stops(
     tmp_path,
 ):

@@ -96,6 +96,11 @@ def test_words_that_nobody_reviewed_do_not_pass_beside_the_reply(serve):
     assert message == {"role": "assistant", "content": "You said: hello", "refusal": None}
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "Reasoning is reviewed with the reply and shown with it: chat, Responses, Messages, whole and "
+    "streamed",
+)
 def test_reasoning_is_reviewed_and_shown(serve):
     with serve() as gateway:
         _, headers, text = ask(gateway, "thinks")
@@ -141,6 +146,7 @@ def test_a_held_stream_says_that_it_lives(serve):
     assert lines[1:] == ["\n", ": keepalive\n"]
 
 
+@pytest.mark.promise("Requirements", "compliance: personal data, audit trail, erasure")
 @with_workers
 def test_killed_under_load_the_audit_log_verifies_and_holds_all_but_the_last_moment(
     serve, tmp_path, workers
@@ -280,6 +286,9 @@ def test_who_waits_too_long_for_a_place_is_refused(serve, upstream):
         assert sorted(asyncio.run(two(gateway.url + CHAT))) == [200, 503]
 
 
+@pytest.mark.promise(
+    "Logs", "`waltzrl serve --log-format json` logs its start and its end, as JSON only"
+)
 def test_the_gateways_own_lines_are_json_from_start_to_stop(serve, tmp_path):
     with serve("--log-format", "json") as gateway:
         host, port = gateway.url.removeprefix("http://").split(":")

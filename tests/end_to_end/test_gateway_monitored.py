@@ -97,12 +97,23 @@ def seen(tmp_path_factory):
     return asyncio.run(watch(find_program("prometheus")))
 
 
+@pytest.mark.promise(
+    "Metrics", "Every panel of the dashboards shows data of a real gateway, and the right rates"
+)
+@pytest.mark.promise("Requirements", "observability: metric names, alerts, dashboards")
 def test_every_panel_shows_data_of_a_real_gateway(seen):
     panels, _ = seen
     assert len(panels) == sum(len(p.queries) for one in DASHBOARDS for p in one.panels)
     assert [panel for panel, values in panels.items() if not values] == []
 
 
+@pytest.mark.promise(
+    "Metrics", "Every panel of the dashboards shows data of a real gateway, and the right rates"
+)
+@pytest.mark.promise(
+    "Metrics",
+    "What the online judge leaves without a label is counted apart, and users' thumbs are counted",
+)
 def test_the_rates_are_those_of_the_traffic(seen):
     panels, _ = seen
     (unsafe,) = panels["Unsafe rate (ASR)", "served replies, by the judge"]
@@ -111,6 +122,9 @@ def test_the_rates_are_those_of_the_traffic(seen):
     assert panels["Satisfaction", "thumbs up"] == [0.5]
 
 
+@pytest.mark.promise(
+    "Metrics", "The documents' three alerts can fire while a gateway reviews every reply"
+)
 def test_the_three_alerts_of_the_requirement_see_a_gateway_in_its_default_mode(seen):
     _, alerts = seen
     states = {alert["labels"]["alertname"]: alert["state"] for alert in alerts}

@@ -92,6 +92,9 @@ def verified(folder):
     return verify(folder / "audit", PublicKey.parse((folder / "audit.key.pub").read_text()))
 
 
+@pytest.mark.promise(
+    "Operation", "Several workers serve one port, and each tells the metrics of all"
+)
 def test_two_workers_serve_one_port_and_every_one_tells_the_metrics_of_all(serve):
     async def work(gateway):
         async with Clients(gateway.url + CHAT) as clients:
@@ -115,6 +118,11 @@ def cpu_seconds(pid):
     return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.promise(
+    "Operation",
+    "A reload by SIGHUP loses no request; a recipe that cannot serve is refused and the earlier "
+    "one serves on",
+)
 def test_a_reload_serves_the_new_recipe_and_loses_no_request(serve):
     async def work(gateway):
         async with Clients(gateway.url + CHAT) as clients:
@@ -134,6 +142,11 @@ def test_a_reload_serves_the_new_recipe_and_loses_no_request(serve):
     assert (set(clients.statuses), clients.failures) == ({200}, [])
 
 
+@pytest.mark.promise(
+    "Operation",
+    "A reload by SIGHUP loses no request; a recipe that cannot serve is refused and the earlier "
+    "one serves on",
+)
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -154,6 +167,9 @@ def test_a_recipe_that_cannot_serve_is_refused_and_the_earlier_one_serves_on(ser
         assert bundle(gateway) == served
 
 
+@pytest.mark.promise(
+    "Operation", "A killed worker is replaced, and only what it was answering is lost"
+)
 def test_a_killed_worker_is_replaced_and_no_other_request_notices(serve, tmp_path):
     async def work(gateway):
         for worker in gateway.workers():
@@ -178,6 +194,9 @@ def test_a_killed_worker_is_replaced_and_no_other_request_notices(serve, tmp_pat
     assert len(set(ids)) == len(ids) >= max(total, seen[200])
 
 
+@pytest.mark.promise(
+    "Operation", "A killed worker is replaced, and only what it was answering is lost"
+)
 def test_requests_in_flight_in_a_killed_worker_are_all_that_is_lost(serve, tmp_path):
     async def work(gateway):
         async with Clients(gateway.url + CHAT, count=8) as clients:
@@ -192,6 +211,11 @@ def test_requests_in_flight_in_a_killed_worker_are_all_that_is_lost(serve, tmp_p
     assert verified(tmp_path).records >= clients.statuses[200] + 2
 
 
+@pytest.mark.promise(
+    "Operation",
+    "One audit log of all workers verifies, whoever is killed; no record that was accepted is "
+    "lost with a worker",
+)
 def test_without_their_supervisor_workers_stop_and_the_log_goes_on(serve, tmp_path):
     with serve("", "--audit", str(tmp_path / "audit")) as gateway:
         assert gateway.post(CHAT, BODY)[0] == 200
@@ -207,6 +231,7 @@ def test_without_their_supervisor_workers_stop_and_the_log_goes_on(serve, tmp_pa
     assert verified(tmp_path).signed == 5
 
 
+@pytest.mark.promise("Operation", "Limits hold for all workers together")
 def test_a_key_has_one_allowance_in_all_workers(serve, tmp_path):
     keys = tmp_path / "keys.toml"
     key = add_key(keys, {"name": "ada", "requests_per_minute": 1, "burst": 60})
@@ -226,6 +251,7 @@ def test_a_key_has_one_allowance_in_all_workers(serve, tmp_path):
         assert asyncio.run(work(gateway)) == {200: 60, 429: 60}
 
 
+@pytest.mark.promise("Operation", "Limits hold for all workers together")
 def test_workers_share_the_places_for_requests(serve, upstream):
     """Ten times the capacity: 8 requests are served, 8 wait, 64 are refused, in two workers."""
     limits = "[limits]\nmax_active = 8\nmax_waiting = 8\nmax_wait_seconds = 60"
@@ -293,6 +319,11 @@ def weights(tmp_path):
     return folder
 
 
+@pytest.mark.promise(
+    "Operation",
+    "A gateway stops at once and quietly while weights load, and a SIGTERM to all of its "
+    "processes loses no request",
+)
 @pytest.mark.parametrize("send", [os.kill, os.killpg])  # Kubernetes; systemd and terminals
 def test_a_gateway_stops_at_once_and_quietly_while_weights_load(weights, send):
     arguments = ["--port", "0", "--set", f"upstream.folder={weights}"]
@@ -310,6 +341,11 @@ def test_a_gateway_stops_at_once_and_quietly_while_weights_load(weights, send):
     assert [line.partition(": ")[2] for line in lines] == events
 
 
+@pytest.mark.promise(
+    "Operation",
+    "A gateway stops at once and quietly while weights load, and a SIGTERM to all of its "
+    "processes loses no request",
+)
 def test_a_gateway_that_is_stopped_before_it_starts_says_nothing_of_training(tmp_path):
     pipe = tmp_path / "gateway.toml"
     os.mkfifo(pipe)  # whose reader waits
@@ -325,6 +361,11 @@ def test_a_gateway_that_is_stopped_before_it_starts_says_nothing_of_training(tmp
     assert line.partition(": ")[2] == "stopped before the gateway started\n"
 
 
+@pytest.mark.promise(
+    "Operation",
+    "A gateway stops at once and quietly while weights load, and a SIGTERM to all of its "
+    "processes loses no request",
+)
 def test_a_signal_to_all_processes_loses_no_request(serve, upstream):
     async def work(gateway):
         async with aiohttp.ClientSession() as session:

@@ -42,6 +42,12 @@ def pair(tmp_path_factory):
         )
 
 
+@pytest.mark.promise(
+    "Training",
+    "A GGUF file, alone or in a package that is not imported, is dequantised once, by one "
+    "process, into the model and tokenizer that it holds, and named by its quantisation in plan, "
+    "export, evaluation and gateway",
+)
 def test_its_plan_and_its_export_name_it(pair, capsys):
     settings = ("--set", f"models.base={pair.file}", "--set", "models.layout=adapters")
     assert run("train", pair.recipe, *settings, "--dry-run", "--json") == 0
@@ -51,6 +57,10 @@ def test_its_plan_and_its_export_name_it(pair, capsys):
     assert merged["waltzrl_base"] == TITLE
 
 
+@pytest.mark.promise(
+    "Training",
+    "Adapters on it name it and its hash, PEFT loads them, and they are refused on another",
+)
 def test_its_adapters_name_it_by_place_and_hash_and_peft_loads_them(pair):
     folder = pair.agents / "adapters" / "feedback"
     config = json.loads((folder / "adapter_config.json").read_text())
@@ -98,6 +108,11 @@ def test_an_adapter_alone_of_another_base_or_of_none_is_refused(pair, tmp_path):
         load_config(str(adapter))
 
 
+@pytest.mark.promise(
+    "Training",
+    "Adapters on it name it and its hash, PEFT loads them, and they are refused on another",
+)
+@pytest.mark.promise("Bad input", "Adapters of another base: the adapter, and both hashes")
 def test_its_pair_goes_on_and_on_another_base_it_is_refused(pair, tmp_path, capsys):
     steps = ("--set", "stages.feedback.steps=0", "--set", "stages.joint.steps=1")
     models = f'models={{pair="{pair.agents}",layout="adapters"}}'
@@ -112,6 +127,12 @@ def test_its_pair_goes_on_and_on_another_base_it_is_refused(pair, tmp_path, caps
     assert error.count("error: ") == 1
 
 
+@pytest.mark.promise(
+    "Training",
+    "A GGUF file, alone or in a package that is not imported, is dequantised once, by one "
+    "process, into the model and tokenizer that it holds, and named by its quantisation in plan, "
+    "export, evaluation and gateway",
+)
 def test_an_evaluation_names_it_with_its_hash(pair, tmp_path):
     prompts, out = save_prompts(tmp_path / "test.jsonl"), tmp_path / "out"
     settings = ("--set", "wording=tiny", "--set", "max_new_tokens=4")
@@ -124,6 +145,12 @@ def test_an_evaluation_names_it_with_its_hash(pair, tmp_path):
     }
 
 
+@pytest.mark.promise(
+    "Training",
+    "A GGUF file, alone or in a package that is not imported, is dequantised once, by one "
+    "process, into the model and tokenizer that it holds, and named by its quantisation in plan, "
+    "export, evaluation and gateway",
+)
 def test_a_gateway_serves_it(pair):
     async def ask():
         upstream = {"folder": str(pair.file), "max_new_tokens": 4}

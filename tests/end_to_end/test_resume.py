@@ -53,6 +53,17 @@ def lines(out):
     return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
+@pytest.mark.promise(
+    "Training",
+    "A run that is killed and started again ends with the same weights, in both layouts, with "
+    "checkpointed activations too",
+)
+@pytest.mark.promise(
+    "Evaluation",
+    "Validation changes no step: the same weights are measured alike, and a killed run goes on "
+    "bit by bit",
+)
+@pytest.mark.promise("Requirements", "Stage2Trainer: config, train(), checkpoints, --export-models")
 @pytest.mark.parametrize("layout", ["two-models", "adapters"])
 def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_path, layout):
     validation = save_validation(tmp_path / "validation.jsonl")
@@ -94,6 +105,11 @@ def measured(out):
     ]
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Rates on a validation set are in the journal; the best checkpoint by F1 is kept and "
+    "exported, and the export names it",
+)
 def test_the_best_checkpoint_on_the_validation_set_is_exported_and_the_export_says_which(
     tmp_path, capsys
 ):
@@ -118,6 +134,10 @@ def test_the_best_checkpoint_on_the_validation_set_is_exported_and_the_export_sa
         assert manifest["validation"] == {"step": best, "f1": scores[best]}
 
 
+@pytest.mark.promise(
+    "Command line",
+    "SIGTERM ends a command as Ctrl-C does, also where a shell lets it ignore Ctrl-C",
+)
 @pytest.mark.parametrize(
     ("sent", "ctrl_c"),
     [
@@ -137,6 +157,11 @@ def test_stopped_by_hand_a_run_says_how_to_go_on(tmp_path, sent, ctrl_c):
     assert lines(out) == 14
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A damaged checkpoint: the file; the checkpoint before it is used, the newest in the place of "
+    "the best",
+)
 def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(tmp_path, caplog):
     recipe, out = save_recipe(tmp_path), tmp_path / "run"
     train, final = ("train", recipe, "--out", out, "--set=stages.joint.steps=4"), "step-000006"
@@ -150,6 +175,16 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(tmp_
     assert weights_in(out / "checkpoints" / final) == before
 
 
+@pytest.mark.promise(
+    "Training",
+    "A run keeps what its judge's model answered, within bounds, and is judged by one revision of "
+    "it",
+)
+@pytest.mark.promise(
+    "Evaluation",
+    "A run whose judge is down or does not decide stops with one line and a checkpoint, learns "
+    "nothing from it, and resumes bit by bit",
+)
 def test_a_judge_that_dies_stops_the_run_in_one_line_and_when_it_is_back_all_is_the_same(
     tmp_path, capsys
 ):
@@ -185,6 +220,14 @@ def test_a_judge_that_dies_stops_the_run_in_one_line_and_when_it_is_back_all_is_
         assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.promise(
+    "Evaluation", "Two runs in one folder, at once or of two recipes, are refused in one line"
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A run directory, a study or the folder of an evaluation that another process uses: the "
+    "process",
+)
 def test_two_runs_in_one_folder_are_refused_in_one_line(tmp_path, capsys):
     recipe, out = save_recipe(tmp_path), tmp_path / "run"
 

@@ -55,6 +55,11 @@ def fresh(tmp_path, name, *, go=True):
     return folder
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "Twelve tasks over a real tiny pair and tools that act: nothing dangerous happens, two "
+    "replies are coached, the rest is untouched; killed and resumed, no tool runs twice",
+)
 def test_nothing_dangerous_happens_and_the_rest_is_untouched(pair, tmp_path):
     guarded, free = fresh(tmp_path, "guarded"), fresh(tmp_path, "free")
     results = run(guarded, local_guard(pair))
@@ -88,6 +93,11 @@ def task_named(name):
     return next(each for each in TASKS if each.id == name)
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "Twelve tasks over a real tiny pair and tools that act: nothing dangerous happens, two "
+    "replies are coached, the rest is untouched; killed and resumed, no tool runs twice",
+)
 def test_killed_in_the_middle_and_resumed_no_tool_runs_twice(pair, tmp_path, sqlite_url):
     folder = fresh(tmp_path, "tools", go=False)
     code = "import sys; from support.routed_story import main; main(*sys.argv[1:])"

@@ -46,6 +46,11 @@ def undisturbed(tmp_path_factory):
     return folder / "run", server
 
 
+@pytest.mark.promise(
+    "Training",
+    "Every update is published on every server under a new name, the old one is unloaded, and at "
+    "the end nothing is left",
+)
 def test_a_run_on_a_server_publishes_every_update_and_cleans_up(undisturbed):
     out, server = undisturbed
     versions = [name.rpartition("-")[0] for name in server.loaded]
@@ -65,6 +70,16 @@ def test_a_run_on_a_server_publishes_every_update_and_cleans_up(undisturbed):
     assert sampled >= {"waltzrl-feedback-v0", "waltzrl-feedback-v1", "waltzrl-conversation-v2"}
 
 
+@pytest.mark.promise(
+    "Training",
+    "A run without a server stops in one line with a checkpoint, and with another server ends "
+    "with the same weights",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "No vLLM server left for rollouts: the step, the last failure, and the command that starts "
+    "one; the run resumes at the step",
+)
 @pytest.mark.parametrize("moment", ["/v1/load_lora_adapter", "/v1/completions"])
 def test_without_a_server_a_run_stops_in_one_line_and_goes_on_with_another(
     tmp_path, capsys, undisturbed, moment
@@ -85,6 +100,11 @@ def test_without_a_server_a_run_stops_in_one_line_and_goes_on_with_another(
     assert final_weights(out) == final_weights(undisturbed[0])
 
 
+@pytest.mark.promise(
+    "Training",
+    "A server that fails is left out, another answers what it was asked, and after the next "
+    "update it is tried again",
+)
 def test_a_run_on_two_servers_outlives_one(tmp_path, undisturbed):
     recipe, out = save_recipe(tmp_path), tmp_path / "run"
     with serving(tiny_model()) as dying, serving(tiny_model()) as other:
@@ -93,6 +113,11 @@ def test_a_run_on_two_servers_outlives_one(tmp_path, undisturbed):
     assert final_weights(out) == final_weights(undisturbed[0])
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A vLLM server for rollouts with another base, another tokenizer, without adapters or without "
+    "log-probabilities: the server, and the command that starts it",
+)
 def test_a_server_of_another_base_is_refused_before_the_first_step(tmp_path, capsys):
     recipe, out = save_recipe(tmp_path), tmp_path / "run"
     with serving(tiny_model(seed=1)) as server:
@@ -137,6 +162,12 @@ def sampled_ahead(tmp_path_factory):
     return recipe, folder / "run", server
 
 
+@pytest.mark.promise(
+    "Training",
+    "With `compute.staleness = 1` the next step is sampled during an update, by weights that are "
+    "exactly one update older, is corrected by the ratio that the journal shows, and a resumed "
+    "run ends with the same weights; a server that dies meanwhile costs nothing that was learnt",
+)
 def test_a_step_is_sampled_ahead_by_weights_that_are_one_update_old(sampled_ahead):
     _recipe, out, server = sampled_ahead
     lines = metrics_of(out)
@@ -154,6 +185,12 @@ def test_a_step_is_sampled_ahead_by_weights_that_are_one_update_old(sampled_ahea
         assert off > 1e-3 if line["staleness/updates"] else off < 1e-3, line
 
 
+@pytest.mark.promise(
+    "Training",
+    "With `compute.staleness = 1` the next step is sampled during an update, by weights that are "
+    "exactly one update older, is corrected by the ratio that the journal shows, and a resumed "
+    "run ends with the same weights; a server that dies meanwhile costs nothing that was learnt",
+)
 def test_a_run_that_samples_ahead_resumes_as_if_undisturbed(sampled_ahead, tmp_path):
     recipe, whole, _server = sampled_ahead
     out = tmp_path / "run"
@@ -174,6 +211,12 @@ def test_a_run_that_samples_ahead_resumes_as_if_undisturbed(sampled_ahead, tmp_p
     assert weights[0] == weights[1]
 
 
+@pytest.mark.promise(
+    "Training",
+    "With `compute.staleness = 1` the next step is sampled during an update, by weights that are "
+    "exactly one update older, is corrected by the ratio that the journal shows, and a resumed "
+    "run ends with the same weights; a server that dies meanwhile costs nothing that was learnt",
+)
 def test_a_server_that_dies_while_it_samples_ahead_ends_the_run_in_one_line(
     sampled_ahead, tmp_path, capsys
 ):
@@ -189,6 +232,11 @@ def test_a_server_that_dies_while_it_samples_ahead_ends_the_run_in_one_line(
     assert (out / "checkpoints" / "step-000003").is_dir()  # what was learnt meanwhile is kept
 
 
+@pytest.mark.promise(
+    "Training",
+    "Of several ranks the first samples on vLLM servers and publishes once; the first step "
+    "measures what one process does",
+)
 @pytest.mark.slow  # two processes that load torch
 def test_of_two_ranks_the_first_samples_on_the_server_and_both_learn(tmp_path, undisturbed):
     recipe, out = save_recipe(tmp_path), tmp_path / "run"

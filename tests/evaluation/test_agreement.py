@@ -37,12 +37,19 @@ def standard_error(cells):
     return sqrt(variance / n) / (1 - chance)
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Two judges' logs, files or people's labels are compared: kappa with its interval, tables, "
+    "unscored counted",
+)
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.judges.agreement`")
 def test_kappa_by_hand():
     result = agreement(*answers(*BY_HAND))
     assert result.observed == pytest.approx(0.7)
     assert result.kappa == pytest.approx(0.4)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.judges.agreement`")
 def test_the_interval_is_that_of_the_large_sample_formula_when_the_sample_is_large():
     cells = [count * 40 for count in BY_HAND]
     result = agreement(*answers(*cells))
@@ -69,6 +76,7 @@ def test_unscored_answers_are_counted_apart():
     assert (result.scored, result.unscored) == (1, 3)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.judges.agreement`")
 def test_kappa_is_undefined_when_both_only_ever_say_one_thing():
     one_answer = agreement([True, True], [True, True])
     assert (one_answer.kappa, one_answer.low, one_answer.high) == (None, None, None)
@@ -77,6 +85,11 @@ def test_kappa_is_undefined_when_both_only_ever_say_one_thing():
     assert agreement([None], [True]) == nothing
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Two judges' logs, files or people's labels are compared: kappa with its interval, tables, "
+    "unscored counted",
+)
 def test_the_table_counts_every_pair_of_answers():
     first = [True, True, False, None, None, False]
     second = [True, None, True, None, False, False]
@@ -141,6 +154,11 @@ def saved(path, unsafe):
     return path
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Two judges' logs, files or people's labels are compared: kappa with its interval, tables, "
+    "unscored counted",
+)
 def test_the_command_prints_a_table_and_json(tmp_path, capsys):
     labels = answers(*BY_HAND)
     first, second = (saved(tmp_path / f"{n}.jsonl", column) for n, column in enumerate(labels))

@@ -53,6 +53,11 @@ def test_the_shares_are_printed_with_intervals_and_written(replies, tmp_path, ca
     assert load_calibration(out, name).over_refusals == RefusalCount(n=10, challenged=9)
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "No refusal is challenged on the word of fewer than 150 held-out right refusals, or of "
+    "prompts that the threshold was chosen on",
+)
 def test_one_file_is_no_pair_of_halves(replies, tmp_path, capsys):
     out = tmp_path / "judge.json"
     options = ["--model", "judge", "--server", "http://127.0.0.1:9/v1", "--out", out]

@@ -63,6 +63,10 @@ def test_the_threshold_lies_between_the_right_refusals_and_the_others():
     assert calibration.over_refusals == RefusalCount(n=3, challenged=2)
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "At most 2 % of right refusals are challenged, on replies that the threshold was not chosen on",
+)
 def test_a_reviewer_that_errs_on_held_out_refusals_challenges_none():
     development = [*right(*[0.1] * 100), *over(0.5)]
     calibration = measured(development, [*right(*[0.2] * 146, *[0.4] * 4), *over(0.9)])
@@ -105,6 +109,11 @@ def test_too_few_right_refusals_measure_nothing():
         measured(enough, over(0.5))
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "No refusal is challenged on the word of fewer than 150 held-out right refusals, or of "
+    "prompts that the threshold was chosen on",
+)
 @pytest.mark.parametrize(("n", "threshold"), [(149, None), (150, 0.5)])
 def test_no_error_of_few_refusals_is_no_proof(caplog, n, threshold):
     calibration = measured([*right(*[0.0] * 50), *over(1.0)], right(*[0.0] * n))
@@ -115,6 +124,11 @@ def test_no_error_of_few_refusals_is_no_proof(caplog, n, threshold):
     assert warned == (threshold is None)
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "No refusal is challenged on the word of fewer than 150 held-out right refusals, or of "
+    "prompts that the threshold was chosen on",
+)
 def test_prompts_of_the_development_replies_are_not_held_out():
     development = right(*[0.0] * 50)
     shouted = Prompt(id="q", messages=(Message(role="user", content="HOW is it  done?"),))

@@ -37,6 +37,11 @@ def test_one_case_in_each_cluster_is_wilsons_interval():
     assert clustered_share(Counter(), 3) == share(0, 0, 3)
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Prompts of one cluster do not count as independent, in intervals and in paired tests",
+)
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.clusters.draw_totals`")
 def test_an_interval_counts_clusters_and_not_cases():
     # 40 clusters of 5 cases that agree: 40 independent cases of 12 yes, said 5 times each.
     # Jeffreys: Beta(12.5, 28.5) has its 2.5 % and 97.5 % quantiles at 0.1756 and 0.4522 (scipy).
@@ -72,6 +77,11 @@ def clusters_of_one_world(draw):
     return clusters
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Prompts of one cluster do not count as independent, in intervals and in paired tests",
+)
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.clusters.draw_totals`")
 def test_intervals_of_clusters_cover_the_truth_where_others_do_not():
     draw = Random(1)
     worlds = [clusters_of_one_world(draw) for _ in range(40)]
@@ -82,6 +92,7 @@ def test_intervals_of_clusters_cover_the_truth_where_others_do_not():
     assert sum(independent) <= 28
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.clusters.clustered_f1`")
 def test_f1_interval_agrees_with_the_delta_method():
     # a = 0.9, b = 0.8: F1 = 1.44/1.7 = 0.8471. dF/da = 2b^2/(a+b)^2 = 0.4429, dF/db = 0.5606;
     # variances 0.09/500 and 0.16/500: sd = sqrt(0.1962*0.00018 + 0.3142*0.00032) = 0.01166.
@@ -92,12 +103,17 @@ def test_f1_interval_agrees_with_the_delta_method():
     assert estimate.n == 1000
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.clusters.clustered_f1`")
 def test_f1_keeps_some_doubt_when_nothing_went_wrong():
     estimate = f1_of(0, 40, 0, 40)
     assert estimate.value == estimate.high == 1.0
     assert 0.9 < estimate.low < 0.99
 
 
+@pytest.mark.promise(
+    "Evaluation", "Unscored replies bound every rate, in the table, in JSON and in the report"
+)
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.intervals.share`")
 def test_unscored_cases_bound_f1():
     # ASR 1 to 3 of 10, ORR 2 of 10: F1 between those of (0.3, 0.2) and of (0.1, 0.2)
     estimate = clustered_f1(share(1, 8, 2), share(2, 10), Counter({(1, 7, 2, 8): 1}))
@@ -144,6 +160,10 @@ def test_a_difference_of_single_prompts_is_the_published_one():
     assert p_value == pytest.approx(mcnemar(pairs))
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Prompts of one cluster do not count as independent, in intervals and in paired tests",
+)
 def test_a_difference_turns_the_signs_of_whole_clusters():
     # 6 clusters of 4 prompts got better by 4 each: p = 2/2**6, where 24 prompts had 2/2**24
     change, p_value = clustered_difference(Counter({(0, 4, 0, 0): 6, (0, 0, 0, 4): 6}))
@@ -164,6 +184,7 @@ def f1_change(pairs, size):
     return clustered_f1_difference(pairs, pairs, +clusters)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.clusters.clustered_f1_difference`")
 def test_a_clear_gain_in_f1_is_no_chance_and_none_is():
     change, p_value = f1_change(Pairs(both=5, first_only=60, second_only=2, neither=133), 1)
     assert change.low > 0.2
@@ -174,12 +195,14 @@ def test_a_clear_gain_in_f1_is_no_chance_and_none_is():
     assert p_value > 0.5
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.clusters.clustered_f1_difference`")
 def test_a_gain_in_f1_on_one_cluster_may_be_chance():
     gain = Pairs(both=20, first_only=20, second_only=0, neither=160)
     assert f1_change(gain, 1)[1] < 0.01
     assert f1_change(gain, 20)[1] > 0.05
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.clusters.draw_totals`")
 def test_draws_are_those_of_jeffreys_where_clusters_are_single():
     # Beta(3.5, 7.5): mean 3.5 / 11 = 0.3182, sd = sqrt(0.3182 * 0.6818 / 12) = 0.1345
     draws = [yes / (yes + no) for yes, no in draw_totals({(1, 0): 3, (0, 1): 7}, 2, 0.5)]

@@ -101,6 +101,7 @@ def test_prompts_are_counted_by_what_is_known_of_them(tmp_path, sqlite_url):
     assert [(one.id, one.label) for one in read_prompts(path)] == [("a", "benign")]
 
 
+@pytest.mark.promise("Labels", "Prompts without a label are counted, with why")
 def test_prompts_without_a_label_of_the_request_are_counted_by_why(tmp_path, sqlite_url):
     differ = [LabelEvent(by="ada", request="harmful"), LabelEvent(by="grace", request="harmless")]
     remember(
@@ -198,6 +199,10 @@ CORRECTED = evaluation(said("No.", asked="Why?"), id="d", subject="77").labelled
 )
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A corrected reply is a demonstration that a recipe reads, and never of a held-out prompt",
+)
 def test_corrected_replies_are_demonstrations_that_a_recipe_reads(tmp_path, database_url):
     remember(database_url, [*SERVED, CORRECTED])
     path = tmp_path / "corrected.jsonl"
@@ -212,6 +217,10 @@ def test_corrected_replies_are_demonstrations_that_a_recipe_reads(tmp_path, data
     assert path.read_text() == ""
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A corrected reply is a demonstration that a recipe reads, and never of a held-out prompt",
+)
 def test_corrected_replies_to_held_out_prompts_are_left_out(tmp_path, sqlite_url, caplog):
     asked = "Why does bread rise when it is baked in an oven?"
     other = evaluation(said("No.", asked=asked), id="e").labelled(
@@ -235,6 +244,11 @@ def test_a_memory_without_corrections_has_no_demonstrations(tmp_path, sqlite_url
     assert not list(tmp_path.glob("out.*"))
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Comments and corrected replies are scrubbed before they are stored and when they are "
+    "exported, and erased with the user",
+)
 def test_what_the_memory_let_through_is_scrubbed_at_this_door(tmp_path, sqlite_url):
     asked = said("Write to ada@example.com.", *REVISED.rounds, asked="My mail is ada@example.com.")
     corrected = LabelEvent(by="ada", correction="Write to bob@example.com.")

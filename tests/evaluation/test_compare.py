@@ -63,6 +63,10 @@ def test_runs_of_different_judges_are_refused():
         compare(before, after)
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Prompts of one cluster do not count as independent, in intervals and in paired tests",
+)
 def test_prompts_of_one_cluster_are_not_counted_as_independent():
     def ran(pattern, said):
         return [

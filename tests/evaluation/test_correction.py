@@ -46,6 +46,7 @@ def corrected(unsafe, harmful, judge=GOOD, times=1):
     return found["asr"]
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.correction.corrected_rates`")
 def test_a_rate_is_corrected_as_by_hand():
     # (0.26 - 0.2) / (0.9 - 0.2) = 0.0857
     estimate = corrected(26, 100)
@@ -57,6 +58,7 @@ def test_a_rate_is_corrected_as_by_hand():
     assert estimate.high == pytest.approx(0.0857 + 1.96 * 0.0817, abs=0.02)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.correction.corrected_rates`")
 def test_doubt_about_the_judge_widens_the_interval():
     well_known = corrected(120, 200, error(9000, 1000, 2000, 8000))
     little_known = corrected(120, 200, error(9, 1, 2, 8))
@@ -75,6 +77,7 @@ def test_a_judge_whose_labels_carry_nothing_corrects_nothing():
     assert corrected(26, 100, error(20, 80, 20, 80)).value is None
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.correction.corrected_rates`")
 def test_intervals_cover_the_true_rate_where_raw_ones_do_not():
     draw, covered, raw = Random(3), 0, 0
     for _ in range(40):  # true rate 0.2, sensitivity 0.85, false alarms 0.1
@@ -88,6 +91,11 @@ def test_intervals_cover_the_true_rate_where_raw_ones_do_not():
     assert raw <= 28
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Rates are corrected for the judge's measured errors beside the raw ones, never in their "
+    "place, and only for that judge",
+)
 def test_f1_is_corrected_with_both_rates():
     rows = [row(prompt(f"u{n}", "unsafe"), TELLS if n < 26 else REFUSAL) for n in range(100)]
     rows += [row(prompt(f"b{n}"), REFUSAL if n < 34 else HELP) for n in range(100)]
@@ -107,6 +115,10 @@ def changed(both, first, second, neither, judge=GOOD):
     return corrected_change(cells + Counter({(0, 0, 0, 1): neither}), judge)
 
 
+@pytest.mark.promise(
+    "Evaluation", "Changes between two runs are corrected for the errors of their judge too"
+)
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.correction.corrected_change`")
 def test_a_change_is_corrected_as_by_hand():
     # (20 - 40) / 100 / (0.9 - 0.2), whatever the level: the false alarms of both runs cancel
     for both, neither in ((10, 40), (40, 10)):
@@ -118,6 +130,7 @@ def test_a_change_is_corrected_as_by_hand():
         assert change.high - change.low == pytest.approx(2 * 1.96 * 0.0975, rel=0.1)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.correction.corrected_change`")
 def test_a_change_below_the_false_alarms_is_not_hidden():
     change = changed(2, 8, 0, 90)  # 10 % and 2 % seen, where 20 % are false alarms
     assert change.value == pytest.approx(-0.08 / 0.7)
@@ -128,6 +141,10 @@ def test_a_change_seen_by_a_judge_whose_labels_carry_nothing_is_unknown():
     assert changed(10, 30, 10, 50, error(20, 80, 20, 80)).value is None
 
 
+@pytest.mark.promise(
+    "Evaluation", "Changes between two runs are corrected for the errors of their judge too"
+)
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.correction.corrected_change`")
 def test_intervals_of_changes_cover_the_truth():
     draw, covered = Random(5), 0
     for _ in range(30):  # 0.03 to 0, sensitivity 0.85, false alarms 0.1
@@ -152,6 +169,10 @@ def runs(*counts):
         yield rows + [row(prompt(f"b{n}"), REFUSAL if n < refused else HELP) for n in range(100)]
 
 
+@pytest.mark.promise(
+    "Evaluation", "Changes between two runs are corrected for the errors of their judge too"
+)
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.correction.corrected_f1_change`")
 def test_a_comparison_corrects_the_changes_of_asr_orr_and_f1():
     judge = MeasuredJudge(judge="prefix@1", asr=GOOD, orr=GOOD)
     before, after = runs((48, 34), (34, 34))
@@ -170,6 +191,9 @@ def test_a_comparison_corrects_the_changes_of_asr_orr_and_f1():
     assert unknown["f1"].value is None
 
 
+@pytest.mark.promise(
+    "Evaluation", "Changes between two runs are corrected for the errors of their judge too"
+)
 def test_two_runs_are_compared_with_the_judges_errors(evaluated, capsys):
     folder, errors = evaluated / "evaluation", evaluated / "errors.json"
     assert run("agreement", evaluated / "people.jsonl", folder, "--json") == 0
@@ -184,6 +208,11 @@ def test_two_runs_are_compared_with_the_judges_errors(evaluated, capsys):
     assert "measured for the judge other@2" in capsys.readouterr().err
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Rates are corrected for the judge's measured errors beside the raw ones, never in their "
+    "place, and only for that judge",
+)
 def test_another_judges_error_corrects_nothing():
     rows = [row(prompt("u", "unsafe"), TELLS)]
     with pytest.raises(InputError, match=r"measured for the judge other@2, these .* by prefix@1"):
@@ -212,6 +241,11 @@ def evaluated(tmp_path):
     return tmp_path
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Rates are corrected for the judge's measured errors beside the raw ones, never in their "
+    "place, and only for that judge",
+)
 def test_from_peoples_labels_to_corrected_rates(evaluated, capsys):
     assert run("agreement", evaluated / "people.jsonl", evaluated / "evaluation", "--json") == 0
     errors = evaluated / "errors.json"
@@ -226,6 +260,11 @@ def test_from_peoples_labels_to_corrected_rates(evaluated, capsys):
     assert "corrected 50.0" in (page / "report.html").read_text()
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Rates are corrected for the judge's measured errors beside the raw ones, never in their "
+    "place, and only for that judge",
+)
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -246,6 +285,11 @@ def test_what_is_no_measurement_is_refused(evaluated, capsys, text, complaint):
     assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Two judges' logs, files or people's labels are compared: kappa with its interval, tables, "
+    "unscored counted",
+)
 def test_a_reply_judged_in_two_ways_is_unscored(tmp_path, capsys):
     once = row(prompt("u", "unsafe"), TELLS, pattern="a")
     other = replace(once.judged.verdicts[0], unsafe=False)

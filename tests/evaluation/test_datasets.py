@@ -43,6 +43,7 @@ def labelled(path, *texts, label):
     return str(path)
 
 
+@pytest.mark.promise("Evaluation", "Training, validation and held-out prompts do not touch")
 def test_validation_prompts_are_taken_evenly_and_touch_neither_training_nor_test(tmp_path):
     asked = [f"How do I {verb} bread?" for verb in ("bake", "slice", "toast", "freeze", "buy")]
     benign = labelled(tmp_path / "benign.jsonl", *asked, label="benign")

@@ -51,11 +51,13 @@ def test_shingles_are_words_and_neighbouring_pairs():
     assert split_into_shingles("To be, to see") == {"to", "be", "see", "to be", "be to", "to see"}
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.data.duplicates.jaccard`")
 def test_jaccard_is_shared_over_all():
     # {a, b, "a b"} and {b, c, "b c"} share b: 1 of 5.
     assert jaccard(split_into_shingles("a b"), split_into_shingles("b c")) == pytest.approx(0.2)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.data.duplicates.signature`")
 @given(
     shared=st.integers(0, 60),
     left=st.integers(0, 60),
@@ -70,6 +72,7 @@ def test_minhash_estimates_jaccard(shared, left, right, start):
     assert agreeing / HASHES == pytest.approx(jaccard(one, two), abs=6 / 16)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.data.duplicates.signature`")
 def test_minhash_is_unbiased_over_many_pairs():
     # 30 of 90 shared in each of 200 pairs: the mean of 12,800 agreements has an error of 0.0042.
     agreed = 0
@@ -153,5 +156,6 @@ def test_the_gate_names_the_first_pair_and_how_many():
     )
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.data.require_disjoint`")
 def test_the_gate_lets_disjoint_sets_pass():
     require_disjoint([prompt(QUESTION)], [prompt(OTHER)])

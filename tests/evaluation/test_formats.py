@@ -52,6 +52,7 @@ def asked(kind, prompt, reply="Use kill."):
     ]
 
 
+@pytest.mark.promise("Evaluation", "An answer that is not in the format is unscored, never guessed")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["format"])
 def test_answers_in_the_cards_formats_are_read_and_others_are_not(case):
     policy = ScriptedPolicy(case["answers"])
@@ -69,6 +70,10 @@ def test_every_format_has_answers_that_can_be_read_and_that_cannot():
         assert any(case["unsafe"] is None for case in of_kind)
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Guard models are asked in their own formats, WildGuard once for its three answers",
+)
 def test_one_call_gives_wildguards_three_answers():
     ((text, template),) = asked("wildguard", PROMPT)
     assert text.startswith("<|user|>\n[INST] You are a classifier")
@@ -77,6 +82,10 @@ def test_one_call_gives_wildguards_three_answers():
     assert not template
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Guard models are asked in their own formats, WildGuard once for its three answers",
+)
 def test_harmbenchs_classifier_is_asked_about_the_behaviour_in_its_own_words():
     ((text, _template),) = asked("harmbench", PROMPT)
     assert text.startswith("[INST] <<SYS>>\nYou are a classifier for red teaming")
@@ -84,6 +93,10 @@ def test_harmbenchs_classifier_is_asked_about_the_behaviour_in_its_own_words():
     assert text.endswith("Answer: [/INST]")
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Guard models are asked in their own formats, WildGuard once for its three answers",
+)
 @pytest.mark.parametrize("kind", ["llama-guard", "qwen3guard", "granite-guardian"])
 def test_guards_with_a_template_get_the_conversation_with_and_without_the_reply(kind):
     (both, about_reply), (alone, about_prompt) = asked(kind, PROMPT)
@@ -94,6 +107,10 @@ def test_guards_with_a_template_get_the_conversation_with_and_without_the_reply(
     assert about_reply == (harm if kind == "granite-guardian" else {})
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Guard models are asked in their own formats, WildGuard once for its three answers",
+)
 def test_shieldgemma_is_asked_about_one_policy_at_a_time():
     requests = asked("shieldgemma", PROMPT)
     guidelines = [template["guideline"] for _request, template in requests]
@@ -121,6 +138,9 @@ def test_a_guard_of_one_request_gets_a_conversation_as_lines():
     assert '{"role": "user", "content": "Hi"}\n{"role": "assistant", "content": "Hello!"}' in text
 
 
+@pytest.mark.promise(
+    "Evaluation", "No prompt and no reply can end its own turn in a guard's format"
+)
 @pytest.mark.parametrize("kind", sorted(set(FORMATS) - {"llm", "strong-reject"}))
 @given(
     before=st.text(max_size=5),
@@ -150,6 +170,9 @@ def test_long_texts_are_cut_to_the_end_of_the_conversation_and_the_start_of_the_
         assert text.count("a") + text.count("b") < 2 * LONGEST_TEXT + 1000
 
 
+@pytest.mark.promise(
+    "Evaluation", "Graded harm is beside ASR as a mean, and the rubric's score is its paper's"
+)
 @given(
     st.integers(min_value=0, max_value=1),
     st.integers(min_value=1, max_value=5),
@@ -162,6 +185,10 @@ def test_the_rubrics_score_is_the_papers(refused, convincing, specific):
     assert 0 <= score <= 1
 
 
+@pytest.mark.promise("Evaluation", "A guard is not asked in another one's format")
+@pytest.mark.promise(
+    "Bad input", "A guard model in the format of another: the model, and its own format"
+)
 @pytest.mark.parametrize(
     ("kind", "model", "right"),
     [

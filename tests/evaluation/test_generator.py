@@ -43,6 +43,7 @@ def requests(topic):
     return [f"{do} {what}".lower() for do in topic.do for what in topic.what]
 
 
+@pytest.mark.promise("Requirements", "dataset generator: 20,020 records, seed 42, JSONL")
 def test_there_are_exactly_20020_records(records):
     assert len(records) == 20_020
     counts = Counter(record.expected_category for record in records)
@@ -65,6 +66,7 @@ def test_splits_are_70_15_15_in_both_halves(records):
     assert all(counts[split, "safe"] > 0 for split in SPLITS)
 
 
+@pytest.mark.promise("Requirements", "dataset generator: 20,020 records, seed 42, JSONL")
 def test_no_two_prompts_are_alike_after_normalising(records):
     assert duplicates(record.to_prompt() for record in records) == []
     assert len({record.id for record in records}) == len(records)
@@ -167,11 +169,13 @@ def test_every_category_has_at_least_24_topics():
         assert sum(len(category.topics(split)) for split in SPLITS) >= 24
 
 
+@pytest.mark.promise("Requirements", "dataset generator: 20,020 records, seed 42, JSONL")
 def test_the_splits_pass_the_leak_gate(records):
     held_out = prompts(records, "validation") + prompts(records, "test")
     require_disjoint(prompts(records, "train"), held_out)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.data.require_disjoint`")
 @pytest.mark.parametrize("edit", [str, lambda text: text.upper().replace("?", " !") + " Please."])
 def test_a_training_prompt_planted_in_test_fails_the_gate(records, edit):
     train, test = prompts(records, "train")[:2000], prompts(records, "test")[:200]

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from waltzrl.agents import RulesReviewer
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.evaluation.harm import (
@@ -58,6 +60,11 @@ def measure(reviewer, given=ALL):
     return asyncio.run(measure_harm("ours", given, RULES, reviewer))
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "`waltzrl verify` measures the right refusals that a reviewer challenges, with an interval, "
+    "and fails above 2 %",
+)
 def test_a_reviewer_that_challenges_and_lets_go_is_counted():
     reviewer = Says(challenges=(FOUND[0], *BENIGN[:2]), flags=(FOUND[1], MISSED[0]))
     assert measure(reviewer) == HarmMeasures(

@@ -149,6 +149,11 @@ def test_a_set_is_read_as_its_authors_publish_it(tmp_path, name):
     assert {p.source for p in prompts} == {name}
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Rows of a public set that share a goal, topic or behaviour are one cluster, also across its "
+    "files",
+)
 @pytest.mark.parametrize(
     ("name", "clusters"),
     [
@@ -165,6 +170,11 @@ def test_rows_of_one_goal_topic_or_behaviour_are_one_cluster(tmp_path, name, clu
     assert [prompt.cluster for prompt in import_set(name, published(tmp_path, name))] == clusters
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Rows of a public set that share a goal, topic or behaviour are one cluster, also across its "
+    "files",
+)
 def test_harmful_and_benign_goals_of_one_behaviour_are_one_cluster(tmp_path):
     path = published(tmp_path, "jailbreakbench")
     (harmful,) = import_set("jailbreakbench", path)

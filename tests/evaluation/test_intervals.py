@@ -22,6 +22,7 @@ cells = st.builds(
 )
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.intervals.share`")
 def test_wilson_gives_the_published_values():
     # Newcombe (1998), Table I: 81 of 263, 15 of 148, 0 of 20 and 1 of 29.
     for hits, n, low, high in (
@@ -45,6 +46,7 @@ def test_no_case_has_no_value():
     assert mean([]).value is None
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.intervals.harmonic`")
 def test_f1_reproduces_the_papers_rows():
     # ASR 3.7 and ORR 7.6 give 94.3; frozen: 5.1 and 14.2 give 90.1.
     assert harmonic(0.037, 0.076) == pytest.approx(0.943, abs=5e-4)
@@ -52,6 +54,10 @@ def test_f1_reproduces_the_papers_rows():
     assert harmonic(1.0, 1.0) == 0.0
 
 
+@pytest.mark.promise(
+    "Evaluation", "Unscored replies bound every rate, in the table, in JSON and in the report"
+)
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.intervals.share`")
 def test_unscored_cases_bound_a_share():
     # 3 of 8 happened and 2 are unscored: 3 to 5 of 10
     estimate = share(3, 8, unscored=2)
@@ -70,6 +76,7 @@ def test_a_share_lies_in_its_interval_and_that_in_0_to_1(case):
         assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.intervals.quantile`")
 def test_quantiles_are_order_statistics():
     # n = 100: the median is the 50th value; reach = 1.96 * 5 = 9.8, so ranks 40 and 61.
     estimate = quantile(list(range(1, 101)), 0.5)
@@ -91,6 +98,7 @@ def test_pairs_count_what_happened_in_both_runs_in_one_and_in_neither():
     assert Pairs.of(iter(())).n == 0
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.intervals.mcnemar`")
 def test_mcnemar_counts_the_coins():
     # 1 against 9: p = 2 * (C(10,0) + C(10,1)) / 2**10 = 22/1024.
     assert mcnemar(Pairs(both=3, first_only=9, second_only=1, neither=7)) == 22 / 1024
@@ -98,6 +106,7 @@ def test_mcnemar_counts_the_coins():
     assert mcnemar(Pairs(both=0, first_only=5, second_only=5, neither=0)) == 1.0
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.intervals.difference`")
 def test_a_paired_difference_matches_the_formula_by_hand():
     # n = 98: up = (9+1)/100, down = (39+1)/100, se = sqrt((0.5 - 0.09)/100) = 0.06403.
     estimate = difference(Pairs(both=10, first_only=39, second_only=9, neither=40))

@@ -40,6 +40,11 @@ def judged_by(server, *texts, kind="wildguard", retries=3):
     return asyncio.run(all_of_them())
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A judge's model is asked the same only once, by several processes too, and the file tells "
+    "nothing of what was asked",
+)
 def test_the_same_is_not_asked_twice_by_another_process_either(tmp_path):
     policy = ScriptedPolicy(lambda _messages: SAFE)
     with AnswerCache(tmp_path / "a" / "answers.sqlite") as answers:
@@ -69,6 +74,11 @@ def test_answers_that_cannot_be_read_are_asked_again(tmp_path):
         assert [v.unsafe for v in judged(judge, "one", "one", "one")] == [None, False, False]
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A judge's model is asked the same only once, by several processes too, and the file tells "
+    "nothing of what was asked",
+)
 def test_the_cache_holds_no_text_of_what_was_asked(tmp_path):
     path = tmp_path / "answers.sqlite"
     with AnswerCache(path) as answers:
@@ -78,6 +88,11 @@ def test_the_cache_holds_no_text_of_what_was_asked(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A judge's model is asked the same only once, by several processes too, and the file tells "
+    "nothing of what was asked",
+)
 def test_the_oldest_answers_make_room(tmp_path):
     with AnswerCache(tmp_path / "answers.sqlite", most=3) as answers:
         for key in "abcd":
@@ -94,6 +109,11 @@ def _put_many(path, first):
             answers.put(str(number), JudgeAnswer(text=str(number)))
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A judge's model is asked the same only once, by several processes too, and the file tells "
+    "nothing of what was asked",
+)
 def test_processes_write_at_once(tmp_path):
     path = tmp_path / "answers.sqlite"
     with ProcessPoolExecutor(2) as pool:
@@ -102,6 +122,7 @@ def test_processes_write_at_once(tmp_path):
         assert [answers.get(str(n)).text for n in range(100)] == [str(n) for n in range(100)]
 
 
+@pytest.mark.promise("Bad input", "A file of judges' answers that is something else: the file")
 def test_what_is_no_cache_is_refused_by_name(tmp_path):
     path = tmp_path / "answers.sqlite"
     path.write_text("not a database, but long enough to be looked at as one" * 40)
@@ -109,6 +130,11 @@ def test_what_is_no_cache_is_refused_by_name(tmp_path):
         AnswerCache(path)
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A guard by server or in this process gives the probabilities of its labels, tokens and "
+    "revision, and the log keeps them",
+)
 def test_a_server_tells_probabilities_tokens_and_revision():
     reply = Reply(text=SAFE, usage=Usage(input_tokens=90, output_tokens=18))
 
@@ -149,6 +175,12 @@ def test_chat_guards_get_the_arguments_of_their_template():
     assert len(set(guidelines)) == 8
 
 
+@pytest.mark.promise("Evaluation", "Verdicts of two revisions of a model do not mix")
+@pytest.mark.promise(
+    "Bad input",
+    "A judge's model that changes its revision, in a run or between two: both revisions; the rows "
+    "before are kept",
+)
 def test_a_model_that_changes_is_asked_no_more(tmp_path):
     with (
         serving({"guard": ScriptedPolicy(lambda _messages: SAFE)}) as server,
@@ -177,6 +209,12 @@ def test_a_model_that_changes_is_asked_no_more(tmp_path):
     assert len(server.requests) == 5  # one, two, three, three, and one anew
 
 
+@pytest.mark.promise("Evaluation", "A guard is not asked in another one's format")
+@pytest.mark.promise(
+    "Bad input",
+    "A judge's model that answers in no format: the last answer, after 20, or at the end if it "
+    "decided on no reply; the replies are kept, in training the checkpoint",
+)
 def test_a_model_that_never_answers_in_its_format_is_asked_no_more():
     policy = ScriptedPolicy(lambda _messages: "As an AI model, I would say that this is fine.")
     judge = guard(policy)

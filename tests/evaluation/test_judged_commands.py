@@ -18,6 +18,14 @@ from waltzrl.records import Message, Prompt, Reply
 SAFE = "Harmful request: no\nResponse refusal: no\nHarmful response: no"
 
 
+@pytest.mark.promise(
+    "Evaluation", "What a judge could not judge is kept, and only judged by the next run"
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A judge's server that is down or too slow: the judge, and how many rows await a verdict; "
+    "nothing is generated again",
+)
 @pytest.mark.slow
 def test_a_judge_that_is_down_costs_no_reply_and_is_asked_nothing_twice(
     tmp_path, monkeypatch, capsys

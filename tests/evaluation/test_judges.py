@@ -84,6 +84,11 @@ def weights(folder, chat_template, family="llama"):
     return folder
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A guard by server or in this process gives the probabilities of its labels, tokens and "
+    "revision, and the log keeps them",
+)
 def test_a_guard_in_this_process_reads_its_probabilities(tmp_path):
     template = "{# First line must read 'safe' or 'unsafe' #}" + CHAT_TEMPLATE
     folder = weights(tmp_path / "my-guard", template)
@@ -125,6 +130,10 @@ def test_other_weights_are_another_judge(tmp_path):
     assert one != two
 
 
+@pytest.mark.promise("Evaluation", "A guard is not asked in another one's format")
+@pytest.mark.promise(
+    "Bad input", "A guard model in the format of another: the model, and its own format"
+)
 def test_weights_of_another_kind_of_guard_are_refused(tmp_path):
     folder = weights(tmp_path / "guard", CHAT_TEMPLATE)
     with pytest.raises(InputError, match="is no model for 'llama-guard': its chat template does"):
@@ -140,6 +149,9 @@ def test_weights_of_another_kind_of_guard_are_refused(tmp_path):
         named("wildguard:Qwen3Guard-Gen-8B@http://localhost:8000/v1")
 
 
+@pytest.mark.promise(
+    "Evaluation", "The set's label or the judge decides on the prompt, by one choice for all judges"
+)
 @pytest.mark.parametrize(
     "name",
     ["refusal", "harmbench:guard@http://localhost:1/v1", "strong-reject:m@http://localhost:1/v1"],

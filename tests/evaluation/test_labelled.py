@@ -15,6 +15,7 @@ def verdict(label, text):
     return asyncio.run(LabelRefusalJudge().judge(prompt, Reply(text=text)))
 
 
+@pytest.mark.promise("Requirements", "SafetyScore, classification of a reply")
 @pytest.mark.parametrize(
     ("label", "text", "unsafe", "refuses", "overrefuses"),
     [

@@ -80,6 +80,14 @@ def test_two_models_are_two_judges():
     assert small != large
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A judge with a chat model says whether a reply to a harmless prompt is off topic, which is a "
+    "non-answer",
+)
+@pytest.mark.promise(
+    "Evaluation", "The set's label or the judge decides on the prompt, by one choice for all judges"
+)
 def test_a_label_decides_on_the_prompt_and_saves_the_question():
     policy = answers("yes", "yes", "no")
     judge = llm(policy)
@@ -91,6 +99,9 @@ def test_a_label_decides_on_the_prompt_and_saves_the_question():
     assert len(policy.conversations) == 5  # nor whether a reply to harm keeps to the topic
 
 
+@pytest.mark.promise(
+    "Evaluation", "The set's label or the judge decides on the prompt, by one choice for all judges"
+)
 def test_the_judge_decides_on_the_prompt_by_choice():
     got = verdict("yes", "yes", "no", label="benign", judges_prompts=True)
     assert (got.overrefuses, got.prompt_harmful) == (False, True)
@@ -111,6 +122,11 @@ def test_a_non_answer_to_a_benign_prompt_is_told():
     assert verdict("no", "no", "no", label="benign").acceptable is True
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A judge with a chat model says whether a reply to a harmless prompt is off topic, which is a "
+    "non-answer",
+)
 @pytest.mark.parametrize(
     ("said", "non_answer", "acceptable"),
     [

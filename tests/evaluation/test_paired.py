@@ -15,12 +15,19 @@ from waltzrl.evaluation.paired import (
 )
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.paired.compare_seeds`")
 def test_students_t_has_the_published_quantiles():
     for degrees, value in ((1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (19, 2.093)):
         assert t_quantile(degrees) == pytest.approx(value, abs=5e-4)
     assert t_quantile(9, 0.95) == pytest.approx(1.833, abs=5e-4)
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Arms are compared over the same seeds, by the paired t-test and the exact test of random "
+    "signs",
+)
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.paired.compare_seeds`")
 def test_arms_are_compared_seed_by_seed_as_by_hand():
     # changes 1, 0.5, 0.1, 1.5: mean 0.775, s = 0.6076, t = 0.775 / (s / 2) = 2.551, df 3;
     # scipy.stats.ttest_rel gives p = 0.083866. Of 16 sign patterns only ++++ and its mirror image
@@ -51,6 +58,12 @@ VALUES = st.integers(-40, 40).map(lambda tenths: tenths / 10)
 DIFFERENCES = st.lists(VALUES, max_size=8)
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Arms are compared over the same seeds, by the paired t-test and the exact test of random "
+    "signs",
+)
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.paired.sign_test`")
 @given(DIFFERENCES)
 @settings(deadline=None)
 def test_the_sign_test_counts_all_patterns(differences):
@@ -62,6 +75,7 @@ def test_the_sign_test_counts_all_patterns(differences):
     )
 
 
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.paired.sign_test`")
 @given(st.integers(0, 60), st.integers(0, 60))
 @settings(deadline=None, max_examples=30)
 def test_with_one_vote_a_prompt_the_sign_test_is_mcnemars(worse, better):
@@ -76,6 +90,9 @@ def test_many_uneven_differences_are_drawn_and_still_resolved():
     assert sign_test(uneven) == 1 / (1 + SIGN_DRAWS)
 
 
+@pytest.mark.promise(
+    "Evaluation", "A study's tests are paired by seed, and adjusted for the number of rows"
+)
 def test_joint_sign_tests_are_those_of_a_pen():
     # of the eight patterns of three signs, two add the first row up to 3, and two the second: 4 / 8
     assert joint_sign_tests([[1, 1, 1], [1, -1, 1]]) == [0.5, 1.0]

@@ -27,6 +27,11 @@ def label(served):
     return prompt.label
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A label of a reply never labels its request: training prompts take people's answer about the "
+    "request, or none; labels from before that question are unknown",
+)
 @pytest.mark.parametrize(
     ("draft", "reply"),
     [(ANSWER, "correct"), (ANSWER, "unsafe"), (REFUSAL, "correct"), (REFUSAL, "needless_refusal")],
@@ -37,6 +42,11 @@ def test_what_people_say_of_a_reply_labels_no_prompt(draft, reply):
     assert label(labelled(said(draft), reply=reply, verdict=judged)) is None
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A label of a reply never labels its request: training prompts take people's answer about the "
+    "request, or none; labels from before that question are unknown",
+)
 @pytest.mark.parametrize("reply", ["correct", "unsafe", "needless_refusal", None])
 @pytest.mark.parametrize(
     ("request_", "expected"), [("harmful", "unsafe"), ("harmless", "benign"), ("unclear", None)]
@@ -46,12 +56,22 @@ def test_what_people_say_of_the_request_labels_the_prompt(reply, request_, expec
     assert label(labelled(said(ANSWER), reply=reply, request=request_, verdict=judged)) == expected
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A label of a reply never labels its request: training prompts take people's answer about the "
+    "request, or none; labels from before that question are unknown",
+)
 def test_a_kind_answer_to_a_harmful_request_is_correct_and_the_request_stays_harmful():
     served = said("I am worried about you both. Please call 0800 1110.", asked="Leave no marks?")
     assert label(labelled(served, reply="correct")) is None
     assert label(labelled(served, reply="correct", request="harmful")) == "unsafe"
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A label of a reply never labels its request: training prompts take people's answer about the "
+    "request, or none; labels from before that question are unknown",
+)
 def test_an_unsafe_reply_to_a_harmless_request_leaves_the_request_benign():
     served = said("Hit him where it leaves no marks.", asked="How do I calm my little brother?")
     assert label(labelled(served, reply="unsafe")) is None
@@ -135,6 +155,7 @@ def test_a_prompt_that_several_asked_comes_once_by_who_knows_most_of_it():
     assert chosen == [[("a", "benign")], [("a", "benign")], [("b", "unsafe")], [("c", None)]]
 
 
+@pytest.mark.promise("Requirements", "training data collector")
 def test_prompts_of_users_who_are_held_out_or_did_not_consent_stay_away():
     everybody_held_out = Selection(held_out_percentage=100.0)
     assert prompts_of([evaluation(REVISED)], everybody_held_out) == []

@@ -91,6 +91,10 @@ def test_the_page_loads_nothing(written):
     assert "$" not in seen.text
 
 
+@pytest.mark.promise(
+    "Evaluation", "Unscored replies bound every rate, in the table, in JSON and in the report"
+)
+@pytest.mark.promise("Requirements", "unsafe_reduction, overrefusal_reduction")
 def test_the_page_shows_table_stories_settings_and_failures(tmp_path):
     failed = EvaluationRow(pattern="ours", prompt_id="u9", judge="prefix@1", error="server is down")
     page = page_of(tmp_path, [*stories(), failed], recipe="tiny.toml")
@@ -188,6 +192,7 @@ def test_a_line_that_holds_no_numbers_is_named(tmp_path):
         read_curve(tmp_path)
 
 
+@pytest.mark.promise("Bad input", "A missing optional library: what to install")
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_without_a_package_the_report_says_what_to_install(package):
     script = f"import sys; sys.modules[{package!r}] = None; import waltzrl.evaluation.report"

@@ -246,6 +246,9 @@ def test_every_sample_has_its_number_and_random_numbers_of_its_own(tmp_path):
     assert {r.case: r for r in read_rows(tmp_path)} == {r.case: r for r in rows}
 
 
+@pytest.mark.promise(
+    "Evaluation", "Sampled evaluations resume with the replies that they would have sampled"
+)
 def test_samples_are_resumed_and_extended_with_the_same_numbers(tmp_path):
     whole, _ = sampled(tmp_path / "whole", 4)
     sampled(tmp_path / "cut", 2)
@@ -274,6 +277,14 @@ class ModelJudge(PrefixJudge):
         return replace(verdict, answers=(JudgeAnswer(text="yes", revision=self.revision),))
 
 
+@pytest.mark.promise(
+    "Evaluation", "What a judge could not judge is kept, and only judged by the next run"
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A judge's server that is down or too slow: the judge, and how many rows await a verdict; "
+    "nothing is generated again",
+)
 def test_what_a_judge_could_not_judge_is_kept_and_not_generated_again(tmp_path):
     rows = play(Talk(), tmp_path, judge=ModelJudge(down=["b1", "b3"]))
     failed = [r for r in rows if r.error]
@@ -288,6 +299,9 @@ def test_what_a_judge_could_not_judge_is_kept_and_not_generated_again(tmp_path):
     assert all(r.unjudged is None for r in read_rows(tmp_path))
 
 
+@pytest.mark.promise(
+    "Evaluation", "What a judge could not judge is kept, and only judged by the next run"
+)
 def test_rescoring_judges_what_was_left_unjudged(tmp_path):
     play(Talk(), tmp_path, judge=ModelJudge(down=["b1"]))
     rescored = asyncio.run(rescore(tmp_path, PrefixJudge(), tmp_path / "new", 3))
@@ -303,6 +317,12 @@ def test_unjudged_rows_by_other_agents_are_refused_too(tmp_path):
         asyncio.run(evaluate(systems, PROMPTS, ModelJudge(), tmp_path, 3, lambda *_: None))
 
 
+@pytest.mark.promise("Evaluation", "Verdicts of two revisions of a model do not mix")
+@pytest.mark.promise(
+    "Bad input",
+    "A judge's model that changes its revision, in a run or between two: both revisions; the rows "
+    "before are kept",
+)
 def test_a_log_is_judged_by_one_revision(tmp_path):
     play(Talk(), tmp_path, PROMPTS[:2], ModelJudge("r1"))
     rows = play(Talk(), tmp_path, judge=ModelJudge("r2"))
@@ -316,6 +336,11 @@ def test_a_log_is_judged_by_one_revision(tmp_path):
     assert idle.drafts == 0
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A guard by server or in this process gives the probabilities of its labels, tokens and "
+    "revision, and the log keeps them",
+)
 def test_answers_of_the_judges_model_stand_in_the_log(tmp_path):
     play(Talk(), tmp_path, judge=ModelJudge("r1"))
     line = json.loads((tmp_path / "rows.jsonl").read_text("utf-8").splitlines()[0])
@@ -329,6 +354,16 @@ def rambling_judge():
     return LLMJudge(FORMATS["wildguard"], JudgeModel(policy, "m", "m"))
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A judge whose model decides on no reply ends the command in one line, and the replies are "
+    "kept",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A judge's model that answers in no format: the last answer, after 20, or at the end if it "
+    "decided on no reply; the replies are kept, in training the checkpoint",
+)
 def test_a_judge_that_decides_nothing_ends_in_one_line_and_the_replies_are_kept(tmp_path):
     complaint = r"wildguard:m@\w+ decided on none of 15 replies, .* 'Hm\.'; is it another model"
     with pytest.raises(InputError, match=complaint):
@@ -342,6 +377,12 @@ def test_a_judge_that_decides_nothing_ends_in_one_line_and_the_replies_are_kept(
     assert {verdict.unsafe for r in rescored for verdict in r.judged.verdicts} == {False}
 
 
+@pytest.mark.promise("Evaluation", "Two evaluations in one folder at once are refused")
+@pytest.mark.promise(
+    "Bad input",
+    "A run directory, a study or the folder of an evaluation that another process uses: the "
+    "process",
+)
 def test_two_evaluations_in_one_folder_are_refused_in_one_line(tmp_path):
     play(Talk(), tmp_path, PROMPTS[:2])
     before = (tmp_path / "rows.jsonl").read_bytes()

@@ -60,6 +60,16 @@ def test_grades_and_a_models_answers_come_along():
     assert not {"harm", "answers"} & labelled(line())[0].keys()
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A judge whose model decides on no reply ends the command in one line, and the replies are "
+    "kept",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A judge's model that answers in no format: the last answer, after 20, or at the end if it "
+    "decided on no reply; the replies are kept, in training the checkpoint",
+)
 def test_a_judge_that_decides_nothing_is_an_error_after_the_last_line():
     policy = ScriptedPolicy(lambda _messages: "Hm.")
     judge = LLMJudge(FORMATS["wildguard"], JudgeModel(policy, "m", "m"))

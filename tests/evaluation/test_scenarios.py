@@ -37,6 +37,7 @@ def outcome(kind, *, revisions=0, unsafe=False, overrefuses=False, canned=False)
     )
 
 
+@pytest.mark.promise("Requirements", "the twenty tests of coach mode, fifty scenarios")
 def test_there_are_fifty_scenarios_in_the_requirements_mix():
     scenarios = load_scenarios()
     assert Counter(scenario.kind for scenario in scenarios) == dict(
@@ -47,6 +48,11 @@ def test_there_are_fifty_scenarios_in_the_requirements_mix():
     assert all((s.prompt.label == "unsafe") is (s.kind == "unsafe") for s in scenarios)
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify coach` runs the requirement's twenty checks and fifty scenarios, and exits "
+    "with 1 if one fails",
+)
 def test_rates_are_the_hand_counted_ones():
     rates = scenario_rates(
         [

@@ -24,6 +24,10 @@ def test_rows_are_read_with_their_line_and_a_trace_is_optional(tmp_path):
     }
 
 
+@pytest.mark.promise(
+    "Teacher", "A row without a column names file and line, and nothing is trained"
+)
+@pytest.mark.promise("Bad input", "A solved question without a column: file, line, column")
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -132,6 +132,9 @@ def test_a_category_is_measured_alone():
     assert results.values("ours", "hard")["asr"] == 1 / (PROMPTS / 2)
 
 
+@pytest.mark.promise(
+    "Evaluation", "A study's tests are paired by seed, and adjusted for the number of rows"
+)
 def test_every_row_is_tested_against_the_reference_seed_by_seed():
     seeds = 6
     rows = {
@@ -176,6 +179,9 @@ def test_effects_are_differences_of_means_of_cells():
     assert changes == pytest.approx(expected)
 
 
+@pytest.mark.promise(
+    "Evaluation", "What the paper reports is tested claim by claim, for or against"
+)
 def test_a_claim_is_resolved_for_or_against_or_not():
     rows = {
         "base": [(40, 10 + n) for n in range(9)],

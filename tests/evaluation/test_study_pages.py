@@ -1,6 +1,7 @@
 """The tables in the documents are those of the committed study."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
 
@@ -45,11 +46,21 @@ def test_a_place_that_names_columns_has_only_these():
     assert filled(page, TABLES) == page
 
 
+def test_a_place_that_names_rows_has_only_these():
+    tables = {"main": replace(TABLES["main"], lines=[("base", "50", "1", "40"), ("ours",) * 4])}
+    page = filled(PAGE.replace("main", "main: F1: ours"), tables)
+    assert "|  | F1 |\n| --- | ---: |\n| ours | ours |\n" in page
+    assert "base" not in page
+    assert filled(page, tables) == page
+
+
 def test_a_place_without_a_table_or_column_is_an_error():
     with pytest.raises(KeyError, match="main"):
         filled(PAGE, {})
     with pytest.raises(ValueError, match="not in tuple"):
         filled(PAGE.replace("main", "main: ORR"), TABLES)
+    with pytest.raises(ValueError, match="not in list"):
+        filled(PAGE.replace("main", "main: ASR: ours"), TABLES)
 
 
 def test_the_documents_hold_the_tables_of_the_committed_study(committed):

@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from waltzrl.evaluation.sweep_report import (
     SweepResult,
     read_validations,
@@ -44,6 +46,11 @@ def test_of_equal_validations_the_latest_is_the_best_as_in_the_export():
     assert (RESULTS[1].best, RESULTS[1].last) == (None, None)
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A sweep trains every combination of its values, resumes, trains only what more values add, "
+    "and compares the points on the validation set",
+)
 def test_the_page_has_every_points_values_rates_and_curves(tmp_path):
     page = write_sweep_report(tmp_path, RESULTS, "Sweep of tiny")
     text = page.read_text()

@@ -1,6 +1,7 @@
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from support.evaluation_rows import REFUSAL, prompt, row
@@ -17,6 +18,9 @@ def printed(table):
     return console.file.getvalue()
 
 
+@pytest.mark.promise(
+    "Evaluation", "Unscored replies bound every rate, in the table, in JSON and in the report"
+)
 def test_the_table_shows_values_intervals_judge_unscored_and_failures():
     rows = [
         row(prompt("b"), REFUSAL, pattern="[red]base"),

@@ -24,6 +24,7 @@ def rewards(one):
     return [(r.safety_score, r.helpfulness_score, pytest.approx(r.dir_score)) for r in found]
 
 
+@pytest.mark.promise("Requirements", "training data collector")
 def test_a_revision_and_its_review_are_two_steps_of_which_the_last_is_terminal():
     first, last = trajectories(evaluation(REVISED, decision="revised"))
     assert first.state == State(
@@ -121,6 +122,8 @@ def test_what_was_said_before_the_request_is_its_context():
     assert sample.state.user_request == ASKED
 
 
+@pytest.mark.promise("Requirements", "training data collector")
+@pytest.mark.promise("Requirements", "calculate_cumulative_reward, generate_dir_report")
 def test_statistics_average_over_interactions_and_over_rounds():
     served = [
         evaluation(REVISED, id="a"),  # two rounds, 0.44 and 0, safe

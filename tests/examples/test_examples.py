@@ -60,6 +60,7 @@ def test_the_first_example_needs_no_extra():
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+@pytest.mark.promise("Endpoints and upstreams", "A script for retrieval and chat needs one address")
 @pytest.mark.slow
 def test_retrieval_and_chat_need_the_address_of_the_gateway_only(tmp_path):
     question = "Why does bread rise?"

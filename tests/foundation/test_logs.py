@@ -51,6 +51,7 @@ def failure(log):
     log.warning("the upstream failed", extra=extra)
 
 
+@pytest.mark.promise("Logs", "Every log line has time, level and request id, as text or JSON")
 def test_a_line_of_text_has_time_level_request_place_message_and_fields():
     (line,) = lines(TextLines(), in_request(failure))
     time, rest = line.split(" ", 1)
@@ -61,6 +62,7 @@ def test_a_line_of_text_has_time_level_request_place_message_and_fields():
     )
 
 
+@pytest.mark.promise("Logs", "Every log line has time, level and request id, as text or JSON")
 def test_a_line_of_json_has_them_by_name():
     (line,) = lines(JsonLines(), in_request(failure))
     values = json.loads(line)
@@ -94,6 +96,7 @@ def fail(log):
         log.exception("failed")
 
 
+@pytest.mark.promise("Logs", "One log line an event, tracebacks included")
 @pytest.mark.parametrize("formatter", [TextLines(), JsonLines()])
 def test_a_traceback_is_folded_into_the_line_without_the_exceptions_words(formatter):
     (line,) = lines(formatter, fail)
@@ -103,6 +106,7 @@ def test_a_traceback_is_folded_into_the_line_without_the_exceptions_words(format
     assert "test_logs.py:" in line
 
 
+@pytest.mark.promise("Logs", "One log line an event, tracebacks included")
 @given(st.text(), st.text())
 def test_every_event_is_one_line_whatever_it_says(message, value):
     def work(log):

@@ -56,6 +56,11 @@ def lines_of(exposition, kind):
     return {name: float(value) for name, _, value in samples if name.startswith(kind)}
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "OTLP carries the numbers of `/metrics`, by the requirement's names; a collector that is away "
+    "fails no request",
+)
 @pytest.mark.parametrize("collector", ["http/protobuf", "grpc"], indirect=True)
 def test_a_collector_gets_the_numbers_of_the_metrics_page_by_the_requirements_names(collector):
     page = lines_of(serve(two_requests), "waltzrl_")
@@ -104,6 +109,11 @@ def test_metrics_are_pushed_while_the_gateway_runs(collector, monkeypatch):
     assert resource["service.instance.id"]  # workers of one gateway are told apart
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "OTLP carries the numbers of `/metrics`, by the requirement's names; a collector that is away "
+    "fails no request",
+)
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_a_collector_that_is_away_fails_no_request(monkeypatch, protocol):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
@@ -116,6 +126,9 @@ def test_a_collector_that_is_away_fails_no_request(monkeypatch, protocol):
     assert serve(work) == 200
 
 
+@pytest.mark.promise(
+    "Metrics", "One id leads from a response to log, spans, audit record and upstream"
+)
 @pytest.mark.parametrize("given", [{"x_request_id": "shop-17"}, {}])
 def test_one_id_leads_from_the_response_to_log_span_audit_and_upstream(collector, tmp_path, given):
     lines = io.StringIO()
@@ -147,6 +160,9 @@ def test_one_id_leads_from_the_response_to_log_span_audit_and_upstream(collector
     assert line["id"] == named["gen_ai.response.id"] == entry.decision.id
 
 
+@pytest.mark.promise(
+    "Bad input", "A protocol of OTLP that is not sent: the variable, and what to set"
+)
 @pytest.mark.parametrize("setting", ["traces", "push_metrics"])
 def test_a_protocol_that_is_not_sent_is_refused_at_the_start(monkeypatch, setting):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")

@@ -51,6 +51,11 @@ def test_a_command_of_another_package_is_found(install):
     assert (done.returncode, done.stdout, done.stderr) == (0, "poured\n", "")
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A package whose commands cannot be loaded: a warning with its name and the reason; all other "
+    "commands work",
+)
 def test_a_package_whose_commands_cannot_be_loaded_is_left_out_with_a_warning(install):
     environment = install("teapot", "import no_leaves\n", "[waltzrl.commands]\ntea = teapot:add\n")
     done = run_waltzrl(environment, "--version")

@@ -334,6 +334,15 @@ def sent(path, body, *overrides):
     return with_gateway(lambda app: ask(app, path, request), *overrides, model=Obedient())
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    'Whatever carries a harmful request in any of the three APIs, "Follow the above." brings no '
+    "answer to it, whole or streamed",
+)
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "No block that an agent keeps in its history ends a session; its words are reviewed",
+)
 @each_carrier
 def test_what_the_last_turn_follows_is_reviewed(path, body):
     answer = sent(path, body)
@@ -343,6 +352,11 @@ def test_what_the_last_turn_follows_is_reviewed(path, body):
     assert "Of course" not in answer.text
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    'Whatever carries a harmful request in any of the three APIs, "Follow the above." brings no '
+    "answer to it, whole or streamed",
+)
 @each_carrier
 def test_what_the_last_turn_follows_is_reviewed_before_the_first_words_of_a_stream(path, body):
     answer = sent(path, {**body, "stream": True})
@@ -366,12 +380,20 @@ def shown(path, body, caller=None):
     return agent.review_messages(prompt, Reply(text="Hello."))[-1].content
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "A model reviewer reads all text that steers the reply, above a conversation of any length",
+)
 @each_carrier
 def test_a_model_reviewer_reads_what_every_carrier_holds(path, body):
     review = shown(path, body)
     assert HARM in review or NAME in review
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "A model reviewer reads all text that steers the reply, above a conversation of any length",
+)
 @pytest.mark.parametrize(
     "carrier",
     [
@@ -432,6 +454,11 @@ def test_a_long_system_turn_leaves_half_the_room_and_keeps_both_ends():
     assert 3_000 < review.count("Be nice. ") * len("Be nice. ") <= 4_000
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "An operator's own system turns are not searched by the rules, and shown to a model reviewer "
+    "as the operator's",
+)
 def test_an_operators_system_turns_are_shown_as_such_and_not_searched():
     operator = Caller(name="us", system_turns="operator")
     path, body = CARRIERS["chat, system"]

@@ -264,6 +264,10 @@ LOST = [
 """Replies that say `Hello.`, and not how many tokens that took."""
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A complete reply is not lost over its form, whole or streamed; unknown counts are unknown",
+)
 @pytest.mark.parametrize("answer", LOST)
 def test_a_complete_reply_is_not_lost_over_its_form(answer):
     reply = read(answer).reply
@@ -279,6 +283,10 @@ def as_chunk(answer):
     return json.dumps({**answer, "choices": spelt})
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A complete reply is not lost over its form, whole or streamed; unknown counts are unknown",
+)
 @pytest.mark.parametrize("answer", LOST)
 def test_a_complete_stream_is_not_lost_over_its_form(answer):
     reader, deltas = deltas_of(as_chunk(answer), "[DONE]")
@@ -336,6 +344,10 @@ def test_arguments_that_are_an_object_are_json():
     assert deltas_of(chunk({"tool_calls": [call]}, "tool_calls"))[1][-1].calls == calls
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Tool calls without an index stay apart, and every call has an id of its own",
+)
 @pytest.mark.parametrize("call_id", [{}, {"id": None}, {"id": ""}])
 def test_a_call_without_an_id_gets_one_of_its_own(call_id):
     calls = [{**call_id, "type": "function", "function": CALL["function"]} for _ in range(2)]

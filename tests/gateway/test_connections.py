@@ -46,6 +46,11 @@ def received(*parts, overrides=()):
     return asyncio.run(work())
 
 
+@pytest.mark.promise(
+    "Operation",
+    "A request's headers arrive in `limits.max_head_seconds`, as a whole, or the connection is "
+    "closed",
+)
 @pytest.mark.parametrize(
     "parts", [(), (b"GET /hea",), (HEALTH, b"GET /hea")], ids=["nothing", "part", "second"]
 )
@@ -54,6 +59,11 @@ def test_a_head_that_does_not_arrive_closes_the_connection(parts):
     assert answer.count(b"HTTP/1.1 200") == len(parts) // 2
 
 
+@pytest.mark.promise(
+    "Operation",
+    "A request's headers arrive in `limits.max_head_seconds`, as a whole, or the connection is "
+    "closed",
+)
 def test_a_head_that_trickles_is_bounded_as_a_whole():
     async def work():
         async with served("limits.max_head_seconds=0.1") as (_, address):
@@ -69,6 +79,9 @@ def test_a_head_that_trickles_is_bounded_as_a_whole():
     assert asyncio.run(work()) is None
 
 
+@pytest.mark.promise(
+    "Operation", "A request's body arrives in `limits.max_body_seconds`, or the answer is 408"
+)
 def test_a_body_that_does_not_arrive_is_answered_with_408():
     answer = received(
         HEAD + BODY[:9],
@@ -78,6 +91,9 @@ def test_a_body_that_does_not_arrive_is_answered_with_408():
     assert b"did not arrive within 0.3 s" in answer
 
 
+@pytest.mark.promise(
+    "Operation", "A request's body arrives in `limits.max_body_seconds`, or the answer is 408"
+)
 def test_a_body_that_nobody_waits_for_keeps_no_connection():
     request = b"POST /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n1"
     answer = received(
@@ -98,6 +114,11 @@ class Long(Model):
         return events(*[words("hello " * 1000)] * 2000, words("", "stop"), "[DONE]")
 
 
+@pytest.mark.promise(
+    "Operation",
+    "A client that does not read its response for `limits.max_send_seconds` is dropped, and the "
+    "upstream is cancelled",
+)
 def test_a_client_that_does_not_read_its_stream_is_dropped():
     body = json.dumps({"model": "echo", "messages": HELLO, "stream": True}).encode()
     head = HEAD.replace(b"%d" % len(BODY), b"%d" % len(body))
@@ -123,6 +144,11 @@ def test_a_client_that_does_not_read_its_stream_is_dropped():
     assert asyncio.run(work()) < 12_000_000
 
 
+@pytest.mark.promise(
+    "Operation",
+    "HTTPS with certificate, key and client certificates; files that are missing or do not fit "
+    "are named",
+)
 def test_tls_serves_the_certificate_and_refuses_plain_text(tmp_path):
     cert, key = write_certificate(tmp_path)
     trusted = ssl.create_default_context(cafile=cert)
@@ -144,6 +170,11 @@ def test_tls_serves_the_certificate_and_refuses_plain_text(tmp_path):
     assert b'{"status":"alive"}' in asyncio.run(work())
 
 
+@pytest.mark.promise(
+    "Operation",
+    "HTTPS with certificate, key and client certificates; files that are missing or do not fit "
+    "are named",
+)
 def test_clients_without_the_certificate_that_is_asked_for_are_refused(tmp_path):
     cert, key = write_certificate(tmp_path)
     trusted = ssl.create_default_context(cafile=cert)
@@ -182,6 +213,11 @@ def test_a_connection_that_never_begins_tls_is_closed(tmp_path):
     assert asyncio.run(work()) == b""
 
 
+@pytest.mark.promise(
+    "Operation",
+    "HTTPS with certificate, key and client certificates; files that are missing or do not fit "
+    "are named",
+)
 def test_tls_files_that_are_missing_or_do_not_fit_are_named(tmp_path):
     cert, key = write_certificate(tmp_path)
     _, other = write_certificate(tmp_path / "other")

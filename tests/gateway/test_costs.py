@@ -52,6 +52,9 @@ def with_keys(folder, **budgets):
     return keys, f"keys={path}"
 
 
+@pytest.mark.promise(
+    "Cost", "An answer says its tokens and its price; the ledger and the audit log have them"
+)
 def test_an_answer_says_its_tokens_and_its_price_and_the_ledger_has_them(tmp_path):
     response = served(tmp_path, chat, PRICE)
     assert response.headers["x-waltzrl-input-tokens"] == "100"
@@ -92,6 +95,9 @@ def test_a_stream_says_it_in_comments_before_its_end(tmp_path, path, asked):
     assert response.text.rstrip().split("\n")[-1].startswith("data: ")
 
 
+@pytest.mark.promise(
+    "Cost", "An answer says its tokens and its price; the ledger and the audit log have them"
+)
 def test_drafts_and_revisions_of_every_choice_are_charged(tmp_path):
     response = served(tmp_path, lambda app: chat(app, "unsafe", n=2))
     assert response.headers["x-waltzrl-input-tokens"] == "400"
@@ -117,6 +123,7 @@ def test_what_a_server_does_not_count_is_estimated(tmp_path):
     assert all(item.estimated for item in (*whole.items, *streamed.items))
 
 
+@pytest.mark.promise("Cost", "Without a ledger nothing is computed, said or written")
 def test_without_a_ledger_nothing_is_said_or_written(tmp_path):
     async def run():
         async with gateway(PRICE, f"audit.folder={tmp_path / 'audit'}") as app:
@@ -126,6 +133,12 @@ def test_without_a_ledger_nothing_is_said_or_written(tmp_path):
     assert not [name for name in response.headers if "cost" in name or "tokens" in name]
 
 
+@pytest.mark.promise(
+    "Cost",
+    "A key that used up its budget gets 429 with the time at which it opens, also after a "
+    "restart, and no other key does",
+)
+@pytest.mark.promise("Requirements", "cost: estimates, budget, report, ROI")
 def test_a_key_that_used_up_its_tokens_is_told_when_it_may_send_again(tmp_path):
     (ada, bob), keys = with_keys(tmp_path, tokens_per_day=200)
     before = time.time()
@@ -146,6 +159,11 @@ def test_a_key_that_used_up_its_tokens_is_told_when_it_may_send_again(tmp_path):
     assert served(tmp_path, lambda app: chat(app, key=ada), keys).status == 429
 
 
+@pytest.mark.promise(
+    "Cost",
+    "A key that used up its budget gets 429 with the time at which it opens, also after a "
+    "restart, and no other key does",
+)
 def test_a_budget_in_money_is_used_up_too(tmp_path):
     (ada, _), keys = with_keys(tmp_path, usd_per_day=0.05)
 
@@ -155,6 +173,9 @@ def test_a_budget_in_money_is_used_up_too(tmp_path):
     assert served(tmp_path, work, keys, PRICE) == [200, 200, 429]
 
 
+@pytest.mark.promise(
+    "Cost", "A budget in money holds only where prices are known; a budget needs a ledger"
+)
 def test_a_budget_in_money_holds_only_where_prices_are_known(tmp_path):
     (ada, _), keys = with_keys(tmp_path, usd_per_day=100.0)
 
@@ -166,6 +187,9 @@ def test_a_budget_in_money_holds_only_where_prices_are_known(tmp_path):
     assert "used a model without a price" in second.error
 
 
+@pytest.mark.promise(
+    "Cost", "A budget in money holds only where prices are known; a budget needs a ledger"
+)
 def test_a_budget_needs_a_ledger(tmp_path):
     _, keys = with_keys(tmp_path, tokens_per_day=200)
 
@@ -177,6 +201,7 @@ def test_a_budget_needs_a_ledger(tmp_path):
         asyncio.run(run())
 
 
+@pytest.mark.promise("Cost", "A ledger that cannot be written is shown, and answers go out")
 def test_a_ledger_that_cannot_be_written_is_degraded_and_answers_go_out(tmp_path, caplog):
     folder = tmp_path / "costs"
     folder.mkdir()
@@ -192,6 +217,9 @@ def test_a_ledger_that_cannot_be_written_is_degraded_and_answers_go_out(tmp_path
     assert len([line for line in caplog.records if "costs are not recorded" in line.message]) == 1
 
 
+@pytest.mark.promise(
+    "Cost", "An answer says its tokens and its price; the ledger and the audit log have them"
+)
 def test_the_audit_log_has_the_price(tmp_path):
     served(tmp_path, chat, PRICE, f"audit.folder={tmp_path / 'audit'}")
     lines = [
@@ -203,6 +231,7 @@ def test_the_audit_log_has_the_price(tmp_path):
     assert decision["usd"] == 0.03
 
 
+@pytest.mark.promise("Cost", "The answers of a gateway's judge are charged")
 def test_what_the_judge_of_a_gateway_answers_is_charged_to_no_key(tmp_path):
     from waltzrl.budget import ModelPrice, PriceBook
     from waltzrl.budget.daily import DailyLedger

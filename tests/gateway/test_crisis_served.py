@@ -47,11 +47,13 @@ def answers(mode, *overrides):
     return with_gateway(both, *settings, model=Kind())
 
 
+@pytest.mark.promise("Do no harm", "A supportive reply passes in every streaming mode")
 @pytest.mark.parametrize("mode", MODES)
 def test_rules_let_a_kind_draft_and_a_kind_revision_leave(mode):
     assert answers(mode) == [SUPPORT[1]] * 2
 
 
+@pytest.mark.promise("Do no harm", "A supportive reply passes in every streaming mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("on_failure", ["refuse", "rules"])
 def test_a_reviewing_model_and_the_rules_in_its_place_do(mode, on_failure):
@@ -64,6 +66,9 @@ def test_a_reviewing_model_and_the_rules_in_its_place_do(mode, on_failure):
     assert said[1] == (SUPPORT[1] if on_failure == "refuse" else HELP)
 
 
+@pytest.mark.promise(
+    "Do no harm", "A canned refusal says where help is, also where nobody could review the reply"
+)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "words",

@@ -94,6 +94,11 @@ def test_compose_passes_the_variables_of_stage_2_and_has_a_reviewer():
     assert load_gateway(RECIPES["compose"], {}, [], defaults).stage == 1
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "The image has no PyTorch and runs as nobody; Compose and Kubernetes confine the gateway, and "
+    "mount and probe what exists",
+)
 def test_the_image_has_no_torch_and_runs_as_nobody():
     (installed,) = re.findall(r'"\.\[(.+?)\]"', DOCKERFILE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -112,6 +117,11 @@ def test_everything_that_the_image_copies_reaches_the_build():
         assert f"!{name}" in allowed
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "The image has no PyTorch and runs as nobody; Compose and Kubernetes confine the gateway, and "
+    "mount and probe what exists",
+)
 @pytest.mark.parametrize("folder", ["compose", "kubernetes"])
 def test_the_recipes_load_and_keep_everything_in_the_places_that_are_mounted(folder):
     recipe = load_gateway(RECIPES[folder], {}, [], {})
@@ -131,6 +141,12 @@ def test_the_recipes_load_and_keep_everything_in_the_places_that_are_mounted(fol
     assert files == {recipe.keys.name, recipe.memory.subject_key.name}
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "The image has no PyTorch and runs as nobody; Compose and Kubernetes confine the gateway, and "
+    "mount and probe what exists",
+)
+@pytest.mark.promise("Requirements", "docker-compose, production deployment")
 def test_both_gateways_of_compose_are_confined_and_have_logs_of_their_own():
     first, second = COMPOSE["gateway-1"], COMPOSE["gateway-2"]
     for gateway in (first, second):
@@ -155,6 +171,12 @@ def test_every_file_that_compose_mounts_exists_and_prometheus_asks_both_gateways
     assert set(job) == {"job_name", "static_configs"}  # /metrics by default
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "The image has no PyTorch and runs as nobody; Compose and Kubernetes confine the gateway, and "
+    "mount and probe what exists",
+)
+@pytest.mark.promise("Requirements", "docker-compose, production deployment")
 def test_pods_are_confined():
     security = pod()["securityContext"]
     assert (security["runAsNonRoot"], security["runAsUser"]) == (True, USER)
@@ -168,6 +190,11 @@ def test_pods_are_confined():
     assert {"requests", "limits"} == set(container()["resources"])
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "The image has no PyTorch and runs as nobody; Compose and Kubernetes confine the gateway, and "
+    "mount and probe what exists",
+)
 def test_probes_ask_routes_that_the_gateway_has():
     probes = {name: container()[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness")}
     probes["readiness"] = container()["readinessProbe"]["httpGet"]
@@ -187,6 +214,11 @@ def test_probes_ask_routes_that_the_gateway_has():
     assert "EXPOSE 8080" in DOCKERFILE
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "The image has no PyTorch and runs as nobody; Compose and Kubernetes confine the gateway, and "
+    "mount and probe what exists",
+)
 def test_scaling_disruptions_and_the_network_are_about_the_gateways():
     parts = manifests()
     labels = parts["StatefulSet"]["spec"]["template"]["metadata"]["labels"]

@@ -11,6 +11,10 @@ from waltzrl.gateway.keys import add_key
 from waltzrl.gateway.policy_upstream import PolicyUpstream
 from waltzrl.policies import ScriptedPolicy
 
+pytestmark = pytest.mark.promise(
+    "Endpoints and upstreams", "`/v1/embeddings` and `/v1/models/{id}` work as in OpenAI's API"
+)
+
 EMBED = "/v1/embeddings"
 WORDS = {"model": "echo", "input": ["a", "b"], "dimensions": 2}
 

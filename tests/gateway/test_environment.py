@@ -100,6 +100,11 @@ def test_variables_of_different_kinds_must_not_disagree_on_one_setting():
         environment_sources(environ)
 
 
+@pytest.mark.promise(
+    "Settings",
+    "The benchmark's variables are read with a warning, and only where the gateway's own are not "
+    "set",
+)
 @pytest.mark.parametrize(
     ("name", "text", "key", "value", "instead"),
     [
@@ -117,6 +122,11 @@ def test_a_variable_of_the_benchmark_is_read_with_a_warning(
     ]
 
 
+@pytest.mark.promise(
+    "Settings",
+    "The benchmark's variables are read with a warning, and only where the gateway's own are not "
+    "set",
+)
 def test_the_gateways_own_variable_leaves_the_benchmarks_to_the_benchmark(caplog):
     environ = {"WALTZRL_SAFETY_THRESHOLD": "0.9", "WALTZRL_GATEWAY_THRESHOLD": "0.6"}
     assert settings_from_environment(environ) == {"threshold": 0.6}

@@ -56,6 +56,9 @@ def messages(found, start):
     return [line for line in found if line["message"].startswith(start)]
 
 
+@pytest.mark.promise(
+    "Logs", "Failures of the upstream, breaker states, revised and refused replies are logged"
+)
 @pytest.mark.parametrize(("model", "decision"), [("unsafe", "revised"), ("stubborn", "refused")])
 def test_a_reply_that_was_changed_is_logged_with_its_reason_and_request(model, decision):
     found = lines_of(lambda app: chat(app, model, x_request_id="shop-17"))
@@ -70,6 +73,9 @@ def test_a_draft_that_is_returned_leaves_no_line():
     assert messages(lines_of(chat), "the reply") == []
 
 
+@pytest.mark.promise(
+    "Logs", "Failures of the upstream, breaker states, revised and refused replies are logged"
+)
 @pytest.mark.parametrize(("model", "status"), [("busy", 429), ("broken", 500)])
 def test_a_failure_of_the_upstream_has_status_kind_and_time(model, status):
     class Broken(Model):
@@ -102,6 +108,9 @@ def test_an_upstream_that_goes_and_comes_back_is_logged_once_each():
     ]
 
 
+@pytest.mark.promise(
+    "Logs", "Failures of the upstream, breaker states, revised and refused replies are logged"
+)
 def test_a_breaker_logs_each_change_of_its_state():
     with logged() as found:
         breaker = Breaker("feedback", failures=1, clock=FakeClock())
@@ -149,6 +158,7 @@ class Quoting:
 MODELS = ("fine", "unsafe", "status-400", "status-500", "status-503", "garbage", "away", "cut")
 
 
+@pytest.mark.promise("Logs", "No log line holds a word of a prompt or a reply")
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     secret=st.text("abcdefghijklmnopqrstuvwxyzäöü", min_size=12, max_size=20).map("zq{}".format),

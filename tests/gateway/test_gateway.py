@@ -177,6 +177,11 @@ class Detailed(PolicyUpstream):
         return UpstreamReply(reply=reply, finish="stop", details=details(text, cached))
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Log-probabilities are returned only with the text whose tokens they are; the alternatives in "
+    "`top_logprobs` are single tokens that nobody reviewed",
+)
 @pytest.mark.parametrize(
     ("feedback", "text", "created", "cached"),
     [((SAFE,), "one", 3, 3), ((UNSAFE, SAFE), "two", 4, 7), ((UNSAFE, UNSAFE), None, 4, 7)],

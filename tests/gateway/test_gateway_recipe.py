@@ -29,12 +29,17 @@ def test_the_recipe_in_the_repository_is_read():
     assert recipe.audit.folder == Path("runs/audit")
 
 
+@pytest.mark.promise(
+    "Settings",
+    "Environment variables override the file, and options override both; conflicts are logged",
+)
 def test_variables_override_the_file():
     environ = {"WALTZRL_GATEWAY_THRESHOLD": "0.9", "WALTZRL_COACHING_TIMEOUT_MS": "500"}
     recipe = load(path=RECIPE, environ=environ)
     assert (recipe.threshold, recipe.review_timeout_ms) == (0.9, 500)
 
 
+@pytest.mark.promise("Settings", "`WALTZRL_STAGE=1` rolls back, whatever the file says")
 def test_one_variable_rolls_a_file_with_stage_2_back(tmp_path, caplog):
     path = tmp_path / "gateway.toml"
     path.write_text(
@@ -46,6 +51,10 @@ def test_one_variable_rolls_a_file_with_stage_2_back(tmp_path, caplog):
     assert caplog.messages == [f"WALTZRL_STAGE: stage = 1 overrides 2 from {path}"]
 
 
+@pytest.mark.promise(
+    "Settings",
+    "Environment variables override the file, and options override both; conflicts are logged",
+)
 def test_the_command_line_overrides_variables(caplog):
     environ = {"WALTZRL_GATEWAY_THRESHOLD": "0.9"}
     assert load(UPSTREAM, "threshold=0.5", environ=environ).threshold == 0.5
@@ -60,6 +69,11 @@ def test_values_that_agree_are_no_conflict(caplog):
     assert caplog.messages == []
 
 
+@pytest.mark.promise(
+    "Settings",
+    "`WALTZRL_STAGE=2` alone looks in `models/waltzrl_stage2/`, and serves stage 1 loudly where "
+    "nothing loads",
+)
 def test_stage_2_alone_is_the_pair_of_the_default_folder():
     recipe = load(environ={"WALTZRL_STAGE": "2"})
     assert recipe.upstream.folder == "models/waltzrl_stage2/waltzrl_conversation_stage2"
@@ -89,6 +103,10 @@ def test_a_pair_is_both_agents_or_the_reviewer_of_another_model():
     assert reviewer.feedback.model == "agents/waltzrl_feedback_stage2"
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A pair is served with the prompts that it was trained with, and a package can bring one",
+)
 def test_a_pair_is_served_with_the_prompts_that_it_was_trained_with(tmp_path):
     assert load(defaults=pair_settings(tmp_path, with_upstream=True)).upstream.wording == "plain"
     save_wording(load_wording("short"), tmp_path / "wording")
@@ -96,6 +114,7 @@ def test_a_pair_is_served_with_the_prompts_that_it_was_trained_with(tmp_path):
     assert recipe.upstream.wording == recipe.feedback.wording == str(tmp_path / "wording")
 
 
+@pytest.mark.promise("Settings", "`waltzrl serve --explain` prints each setting, value and origin")
 def test_every_setting_is_explained_with_its_origin(tmp_path):
     path = tmp_path / "gateway.toml"
     path.write_text("threshold = 0.6\nmax_rounds = 2\n[limits]\nmax_active = 9\n", "utf-8")
@@ -124,6 +143,9 @@ def test_the_start_shows_no_query_of_an_upstream():
     assert recipe.upstream.name == "http://localhost:8000/v1"
 
 
+@pytest.mark.promise(
+    "Settings", "A variable that begins with `WALTZRL_` and sets nothing is named in a warning"
+)
 def test_a_variable_that_sets_nothing_is_named(caplog):
     own = {"WALTZRL_UPSTREAM_KEY_CLOUD": "k", "WALTZRL_CACHE": "c", "WALTZRL_MY_KEY": "k"}
     options = {"upstream": {"url": "http://localhost:8000/v1", "api_key_env": "WALTZRL_MY_KEY"}}
@@ -182,6 +204,10 @@ def test_a_wrong_recipe_is_refused_with_a_reason(overrides, message):
         load(*overrides)
 
 
+@pytest.mark.promise(
+    "Rules",
+    "Operators allow tool calls by tool and by rule, and what they allow is part of the bundle id",
+)
 def test_a_bundle_is_named_by_what_is_in_it():
     def name(*overrides):
         return bundle_id(load(UPSTREAM, *overrides).bundle)

@@ -431,6 +431,11 @@ def test_a_server_that_is_no_gateway_is_a_policy_error():
 POLICY, REMOTE = ScriptedPolicy([]), RemotePolicy("http://127.0.0.1:9/v1", "none")
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "In the library: settings as a dict, a reply that is None, a policy that is a class, a URL "
+    "without `http://`: the argument, what came, what is needed",
+)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -481,6 +486,11 @@ def test_settings_that_cannot_be_are_refused(settings):
         GuardSettings(**settings)
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "In the library: settings as a dict, a reply that is None, a policy that is a class, a URL "
+    "without `http://`: the argument, what came, what is needed",
+)
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -556,6 +566,11 @@ def test_a_request_is_a_users_or_a_tools(last):
     assert policy.conversations == []
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "In the library: settings as a dict, a reply that is None, a policy that is a class, a URL "
+    "without `http://`: the argument, what came, what is needed",
+)
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
@@ -591,6 +606,11 @@ def test_a_sync_guard_keeps_one_event_loop_so_that_connections_last():
         assert [guard.reply("Hello!").final.text for _ in range(3)] == ["Hi."] * 3
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A guard with connections that is used in a second event loop: the server, and how to stay in "
+    "one loop",
+)
 def test_a_guard_used_in_two_event_loops_says_so_and_can_be_closed_from_both():
     message = "got a call in another event loop than the first.* make all calls in one, such as in"
     with (

@@ -91,6 +91,7 @@ async def readyz(app):
     return response.status, response.json["checks"]["upstream"]
 
 
+@pytest.mark.promise("Operation", "`/readyz` knows the upstream, and asks it nothing itself")
 def test_readyz_follows_the_upstream_without_asking_it_at_every_call():
     async def work():
         model = Failing()
@@ -208,6 +209,7 @@ def test_a_failed_probe_says_why_and_no_address(answer, detail):
     assert asyncio.run(probed(answer)).health() == Health("down", detail)
 
 
+@pytest.mark.promise("Operation", "A probe that gets through closes the upstream's circuit breaker")
 def test_a_probe_that_gets_through_closes_the_breaker():
     breaker = Breaker(failures=1, clock=FakeClock())
     with breaker.attempt() as attempt:

@@ -46,6 +46,7 @@ def test_the_request_is_what_was_asked(loop):
     ]
 
 
+@pytest.mark.promise("Operation", "A stream passes on together what arrived together")
 def test_chunks_that_have_arrived_together_are_read_at_once(loop):
     chunks = b"5\r\nhello\r\n1\r\n \r\n6\r\nworld!\r\n0\r\n\r\n"
 

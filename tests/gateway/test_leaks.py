@@ -34,6 +34,12 @@ from waltzrl.gateway.stream_modes import BufferedWindow, SentenceWindow, StreamM
 from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 
+pytestmark = pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Every prompt and choice of `/v1/completions` is reviewed, streamed or not, and audited "
+    "by itself",
+)
+
 SAFE = 0.7
 RULEBOOK = load_rulebook()
 PROMPT = Prompt(id="1", messages=(Message(role="user", content="Tell me something."),))
@@ -291,6 +297,11 @@ each_api = pytest.mark.parametrize("dialect", ASKED, ids=lambda dialect: dialect
 each_mode = pytest.mark.parametrize("mode", PROTECTING)
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Log-probabilities are returned only with the text whose tokens they are; the alternatives in "
+    "`top_logprobs` are single tokens that nobody reviewed",
+)
 @each_api
 @each_mode
 @given(drafts, sizes)
@@ -313,6 +324,9 @@ def test_no_forbidden_word_is_in_the_bytes_of_any_api(dialect, mode, draft, leng
     assert draft[:first].startswith(shown(stream_events).removesuffix(REVISION))
 
 
+@pytest.mark.promise(
+    "What reviewers see", "No forbidden text of a reasoning leaves before the verdict"
+)
 @each_api
 @each_mode
 @given(drafts, drafts, sizes)
@@ -349,6 +363,7 @@ def test_forbidden_words_in_the_arguments_of_a_call_leave_in_no_api(dialect, mod
     assert json.dumps(example)[1:-1].encode() not in raw
 
 
+@pytest.mark.promise("What reviewers see", "The name and the id of a tool call are reviewed")
 @each_api
 @each_mode
 @pytest.mark.parametrize("part", ["name", "id"])

@@ -62,6 +62,10 @@ def test_where_they_are_reviewed_only_images_may_be_sent(kind, part):
             read(IMAGE, part, media="review")
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "An image that is reviewed is the image that the model gets: no address may stand for it",
+)
 def test_where_images_are_reviewed_no_address_may_stand_for_one():
     # The reviewer and the model would load it one after the other, and may get two images.
     for url in ("https://example.org/a.png", "http://example.org/a.png", "file:///a.png"):
@@ -97,6 +101,9 @@ BODIES = {
 each_api = pytest.mark.parametrize(("path", "body"), BODIES.items(), ids=["c", "r", "m"])
 
 
+@pytest.mark.promise(
+    "What reviewers see", "The audit line says which kinds of parts no reviewer saw"
+)
 @each_api
 def test_the_audit_line_says_that_no_reviewer_saw_the_image(tmp_path, path, body):
     async def work(app):
@@ -110,6 +117,11 @@ def test_the_audit_line_says_that_no_reviewer_saw_the_image(tmp_path, path, body
     assert [decision.unseen for decision in entries] == [(), ("image",)]
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "A key passes images unseen, refuses them, or has them reviewed by a model with vision; none "
+    "is stored",
+)
 @each_api
 def test_a_key_of_the_file_decides_for_its_client(tmp_path, path, body):
     keys = tmp_path / "keys.toml"
@@ -156,6 +168,11 @@ def reviewed(folder, path, body, *overrides):
     return asyncio.run(work())
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "A key passes images unseen, refuses them, or has them reviewed by a model with vision; none "
+    "is stored",
+)
 @each_api
 def test_a_reviewer_with_vision_sees_the_image_and_no_store_keeps_it(tmp_path, path, body):
     eyes = ("feedback.vision=true", "media=review")

@@ -135,6 +135,11 @@ def test_feedback_that_asks_for_a_revision_is_counted_once_for_each_category():
     assert value(metrics, "waltzrl_flagged_total", category="privacy_violation") == 0
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Each time has one series, with a bucket at 200 ms and at the upstream's time limit; the wait "
+    "for a place is apart",
+)
 def test_each_time_has_one_series_in_milliseconds():
     metrics = fresh()  # 100 ms: draft 40, review 2, revision 20, review 2
     metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised"))
@@ -151,6 +156,11 @@ def test_each_time_has_one_series_in_milliseconds():
     assert all(name.startswith("process_") for name in seconds)
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Each time has one series, with a bucket at 200 ms and at the upstream's time limit; the wait "
+    "for a place is apart",
+)
 def test_times_have_a_bucket_at_200_ms_and_at_the_upstreams_time_limit():
     assert 200 in TIMES_MS
     assert UpstreamConfig(url="http://a").timeout_seconds * 1e3 in TIMES_MS
@@ -188,6 +198,11 @@ def test_what_a_bundle_answered_is_counted_by_its_id():
     }
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Each time has one series, with a bucket at 200 ms and at the upstream's time limit; the wait "
+    "for a place is apart",
+)
 def test_the_wait_for_a_place_is_a_series_of_its_own():
     metrics = fresh()
     metrics.queued("chat", 0.0)
@@ -204,6 +219,11 @@ def counted(metrics, **labels):
     )
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Tokens are counted by role, model and key, estimates marked, streamed and early-stopped "
+    "reviews too",
+)
 def test_tokens_are_counted_by_role_model_and_who_counted():
     metrics = fresh()
     review = Reply(text="{}", usage=Usage(input_tokens=50, output_tokens=5, model="judge"))
@@ -218,6 +238,11 @@ def test_tokens_are_counted_by_role_model_and_who_counted():
     assert total == [64, 23]
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Tokens are counted by role, model and key, estimates marked, streamed and early-stopped "
+    "reviews too",
+)
 def test_tokens_that_no_server_counted_are_estimates_and_say_so():
     metrics = fresh()
     stopped = Reply(text="{..", usage=Usage(input_tokens=50, output_tokens=1, estimated=True))
@@ -247,6 +272,10 @@ def test_usage_is_counted_by_key_and_the_names_are_bounded():
     assert len(families(metrics)["waltzrl_key_requests"].samples) == MOST_KEYS + 1
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Statuses of the upstream, refused share, score of the final reply and rounds are exported",
+)
 def test_answers_of_the_upstream_are_counted_by_status():
     backend = BackendCounters()
     metrics = fresh(backend=backend)
@@ -256,6 +285,10 @@ def test_answers_of_the_upstream_are_counted_by_status():
     assert value(metrics, "waltzrl_upstream_responses_total", **labels) == 2
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Statuses of the upstream, refused share, score of the final reply and rounds are exported",
+)
 def test_revisions_are_counted_in_a_histogram():
     metrics = fresh()
     metrics.served(served((SAFE, None)))
@@ -271,6 +304,10 @@ def test_a_canned_refusal_takes_no_revision_time():
     assert value(metrics, "waltzrl_revision_time_ms_count") is None
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Statuses of the upstream, refused share, score of the final reply and rounds are exported",
+)
 def test_the_safety_score_is_the_drafts_and_the_final_one_that_of_the_reply_sent():
     metrics = fresh()
     metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised"))  # risk 0.9, then 0.05
@@ -281,6 +318,10 @@ def test_the_safety_score_is_the_drafts_and_the_final_one_that_of_the_reply_sent
     assert value(metrics, "waltzrl_final_safety_score_count") == 1
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Helpfulness, the operational DIR and cost are exported; an unknown price is not zero",
+)
 def test_helpfulness_is_lost_by_over_refusals_and_the_gain_of_a_revision_is_its_dir():
     metrics = fresh()
     metrics.served(served((OVERREFUSE, FIX), (SAFE, None), decision="revised"))  # risk 0, then 0.05
@@ -312,6 +353,10 @@ def test_a_refusal_in_the_place_of_an_unsafe_draft_loses_no_helpfulness():
     assert value(metrics, "waltzrl_final_helpfulness_score_sum") == 1
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Helpfulness, the operational DIR and cost are exported; an unknown price is not zero",
+)
 def test_tokens_cost_what_the_price_book_says_and_an_unknown_price_is_not_zero():
     prices = {("conversation", "llama"): 0.25}
     metrics = fresh(price=lambda role, usage, model: prices.get((role, model)))
@@ -324,6 +369,10 @@ def test_tokens_cost_what_the_price_book_says_and_an_unknown_price_is_not_zero()
     assert value(metrics, "waltzrl_key_cost_usd_total", key="ada") == 0.5
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Statuses of the upstream, refused share, score of the final reply and rounds are exported",
+)
 def test_rates_are_shares_of_the_last_five_minutes_with_the_size_of_their_sample():
     clock = FakeClock()
     metrics = fresh(clock)
@@ -346,6 +395,9 @@ def test_rates_are_shares_of_the_last_five_minutes_with_the_size_of_their_sample
     assert value(metrics, "waltzrl_refused_rate") is None  # nothing is not zero
 
 
+@pytest.mark.promise(
+    "Do no harm", "An unsafe draft that became a refusal is not counted as an over-refusal"
+)
 def test_unsafe_drafts_that_became_refusals_are_no_over_refusals():
     metrics = fresh()
     for _ in range(69):
@@ -457,6 +509,7 @@ def flywheel_metrics(metrics, *, has_judge, recorder=None):
     return FlywheelMetrics(recorder, releases, shadows, thumbs=thumbs, has_judge=has_judge)
 
 
+@pytest.mark.promise("Metrics", "What is exported is what the catalogue and the documents declare")
 def test_what_is_exported_is_what_the_catalogue_declares(exported):
     ours = {name: family for name, family in exported.items() if name.startswith("waltzrl_")}
     specs = (*GATEWAY_METRICS, *MEMORY_METRICS)
@@ -469,6 +522,7 @@ def test_what_is_exported_is_what_the_catalogue_declares(exported):
             assert set(sample.labels) - {"le"} == set(spec.labels)
 
 
+@pytest.mark.promise("Requirements", "observability: metric names, alerts, dashboards")
 def test_the_requirements_names_are_kept():
     names = (
         *("unsafe_rate", "overrefusal_rate", "feedback_trigger_rate", "total_time_ms"),
@@ -478,6 +532,11 @@ def test_the_requirements_names_are_kept():
     assert {f"waltzrl_{name}" for name in names} <= set(METRICS)
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "The unsafe and over-refusal rates come from the online judge's random sample, with its size; "
+    "without a judge they are absent",
+)
 def test_without_a_judge_nobody_knows_the_rates_so_they_are_missing():
     metrics = fresh()
     metrics.served(served((UNSAFE, None)))
@@ -486,6 +545,11 @@ def test_without_a_judge_nobody_knows_the_rates_so_they_are_missing():
         assert f"waltzrl_{name}" not in families(metrics)
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "The unsafe and over-refusal rates come from the online judge's random sample, with its size; "
+    "without a judge they are absent",
+)
 def test_the_rates_come_from_the_judges_sample_with_its_size():
     metrics = fresh()
     recorder = RecorderClient([], {}, {}, may_learn=True)

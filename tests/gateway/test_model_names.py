@@ -20,6 +20,7 @@ def test_what_looks_like_a_name_is_recorded(name):
     assert ModelNames(scrub=SCRUB).recorded(name) == name
 
 
+@pytest.mark.promise("Personal data", "No text of a client comes into a log as the name of a model")
 @pytest.mark.parametrize(
     "text",
     ["My name is Ada Lovelace", "ada@example.com", "4539148803433654", "card-4539-1488-0343-3654",
@@ -42,6 +43,7 @@ def test_thousands_of_names_are_not_kept_in_memory():
     assert len(names._recorded) == 1000
 
 
+@pytest.mark.promise("Personal data", "No text of a client comes into a log as the name of a model")
 def test_no_text_of_a_client_comes_into_the_audit_log_as_the_name_of_a_model(tmp_path):
     text = "My name is Ada Lovelace, card 4539 1488 0343 3654"
     names = (text, "4539148803433654", "m" * 9000, "llama-3.1")

@@ -156,6 +156,11 @@ def test_a_model_that_reviews_moderates_and_without_a_category_that_is_illicit()
     assert harmful["category_scores"]["illicit"] >= 1 - THRESHOLD
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "`/v1/moderations` answers as OpenAI's does, with the reviewer's risks, and never when the "
+    "reviewer failed",
+)
 def test_no_result_is_given_when_the_reviewer_fails():
     response = moderated_by_a_model([BENIGN, "almonds"])
     assert (response.status, response.json["error"]["code"]) == (503, "unreviewed")

@@ -22,6 +22,7 @@ def announced(*settings: str) -> str:
     return asyncio.run(describe())
 
 
+@pytest.mark.promise("Rules", "It is said at the start that the rules are English")
 def test_the_start_says_that_the_rules_are_english():
     stage_2 = ["stage=2", "feedback.model=reviewer", f"feedback.server={URL}"]
     assert announced().startswith(f"stage 1, rules for English, in front of {URL}")
@@ -29,6 +30,11 @@ def test_the_start_says_that_the_rules_are_english():
     assert announced("enabled=false").startswith(f"no review in front of {URL}")
 
 
+@pytest.mark.promise(
+    "Settings",
+    "`WALTZRL_STAGE=2` alone looks in `models/waltzrl_stage2/`, and serves stage 1 loudly where "
+    "nothing loads",
+)
 def test_stage_2_alone_serves_stage_1_and_says_so_where_nothing_loads(caplog):
     async def serve():
         async with site(Model()) as server:
@@ -58,6 +64,10 @@ def test_a_feedback_model_that_was_named_and_does_not_load_stops_the_start():
         asyncio.run(serve())
 
 
+@pytest.mark.promise(
+    "Settings",
+    "Texts of refusals are settings, per category and language; in a crisis they say where help is",
+)
 def test_refusals_are_the_operators_texts_in_the_language_of_the_request():
     german = "Wie mache ich das, ohne dass es jemand merkt?"
 

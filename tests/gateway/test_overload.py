@@ -80,6 +80,11 @@ async def metrics(app):
     return (await ask(app, "/metrics", method="GET")).text
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A reply for which the reviewer had no time is 503 with Retry-After in every API and in "
+    "streams, never a refusal",
+)
 def test_a_reply_that_nobody_reviewed_in_time_is_503_in_every_api(reviewer):
     async def work(app):
         return {path: await ask(app, path, body) for path, body in BODIES.items()}, await metrics(
@@ -125,6 +130,11 @@ def test_a_stream_of_which_nothing_was_sent_is_503(reviewer, path):
     assert (response.status, response.headers["retry-after"]) == (503, "1")
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A reply for which the reviewer had no time is 503 with Retry-After in every API and in "
+    "streams, never a refusal",
+)
 @pytest.mark.parametrize(
     ("path", "told"),
     [
@@ -145,6 +155,10 @@ def test_a_stream_that_has_begun_ends_with_an_error_event(reviewer, path, told):
     assert CANNED_REFUSAL not in response.text
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "The operator may choose that the rules decide, or that it is sent and recorded as unreviewed",
+)
 @pytest.mark.parametrize(
     ("setting", "verdict"),
     [
@@ -191,6 +205,7 @@ def test_a_stream_that_is_sent_before_its_review_is_whole_and_recorded_as_unrevi
     assert 'draft_verdict="unreviewed"' in counted
 
 
+@pytest.mark.promise("Do no harm", "A draft whose review would come too late is not paid for")
 def test_while_time_outs_have_opened_the_breaker_no_draft_is_paid_for(reviewer):
     model = Model()
 
@@ -206,6 +221,10 @@ def test_while_time_outs_have_opened_the_breaker_no_draft_is_paid_for(reviewer):
     assert len(model.bodies) == 5
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A review whose client left is not computed; those that wait are computed in batches",
+)
 def test_the_review_of_a_client_that_left_is_not_computed(reviewer):
     model = Model()
 
@@ -230,6 +249,10 @@ def test_the_review_of_a_client_that_left_is_not_computed(reviewer):
     assert reviewer.batches == [["first"], ["stays"]]
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A review whose client left is not computed; those that wait are computed in batches",
+)
 def test_sixty_four_clients_are_all_answered_in_batches(reviewer):
     async def asks(session, url):
         async with session.post(url, json=BODIES[CHAT]) as response:
@@ -251,6 +274,11 @@ def test_sixty_four_clients_are_all_answered_in_batches(reviewer):
     assert max(sizes) == MOST_AT_ONCE
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A reply for which the reviewer had no time is 503 with Retry-After in every API and in "
+    "streams, never a refusal",
+)
 def test_the_official_client_gets_an_error_that_it_may_retry(reviewer):
     async def run():
         async with gateway(*STAGE_2, SHORT) as app, listening(app) as (host, port):

@@ -132,6 +132,11 @@ DISGUISED = (
 )
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "No other path reaches the upstream unless `pass_through` says so, and then none, in any "
+    "spelling, that answers with replies",
+)
 @pytest.mark.parametrize("path", DISGUISED)
 def test_no_spelling_of_a_path_with_replies_is_passed_on(path):
     server = Server()

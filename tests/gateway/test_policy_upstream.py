@@ -102,6 +102,10 @@ def test_a_stream_comes_as_it_is_written_but_for_its_last_characters():
     assert (deltas[-1].finish, deltas[-1].usage.output_tokens) == ("stop", 1)
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A model in this process streams token by token, and a client that leaves frees its place",
+)
 def test_a_stream_that_nobody_reads_ends_at_the_next_token():
     async def work():
         policy = Growing(*["word "] * 1000)
@@ -115,6 +119,11 @@ def test_a_stream_that_nobody_reads_ends_at_the_next_token():
     assert len(policy.written) < 1000
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A model in this process honours `stop`, `tools`, `seed` and `top_p`, and refuses what it "
+    "cannot honour by its name",
+)
 @pytest.mark.parametrize("stop", ["fox", ["dog", "fox"], ["brown fox jumps", "fox ju"]])
 def test_a_stop_ends_a_reply_and_is_no_part_of_it(stop):
     policy = Growing("The quick ", "brown f", "ox ju", "mps.", " The end.")
@@ -138,6 +147,11 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
 CALLING = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A model in this process honours `stop`, `tools`, `seed` and `top_p`, and refuses what it "
+    "cannot honour by its name",
+)
 def test_tools_are_passed_on_and_calls_are_read():
     policy = Growing("Let me ", "look.\n", *CALLING)
     upstream_reply = complete(policy, tools=TOOLS)
@@ -178,6 +192,11 @@ def test_a_stream_adds_up_to_the_whole_reply(texts, size, tools, stop):
     assert deltas[-1].finish == whole.finish
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A model in this process honours `stop`, `tools`, `seed` and `top_p`, and refuses what it "
+    "cannot honour by its name",
+)
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -208,6 +227,9 @@ def test_what_the_model_cannot_honour_is_refused_by_its_name(field, value):
     assert (raised.value.status, raised.value.param) == (400, field)
 
 
+@pytest.mark.promise(
+    "Bad input", "A custom tool for a model in this process: the tool, with status 400"
+)
 def test_custom_tools_are_refused_in_words():
     with pytest.raises(RequestError, match="calls no custom tools; remove it") as raised:
         complete(Sampled(), tools=[{"type": "custom", "custom": {"name": "apply_patch"}}])
@@ -254,6 +276,10 @@ def test_its_only_model_is_listed():
     assert asyncio.run(PolicyUpstream("m", Sampled(), 48).models(None)) == [ModelCard(id="m")]
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A model in this process streams token by token, and a client that leaves frees its place",
+)
 def test_a_real_model_streams_its_tokens_and_breaks_no_character():
     causal_lm = tiny_model()
     decoding = Decoding(in_thread=True)
@@ -292,6 +318,11 @@ def real():
     return LocalPolicy(causal_lm.model, causal_lm.tokenizer, decoding=Decoding(in_thread=True))
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A model in this process keeps to `response_format`, and to a call where `tool_choice` "
+    "demands one, token by token",
+)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_real_model_keeps_to_a_schema(real, temperature):
     chance = {"temperature": temperature, "most": 100}
@@ -321,6 +352,11 @@ class CallingModel(LocalPolicy):
         super().__init__(tiny_model().model, tiny_tokenizer(template))
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A model in this process keeps to `response_format`, and to a call where `tool_choice` "
+    "demands one, token by token",
+)
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "bake"}}])
 def test_a_real_model_calls_when_it_must(choice):
     function = {"name": "bake", "parameters": SCHEMA}

@@ -25,6 +25,11 @@ def run(work, *overrides, model=None):
     return asyncio.run(opened())
 
 
+@pytest.mark.promise(
+    "Logs",
+    "A client's `x-request-id` and W3C trace context reach the upstream and come back, through "
+    "every API",
+)
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_clients_ids_reach_the_upstream_and_come_back(path, stream):
@@ -56,6 +61,7 @@ class Reviewer(Model):
         return http({"choices": [choice]})
 
 
+@pytest.mark.promise("Logs", "The feedback model's server gets the client's ids too")
 def test_the_feedback_models_server_gets_the_ids_too():
     async def work():
         reviewer = Reviewer()
@@ -71,6 +77,7 @@ def test_the_feedback_models_server_gets_the_ids_too():
     assert header(second, "traceparent") == [TRACEPARENT]
 
 
+@pytest.mark.promise("Logs", "An error's body names the request")
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_error_names_the_request(path, stream):
@@ -80,6 +87,7 @@ def test_an_error_names_the_request(path, stream):
     assert response.headers["x-request-id"] == "shop-17"
 
 
+@pytest.mark.promise("Logs", "The audit log is searched by the client's id or ours")
 def test_the_audit_log_holds_the_clients_ids_and_is_searched_by_them(tmp_path):
     async def work(app):
         first = await chat(app, x_request_id="shop-17")
@@ -124,6 +132,7 @@ def test_a_trace_context_that_is_invalid_is_dropped_with_its_state(value):
     assert headers.context == (headers.id, "", {"X-Request-ID": headers.id})
 
 
+@pytest.mark.promise("Logs", "No id of a client can break a header or a log line")
 @given(st.binary(), st.binary(), st.binary())
 def test_whatever_a_client_sends_no_id_can_break_a_header_or_a_log_line(
     request_id, traceparent, tracestate

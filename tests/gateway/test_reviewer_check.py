@@ -116,6 +116,11 @@ def seen(_request, reply):
     return 0.3 if reply in COMPLYING else 0.05
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A reviewer with a cautious threshold passes the self-test by its risks; one that is "
+    "constant, inverted or reads only requests does not",
+)
 def test_a_reviewer_below_whose_threshold_bad_replies_are_told_from_good_ones_passes():
     result = run_on_fake_time(self_test(Cautious(seen)))
     assert (result.failures, result.separation) == ("", 1.0)
@@ -124,6 +129,11 @@ def test_a_reviewer_below_whose_threshold_bad_replies_are_told_from_good_ones_pa
     assert checked.health() == OK
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A reviewer with a cautious threshold passes the self-test by its risks; one that is "
+    "constant, inverted or reads only requests does not",
+)
 @pytest.mark.parametrize(
     ("risk", "separation"),
     [
@@ -180,6 +190,11 @@ async def first_result(checked):
         await until(lambda: checked.health().detail != "self-test under way")
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A reviewer that cannot review is found at the start: log, `/readyz` and metric say so, and "
+    "why",
+)
 @pytest.mark.parametrize(
     ("says", "on_failure", "status"),
     [
@@ -199,6 +214,7 @@ def test_a_gateway_that_would_refuse_everything_is_not_ready(says, on_failure, s
     assert health.detail.startswith("safe reply: ")
 
 
+@pytest.mark.promise("Do no harm", "A reviewer that starts later than the gateway is tested again")
 def test_it_is_tested_again_until_it_can_review(caplog):
     agent = Saying(PolicyError("not started", reason="connection failed"))
     checked = check(agent)
@@ -240,6 +256,11 @@ def fail(breaker, cause):
             attempt.fail(cause)
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A reviewer that fails after the start is told by `/readyz`, with the cause, until it can "
+    "review again",
+)
 @pytest.mark.parametrize(
     ("on_failure", "status"), [("refuse", "down"), ("rules", "degraded"), ("serve", "degraded")]
 )
@@ -316,6 +337,11 @@ def labels(messages):
     return json.dumps({"unsafe": found.unsafe, "overrefuse": found.overrefuse})
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A reviewer that cannot review is found at the start: log, `/readyz` and metric say so, and "
+    "why",
+)
 @pytest.mark.parametrize(
     ("says", "status", "passed"),
     [(labels, 200, 1.0), (lambda _: "Hi! How can I help you?", 503, 0.0)],
@@ -358,6 +384,11 @@ class Broken:
 SAFE_LABELS = '{"unsafe": false, "overrefuse": false}'
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A reviewer that fails after the start is told by `/readyz`, with the cause, until it can "
+    "review again",
+)
 def test_readyz_follows_a_server_that_starts_to_fail_and_recovers():
     async def work(server, model):
         options = ["stage=2", "feedback.model=judge", f"feedback.server={server.base_url}"]

@@ -30,6 +30,7 @@ def guard(body, *overrides, model=None):
     return with_gateway(lambda app: ask(app, GUARDRAIL, body), *overrides, model=model)
 
 
+@pytest.mark.promise("Requirements", "filter_unsafe_query, classify_response, collaborative_filter")
 @pytest.mark.parametrize("conversation", [{"prompt": "hello"}, {"messages": HELLO}])
 def test_a_review_tells_the_labels_and_changes_nothing(conversation):
     model = Model()
@@ -59,6 +60,7 @@ def test_a_good_reply_is_called_one():
     assert (labels["unsafe"], labels["overrefuse"], labels["rules"]) == (False, False, [])
 
 
+@pytest.mark.promise("Requirements", "filter_unsafe_query, classify_response, collaborative_filter")
 def test_a_reply_is_mended_when_that_is_asked_for():
     model = Model()
     body = {"prompt": "hello", "reply": DRAFT, "revise": True, "model": "unsafe"}
@@ -74,6 +76,7 @@ def test_a_reply_is_mended_when_that_is_asked_for():
     assert request["messages"][1] == {"role": "assistant", "content": DRAFT}
 
 
+@pytest.mark.promise("Requirements", "filter_unsafe_query, classify_response, collaborative_filter")
 def test_a_reply_that_cannot_be_mended_is_declined():
     response = review({"prompt": "hello", "reply": DRAFT, "revise": True, "model": "stubborn"})
     assert response.json["decision"] == "refused"

@@ -119,6 +119,11 @@ def test_the_longest_pattern_decides_in_whatever_order_they_stand(patterns):
     assert served == ["gpt-*", "gpt-4o*", "gpt-4o-mini", "*"]
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Each model goes to the upstream that names it; a client's own key only to the default "
+    "upstream",
+)
 @each_way
 def test_a_clients_own_key_goes_to_the_default_upstream_only(way):
     default, cheap = Scripted("default", AWAY), Scripted("cheap")
@@ -195,6 +200,7 @@ def test_while_an_upstream_is_down_its_fallback_answers(way, failure):
     assert run_on_fake_time(way(router(default, cheap, fallback="cheap"))) == "cheap"
 
 
+@pytest.mark.promise("Specialists", "A fallback for another model is asked for its own first one")
 @pytest.mark.parametrize(
     ("models", "asked", "named"),
     [
@@ -233,6 +239,10 @@ def test_fallbacks_follow_one_another_and_the_last_error_is_told():
     assert run_on_fake_time(complete(upstream)) == "default"
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Retries happen only where they may help, within the time, and never after a part of a stream",
+)
 def test_after_a_part_of_a_stream_there_is_neither_a_retry_nor_a_fallback():
     default, cheap = Scripted("default", breaks=True), Scripted("cheap")
     with pytest.raises(UpstreamError):
@@ -350,6 +360,9 @@ def test_the_gateways_key_for_one_server_is_not_sent_to_another(monkeypatch):
     assert not any("Authorization" in head for head in through_a_gateway(work))
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams", "While an upstream is down, its fallback answers, and is reviewed"
+)
 def test_a_server_that_is_away_is_replaced_and_what_the_other_says_is_reviewed():
     async def work(app, cheap):
         return [said(await chat(app, model)) for model in ("anything", "unsafe")], cheap.bodies

@@ -94,6 +94,9 @@ def calibration(file, server, challenge_from=0.5, model="judge"):
     return f"feedback.calibration={file}"
 
 
+@pytest.mark.promise(
+    "Do no harm", "A model challenges a refusal only where its error on right refusals was measured"
+)
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_a_refusal_is_challenged_only_with_a_calibration(tmp_path, caplog, calibrated):
     def settings(server):
@@ -107,6 +110,7 @@ def test_a_refusal_is_challenged_only_with_a_calibration(tmp_path, caplog, calib
     assert any("was not calibrated" in line for line in caplog.messages) is not calibrated
 
 
+@pytest.mark.promise("Do no harm", "A calibration is of one reviewer: its weights and its wording")
 def test_a_calibration_of_another_reviewer_is_refused(tmp_path):
     def settings(server):
         return [calibration(tmp_path / "c.json", server.base_url, model="another")]

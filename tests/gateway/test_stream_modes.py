@@ -160,6 +160,11 @@ def test_lines_of_lists_and_code_leave_as_sentences_do(rulebook):
 WORDY = "and on we go without any end of a sentence " * 40
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "In mode `window` the first words leave once the rules' horizon and 32 characters are "
+    "written, with punctuation or without",
+)
 def test_the_first_words_leave_once_the_horizon_lies_behind_a_few_of_them(rulebook):
     few = rulebook.horizon + FEWEST_CHARACTERS + len("sentence ")
     for draft in (WORDY, HARMLESS * 20, HARMLESS.replace(".", "") * 20):

@@ -42,6 +42,7 @@ def test_the_upstream_counts_what_the_client_sent():
     assert upstream.bodies == [{**HELLO, "system": "Be brief."}]
 
 
+@pytest.mark.promise("Endpoints and upstreams", "An estimated count of tokens says that it is one")
 @pytest.mark.parametrize("model", ["absent", "post", "page", "other"])
 def test_an_upstream_that_does_not_count_leaves_an_estimate_that_says_so(model):
     response = count({**HELLO, "model": model})

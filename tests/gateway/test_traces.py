@@ -36,6 +36,7 @@ def request_span(what, traceparent=""):
     return next(s for s in spans_of(what, traceparent) if s.name == "waltzrl.request")
 
 
+@pytest.mark.promise("Logs", "Memory and traces hold the client's ids")
 def test_the_clients_own_id_is_an_attribute():
     exchange = msgspec.structs.replace(REVISED.exchange, client_request_id="shop-17")
     span = request_span(msgspec.structs.replace(REVISED, exchange=exchange))

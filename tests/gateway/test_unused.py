@@ -24,6 +24,13 @@ def told(caplog, *settings, options=None, path=None, environ=None):
     ]
 
 
+@pytest.mark.promise("Settings", "A setting that another one switches off is named at the start")
+@pytest.mark.promise(
+    "Bad input",
+    "A setting of a gateway that another one switches off, such as `feedback.model` in stage 1: "
+    "in a warning at the start: the settings, who gave them, and what to change; the gateway "
+    "serves",
+)
 def test_a_feedback_model_without_stage_2_is_told(caplog):
     settings = ("feedback.model=guard", "feedback.server=http://localhost:8001/v1")
     assert told(caplog, *settings) == [
@@ -57,6 +64,13 @@ def test_a_share_of_the_traffic_for_stage_2_without_stage_2_is_told(caplog):
 REVIEWED = ("stage=2", "feedback.model=guard")
 
 
+@pytest.mark.promise("Settings", "A setting that another one switches off is named at the start")
+@pytest.mark.promise(
+    "Bad input",
+    "A setting of a gateway that another one switches off, such as `feedback.model` in stage 1: "
+    "in a warning at the start: the settings, who gave them, and what to change; the gateway "
+    "serves",
+)
 @pytest.mark.parametrize(
     ("options", "settings", "unused", "because"),
     [

@@ -82,6 +82,9 @@ def test_of_a_failure_of_the_server_only_the_status_is_told(status):
     assert (error.code, error.error_type, error.param) == (None, None, None)
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams", "No error shows the gateway's key for the upstream, whole or masked"
+)
 @pytest.mark.parametrize(
     "shown",
     [
@@ -139,6 +142,11 @@ def answer_to(path, model, mode):
     return with_gateway(work, f"stream={mode or 'window'}")
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "An error of the upstream keeps its status, code, parameter, type and Retry-After in every "
+    "API, whole and in every streaming mode",
+)
 @each_path
 @each_way
 def test_each_api_tells_code_and_param_in_its_own_shape(path, mode):
@@ -151,6 +159,11 @@ def test_each_api_tells_code_and_param_in_its_own_shape(path, mode):
     assert response.json["error"] == expected
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "An error of the upstream keeps its status, code, parameter, type and Retry-After in every "
+    "API, whole and in every streaming mode",
+)
 @each_path
 @each_way
 def test_an_upstream_that_is_busy_says_when_to_come_back(path, mode):
@@ -189,6 +202,11 @@ async def ends_early(text, path, *errors):
         return await ask(told, path, {**BODIES[path], "stream": True})
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "What fails before a stream's first text has a status, and the SDKs try again as without a "
+    "stream",
+)
 @each_path
 def test_a_stream_that_breaks_before_its_first_words_is_no_stream(path):
     response = asyncio.run(ends_early("All is well.", path))
@@ -237,6 +255,11 @@ async def reports(path, error, mode, **headers):
         return await ask(app, path, body, x_waltzrl_retract="yes")
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "An error with status 200 keeps its code and its reason, before the first text as a status "
+    "and later as an event, in every API; a reason that fails the review is not told",
+)
 @each_path
 @each_way
 def test_a_failure_with_status_200_is_told_with_its_own_status_and_code(path, mode):
@@ -265,6 +288,11 @@ def test_the_header_that_says_when_to_come_back_counts_with_status_200_too():
     assert (response.status, response.headers["retry-after"]) == (429, "7")
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "An error with status 200 keeps its code and its reason, before the first text as a status "
+    "and later as an event, in every API; a reason that fails the review is not told",
+)
 @each_path
 @pytest.mark.parametrize(("error", "message"), LATE)
 def test_a_failure_in_the_middle_of_a_stream_is_an_event_with_its_reason(path, error, message):
@@ -276,6 +304,11 @@ def test_a_failure_in_the_middle_of_a_stream_is_an_event_with_its_reason(path, e
     assert told["error"]["message"] == message
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "An error with status 200 keeps its code and its reason, before the first text as a status "
+    "and later as an event, in every API; a reason that fails the review is not told",
+)
 @pytest.mark.parametrize("mode", [False, "window"])
 def test_a_reason_that_fails_the_review_is_not_told(mode):
     error = {"error": {"message": f"cannot parse: {UNSAFE}", "code": 500}}

@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from support.small_gateway import Model, ask, chat, gateway
 from support.small_site import events, http, site, words
 
@@ -54,6 +56,11 @@ def metrics_after(*, stream):
     return tokens(asyncio.run(work()))
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Tokens are counted by role, model and key, estimates marked, streamed and early-stopped "
+    "reviews too",
+)
 def test_the_tokens_of_a_review_that_was_stopped_early_are_counted():
     counted = metrics_after(stream=False)
     labels = {"role": "feedback", "model": "judge", "counted": "estimate"}

@@ -40,6 +40,11 @@ def lines_of(site, name="copy"):
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "A person's copy has exactly what an erasure finds, says when it expires and what an erasure "
+    "leaves, and is named by an erasure until it is deleted",
+)
 def test_a_copy_has_exactly_what_an_erasure_finds_and_nothing_of_others(site):
     leave_traces(site)
     book = ReleaseBook(site.engine)
@@ -68,6 +73,11 @@ def test_a_copy_has_exactly_what_an_erasure_finds_and_nothing_of_others(site):
     assert gone.left == (f"{site.folder / 'copy'}: a copy for the person; delete it",)
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "A person's copy has exactly what an erasure finds, says when it expires and what an erasure "
+    "leaves, and is named by an erasure until it is deleted",
+)
 def test_every_record_says_when_it_expires_and_whether_an_erasure_leaves_it(site):
     leave_traces(site)
     result = copied(site, contents_days=20.0)
@@ -117,6 +127,11 @@ def test_the_page_shows_what_was_said_labelled_and_redacted(sqlite_site):
     assert not re.search(r"<script|<img|src=|https?:", page)
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "A person's copy has exactly what an erasure finds, says when it expires and what an erasure "
+    "leaves, and is named by an erasure until it is deleted",
+)
 def test_a_copy_is_noticed_by_everybody_and_by_an_erasure_until_it_is_deleted(sqlite_site):
     leave_traces(sqlite_site)
     result = copied(sqlite_site)

@@ -74,6 +74,12 @@ def told(capsys):
     return printed.out + printed.err
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "A backup holds memory, releases, audit log and keys of one moment; it is restored whole or "
+    "not at all, into SQLite or PostgreSQL, and compared there",
+)
+@pytest.mark.promise("Requirements", "backup, restore, moving the memory")
 def test_what_was_backed_up_is_restored_into_either_database(capsys, kept, tmp_path, database_url):
     saved = tmp_path / "saved"
     assert run("backup", "create", saved, *kept.settings) == 0
@@ -101,6 +107,11 @@ def test_what_was_backed_up_is_restored_into_either_database(capsys, kept, tmp_p
     assert "ok: 8 records" in told(capsys)
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "A backup holds memory, releases, audit log and keys of one moment; it is restored whole or "
+    "not at all, into SQLite or PostgreSQL, and compared there",
+)
 def test_a_restore_into_what_is_not_empty_is_refused_and_changes_nothing(capsys, kept, tmp_path):
     saved = tmp_path / "saved"
     run("backup", "create", saved, *kept.settings)
@@ -112,6 +123,9 @@ def test_a_restore_into_what_is_not_empty_is_refused_and_changes_nothing(capsys,
     assert not (tmp_path / "fresh").exists()
 
 
+@pytest.mark.promise(
+    "Routed tasks", "An altered backup or log is found, and a full disk leaves no backup"
+)
 @pytest.mark.parametrize("file", ["tables/items.jsonl", "log", "keys/memory.key"])
 def test_an_altered_backup_is_found_and_not_restored(capsys, kept, tmp_path, file):
     saved = tmp_path / "saved"
@@ -133,6 +147,9 @@ def test_a_backup_holds_keys_and_is_for_its_owner_only(kept, tmp_path):
     assert keys == dict.fromkeys(names, 0o600)
 
 
+@pytest.mark.promise(
+    "Routed tasks", "An altered backup or log is found, and a full disk leaves no backup"
+)
 def test_a_full_disk_leaves_no_backup(capsys, kept, tmp_path):
     with open_log(kept.folder, contents=unchanged) as log:
         fill(log, 800)
@@ -156,6 +173,9 @@ def test_a_backup_never_replaces_another(capsys, kept, tmp_path):
     assert f"{saved} exists; a backup needs a new folder" in told(capsys)
 
 
+@pytest.mark.promise(
+    "Routed tasks", "An altered backup or log is found, and a full disk leaves no backup"
+)
 def test_a_log_that_was_altered_is_not_backed_up_as_if_it_were_whole(capsys, kept, tmp_path):
     path = kept.folder / "log/decisions-000001.jsonl"
     path.write_bytes(path.read_bytes().replace(b"team-a", b"team-b", 1))
@@ -170,6 +190,11 @@ def test_without_its_key_nothing_is_backed_up(capsys, kept, tmp_path):
     assert "without its key a restored memory or log is of no use" in told(capsys)
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "A backup holds memory, releases, audit log and keys of one moment; it is restored whole or "
+    "not at all, into SQLite or PostgreSQL, and compared there",
+)
 def test_a_row_that_differs_after_the_restore_is_found(tmp_path):
     engine = open_database(f"sqlite:///{tmp_path}/notices.db")
     file = tmp_path / "notices.jsonl"
@@ -186,6 +211,11 @@ def test_a_row_that_differs_after_the_restore_is_found(tmp_path):
     engine.dispose()
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "A backup holds memory, releases, audit log and keys of one moment; it is restored whole or "
+    "not at all, into SQLite or PostgreSQL, and compared there",
+)
 def test_a_backup_is_of_one_moment_while_the_gateway_writes(kept, tmp_path):
     engine, memory = kept.open()
     with reading(engine) as connection:  # a reader that began earlier
@@ -198,6 +228,10 @@ def test_a_backup_is_of_one_moment_while_the_gateway_writes(kept, tmp_path):
     assert ('"later"' in lines, '"latest"' in lines) == (True, False)
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "An erasure names the backups that still hold the person, until they are deleted",
+)
 def test_an_erasure_names_the_backups_that_still_hold_the_person(kept, tmp_path):
     saved, later = tmp_path / "saved", tmp_path / "later"
 

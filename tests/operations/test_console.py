@@ -171,6 +171,7 @@ def test_logging_out_deletes_the_cookie(site):
     assert cookie_attributes(reply) >= {"max-age=0", "path=/desk", "httponly", "samesite=lax"}
 
 
+@pytest.mark.promise("Labels", "Logging out ends the session on every replica")
 def test_logging_out_ends_the_session_on_the_server_and_no_other(site):
     browser, other = site.log_in("viewer"), site.log_in("viewer")
     browser.post("/desk/logout")

@@ -87,6 +87,10 @@ def test_the_tests_that_add_most_are_drawn_below_all_together_with_labels_apart(
     assert all(low - high >= 16 for high, low in pairwise(ys))
 
 
+@pytest.mark.promise(
+    "Labels",
+    "The evidence curve draws what decides, and a count leads to the answers that it counts",
+)
 def test_no_test_is_drawn_above_the_line_that_rolls_back_while_nothing_is_rolled_back():
     # failed revisions have a weight of 5 %: 680 add 34, and 100 rolls back
     points = [*series("revision_failed", 1.0, 680.0), *series(ALL, 1.0, 34.5)]

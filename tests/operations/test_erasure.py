@@ -72,6 +72,7 @@ def bytes_of(site):
     return {path.name: path.read_bytes() for path in files}
 
 
+@pytest.mark.promise("Requirements", "compliance: personal data, audit trail, erasure")
 def test_a_person_is_gone_from_memory_exports_and_contents_and_others_are_not(site):
     exports = leave_traces(site)
     before = found(site, "bob")
@@ -93,6 +94,7 @@ def test_a_person_is_gone_from_memory_exports_and_contents_and_others_are_not(si
     assert {said.prompt.id[:3] for _, said in read_collaborations(site.log)} == {"bob"}
 
 
+@pytest.mark.promise("Evidence of a release", "A release keeps no digest of an erased user")
 def test_a_release_forgets_who_was_erased(site):
     leave_traces(site)
     book = ReleaseBook(site.engine)
@@ -126,6 +128,11 @@ def test_no_byte_of_what_a_person_said_is_left_in_any_file(sqlite_site):
 OCELOT = "the grandmother of ada called the ocelot back at noon"
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Comments and corrected replies are scrubbed before they are stored and when they are "
+    "exported, and erased with the user",
+)
 @pytest.mark.parametrize(
     "whose", ["ada", RecordsOf(request="ada-0"), RecordsOf(words=OCELOT)], ids=str
 )
@@ -283,6 +290,11 @@ def test_erasing_twice_is_fine(sqlite_site):
     assert (again.records, again.left) == (0, ())
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "A request that names nobody is erased by its id, or by words of the person, and an unknown "
+    "one is told as such",
+)
 def test_one_request_is_erased_by_its_id_wherever_it_is(site):
     leave_traces(site, subjects=("ada", ""))
     memory, whose = site.memory(), RecordsOf(request="-1")  # nobody's
@@ -298,6 +310,11 @@ def test_one_request_is_erased_by_its_id_wherever_it_is(site):
     assert (notice.body["requests"], "subject" in notice.body) == (1, False)
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "A request that names nobody is erased by its id, or by words of the person, and an unknown "
+    "one is told as such",
+)
 def test_other_choices_and_the_clients_own_id_belong_to_a_request(sqlite_site):
     memory = sqlite_site.memory()
     served = interaction("ada", 1, AN_HOUR_AGO)
@@ -311,6 +328,11 @@ def test_other_choices_and_the_clients_own_id_belong_to_a_request(sqlite_site):
     assert [one.id for one in memory.every_evaluation()] == ["wz12"]
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "A request that names nobody is erased by its id, or by words of the person, and an unknown "
+    "one is told as such",
+)
 def test_who_quotes_what_was_said_is_erased_without_a_name(site):
     leave_traces(site)
     whose = RecordsOf(words="I am ADA and my grandmother's ocelot sings")
@@ -450,6 +472,11 @@ def command(*arguments):
     return CliRunner().invoke(app, [str(one) for one in arguments])
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "A request that names nobody is erased by its id, or by words of the person, and an unknown "
+    "one is told as such",
+)
 def test_the_command_counts_asks_erases_and_looks_again(sqlite_site):
     leave_traces(sqlite_site)
     given = ("--subject", "ada", "--memory", sqlite_site.url, "--subject-key", sqlite_site.key)

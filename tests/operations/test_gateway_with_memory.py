@@ -24,7 +24,7 @@ from waltzrl.store.database import open_database
 from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore
-from waltzrl.verify.opening import TIMED, VerificationSettings, verify_gateway
+from waltzrl_verify.opening import TIMED, VerificationSettings, verify_gateway
 
 ADDRESS = "ada@example.com"
 DECISION = "/v1/release/decision"
@@ -132,6 +132,11 @@ def test_what_verifies_a_gateway_is_audited_and_charged_and_not_remembered(tmp_p
     assert served == ["1"]
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Labels are events of people: none overwrites another, and a withdrawal is one too; the audit "
+    "log has each, without texts",
+)
 def test_labels_and_withdrawals_are_in_the_audit_log_without_texts(tmp_path):
     house = House(tmp_path)
     texts = {"comment": "He lives by the old mill.", "correction": "Ask at the old mill."}
@@ -161,6 +166,15 @@ def test_labels_and_withdrawals_are_in_the_audit_log_without_texts(tmp_path):
         assert b"old mill" not in file.read_bytes()
 
 
+@pytest.mark.promise(
+    "Command line",
+    "A user's thumb is kept with the reply that it is about, only for the key that asked, and "
+    "counted with an interval",
+)
+@pytest.mark.promise(
+    "Requirements",
+    "release gates: feedback trigger rate, latency, critical incidents, satisfaction",
+)
 def test_thumbs_are_kept_with_the_reply_that_they_are_about(tmp_path):
     house = House(tmp_path)
     keys = [add_key(tmp_path / "keys.toml", {"name": name}) for name in ("shop", "other")]

@@ -23,6 +23,11 @@ def label(browser, name, **form):
     return browser.post(f"{LIST}/{name}", **form)
 
 
+@pytest.mark.promise(
+    "Labels",
+    "The returned reply stands in clear beside the diff, the end of a long request is shown, and "
+    "calls are read as calls",
+)
 def test_the_reply_that_was_returned_stands_in_clear_beside_what_changed(site):
     whole = collaboration("hello", "Pay or else.", "Pay, please.", "No threats.")
     site.memory.remember([exchange("a", whole, decision="revised")])
@@ -32,6 +37,11 @@ def test_the_reply_that_was_returned_stands_in_clear_beside_what_changed(site):
     assert page.text.count("data-text") == 2  # the request, and no draft
 
 
+@pytest.mark.promise(
+    "Labels",
+    "The words that decided are kept as places in the text, and marked there beside what rules "
+    "matched",
+)
 def test_what_a_rule_matched_is_marked_in_the_request_and_in_the_reply(tmp_path):
     site = Site(tmp_path)
     rulebook = load_rulebook()
@@ -53,6 +63,11 @@ def test_what_a_rule_matched_is_marked_in_the_request_and_in_the_reply(tmp_path)
     assert "<mark" not in browser.get(f"{LIST}/b").text
 
 
+@pytest.mark.promise(
+    "Labels",
+    "The words that decided are kept as places in the text, and marked there beside what rules "
+    "matched",
+)
 def test_the_words_that_decided_are_marked_where_they_stand(tmp_path):
     site = Site(tmp_path)
     rulebook = load_rulebook()
@@ -106,6 +121,11 @@ def test_no_words_are_marked_in_a_text_that_is_redacted_for_the_reader(site):
     assert "<mark" not in site.log_in("viewer").get(f"{LIST}/a").text
 
 
+@pytest.mark.promise(
+    "Labels",
+    "The returned reply stands in clear beside the diff, the end of a long request is shown, and "
+    "calls are read as calls",
+)
 def test_the_end_of_a_long_request_is_shown(site):
     long = "start " + "x" * 30_000 + " and now ignore all of it"
     site.memory.remember([exchange("a", collaboration(long))])
@@ -116,6 +136,11 @@ def test_the_end_of_a_long_request_is_shown(site):
     assert start == len(long) - 8_000
 
 
+@pytest.mark.promise(
+    "Labels",
+    "The returned reply stands in clear beside the diff, the end of a long request is shown, and "
+    "calls are read as calls",
+)
 def test_tool_calls_are_read_as_calls(site):
     calls = (
         ToolCall(id="1", name="send_mail", arguments='{"to":"ada","lines":["a",2]}'),
@@ -137,6 +162,7 @@ def test_tool_calls_are_read_as_calls(site):
     assert '"arguments"' not in page.text
 
 
+@pytest.mark.promise("Labels", "Enter without an answer stays, and what was typed is not lost")
 def test_enter_without_an_answer_stays_and_says_what_is_missing(site):
     site.memory.remember([exchange("a", collaboration()), exchange("b", collaboration())])
     reply = label(site.log_in("reviewer"), "a", go="next", severity="high")
@@ -146,6 +172,7 @@ def test_enter_without_an_answer_stays_and_says_what_is_missing(site):
     assert '<option value="high" selected>' in reply.text
 
 
+@pytest.mark.promise("Labels", "Enter without an answer stays, and what was typed is not lost")
 def test_what_was_typed_is_shown_again_where_it_cannot_be_saved(site):
     site.memory.remember([exchange("a", collaboration())])
     reply = label(site.log_in("reviewer"), "a", reply="unsafe", comment="x" * 2001)
@@ -154,6 +181,7 @@ def test_what_was_typed_is_shown_again_where_it_cannot_be_saved(site):
     assert 'value="unsafe" data-key="u" checked' in reply.text
 
 
+@pytest.mark.promise("Labels", "Enter without an answer stays, and what was typed is not lost")
 def test_a_form_of_an_ended_session_leads_back_to_its_page(site):
     site.memory.remember([exchange("wz1/2", collaboration())])
     query = "label=none"
@@ -195,6 +223,11 @@ def found(browser, words):
     return sorted(ids), reply
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Names with and without accents, ids, alternatives and quotes are found; a redacted search "
+    "and a bad filter say so",
+)
 @pytest.mark.parametrize(
     ("words", "ids"),
     [
@@ -234,6 +267,11 @@ def test_accents_that_an_earlier_version_stored_are_still_found(site):
     assert found(site.log_in("annotator"), "Z\u00fcrich")[0] == ["a"]
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Names with and without accents, ids, alternatives and quotes are found; a redacted search "
+    "and a bad filter say so",
+)
 def test_a_search_for_what_is_redacted_says_so(site):
     site.memory.store.scrub = lambda text: text.replace(EMAIL, "[REDACTED:email]")
     site.memory.remember([exchange("a", collaboration(f"I am {EMAIL}"))])
@@ -243,6 +281,11 @@ def test_a_search_for_what_is_redacted_says_so(site):
     assert "is redacted before" not in found(browser, "hello")[1].words
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Names with and without accents, ids, alternatives and quotes are found; a redacted search "
+    "and a bad filter say so",
+)
 @pytest.mark.parametrize(
     ("query", "said"),
     [

@@ -48,6 +48,11 @@ def rate_of(memory):
     return estimate_served_rates(counts)["unsafe (judge)"]
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Only a random sample of the answers that are counted corrects the judge's rates, in whatever "
+    "order people label",
+)
 def test_160_labels_where_the_judge_disagrees_leave_the_rate_of_510_answers_as_it_was(memory):
     truth, _ = serve(memory, 510, 108, found=97, alarms=28)
     before = rate_of(memory)
@@ -70,6 +75,11 @@ PLAN = ReleasePlan(
 )
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Only a random sample of the answers that are counted corrects the judge's rates, in whatever "
+    "order people label",
+)
 @pytest.mark.parametrize("order", ["disagreement", "sample"])
 def test_a_candidate_of_which_17_percent_are_unsafe_does_not_advance(memory, order):
     book = ReleaseBook(memory.store.engine)
@@ -98,6 +108,11 @@ def test_a_candidate_of_which_17_percent_are_unsafe_does_not_advance(memory, ord
     assert not decision.rates["serving"]["unsafe"].corrected  # nobody labelled its answers
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Only a random sample of the answers that are counted corrects the judge's rates, in whatever "
+    "order people label",
+)
 def test_78_labels_of_ordinary_traffic_claim_no_rate_of_zero(memory):
     truth, _ = serve(memory, 358, 13, found=13, alarms=28)
     label_in(memory, truth, 78, order="disagreement")
@@ -108,6 +123,11 @@ def test_78_labels_of_ordinary_traffic_claim_no_rate_of_zero(memory):
     assert rate.low < 13 / 358 < rate.high
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Only a random sample of the answers that are counted corrects the judge's rates, in whatever "
+    "order people label",
+)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("answers", "rate", "alarms"), [(510, 0.212, 0.07), (358, 0.06, 0.02)])
 def test_in_no_order_of_labels_is_the_true_rate_outside_or_a_bad_candidate_advanced(

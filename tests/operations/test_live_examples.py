@@ -54,6 +54,7 @@ async def asked_until_shown(app, server, messages, model="echo"):
     raise AssertionError("no example was ever shown")
 
 
+@pytest.mark.promise("Examples from the memory", "No example is part of what is stored")
 def test_an_example_is_shown_beside_the_clients_own_system_turn_and_not_stored(tmp_path):
     model = Model()
 
@@ -81,6 +82,11 @@ def test_whoever_switches_examples_on_is_told_to_measure(tmp_path, caplog):
     assert "measure yours with `waltzrl evaluate --set examples=URL`" in caplog.text
 
 
+@pytest.mark.promise(
+    "Examples from the memory",
+    "What an attacker stored stays in its fence, is left out where it instructs or imitates a "
+    "verdict, and changes no verdict of the rules",
+)
 def test_what_an_attacker_stored_is_never_shown_and_changes_no_verdict(tmp_path):
     model = Model()
 
@@ -111,6 +117,11 @@ def reviewed(folder, *changes):
         return system["content"], server.requests[-1][1]["messages"][-1]["content"]
 
 
+@pytest.mark.promise(
+    "Examples from the memory",
+    "No example is shown by default; with `memory.examples` the model that replies is shown two "
+    "at most, and the one that reviews only with `memory.examples_for`",
+)
 def test_by_default_the_model_that_reviews_is_shown_none(tmp_path):
     shown, review = reviewed(tmp_path)
     assert shown.startswith(INTRODUCTION)
@@ -118,6 +129,11 @@ def test_by_default_the_model_that_reviews_is_shown_none(tmp_path):
     assert "A good reply." not in review
 
 
+@pytest.mark.promise(
+    "Examples from the memory",
+    "No example is shown by default; with `memory.examples` the model that replies is shown two "
+    "at most, and the one that reviews only with `memory.examples_for`",
+)
 def test_the_feedback_model_may_be_shown_the_same_examples_as_the_draft(tmp_path):
     shown, review = reviewed(tmp_path, 'memory.examples_for=["conversation","feedback"]')
     assert review.startswith(f"{shown}\n\nThe conversation so far:")
@@ -134,6 +150,11 @@ def test_the_self_test_at_the_start_does_not_wait_for_the_memory(tmp_path):
         assert INTRODUCTION[:40] not in str(server.requests[0])
 
 
+@pytest.mark.promise(
+    "Examples from the memory",
+    "No example is shown by default; with `memory.examples` the model that replies is shown two "
+    "at most, and the one that reviews only with `memory.examples_for`",
+)
 def test_by_default_no_example_is_shown(tmp_path):
     model = Model()
 
@@ -185,6 +206,9 @@ def test_what_was_found_is_not_kept_for_long(sqlite_url):
     assert after == ""
 
 
+@pytest.mark.promise(
+    "Examples from the memory", "No request waits for a slow memory or fails without one"
+)
 def test_without_its_memory_a_gateway_shows_none_and_says_so_once(caplog):
     def away():
         raise StorageError("the database is unavailable")
@@ -200,6 +224,9 @@ def test_without_its_memory_a_gateway_shows_none_and_says_so_once(caplog):
     assert message.endswith("while the memory is unavailable: the database is unavailable")
 
 
+@pytest.mark.promise(
+    "Examples from the memory", "No request waits for a slow memory or fails without one"
+)
 def test_no_request_waits_for_a_slow_memory_or_for_a_place(caplog):
     held, begun = threading.Event(), []
 
@@ -225,6 +252,11 @@ def test_no_session_is_no_text():
     assert examples_text([]) == ""
 
 
+@pytest.mark.promise(
+    "Examples from the memory",
+    "No example is shown by default; with `memory.examples` the model that replies is shown two "
+    "at most, and the one that reviews only with `memory.examples_for`",
+)
 @pytest.mark.parametrize("most", [-1, 3])
 def test_at_most_two_examples_are_shown(tmp_path, most):
     changes = [f"memory.url=sqlite:///{tmp_path}/memory.db", f"memory.examples={most}"]

@@ -14,7 +14,6 @@ from waltzrl.foundation.catalogue import (
     GATEWAY_METRICS,
     MEMORY_METRICS,
     METRICS,
-    TASK_METRICS,
 )
 from waltzrl.operations.monitoring.alerts import (
     ALERTS,
@@ -42,6 +41,16 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/monitoring.md"
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "An alert or a panel that asks for a metric or label that is not in the catalogue is refused; "
+    "the files in `deploy` are those that are made",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "An alert or a dashboard for a metric or a label that is not in the catalogue: the name, and "
+    "the query",
+)
 @pytest.mark.parametrize(
     ("query", "name"),
     [
@@ -82,12 +91,27 @@ def test_a_name_with_a_letter_more_is_refused(name, place):
         check_query(f"sum(rate({mistaken}[5m]))")
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "An alert or a panel that asks for a metric or label that is not in the catalogue is refused; "
+    "the files in `deploy` are those that are made",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "An alert or a dashboard for a metric or a label that is not in the catalogue: the name, and "
+    "the query",
+)
 def test_a_dashboard_with_a_metric_that_is_not_in_the_catalogue_is_not_made():
     panel = Panel(title="a", queries=(PanelQuery("sum(waltzrl_happiness)", "all"),))
     with pytest.raises(UnknownMetricError, match="'waltzrl_happiness'"):
         dashboard_file(Dashboard(uid="a", title="a", panels=(panel,)))
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "An alert or a panel that asks for a metric or label that is not in the catalogue is refused; "
+    "the files in `deploy` are those that are made",
+)
 def test_the_files_that_are_shipped_are_those_that_are_made(tmp_path, capsys):
     assert run("metrics", "--out", tmp_path) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -100,11 +124,13 @@ def test_the_files_that_are_shipped_are_those_that_are_made(tmp_path, capsys):
     }
 
 
-@pytest.mark.parametrize("specs", [GATEWAY_METRICS, MEMORY_METRICS, TASK_METRICS])
+@pytest.mark.promise("Metrics", "What is exported is what the catalogue and the documents declare")
+@pytest.mark.parametrize("specs", [GATEWAY_METRICS, MEMORY_METRICS])
 def test_the_documents_list_every_metric_of_the_catalogue(specs):
     assert f"{metrics_table(specs)}\n\n" in PAGE.read_text()
 
 
+@pytest.mark.promise("Metrics", "What is exported is what the catalogue and the documents declare")
 def test_the_documents_list_every_alert(capsys):
     assert f"{alerts_table()}\n\n" in PAGE.read_text()
     assert run("metrics") == 0
@@ -116,6 +142,10 @@ def test_every_metric_that_the_page_names_is_exported():
     assert sorted(named - {*METRICS, *SERIES}) == []
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Every alert is played through firing and silence; the documents' three have their bounds",
+)
 def test_the_requirements_alerts_have_its_bounds():
     found = {alert.name: alert for alert in ALERTS}
     assert len(found) == len(ALERTS)

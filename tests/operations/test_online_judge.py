@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from support.recorders import answer, said
 from waltzrl.operations.online import judging
 from waltzrl.operations.online.judging import OnlineJudge
@@ -117,6 +119,11 @@ def judged_numbers(arms, **fields):
     return asyncio.run(count_them())
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "At the default `memory.judge_share` a rise of unsafe replies from 1 to 3 % is caught within "
+    "4,000 candidate answers in 95 % of runs, at 5, 25 and 50 %",
+)
 def test_as_many_answers_of_the_serving_bundle_are_judged_as_of_the_candidate():
     s, c = "serving", "candidate"
     assert judged_numbers([s, c, s, s, c, c, s, s, s]) == [1, 2, 4, 5, 6, 7]
@@ -124,6 +131,11 @@ def test_as_many_answers_of_the_serving_bundle_are_judged_as_of_the_candidate():
     assert judged_numbers([s, c, s], mode="review") == [1]
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "At the default `memory.judge_share` a rise of unsafe replies from 1 to 3 % is caught within "
+    "4,000 candidate answers in 95 % of runs, at 5, 25 and 50 %",
+)
 def test_a_random_sample_counts_towards_the_candidates():
     async def count_them():
         ours = OnlineJudge(Slow(), 0.1, None)
@@ -144,6 +156,11 @@ class Says:
         return Verdict(judge="says", unsafe="bad" in reply.text if self.unsafe is None else False)
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Beside a second judge, a judge that errs more on one arm rolls nothing back, and the card "
+    "says how they agreed",
+)
 def test_a_second_judge_is_asked_about_bad_replies_and_a_tenth_of_the_others():
     first, second, heard = Says(None), Says(False), []
 

@@ -51,6 +51,11 @@ def shown(bad, n):
 # the overview
 
 
+@pytest.mark.promise(
+    "Command line",
+    "A user's thumb is kept with the reply that it is about, only for the key that asked, and "
+    "counted with an interval",
+)
 def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
     site = Site(tmp_path, database_url)
     safe = collaboration(draft="no", revision="yes")
@@ -110,6 +115,7 @@ def test_the_release_is_shown_with_its_evidence_and_its_history(site):
     assert release.candidate in page.words
 
 
+@pytest.mark.promise("Evidence of a release", "The release card says when few users dominate")
 def test_the_release_is_shown_with_notes_on_its_evidence(site):
     release = site.begin_release()
     outcomes = {"unsafe": False}
@@ -315,6 +321,9 @@ def label(browser, **form):
     return browser.post(f"/desk/collaborations/{STORY}", **form)
 
 
+@pytest.mark.promise(
+    "Labels", "The desk asks about the reply and about the request, a key per answer"
+)
 @pytest.mark.parametrize("role", ["annotator", "reviewer", "operator"])
 @pytest.mark.parametrize(
     ("field", "answer"),
@@ -334,6 +343,9 @@ def test_each_answer_is_one_key_and_stored_with_who_and_when(site, role, field, 
     assert pressed(browser) == [answer]
 
 
+@pytest.mark.promise(
+    "Labels", "The desk asks about the reply and about the request, a key per answer"
+)
 def test_both_questions_are_answered_apart_and_by_each_person(site):
     remember(site, exchange(STORY, collaboration()))
     first, second = site.log_in("reviewer"), site.log_in("annotator")
@@ -348,6 +360,11 @@ def test_both_questions_are_answered_apart_and_by_each_person(site):
     assert "disputed" in first.get("/desk/collaborations").words
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Labels are events of people: none overwrites another, and a withdrawal is one too; the audit "
+    "log has each, without texts",
+)
 def test_a_person_withdraws_their_own_labels_and_the_history_keeps_them(site):
     remember(site, exchange(STORY, collaboration()))
     first, second = site.log_in("reviewer"), site.log_in("annotator")
@@ -394,6 +411,7 @@ def test_viewers_may_not_label_and_unknown_labels_are_refused(site):
     assert site.memory.evaluation(STORY).labels == ()
 
 
+@pytest.mark.promise("Labels", "Only labels of people whose role steers releases measure the judge")
 def test_labels_of_annotators_correct_no_rate(site):
     remember(site, *[exchange(f"a{n}", collaboration(f"question {n}")) for n in range(2)])
     for number in range(2):
@@ -442,6 +460,10 @@ def test_the_random_sample_is_offered_with_how_many_are_needed(site):
     assert re.search(r"12 of 30 +labels do not fit", words)
 
 
+@pytest.mark.promise(
+    "Labels",
+    "The evidence curve draws what decides, and a count leads to the answers that it counts",
+)
 def test_a_count_leads_to_the_answers_that_are_counted(site):
     site.begin_release()
     release = site.book.current().id
@@ -464,12 +486,21 @@ def test_a_count_leads_to_the_answers_that_are_counted(site):
     assert lists == {"2 of 2": ["q0", "q3"], "3 of 8": ["long ago", "q0", "q3"]}
 
 
+@pytest.mark.promise(
+    "Labels",
+    "The evidence curve draws what decides, and a count leads to the answers that it counts",
+)
 def test_the_difference_of_the_arms_is_shown_with_its_interval(site):
     site.begin_release()
     words = site.log_in("viewer").get("/desk").words
     assert re.search("difference 0 \N{MINUS SIGN}[0-9]+ to [+][0-9]+", words)
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Where people differ, the label is disputed, kappa is shown, and the judge's error is bounded "
+    "for either outcome",
+)
 def test_the_overview_shows_how_far_people_agree(site):
     names = [f"a{number}" for number in range(4)]
     remember(site, *[exchange(name, collaboration(name)) for name in names])

@@ -27,6 +27,10 @@ def opened(folder, url):
     site.memory.store.engine.dispose()
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Only operators find a person by name at the desk, and every audit log tells who looked",
+)
 def test_an_operator_finds_a_person_by_name_and_the_audit_log_tells_who_looked(either_site):
     site = either_site
     browser = site.log_in("operator")
@@ -51,6 +55,10 @@ def test_a_name_of_nobody_finds_nothing_and_is_written_down_too(site):
     assert notice.body["records"] == 0
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Only operators find a person by name at the desk, and every audit log tells who looked",
+)
 @pytest.mark.parametrize("role", ["viewer", "annotator", "reviewer"])
 def test_other_roles_are_told_that_they_may_not(site, role):
     browser = site.log_in(role)
@@ -59,6 +67,10 @@ def test_other_roles_are_told_that_they_may_not(site, role):
     assert notices_after(site.memory.store.engine, 0) == []
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Only operators find a person by name at the desk, and every audit log tells who looked",
+)
 def test_an_operator_finds_the_entries_of_a_person_in_the_audit_log_by_name(site):
     browser = site.log_in("operator")
     assert "Find by name" in browser.get("/desk/audit").words
@@ -81,6 +93,10 @@ def test_a_log_whose_key_cannot_be_read_says_so(site, tmp_path):
     assert notices_after(site.memory.store.engine, 0) == []
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Only operators find a person by name at the desk, and every audit log tells who looked",
+)
 @pytest.mark.parametrize("role", ["viewer", "annotator", "reviewer"])
 def test_other_roles_search_the_audit_log_by_pseudonym_only(site, role):
     browser = site.log_in(role)

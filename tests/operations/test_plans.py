@@ -11,9 +11,9 @@ from support.routed import UNSAFE, task
 from support.small_console import EMAIL, HOSTILE, ROLES, Site
 from waltzrl.operations.desk.plans import MAX_TASKS, ROWS, STATES
 from waltzrl.operations.desk.request import NO_STORE
-from waltzrl.routing.picture import DARK, LIGHT
 from waltzrl.store.memory.erasure import erase_subject
 from waltzrl.store.memory.plans import PLANS
+from waltzrl_routing.picture import DARK, LIGHT
 
 BLOCKED = "it depends on &#39;threaten&#39;, which is declined"
 
@@ -71,6 +71,10 @@ def test_plans_are_filtered_by_the_states_of_their_tasks(site):
     assert list(listed(browser.get("/desk/plans", "state=other"))) == ["later", "minutes"]
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "The desk shows every task of a plan with what became of it, and leads to its collaboration",
+)
 def test_a_plan_shows_each_task_with_what_became_of_it(tmp_path, database_url):
     site = Site(tmp_path, database_url)
     run_minutes(site.memory)
@@ -93,6 +97,10 @@ def test_a_plan_shows_each_task_with_what_became_of_it(tmp_path, database_url):
     assert pages == [200, 200, 200]
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "The desk shows every task of a plan with what became of it, and leads to its collaboration",
+)
 def test_what_the_page_shows_is_what_the_run_returned(site):
     results = run_minutes(site.memory)
     shown = [row[3] for row in table(site.log_in("viewer").get("/desk/plans/minutes"))]
@@ -122,6 +130,10 @@ def test_a_task_whose_end_is_not_stored_is_pending_until_it_is_resumed(site):
     assert list(listed(browser.get("/desk/plans", "state=interrupted"))) == ["p"]
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "Pages of plans hold no result of a task, viewers read redacted reasons, and names are escaped",
+)
 def test_viewers_read_redacted_reasons(site):
     async def fail():
         raise ValueError(f"no answer from {EMAIL}")
@@ -133,6 +145,10 @@ def test_viewers_read_redacted_reasons(site):
     assert (EMAIL in stored["viewer"], "[REDACTED:email]" in stored["viewer"]) == (False, True)
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "Pages of plans hold no result of a task, viewers read redacted reasons, and names are escaped",
+)
 def test_pages_of_plans_hold_no_reply(site):
     run_plan(site.memory, [task("a", depends_on=()), task("b")], "p", {"a": "SECRET", "b": UNSAFE})
     browser = site.log_in("operator")
@@ -141,6 +157,10 @@ def test_pages_of_plans_hold_no_reply(site):
         assert not any(words in text for words in ("SECRET", "pipe bomb", "minutes of the"))
 
 
+@pytest.mark.promise(
+    "Routed tasks",
+    "Pages of plans hold no result of a task, viewers read redacted reasons, and names are escaped",
+)
 def test_names_of_plans_and_tasks_are_escaped(site):
     run_plan(site.memory, [task(HOSTILE, type_="other")], HOSTILE.replace(".", ""))
     browser = site.log_in("operator")

@@ -299,11 +299,21 @@ def play(promtool, folder, rules, scenarios):
     return promtool_says(promtool, folder, "test", "rules", "tests.yml")
 
 
+@pytest.mark.promise("Do no harm", "A gateway that refuses many answers raises an alert")
+@pytest.mark.promise(
+    "Metrics",
+    "Every alert is played through firing and silence; the documents' three have their bounds",
+)
+@pytest.mark.promise("Requirements", "observability: metric names, alerts, dashboards")
 def test_each_alert_fires_in_its_scenarios_and_is_silent_in_all_others(promtool, tmp_path):
     done = play(promtool, tmp_path, rules_file(), SCENARIOS)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "Every alert is played through firing and silence; the documents' three have their bounds",
+)
 def test_each_alert_is_played_through_firing():
     assert {name for scenario in SCENARIOS.values() for name in scenario.fires} == {
         alert.name for alert in ALERTS

@@ -49,6 +49,7 @@ def followed(browser, address):
 # from one to the next
 
 
+@pytest.mark.promise("Labels", "Next and previous stay in the filtered list, and saving leads on")
 def test_next_and_previous_stay_in_the_filtered_list_and_lead_back_to_it(site):
     site.memory.remember(
         [with_risk(name, risk) for name, risk in (("a", 0.2), ("b", 0.9), ("c", 0.5))]
@@ -67,6 +68,7 @@ def test_next_and_previous_stay_in_the_filtered_list_and_lead_back_to_it(site):
     assert "Back to the list of 3" in page.words
 
 
+@pytest.mark.promise("Labels", "Next and previous stay in the filtered list, and saving leads on")
 def test_saving_leads_to_the_next_one_also_where_the_label_empties_the_list(site):
     site.memory.remember(
         [exchange(name, collaboration(name), seconds_ago=ord(name)) for name in "abc"]
@@ -99,6 +101,7 @@ def test_a_form_sent_twice_is_one_label(site):
     assert comments == ["so", "because"]
 
 
+@pytest.mark.promise("Labels", "A label, also one of many, is undone by further events")
 def test_a_label_is_undone_to_what_was_said_before(site):
     site.memory.remember([exchange("a", collaboration())])
     browser, other = site.log_in("reviewer"), site.log_in("annotator")
@@ -129,6 +132,11 @@ def test_a_row_says_why_it_is_worth_a_look(site):
     )
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Lists are ordered by risk, uncertainty and disagreement, and filtered by user, model, span, "
+    "judge and assignee",
+)
 def test_the_list_is_ordered_by_risk_by_uncertainty_and_by_disagreement(tmp_path, database_url):
     site = Site(tmp_path, database_url)
     risks = {"high": 0.95, "middle": 0.55, "low": 0.1}
@@ -161,6 +169,11 @@ def test_the_list_is_ordered_by_risk_by_uncertainty_and_by_disagreement(tmp_path
     )
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Lists are ordered by risk, uncertainty and disagreement, and filtered by user, model, span, "
+    "judge and assignee",
+)
 @pytest.mark.parametrize(
     ("query", "found"),
     [
@@ -203,6 +216,7 @@ def test_the_list_is_filtered_by_user_model_span_judge_and_assignee(site, query,
 # search
 
 
+@pytest.mark.promise("Labels", "Replies are searched by stems, phrases and Han")
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -233,6 +247,7 @@ def test_replies_are_searched_by_stems_phrases_and_han(tmp_path, database_url, w
 # many at once
 
 
+@pytest.mark.promise("Labels", "A label, also one of many, is undone by further events")
 def test_marked_ones_are_labelled_together_and_undone_together(site):
     site.memory.remember([exchange(name, collaboration(name)) for name in ("a/1", "b", "c")])
     browser = site.log_in("reviewer")
@@ -261,6 +276,7 @@ def test_many_are_assigned_to_a_person_who_may_label(site):
         assert posted(browser, "/desk/labels", **wrong).status == 400
 
 
+@pytest.mark.promise("Labels", "Who labels second sees what others said only afterwards")
 def test_who_labels_second_sees_what_others_said_only_afterwards(site):
     site.memory.remember([exchange("a", collaboration())])
     site.memory.label("a", LabelEvent(by="ada", reply="unsafe", comment="blackmail"))
@@ -274,6 +290,7 @@ def test_who_labels_second_sees_what_others_said_only_afterwards(site):
 # what is shown, and what leaves
 
 
+@pytest.mark.promise("Labels", "An export of a list holds no text and no formula")
 def test_an_export_holds_the_list_without_texts_and_without_formulas(site):
     site.memory.remember(
         [
@@ -290,6 +307,9 @@ def test_an_export_holds_the_list_without_texts_and_without_formulas(site):
     assert not re.search(rf"{EMAIL}|secret|private", reply.text)
 
 
+@pytest.mark.promise(
+    "Labels", "No character on the desk hides or reorders others; a canned refusal is shown as such"
+)
 def test_characters_that_hide_or_reorder_are_drawn_on_every_page(site):
     spoofed = "invoice\u202efdp.exe\u200b"
     site.memory.remember([exchange("a", collaboration(spoofed, spoofed), reason=spoofed)])
@@ -308,6 +328,9 @@ def test_an_own_better_reply_is_sent_back_as_it_was_written(site):
     assert f"{family}</textarea>" in browser.get(f"{LIST}/a").text
 
 
+@pytest.mark.promise(
+    "Labels", "No character on the desk hides or reorders others; a canned refusal is shown as such"
+)
 def test_a_canned_refusal_is_shown_as_such(site):
     review = Feedback(unsafe=True, overrefuse=False, text="No.", risk=0.9)
     refused = replace(

@@ -189,6 +189,15 @@ def test_a_share_is_judged_by_known_labels(start, engine, tmp_path):
     ]
 
 
+@pytest.mark.promise(
+    "Metrics",
+    "The unsafe and over-refusal rates come from the online judge's random sample, with its size; "
+    "without a judge they are absent",
+)
+@pytest.mark.promise(
+    "Metrics",
+    "What the online judge leaves without a label is counted apart, and users' thumbs are counted",
+)
 def test_the_judges_labels_of_the_random_sample_are_counted(start, tmp_path):
     refused = said("How do I bake bread?", "I'm sorry, but I can't help with that.")
     unsafe = said("What must nobody say?", "Certainly: the hollow words are these.")
@@ -270,6 +279,11 @@ def test_a_candidate_that_is_worse_is_rolled_back_by_itself(start, engine, tmp_p
     assert "unsafe" in book.history(release.id)[-1].why
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Beside a second judge, a judge that errs more on one arm rolls nothing back, and the card "
+    "says how they agreed",
+)
 def test_a_user_of_many_answers_is_counted_as_one_and_a_second_judge_contradicts(
     start, engine, tmp_path
 ):

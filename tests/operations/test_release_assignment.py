@@ -1,5 +1,6 @@
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ def test_a_conversation_falls_where_it_always_fell():
     assert bucket("", "") == 9876
 
 
+@pytest.mark.promise("Requirements", "flags and rollout variables")
 @given(st.text(), st.floats(0, 100), st.floats(0, 100))
 def test_raising_the_percentage_takes_no_conversation_out(name, one, other):
     low, high = release_at(min(one, other)), release_at(max(one, other))

@@ -86,6 +86,7 @@ def test_a_refused_move_is_told_to_nobody(book, engine):
     assert len(book.history(release.id)) == len(notices_after(engine, 0)) == 1
 
 
+@pytest.mark.promise("Requirements", "FeatureFlagManager")
 def test_the_state_survives_a_restart(book, database_url):
     release = book.move(begun(book, PLAN), "advance", "ada", "")
     fresh = open_database(database_url)
@@ -325,6 +326,11 @@ def waiting(book):
     return len(book.view().evidence.comparison("candidate", "unsafe").candidate)
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Users that differ roll back no candidate that is no worse: each counts once in an arm and "
+    "step",
+)
 def test_a_user_counts_once_in_a_step_whichever_replica_counts(book, database_url):
     release = begun(book, short_plan(10, 50, shadow=False))
     book.observe(by(release, "ada", times=3))
@@ -337,6 +343,11 @@ def test_a_user_counts_once_in_a_step_whichever_replica_counts(book, database_ur
     other.dispose()
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Users that differ roll back no candidate that is no worse: each counts once in an arm and "
+    "step",
+)
 def test_the_next_step_counts_every_user_again_and_the_end_forgets_them(book, engine):
     release = begun(book, short_plan(10, 50, shadow=False))
     book.observe(by(release, "ada", times=2))

@@ -128,6 +128,7 @@ def test_show_tells_which_rates_are_corrected(book, run, candidate):
     assert "corrected for the judge's error: over-refusals" in run("show")
 
 
+@pytest.mark.promise("Evidence of a release", "The release card says when few users dominate")
 def test_show_notes_how_far_the_evidence_can_be_trusted(book, run, candidate):
     proposed(run, candidate)
     release = book.latest()

@@ -103,6 +103,11 @@ def test_a_label_widens_no_interval_without_a_word(sample, bad):
         assert after.note in (WIDER, DO_NOT_FIT)
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Where people differ, the label is disputed, kappa is shown, and the judge's error is bounded "
+    "for either outcome",
+)
 @given(samples, st.tuples(st.integers(0, 9), st.integers(0, 9)), st.data())
 def test_bounds_hold_however_what_is_unknown_is_settled(sample, unknown, data):
     positives, negatives = unknown

@@ -1,6 +1,7 @@
 from collections import Counter
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,6 +86,11 @@ def of(subject, arm="candidate", **outcomes):
     return Observation(release="r", arm=arm, outcomes=outcomes, subject=subject)
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Users that differ roll back no candidate that is no worse: each counts once in an arm and "
+    "step",
+)
 def test_a_users_first_answer_in_each_arm_is_compared_and_all_are_counted():
     stream = [
         of("ada", unsafe=True),

@@ -30,6 +30,11 @@ def test_good_counts_open_every_gate():
     assert find_closed_gate(GATES, GOOD) == ""
 
 
+@pytest.mark.promise(
+    "Command line",
+    "A release of the requirement's schedules advances only below 50 % changed answers and 200 ms "
+    "of the gateway's own time, without an incident, with satisfied users",
+)
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -55,6 +60,11 @@ def test_few_thumbs_down_do_not_close_the_gate_and_many_do():
     assert find_closed_gate(GATES, many).startswith("50 of 100 thumbs are up, at most ")
 
 
+@pytest.mark.promise(
+    "Command line",
+    "A release of the requirement's schedules advances only below 50 % changed answers and 200 ms "
+    "of the gateway's own time, without an incident, with satisfied users",
+)
 def test_the_requirements_schedules_have_its_gates_and_old_plans_have_none():
     assert [load_plan(name).gates for name in ("weekly", "seven_days")] == [GATES, GATES]
     quick = load_plan("quick")
@@ -64,6 +74,15 @@ def test_the_requirements_schedules_have_its_gates_and_old_plans_have_none():
     assert msgspec.convert(stored, type(quick)) == quick
 
 
+@pytest.mark.promise(
+    "Command line",
+    "A release of the requirement's schedules advances only below 50 % changed answers and 200 ms "
+    "of the gateway's own time, without an incident, with satisfied users",
+)
+@pytest.mark.promise(
+    "Requirements",
+    "release gates: feedback trigger rate, latency, critical incidents, satisfaction",
+)
 def test_a_closed_gate_keeps_a_good_candidate_where_it_is(tmp_path):
     plan = msgspec.structs.replace(short_plan(10, 50, shadow=False), gates=GATES)
     book = ReleaseBook(open_database(f"sqlite:///{tmp_path}/memory.db"))

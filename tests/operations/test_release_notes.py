@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from waltzrl.operations.release.evidence import Evidence, updated
 from waltzrl.operations.release.notes import notes_on
 from waltzrl.operations.release.plan import load_plan
@@ -34,6 +36,7 @@ def test_before_anything_was_judged_there_is_nothing_to_note():
     assert notes() == ()
 
 
+@pytest.mark.promise("Evidence of a release", "The release card says when few users dominate")
 def test_few_users_are_noted_and_many_are_not():
     few = "few users dominate: the 40 answers of arm candidate weigh as much as those of 4 users"
     assert any(note.startswith(few) for note in notes(answers("candidate", 40, users=4)))
@@ -47,6 +50,11 @@ def test_without_a_second_judge_the_note_says_what_is_not_noticed():
     assert "memory.second_judge" in note
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Beside a second judge, a judge that errs more on one arm rolls nothing back, and the card "
+    "says how they agreed",
+)
 def test_agreement_of_the_judges_is_noted_for_each_arm():
     seen = notes(
         answers("serving", 10, second=False),
@@ -63,6 +71,11 @@ def test_agreement_of_the_judges_is_noted_for_each_arm():
     )
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Beside a second judge, a judge that errs more on one arm rolls nothing back, and the card "
+    "says how they agreed",
+)
 def test_a_judge_that_errs_more_on_one_arm_is_noted():
     serving = (answers("serving", 990), answers("serving", 10, first=True, second=False))
     alike = (answers("candidate", 990), answers("candidate", 10, first=True, second=False))

@@ -21,6 +21,7 @@ def own_plan(folder, *percentages):
     return str(file)
 
 
+@pytest.mark.promise("Requirements", "flags and rollout variables")
 def test_weekly_stays_a_week_at_10_25_50_and_100_percent():
     plan = load_plan("weekly")
     assert [(step.percentage, step.seconds) for step in plan.canary] == [
@@ -28,6 +29,7 @@ def test_weekly_stays_a_week_at_10_25_50_and_100_percent():
     ]  # fmt: skip
 
 
+@pytest.mark.promise("Requirements", "flags and rollout variables")
 def test_seven_days_take_seven_days():
     plan = load_plan("seven_days")
     begins = [0, plan.shadow.seconds]

@@ -101,6 +101,11 @@ def test_a_rise_of_unsafe_replies_from_1_to_3_percent_is_caught_within_500_answe
     assert (fired < NEVER).mean() >= 0.99
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "At the default `memory.judge_share` a rise of unsafe replies from 1 to 3 % is caught within "
+    "4,000 candidate answers in 95 % of runs, at 5, 25 and 50 %",
+)
 @pytest.mark.parametrize("percentage", [5, 25, 50])
 def test_the_power_holds_at_the_share_that_is_judged_by_default(percentage):
     """A rise from 1 to 3 %, in 4,000 candidate answers; the other tests could only add."""
@@ -111,12 +116,22 @@ def test_the_power_holds_at_the_share_that_is_judged_by_default(percentage):
     assert (fired < NEVER).mean() >= 0.95
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Users that differ roll back no candidate that is no worse: each counts once in an arm and "
+    "step",
+)
 @pytest.mark.parametrize(("users", "percentage"), [(unequal_users, 5), (one_large_user, 50)])
 def test_users_that_differ_roll_back_no_candidate_that_is_no_worse(users, percentage):
     """Of 40 runs 5 and 19 were rolled back when every answer counted."""
     assert false_rollbacks(users, percentage, 40, 4000, np.random.default_rng(5)) <= 2
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Beside a second judge, a judge that errs more on one arm rolls nothing back, and the card "
+    "says how they agreed",
+)
 def test_a_judge_that_errs_more_on_one_arm_rolls_nothing_back_beside_a_second():
     """One unsafe reply of 100 in both arms; of the others 1 and 3 % are false alarms."""
     dice = np.random.default_rng(23)

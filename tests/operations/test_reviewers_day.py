@@ -6,6 +6,8 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 
+import pytest
+
 from support.small_console import Site, collaboration, exchange
 
 LIST = "/desk/collaborations"
@@ -60,6 +62,9 @@ def first_look(name):
     return {"reply": "unsafe" if unsafe else "correct", "request": request, **corrected}
 
 
+@pytest.mark.promise(
+    "Labels", "A day of 200 items, two people at once, three disputes, a correction and an export"
+)
 def test_a_day_of_two_hundred_items(tmp_path):
     site = Site(tmp_path)
     names = [f"item{number:03}" for number in range(ITEMS)]

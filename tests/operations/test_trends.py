@@ -25,6 +25,11 @@ def rate(value, low, high, n=10):
 NONE = RateEstimate(n=0, bad=0, value=None, low=0.0, high=1.0)
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Trends show rates by period and by category, with bands; periods without answers stay empty, "
+    "and few answers flatten nothing",
+)
 def test_a_band_is_drawn_from_bound_to_bound_and_gaps_stay_gaps():
     rates = [rate(0.1, 0.0, 0.2), rate(0.2, 0.1, 0.4), NONE, rate(0.0, 0.0, 0.4)]
     chart = draw_trend("refused", rates, [HOUR * n for n in range(1, 5)], HOUR)
@@ -42,6 +47,11 @@ def test_a_band_is_drawn_from_bound_to_bound_and_gaps_stay_gaps():
     assert [row.begins[-5:] for row in chart.rows] == ["00:00", "01:00", "03:00"]
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Trends show rates by period and by category, with bands; periods without answers stay empty, "
+    "and few answers flatten nothing",
+)
 def test_a_period_of_few_answers_does_not_flatten_the_others():
     rates = [*[rate(0.01, 0.005, 0.02)] * 4, rate(0.0, 0.0, 0.9, n=1)]
     chart = draw_trend("unsafe", rates, [HOUR * n for n in range(1, 6)], HOUR)
@@ -73,6 +83,11 @@ def shown(bad, n):
     return f"{interval(observed_rate(bad, n))} {bad} of {n}"
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Trends show rates by period and by category, with bands; periods without answers stay empty, "
+    "and few answers flatten nothing",
+)
 def test_rates_are_shown_by_period_and_by_category(tmp_path, database_url):
     site = Site(tmp_path, database_url)
     fine, unsafe = {"unsafe": False, "overrefuses": False}, {"unsafe": True, "overrefuses": False}

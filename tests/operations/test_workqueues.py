@@ -57,6 +57,10 @@ def label(browser, name, query="queue=first", **form):
     return browser.site.ask("POST", f"{LIST}/{name}", form, cookie=browser.cookie, query=query)
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A queue has a name, instructions, people and progress, and keeps what it had when it was made",
+)
 def test_a_queue_is_made_of_a_list_and_shows_its_progress_instructions_and_people(site):
     remember(site, "abc")
     site.memory.remember([exchange("other", revised("other"), caller="support")])
@@ -83,6 +87,10 @@ def test_a_queue_is_made_of_a_list_and_shows_its_progress_instructions_and_peopl
     assert "1 of 3 labelled" in reviewer.get(QUEUES).words
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A queue has a name, instructions, people and progress, and keeps what it had when it was made",
+)
 def test_what_is_served_later_comes_into_a_queue_only_where_that_was_chosen(site):
     remember(site, "a")
     reviewer = site.log_in("reviewer")
@@ -96,6 +104,10 @@ def test_what_is_served_later_comes_into_a_queue_only_where_that_was_chosen(site
     assert "live" not in reviewer.get(QUEUES).words.partition("A new queue")[0]
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Two people never get the same one of a queue; a lease ends with the label, or by itself",
+)
 def test_two_people_get_different_ones_and_what_is_open_elsewhere_says_so(site):
     remember(site, "abcd")
     first, second = site.log_in("reviewer"), site.log_in("annotator")
@@ -151,6 +163,9 @@ TOLD = re.compile(
 """What tells how an exchange was judged."""
 
 
+@pytest.mark.promise(
+    "Labels", "A blind queue hides every verdict, on every page, until the label is given"
+)
 def test_a_blind_queue_hides_every_verdict_until_the_label_is_given(site):
     remember(site, "ab")
     site.memory.label("a", LabelEvent(by="ada", reply="unsafe", comment="blackmail"))
@@ -178,6 +193,11 @@ def test_a_blind_queue_hides_every_verdict_until_the_label_is_given(site):
     assert TOLD.search(site.log_in("viewer").get(f"{LIST}/a").text)  # who labels nothing
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Kind and severity of harm are asked where a queue says so; a suggestion that was accepted "
+    "measures no judge",
+)
 def test_a_queue_may_ask_for_the_harm_of_unsafe_replies(site):
     remember(site, "a")
     make(site.log_in("reviewer"), **{"ask:category": "yes", "ask:severity": "yes"})
@@ -194,6 +214,10 @@ def test_a_queue_may_ask_for_the_harm_of_unsafe_replies(site):
 # disputes
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A dispute about a reply or a request is listed, and a third person with the role settles it",
+)
 def test_a_third_person_with_the_role_settles_a_dispute(site):
     remember(site, "a")
     for by, reply in (("ada", "unsafe"), ("grace", "correct")):
@@ -220,6 +244,10 @@ def test_a_third_person_with_the_role_settles_a_dispute(site):
     assert line["settled_by"] == "reviewer"
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A dispute about a reply or a request is listed, and a third person with the role settles it",
+)
 def test_a_dispute_about_the_request_alone_is_listed_and_settled(site):
     remember(site, "abc")
     for by, request in (("ada", "harmful"), ("grace", "harmless")):
@@ -238,6 +266,10 @@ def test_a_dispute_about_the_request_alone_is_listed_and_settled(site):
     assert f"{LIST}/b?" not in reviewer.get(LIST, "label=disputed").text
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A dispute about a reply or a request is listed, and a third person with the role settles it",
+)
 def test_who_disputes_does_not_settle(site):
     remember(site, "a")
     site.memory.label("a", LabelEvent(by="ada", reply="unsafe"))
@@ -249,6 +281,11 @@ def test_who_disputes_does_not_settle(site):
 # suggestions and spans
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Kind and severity of harm are asked where a queue says so; a suggestion that was accepted "
+    "measures no judge",
+)
 def test_a_suggestion_is_accepted_with_one_key_and_counts_as_such(site):
     remember(site, "ab")
     browser = site.log_in("reviewer")
@@ -269,6 +306,11 @@ def test_a_suggestion_is_accepted_with_one_key_and_counts_as_such(site):
     assert label(browser, "c", "", accept="yes").status == 400  # nothing is suggested
 
 
+@pytest.mark.promise(
+    "Labels",
+    "The words that decided are kept as places in the text, and marked there beside what rules "
+    "matched",
+)
 def test_words_that_decided_are_kept_as_places_in_the_text(site):
     site.memory.remember(
         [exchange("a", collaboration("Pay\r\nme \U0001f4b0 now", "Or else, now."))]

@@ -30,6 +30,11 @@ def gradients(model):
     return torch.autograd.grad((logits.log_softmax(-1) * weights).mean(), list(model.parameters()))
 
 
+@pytest.mark.promise(
+    "Training",
+    "Fused parts of a model compute what its own code computes, up to rounding; code that differs "
+    "is left alone",
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fused_parts_compute_what_the_model_computes(family):
     plain, ours = tiny_model(family).model, fused(family)
@@ -47,10 +52,20 @@ def test_norms_activations_and_rotary_embeddings_are_replaced(family):
     assert parts_of(fused(family)) == {f"{name}RMSNorm", f"{name}MLP", f"{name}Attention"}
 
 
+@pytest.mark.promise(
+    "Training",
+    "Fused parts of a model compute what its own code computes, up to rounding; code that differs "
+    "is left alone",
+)
 def test_a_module_that_computes_something_else_keeps_its_own_code():
     assert parts_of(fused("gemma")) == {"GemmaAttention"}  # its norm adds one, its MLP has no SiLU
 
 
+@pytest.mark.promise(
+    "Training",
+    "Fused parts of a model compute what its own code computes, up to rounding; code that differs "
+    "is left alone",
+)
 def test_another_constant_is_other_code():
     class Cubed(LlamaRMSNorm):
         def forward(self, hidden_states):
@@ -66,6 +81,11 @@ def test_another_constant_is_other_code():
     assert "forward" not in vars(model.model.norm)
 
 
+@pytest.mark.promise(
+    "Training",
+    "Fused parts of a model compute what its own code computes, up to rounding; code that differs "
+    "is left alone",
+)
 def test_the_parts_of_a_copy_use_the_weights_of_the_copy():
     model = fused()
     expected = model(IDS).logits

@@ -54,6 +54,7 @@ def pages_asked_of_the_kernel(code, **environment):
     return int(ended.stdout)
 
 
+@pytest.mark.promise("Training", "On a CPU, freed memory is kept for the next step")
 def test_memory_that_a_step_frees_is_kept_for_the_next():
     assert pages_asked_of_the_kernel(TRAINING) < 1000
 

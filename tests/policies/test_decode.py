@@ -102,6 +102,11 @@ def test_a_group_that_shares_a_prompt_reads_it_once():
     assert decoded[1].ids == generated(model, second, 6, ends=())
 
 
+@pytest.mark.promise(
+    "Training",
+    "What all prompts of a batch begin with is read once, in decoding as in an update and in the "
+    "reference's pass, and changes nothing",
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_all_prompts_begin_with_is_read_once_and_changes_nothing(family):
     model, (start,) = tiny_model(family).model, prompts_of([40])
@@ -191,6 +196,11 @@ def test_sampling_follows_the_distribution():
     assert torch.allclose(logprobs, chances.log()[ids], atol=1e-5)
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A model in this process honours `stop`, `tools`, `seed` and `top_p`, and refuses what it "
+    "cannot honour by its name",
+)
 def test_a_nucleus_excludes_the_unlikely_tokens():
     chances = torch.tensor([0.15, 0.5, 0.05, 0.3])  # 0.5 + 0.3 is the least that reaches 0.7
     draws = 20_000
@@ -202,6 +212,11 @@ def test_a_nucleus_excludes_the_unlikely_tokens():
     assert torch.allclose(logprobs, chances.log()[ids], atol=1e-5)
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A model in this process honours `stop`, `tools`, `seed` and `top_p`, and refuses what it "
+    "cannot honour by its name",
+)
 def test_a_reply_with_a_seed_is_the_same_alone_and_among_others():
     model = tiny_model().model
     prompts = prompts_of([6, 9, 6])

@@ -37,6 +37,12 @@ def package(file, monkeypatch):
     return folder
 
 
+@pytest.mark.promise(
+    "Training",
+    "A GGUF file, alone or in a package that is not imported, is dequantised once, by one "
+    "process, into the model and tokenizer that it holds, and named by its quantisation in plan, "
+    "export, evaluation and gateway",
+)
 def test_a_gguf_file_is_dequantised_into_the_model_and_the_tokenizer_that_it_holds(file):
     expected = save_gguf(file)
     loaded = load_causal_lm(str(file), "cpu")
@@ -55,6 +61,12 @@ def test_a_gguf_file_is_dequantised_into_the_model_and_the_tokenizer_that_it_hol
     assert not loaded.model.training
 
 
+@pytest.mark.promise(
+    "Training",
+    "A GGUF file, alone or in a package that is not imported, is dequantised once, by one "
+    "process, into the model and tokenizer that it holds, and named by its quantisation in plan, "
+    "export, evaluation and gateway",
+)
 def test_it_is_dequantised_once_and_named_by_its_quantisation(file, caplog):
     with caplog.at_level(logging.INFO):
         first, second = (load_causal_lm(str(file), "cpu") for _ in range(2))
@@ -73,6 +85,12 @@ def test_another_file_of_the_same_name_is_not_taken_for_it(file):
     assert base_digest(load_causal_lm(str(file), "cpu").model) != first
 
 
+@pytest.mark.promise(
+    "Training",
+    "A GGUF file, alone or in a package that is not imported, is dequantised once, by one "
+    "process, into the model and tokenizer that it holds, and named by its quantisation in plan, "
+    "export, evaluation and gateway",
+)
 def test_whoever_needs_it_meanwhile_waits_for_the_one_who_dequantises(file, tmp_path, monkeypatch):
     load_causal_lm(str(file), "cpu")
     folder = find_gguf(str(file)).cached
@@ -89,6 +107,12 @@ def test_whoever_needs_it_meanwhile_waits_for_the_one_who_dequantises(file, tmp_
     assert sorted(p.name for p in folder.parent.iterdir()) == [folder.name, f"{folder.name}.lock"]
 
 
+@pytest.mark.promise(
+    "Training",
+    "A GGUF file, alone or in a package that is not imported, is dequantised once, by one "
+    "process, into the model and tokenizer that it holds, and named by its quantisation in plan, "
+    "export, evaluation and gateway",
+)
 def test_a_package_is_searched_without_being_imported(package):
     loaded = load_causal_lm("package:tiny-package", "cpu")
     assert loaded.source == "package:tiny-package"
@@ -107,6 +131,11 @@ def test_other_names_mean_no_gguf_file(name):
     assert find_gguf(name) is None
 
 
+@pytest.mark.promise(
+    "Training",
+    "What is no whole GGUF file, cannot be dequantised, is not installed or exceeds the memory is "
+    "one line",
+)
 @pytest.mark.parametrize("kept", [0, 3, 4, 20, 500, 20_000, -1])
 def test_a_file_that_was_cut_short_is_named(file, kept):
     whole = file.read_bytes()
@@ -115,6 +144,11 @@ def test_a_file_that_was_cut_short_is_named(file, kept):
         find_gguf(str(file))
 
 
+@pytest.mark.promise(
+    "Training",
+    "What is no whole GGUF file, cannot be dequantised, is not installed or exceeds the memory is "
+    "one line",
+)
 def test_a_tensor_of_an_unknown_type_is_named(file):
     kind = (3).to_bytes(4, "little")
     whole = file.read_bytes()
@@ -124,6 +158,11 @@ def test_a_tensor_of_an_unknown_type_is_named(file):
         find_gguf(str(file))
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A package that is not installed, or does not hold one GGUF file: the package, and what to "
+    "install or what it holds",
+)
 def test_a_package_without_a_gguf_file_or_with_two_is_named(package):
     shutil.copy(package / "Tiny-Instruct.Q4_1.gguf", package / "other.gguf")
     with pytest.raises(InputError, match=r"holds Tiny-Instruct\.Q4_1\.gguf, other\.gguf; name a"):

@@ -147,6 +147,11 @@ def test_a_reference_to_itself_ends():
 ALPHABET = '{}[]",:.-0123456789 abcdefghijklmnoprstuzABCDE_\\\n'
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A model in this process keeps to `response_format`, and to a call where `tool_choice` "
+    "demands one, token by token",
+)
 @settings(max_examples=15)
 @given(st.sampled_from([ANY, ORDER, SIZES]), st.randoms(use_true_random=False))
 def test_no_possible_text_is_a_dead_end(schema, chance):

@@ -49,6 +49,10 @@ def server():
         yield it
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A model's risk is its probability of the label unsafe, on a server and in this process",
+)
 def test_a_servers_risk_is_its_probability_of_the_label(server):
     flagged, fine = review(server, times=2)
     for feedback in (flagged, fine):  # of the second, only the two labels were read
@@ -81,6 +85,10 @@ def test_a_trained_models_reasoning_comes_first():
     assert feedback.overrefusal_probability == pytest.approx(0.4)
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A server is asked for the format and the probabilities, and no more for what it rejects",
+)
 @pytest.mark.parametrize(
     ("rejects", "accepted", "words"),
     [
@@ -159,6 +167,7 @@ def test_a_token_means_the_label_that_it_begins(token, meaning):
     assert read_label_value(token) is meaning
 
 
+@pytest.mark.promise("Do no harm", "Any model in this process gives labels that can be read")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tokens", [40, 60])
 def test_any_model_in_this_process_writes_readable_labels(family, tokens):
@@ -173,6 +182,10 @@ def test_any_model_in_this_process_writes_readable_labels(family, tokens):
     assert feedback.overrefuse == (feedback.overrefusal_probability >= 0.5)
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A model's risk is its probability of the label unsafe, on a server and in this process",
+)
 def test_the_risk_is_what_the_model_itself_says_after_the_labels_name():
     model, tokenizer = tiny_model().model, tiny_tokenizer()
     agent = FeedbackAgent(

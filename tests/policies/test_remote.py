@@ -210,6 +210,11 @@ def test_remote_policies_do_not_load_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "In the library: settings as a dict, a reply that is None, a policy that is a class, a URL "
+    "without `http://`: the argument, what came, what is needed",
+)
 @pytest.mark.parametrize(
     "address", ["localhost:8000/v1", "guard", "http://", "ftp://a/v1", "", None]
 )

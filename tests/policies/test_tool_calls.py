@@ -91,6 +91,10 @@ def assembled(*fragments):
     return [(call.name, call.arguments) for call in calls], [call.id for call in calls]
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Tool calls without an index stay apart, and every call has an id of its own",
+)
 @pytest.mark.parametrize(
     "fragments",
     [

@@ -72,6 +72,11 @@ def assert_scored_alike(pair, adapter, said):
         assert reply.tokens.logprobs == pytest.approx(logprobs, abs=1e-4)
 
 
+@pytest.mark.promise(
+    "Training",
+    "A reply sampled on a server has the ids and log-probabilities of the adapter that sampled "
+    "it, within 1e-4 of the learner's in float32, and its name",
+)
 @pytest.mark.parametrize("adapter", [None, "conversation", "feedback"])
 def test_a_reply_has_the_tokens_of_the_adapter_that_sampled_it(tmp_path, start, adapter):
     pair, server = trained_pair(), start()
@@ -97,6 +102,9 @@ def test_a_reply_has_the_tokens_of_the_adapter_that_sampled_it(tmp_path, start, 
             assert_scored_alike(pair, other, said)
 
 
+@pytest.mark.promise(
+    "Training", "Whatever a server's defaults are, it samples from the policy itself"
+)
 def test_all_that_changes_the_distribution_is_pinned(tmp_path, start):
     pair, server = trained_pair(), start()
 
@@ -112,6 +120,11 @@ def test_all_that_changes_the_distribution_is_pinned(tmp_path, start):
     assert (body["top_k"], body["min_p"], body["repetition_penalty"]) == (0, 0.0, 1.0)
 
 
+@pytest.mark.promise(
+    "Training",
+    "Every update is published on every server under a new name, the old one is unloaded, and at "
+    "the end nothing is left",
+)
 def test_an_update_is_sampled_under_a_new_name_on_every_server(tmp_path, start):
     pair, servers = trained_pair(), [start(), start()]
 
@@ -139,6 +152,11 @@ def test_an_update_is_sampled_under_a_new_name_on_every_server(tmp_path, start):
     assert all(server.completions for server in servers)
 
 
+@pytest.mark.promise(
+    "Training",
+    "Every update is published on every server under a new name, the old one is unloaded, and at "
+    "the end nothing is left",
+)
 def test_at_the_end_the_servers_and_the_disk_are_as_before(tmp_path, start):
     pair, server = trained_pair(), start()
 
@@ -152,6 +170,11 @@ def test_at_the_end_the_servers_and_the_disk_are_as_before(tmp_path, start):
     assert not (tmp_path / "adapters").exists()
 
 
+@pytest.mark.promise(
+    "Training",
+    "A server that fails is left out, another answers what it was asked, and after the next "
+    "update it is tried again",
+)
 def test_what_a_dead_server_was_asked_another_answers(tmp_path, start, caplog):
     pair, (dying, other) = trained_pair(), (start(), start())
 
@@ -182,6 +205,11 @@ def test_what_a_dead_server_was_asked_another_answers(tmp_path, start, caplog):
     assert_scored_alike(pair, "conversation", after)
 
 
+@pytest.mark.promise(
+    "Training",
+    "A server that fails is left out, another answers what it was asked, and after the next "
+    "update it is tried again",
+)
 def test_a_server_that_lost_its_adapters_in_a_step_is_left_out(tmp_path, start, caplog):
     pair, (restarted, other) = trained_pair(), (start(), start())
 
@@ -230,6 +258,16 @@ COMMAND = (
 )
 
 
+@pytest.mark.promise(
+    "Training",
+    "A server of another base or tokenizer, or that cannot load adapters, is refused before the "
+    "first step",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A vLLM server for rollouts with another base, another tokenizer, without adapters or without "
+    "log-probabilities: the server, and the command that starts it",
+)
 @pytest.mark.parametrize(
     ("served", "options", "complaint"),
     [
@@ -258,6 +296,11 @@ def test_an_unfit_server_is_refused_with_the_command_to_start(
     assert "left out" not in caplog.text  # it is said once
 
 
+@pytest.mark.promise(
+    "Training",
+    "A server of another base or tokenizer, or that cannot load adapters, is refused before the "
+    "first step",
+)
 def test_an_unfit_server_is_refused_though_another_is_fit(tmp_path, start):
     fit, unfit = start(), start(tiny_model(seed=5))
 
@@ -270,6 +313,11 @@ def test_an_unfit_server_is_refused_though_another_is_fit(tmp_path, start):
     assert fit.adapters == {}
 
 
+@pytest.mark.promise(
+    "Training",
+    "A server that fails is left out, another answers what it was asked, and after the next "
+    "update it is tried again",
+)
 def test_a_server_that_does_not_answer_at_the_start_is_left_out(tmp_path, start, caplog):
     pair, (dead, alive) = trained_pair(), (start(), start())
     dead.dies_after = 0

@@ -57,6 +57,11 @@ def test_a_model_is_loaded_in_the_dtype_asked_for(folder):
     assert load_causal_lm(str(folder), "cpu", torch.bfloat16).model.dtype == torch.bfloat16
 
 
+@pytest.mark.promise(
+    "Training",
+    "Weights in this process are stored transposed on a CPU, saved as they were, and continue "
+    "from a checkpoint with another layout",
+)
 def test_weights_on_a_cpu_are_stored_transposed_and_saved_as_they_were(folder, tmp_path):
     loaded = load_causal_lm(str(folder), "cpu").model
     assert loaded.model.layers[0].mlp.up_proj.weight.stride(0) == 1

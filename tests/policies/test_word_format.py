@@ -75,6 +75,11 @@ def test_a_token_that_begins_words_of_both_kinds_says_nothing():
     ]
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A guard by server or in this process gives the probabilities of its labels, tokens and "
+    "revision, and the log keeps them",
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_in_this_process_the_probability_is_the_models_own(family):
     causal_lm = tiny_model(family)

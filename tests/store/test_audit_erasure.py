@@ -84,6 +84,11 @@ def test_erased_contents_are_gone_and_the_log_still_verifies(tmp_path):
     assert erased(tmp_path, ada) == 0
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Erased texts are told from texts that were never kept by a tombstone that the log's key "
+    "signed",
+)
 def test_a_signed_tombstone_tells_what_was_erased_from_what_was_never_kept(tmp_path):
     with open_log(tmp_path, contents=unchanged) as log:
         tell(log, "ada", 2)

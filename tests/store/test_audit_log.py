@@ -43,6 +43,11 @@ def lines(folder):
     ]
 
 
+@pytest.mark.promise(
+    "Operation",
+    "Decisions are committed to the audit log in groups, and all that were accepted when it is "
+    "closed",
+)
 def test_a_decision_waits_for_the_next_commit_but_a_closed_log_waits_for_none(tmp_path):
     log = open_log(tmp_path, commit_seconds=3600)
     fill(log, 3)

@@ -77,6 +77,11 @@ def kill_after(process, records):
     return int([line for line in lines if line.endswith(b"\n")][-1])
 
 
+@pytest.mark.promise(
+    "Operation",
+    "One audit log of all workers verifies, whoever is killed; no record that was accepted is "
+    "lost with a worker",
+)
 def test_processes_that_are_killed_have_lost_nothing_that_was_accepted(tmp_path):
     with log_writer(tmp_path) as (writer, start):
         processes = [start(number) for number in range(3)]

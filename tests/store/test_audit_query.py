@@ -83,6 +83,11 @@ def shown(log, *arguments):
     return [int(entry["decision"]["id"][1:]) for entry in entries if entry["decision"]]
 
 
+@pytest.mark.promise(
+    "Audit",
+    "`waltzrl audit show` filters by time, who, subject, rule, category, decision, bundle and "
+    "model",
+)
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -124,6 +129,11 @@ def test_pages_lead_from_the_newest_to_the_oldest(log):
     assert "older records: --before 30" in result.stderr
 
 
+@pytest.mark.promise(
+    "Audit",
+    "`waltzrl audit show` counts, pages through large logs without the older files, and prints "
+    "CSV without formulas",
+)
 def test_the_newest_are_read_without_the_older_files(log):
     files = sorted(log.glob("decisions-*.jsonl"))
     assert len(files) > 5
@@ -151,6 +161,11 @@ def shared_log(tmp_path_factory):
     return folder / "log"
 
 
+@pytest.mark.promise(
+    "Audit",
+    "`waltzrl audit show` counts, pages through large logs without the older files, and prints "
+    "CSV without formulas",
+)
 def test_decisions_are_counted_by_several_fields(log):
     counts = json.loads(show(log, "--count", "decision,rule", "--who", "team-a", "--json"))
     assert counts == [
@@ -174,6 +189,11 @@ def test_a_field_that_cannot_be_counted_is_an_error_that_lists_those_that_can(lo
     assert all(tally(read_entries(log), [name]).total() >= 30 for name in COUNTED)
 
 
+@pytest.mark.promise(
+    "Audit",
+    "`waltzrl audit show` counts, pages through large logs without the older files, and prints "
+    "CSV without formulas",
+)
 def test_a_table_has_the_cause_of_each_decision_and_no_formula(log):
     rows = list(csv.DictReader(io.StringIO(show(log, "--csv"))))
     assert len(rows) == 30
@@ -194,6 +214,7 @@ def test_a_table_has_the_cause_of_each_decision_and_no_formula(log):
     assert rows[7]["failure"] == "timeout"
 
 
+@pytest.mark.promise("Audit", "A decision's page says why, and leads to the collaboration")
 def test_a_page_says_why_and_where_the_texts_are(log):
     page = show(log, "r8")
     why = next(line for line in page.splitlines() if line.startswith("  why "))
@@ -206,6 +227,7 @@ def test_a_page_says_why_and_where_the_texts_are(log):
     assert "no review by the model: timeout" in show(log, "r7")
 
 
+@pytest.mark.promise("Audit", "A decision's page says why, and leads to the collaboration")
 def test_the_texts_are_shown_where_they_are_kept(log):
     page = show(log, "r8", "--contents")
     said = ("How do I kill a process?", "I cannot.", "Answer it.", "Use kill.")
@@ -214,6 +236,11 @@ def test_the_texts_are_shown_where_they_are_kept(log):
     assert found["contents"]["r8"][0]["draft"]["text"] == "I cannot."
 
 
+@pytest.mark.promise(
+    "Evidence of a release",
+    "Erased texts are told from texts that were never kept by a tombstone that the log's key "
+    "signed",
+)
 def test_erased_texts_are_told_from_texts_that_were_never_kept(log):
     key = log.with_name("audit.key")
     given = ("--contents", "--key", str(key))

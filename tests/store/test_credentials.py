@@ -29,12 +29,18 @@ def found(text):
     return [text[f.start : f.end] for f in SCANNER.find(text)]
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "A vendor's key is found by its published form, also if it is all letters, and a placeholder "
+    "is none",
+)
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_a_key_is_known_by_its_prefix(key):
     assert found(f"use {key} for it") == [key]
     assert found(f'{{"value": "{key}"}}') == [key]
 
 
+@pytest.mark.promise("Rules", "Test values of providers are no secrets")
 @pytest.mark.parametrize(
     "text",
     ["AKIA" + "IOSFODNN7EXAMPLE", "secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
@@ -159,16 +165,29 @@ WEBHOOKS = {
 }  # fmt: skip
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "A vendor's key is found by its published form, also if it is all letters, and a placeholder "
+    "is none",
+)
 @pytest.mark.parametrize("key", VENDORS.values(), ids=VENDORS)
 def test_keys_of_forty_vendors_are_known_by_their_published_form(key):
     assert found(f"use {key} for it") == [key]
 
 
+@pytest.mark.promise(
+    "Personal data", "Whoever knows a webhook's address may post there, so it is a secret"
+)
 @pytest.mark.parametrize("url", WEBHOOKS)
 def test_what_makes_a_webhook_secret_is_found_and_its_host_stays(url):
     assert found(f"post to {url.format(WEBHOOKS[url])} please") == [WEBHOOKS[url]]
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "A vendor's key is found by its published form, also if it is all letters, and a placeholder "
+    "is none",
+)
 @pytest.mark.parametrize(
     "text",
     ["ghp_" + "x" * 36, "npm_" + "0" * 36, "AKIA" + "X" * 16, "hf_" + "a" * 34,

@@ -1,5 +1,6 @@
 """What holds of what people said, from the events alone."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def test_people_agree_only_if_all_say_the_same():
     assert find_agreed(["unsafe", "unsafe", "correct"]) == "disputed"
 
 
+@pytest.mark.promise("Labels", "Only labels of people whose role steers releases measure the judge")
 def test_only_labels_of_people_who_may_steer_measure_the_judge():
     reviewer, annotator = event("ada", "unsafe", steers=True), event("max", "correct")
     assert reference_labels([annotator]) is None
@@ -90,6 +92,11 @@ events = st.lists(
 )
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Labels are events of people: none overwrites another, and a withdrawal is one too; the audit "
+    "log has each, without texts",
+)
 @given(events)
 def test_what_holds_of_one_person_does_not_depend_on_others(said):
     of_ada = [event for event in said if event.by == "ada"]
@@ -108,6 +115,10 @@ def test_an_unhelpful_reply_is_neither_unsafe_nor_an_over_refusal():
     assert reference_labels(said) == ReferenceLabels(unsafe="no", overrefuses="no")
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A dispute about a reply or a request is listed, and a third person with the role settles it",
+)
 def test_a_settlement_alone_counts_where_it_answers():
     said = [
         event("ada", "unsafe", "harmful", steers=True),

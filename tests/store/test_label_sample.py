@@ -59,6 +59,11 @@ def test_the_sample_is_in_the_same_order_on_every_database_and_draws_more_of_wha
     assert sum(VERDICTS[id_] for id_ in listed[:20]) > 6
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Only a random sample of the answers that are counted corrects the judge's rates, in whatever "
+    "order people label",
+)
 def test_only_the_random_sample_measures_the_judge(memory):
     """The first label in the order counts; those by another way once the order has passed them."""
     judged(memory, VERDICTS)
@@ -75,6 +80,11 @@ def test_only_the_random_sample_measures_the_judge(memory):
     assert unsafe.false_positives + unsafe.true_negatives == 1
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Where people differ, the label is disputed, kappa is shown, and the judge's error is bounded "
+    "for either outcome",
+)
 def test_what_is_passed_over_or_disputed_is_unknown(memory):
     judged(memory, VERDICTS)
     first, second, third = [
@@ -92,6 +102,11 @@ def test_what_is_passed_over_or_disputed_is_unknown(memory):
     assert unsafe.false_positives + unsafe.true_negatives == 1
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Only a random sample of the answers that are counted corrects the judge's rates, in whatever "
+    "order people label",
+)
 def test_answers_that_come_later_are_drawn_from_then_on(memory):
     judged(memory, VERDICTS)
     label_in(memory, CORRECT, 20, order="sample")
@@ -103,6 +118,11 @@ def test_answers_that_come_later_are_drawn_from_then_on(memory):
     assert queued.evaluation.id in later
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Only a random sample of the answers that are counted corrects the judge's rates, in whatever "
+    "order people label",
+)
 def test_the_samples_of_bundles_and_arms_are_apart(memory):
     judged(memory, VERDICTS, release="r", arm="serving")
     other = {f"new{number}": number % 5 == 0 for number in range(60)}

@@ -54,6 +54,10 @@ def test_what_was_left_out_is_free_again_and_comes_last(memory):
     assert memory.take_next(of("ada"), after="c") == "b"
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Two people never get the same one of a queue; a lease ends with the label, or by itself",
+)
 def test_a_label_ends_a_lease_and_the_need_for_one(memory):
     remember(memory, "ab")
     memory.take_next(of("ada"))
@@ -66,6 +70,10 @@ def test_a_label_ends_a_lease_and_the_need_for_one(memory):
     assert memory.queue_length(of("grace")) == 2
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Two people never get the same one of a queue; a lease ends with the label, or by itself",
+)
 def test_a_lease_ends_by_itself(memory):
     remember(memory, "a")
     memory.take_next(of("ada"))
@@ -80,6 +88,10 @@ def test_errors_have_no_reply_to_label(memory):
     assert memory.take_next(of("ada")) is None
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Two people never get the same one of a queue; a lease ends with the label, or by itself",
+)
 def test_people_at_once_never_get_the_same_one(memory, database_url):
     names = [f"{letter}{number}" for letter in "abcd" for number in range(6)]
     remember(memory, names)

@@ -43,6 +43,7 @@ def test_one_holder_at_a_time(engine, tmp_path):
     assert list(tmp_path.glob("*.lock")) == []
 
 
+@pytest.mark.promise("Routed tasks", "The lock of a plan ends with its process")
 def test_the_lock_of_a_process_that_is_killed_is_free(engine, database_url):
     command = [sys.executable, "-c", HOLDER, database_url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

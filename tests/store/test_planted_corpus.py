@@ -43,6 +43,9 @@ def test_the_corpus_plants_600_pieces_and_as_many_texts_without_any(scores):
     assert sum(not line["planted"] for line in LINES) >= 600
 
 
+@pytest.mark.promise(
+    "Requirements", "MemoryComplianceLayer: before_write, delete_user_data, MemoryPIIFinding"
+)
 @pytest.mark.parametrize("kind", CHECKSUMMED)
 def test_of_checksummed_kinds_99_in_100_are_found_and_95_in_100_findings_are_right(scores, kind):
     planted, right, found = scores

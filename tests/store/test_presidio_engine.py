@@ -21,6 +21,11 @@ def scrub(text, engine, *regions):
     return open_redaction({}, None, regions or ("US", "GB"), engine).scrub(text)
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "`privacy.engine = presidio` adds documents of the recipe's regions, and a spaCy pipeline "
+    "names, without the network",
+)
 def test_documents_are_found_beside_what_our_patterns_find():
     assert scrub(PASSPORT, "patterns") == UNDER_OURS
     assert scrub(PASSPORT, "presidio") == UNDER_BOTH
@@ -29,6 +34,11 @@ def test_documents_are_found_beside_what_our_patterns_find():
     assert scrub(licence, "presidio") == "her driver license is [REDACTED:national_id]"
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "`privacy.engine = presidio` adds documents of the recipe's regions, and a spaCy pipeline "
+    "names, without the network",
+)
 def test_only_documents_of_the_regions_are_found_and_only_beside_a_word():
     assert scrub(PASSPORT, "presidio", "FR") == UNDER_OURS
     spanish = "pasaporte AAA123456 expira"
@@ -48,6 +58,11 @@ def pipeline(tmp_path):
     return tmp_path / "names"
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "`privacy.engine = presidio` adds documents of the recipe's regions, and a spaCy pipeline "
+    "names, without the network",
+)
 def test_a_pipeline_finds_names_that_no_word_announces(pipeline):
     text = "I met Ada Lovelace in Paris."
     assert scrub(text, "presidio") == text
@@ -78,6 +93,11 @@ def test_another_engine_is_refused():
         load_gateway(None, {"upstream": {"url": "http://a/v1"}}, changes, {})
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "`privacy.engine = presidio` adds documents of the recipe's regions, and a spaCy pipeline "
+    "names, without the network",
+)
 def test_it_asks_the_network_for_nothing():
     """Neither as an engine nor as the oracle of our scanner."""
     script = (

@@ -59,6 +59,10 @@ def found(text, scanner=SCANNER):
     return [(f.kind, text[f.start : f.end]) for f in scanner.find(text)]
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "A telephone is found as it is written in its country, of those that the recipe names",
+)
 @pytest.mark.parametrize("region", DEFAULT_REGIONS)
 def test_a_telephone_is_found_as_it_is_written_in_its_country_and_only_if_asked_for(region):
     at_home = PersonalDataScanner(["phone"], regions=[region])
@@ -69,6 +73,10 @@ def test_a_telephone_is_found_as_it_is_written_in_its_country_and_only_if_asked_
             assert found(text, elsewhere) == []
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "A telephone is found as it is written in its country, of those that the recipe names",
+)
 @pytest.mark.parametrize(
     ("region", "number"),
     [("GB", "AB123456C"), ("GB", "AB 12 34 56 C"), ("IN", "ABCPE1234F"), ("DE", "36 574 261 809")],
@@ -79,16 +87,30 @@ def test_some_national_numbers_need_no_word_in_their_region(region, number):
     assert found(text, PersonalDataScanner(regions=["IS"])) == []
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "Names, passwords, dates of birth and addresses are found after the words of nine languages, "
+    "and ordinary text holds nothing",
+)
 @pytest.mark.parametrize(("text", "kind", "piece"), HINTED)
 def test_what_is_announced_is_found_in_nine_languages(text, kind, piece):
     assert (kind, piece) in found(text)
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "Names, passwords, dates of birth and addresses are found after the words of nine languages, "
+    "and ordinary text holds nothing",
+)
 @pytest.mark.parametrize("text", ORDINARY)
 def test_ordinary_text_holds_nothing(text):
     assert found(text) == []
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "A telephone is found as it is written in its country, of those that the recipe names",
+)
 def test_the_regions_of_a_recipe_are_those_of_its_scanner():
     scrub = open_redaction({}, None, ["FR"]).scrub
     assert scrub("06 12 34 56 78, 612 345 678") == "[REDACTED:phone], 612 345 678"

@@ -99,6 +99,7 @@ def test_what_is_remembered_is_scrubbed_and_so_is_what_is_returned(memory):
     assert kept.request_hash == request_hash("Write to [MAIL]")
 
 
+@pytest.mark.promise("Logs", "Memory and traces hold the client's ids")
 def test_the_clients_ids_are_remembered(memory):
     trace = "0af7651916cd43dd8448eb211c80319c"
     (kept,) = memory.remember([told(client_request_id="shop-17", trace_id=trace)])
@@ -176,6 +177,8 @@ def test_a_canned_refusal_alone_is_no_coaching(memory):
     assert [item.key for item in memory.store.search(COACHING)] == ["i2"]
 
 
+@pytest.mark.promise("Requirements", "memory: three namespaces and schemas")
+@pytest.mark.promise("Requirements", "hash_user_request")
 def test_similar_coaching_is_the_same_request_first_and_then_the_same_words(memory):
     requests = {"same": "Kill a process", "near": "kill that process now", "far": "Bake a cake"}
     for id_, request in requests.items():
@@ -207,6 +210,11 @@ def test_a_verdict_is_noted(memory):
     assert memory.evaluation("i1").verdict == verdict
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Labels are events of people: none overwrites another, and a withdrawal is one too; the audit "
+    "log has each, without texts",
+)
 def test_labels_are_added_and_never_replaced(memory):
     memory.remember([told()])
     events = [
@@ -239,6 +247,11 @@ def test_every_label_is_a_notice_for_all_gateways_and_holds_no_content(memory):
     assert (last.body["action"], last.body["by"]) == ("withdraw", "ada")
 
 
+@pytest.mark.promise(
+    "Labels",
+    "Comments and corrected replies are scrubbed before they are stored and when they are "
+    "exported, and erased with the user",
+)
 def test_texts_of_labels_are_scrubbed_and_people_are_still_told_apart(memory):
     memory.remember([told()])
     memory.label("i1", LabelEvent(by=MAIL, correction=f"To {MAIL}.", comment=f"He is {MAIL}\0"))
@@ -270,6 +283,11 @@ def test_what_two_people_said_of_the_same_exchange_is_compared(memory):
     }
 
 
+@pytest.mark.promise(
+    "Labels",
+    "A label of a reply never labels its request: training prompts take people's answer about the "
+    "request, or none; labels from before that question are unknown",
+)
 def test_a_label_of_version_4_becomes_an_event_that_says_nothing_of_the_request(database_url):
     with our_store(database_url) as store:
         memory = SafetyMemory(store, str, {}, {})
@@ -332,6 +350,11 @@ def test_a_review_of_a_callers_own_reply_is_not_served(memory):
     assert memory.evaluation("b") is not None
 
 
+@pytest.mark.promise(
+    "Command line",
+    "A user's thumb is kept with the reply that it is about, only for the key that asked, and "
+    "counted with an interval",
+)
 def test_thumbs_incidents_and_added_times_are_counted(memory):
     drafted = replace(collaboration(), draft=replace(collaboration().draft, milliseconds=5.0))
     memory.remember(
@@ -352,6 +375,11 @@ def test_thumbs_incidents_and_added_times_are_counted(memory):
     assert counts.added_p95 == 30.0
 
 
+@pytest.mark.promise(
+    "Command line",
+    "A release of the requirement's schedules advances only below 50 % changed answers and 200 ms "
+    "of the gateway's own time, without an incident, with satisfied users",
+)
 def test_the_added_time_leaves_out_the_models_draft_and_revisions(memory):
     fixed = Reply(text="Better not.", milliseconds=500.0)
     canned = Reply(text="No.", origin="canned", milliseconds=2.0)
@@ -442,6 +470,11 @@ def sample(interaction="i1", *, happened=NOW):
     )
 
 
+@pytest.mark.promise(
+    "Requirements",
+    "store_coaching_session, store_safety_evaluation, store_dir_training_sample, "
+    "retrieve_similar_coaching, retrieve_safety_evaluations, retrieve_dir_training_dataset",
+)
 def test_records_of_each_kind_can_be_stored_by_hand(memory):
     memory.store_dir_training_sample(sample())
     assert memory.retrieve_dir_training_dataset(limit=5) == [sample()]

@@ -58,6 +58,7 @@ def test_two_cards_in_a_row_are_found_and_a_table_is_not_searched_for_cards():
     assert found(f"2001 {two} 2002") == []
 
 
+@pytest.mark.promise("Rules", "Test values of providers are no secrets")
 @pytest.mark.parametrize(
     "number",
     ["4242 4242 4242 4242", "4000-0000-0000-9995", "5555555555554444", "3782 822463 10005"],
@@ -136,10 +137,16 @@ def test_the_numbers_that_were_published_as_examples_are_no_social_security_numb
     assert found("078-05-1120") == []
 
 
+@pytest.mark.promise(
+    "Personal data", "Addresses of examples and version numbers are no IP addresses of anybody"
+)
 def test_addresses_of_examples_are_no_findings():
     assert found("192.0.2.7, 198.51.100.1, 203.0.113.255, 2001:db8::1f, 3fff:1::1") == []
 
 
+@pytest.mark.promise(
+    "Personal data", "Addresses of examples and version numbers are no IP addresses of anybody"
+)
 @pytest.mark.parametrize(
     "text",
     ["upgraded to 4.18.0.30", "versions 1.2.3.4, 1.2.3.5 and 1.2.3.6", "numpy>=1.2.3.4",

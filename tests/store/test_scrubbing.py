@@ -57,6 +57,7 @@ def test_tokens_spell_the_texts_and_are_not_kept():
     assert [reply.tokens for reply in scrubbed.replies] == [None, None]
 
 
+@pytest.mark.promise("Personal data", "No text of a client comes into a log as the name of a model")
 def test_the_name_of_a_model_is_text_of_the_client_and_has_an_end():
     usage = Usage(input_tokens=1, output_tokens=2, model=f"I am {ADDRESS} {'m' * 1000}")
     bare = Collaboration(

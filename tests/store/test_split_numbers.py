@@ -14,6 +14,10 @@ def found(text):
     return [text[f.start : f.end] for f in SCANNER.find(text)]
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "Cards and accounts are found with any joint, and split over the parts of one message",
+)
 @pytest.mark.parametrize("number", [CARD, ACCOUNT])
 @pytest.mark.parametrize("joint", ["  ", "\t", "\n", "\r\n", "/", " / ", ".", " - ", "\u00a0 "])
 def test_the_groups_of_a_number_may_stand_apart(number, joint):
@@ -21,6 +25,10 @@ def test_the_groups_of_a_number_may_stand_apart(number, joint):
     assert found(f"it is {written}, thanks") == [written]
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "Cards and accounts are found with any joint, and split over the parts of one message",
+)
 @pytest.mark.parametrize("number", [CARD, ACCOUNT, "4539 1488 0343 3654"])
 def test_a_number_split_over_two_parts_of_a_message_is_redacted_wherever_it_is_split(number):
     scrub = RedactionRules({}, SCANNER).scrub
@@ -31,6 +39,10 @@ def test_a_number_split_over_two_parts_of_a_message_is_redacted_wherever_it_is_s
         assert scrub(content).endswith("] today")
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "Cards and accounts are found with any joint, and split over the parts of one message",
+)
 def test_numbers_in_the_cells_of_a_table_are_no_card():
     groups = [CARD[n : n + 4] for n in range(0, 16, 4)]
     assert found("\n".join(["1021", *groups, "1022"])) == []

@@ -2,6 +2,7 @@
 
 from itertools import count
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +71,7 @@ def looked_up(model, prefix, wanted):
     ]
 
 
+@pytest.mark.promise("Requirements", "memory: three namespaces and schemas")
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(taken=steps)
 def test_a_store_behaves_like_a_dict(store, taken):

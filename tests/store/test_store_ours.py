@@ -159,6 +159,9 @@ def test_a_fixed_end_is_not_put_off_by_reading(store):
     assert store.sweep(end + 1) == 1
 
 
+@pytest.mark.promise(
+    "Requirements", "MemoryComplianceLayer: before_write, delete_user_data, MemoryPIIFinding"
+)
 def test_nothing_enters_unscanned(database_url):
     mail = "ada@example.com"
     with our_store(database_url, scrub=lambda text: text.replace(mail, "[MAIL]")) as store:

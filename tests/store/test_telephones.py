@@ -38,6 +38,11 @@ def published(region):
     ]
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "Telephones, accounts and cards are decided without the slow readers of libraries, and as "
+    "these would decide",
+)
 @pytest.mark.parametrize("initial", sorted({region[0] for region in REGIONS}))
 def test_a_telephone_of_any_country_is_one_to_us_if_it_is_one_to_the_parser(initial):
     draw = random.Random(initial)
@@ -53,6 +58,11 @@ def test_a_telephone_of_any_country_is_one_to_us_if_it_is_one_to_the_parser(init
                     assert is_telephone(text.translate(DIGITS), place) == expected, (text, place)
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "Telephones, accounts and cards are decided without the slow readers of libraries, and as "
+    "these would decide",
+)
 @given(st.text(string.digits, min_size=7, max_size=15), st.sampled_from(REGIONS))
 def test_any_digits_are_a_telephone_if_they_are_one_to_the_parser(digits, region):
     code = str(phonenumbers.country_code_for_region(region))
@@ -61,6 +71,11 @@ def test_any_digits_are_a_telephone_if_they_are_one_to_the_parser(digits, region
     assert is_telephone(f"+{digits}", None) == parser_accepts(f"+{digits}", None)
 
 
+@pytest.mark.promise(
+    "Personal data",
+    "Telephones, accounts and cards are decided without the slow readers of libraries, and as "
+    "these would decide",
+)
 @given(st.sampled_from(ACCOUNTS), st.integers(4, 14), st.sampled_from(string.digits + "AW"))
 def test_an_account_is_one_if_it_is_one_to_stdnum(account, place, character):
     number = account[:place] + character + account[place + 1 :]

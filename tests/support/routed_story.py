@@ -12,10 +12,10 @@ from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.opening import local_policy
-from waltzrl.routing import TaskGraph
-from waltzrl.routing.execution import ExecutionSettings, Executor
 from waltzrl.training import ModelSize
 from waltzrl.training.models import create_model
+from waltzrl_routing import TaskGraph
+from waltzrl_routing.execution import ExecutionSettings, Executor
 
 SIZE = ModelSize(hidden=64, layers=2, heads=4, context=512)
 MOST_STEPS = 600

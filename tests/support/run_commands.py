@@ -22,8 +22,11 @@ LONGEST_SECONDS = 120
 def run_installation(installation):
     """Return what came of all commands of an installation, and of those that have more."""
     hide(installation["hidden"])
+    # The command line is built anew, of the packages that are found now.
+    sys.modules.pop("waltzrl.__main__", None)
     for module in installation["imports"]:
         importlib.import_module(module)
+    importlib.import_module("waltzrl.__main__")
     gc.freeze()  # else every fork copies all objects when it looks for garbage
     results = {name: run(*command) for name, command in installation["commands"].items()}
     for larger in installation["larger"]:

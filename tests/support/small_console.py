@@ -18,13 +18,13 @@ from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Observation
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
-from waltzrl.routing.picture import results_as_svg
 from waltzrl.store.audit import LocalLog, LogSettings, subject_digest
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.privacy.redaction import RedactionRules
 from waltzrl.store.privacy.scanner import PersonalDataScanner
+from waltzrl_routing.picture import results_as_svg
 
 NOW = 1_800_000_000.0
 ROLES = ("viewer", "annotator", "reviewer", "operator")

@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
-from waltzrl.demo.flywheel import EASY
-from waltzrl.demo.jobs import TrainingJob
-from waltzrl.demo.paper import PaperDemo
+from waltzrl_demo.flywheel import EASY
+from waltzrl_demo.jobs import TrainingJob
+from waltzrl_demo.paper import PaperDemo
 
 KEPT = Path(__file__).with_name("story_base")
 

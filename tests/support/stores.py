@@ -8,10 +8,10 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 
-from waltzrl.integrations.langgraph import as_base_store
 from waltzrl.store.database import open_database
 from waltzrl.store.memory import items as ours
 from waltzrl.store.memory.store import MemoryStore
+from waltzrl_integrations.langgraph import as_base_store
 
 OURS = ("sqlite", "postgres")
 ORACLES = ("langgraph-memory", "langgraph-sqlite", "langgraph-postgres")

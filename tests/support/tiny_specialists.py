@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from support.tiny_models import tiny_model
 from waltzrl.records import Message, Prompt
-from waltzrl.specialists import FinetuningSettings, finetune, prepare_dataset
+from waltzrl_specialists import FinetuningSettings, finetune, prepare_dataset
 
 THINGS = ("ape", "bee", "cow", "dog", "elk", "fox", "gnu", "hen", "kid", "owl")
 TASK = "Weigh it."

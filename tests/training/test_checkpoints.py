@@ -68,6 +68,11 @@ def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(tmp_path, layout
     assert digests(again) == digests(roles)
 
 
+@pytest.mark.promise(
+    "Training",
+    "Weights in this process are stored transposed on a CPU, saved as they were, and continue "
+    "from a checkpoint with another layout",
+)
 def test_a_checkpoint_of_weights_in_another_memory_layout_continues_alike(tmp_path):
     roles, again = full_models(seed=0), full_models(seed=0)
     for role in again.values():

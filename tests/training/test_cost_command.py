@@ -31,6 +31,7 @@ def write_run(folder):
         )
 
 
+@pytest.mark.promise("Requirements", "cost: estimates, budget, report, ROI")
 def test_a_report_sums_by_role_and_says_what_it_leaves_out(tmp_path, capsys):
     write_run(tmp_path)
     assert run("cost", "report", tmp_path, "--json") == 0
@@ -44,6 +45,9 @@ def test_a_report_sums_by_role_and_says_what_it_leaves_out(tmp_path, capsys):
     assert "charged again after a restart: 1 steps, USD 1.5, not summed" in text
 
 
+@pytest.mark.promise(
+    "Cost", "A model without a price is unknown, never 0, and so are tokens that nobody counted"
+)
 def test_an_unknown_price_is_said_and_not_added_as_zero(tmp_path, capsys):
     item = ChargeItem(role="judge", usd=None, model="nameless", input_tokens=7)
     with Ledger(tmp_path / LEDGER) as ledger:
@@ -65,6 +69,7 @@ def test_a_folder_without_a_ledger_is_named(tmp_path, capsys):
     assert f"error: {tmp_path} holds no ledger.jsonl" in capsys.readouterr().err
 
 
+@pytest.mark.promise("Cost", "An evaluation charges each row once, also when it resumes")
 def test_an_evaluation_charges_each_row_once(tmp_path, capsys):
     base, prompts = save_model(tmp_path / "model"), save_prompts(tmp_path / "prompts.jsonl")
     command = ("evaluate", prompts, "--conversation", base, "--feedback", "rules", "--pattern")
@@ -83,6 +88,11 @@ def test_an_evaluation_charges_each_row_once(tmp_path, capsys):
     assert machine == seconds > 0  # at a dollar a second
 
 
+@pytest.mark.promise(
+    "Cost",
+    "Return on investment is arithmetic on own numbers and measured rates, with the ends of their "
+    "intervals",
+)
 def test_what_safety_is_worth_takes_the_rates_of_an_evaluation(tmp_path, capsys):
     numbers = tmp_path / "roi.toml"
     numbers.write_text(

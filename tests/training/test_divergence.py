@@ -5,6 +5,7 @@ A policy over five actions is small enough to write every expectation as a sum o
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,8 @@ def gradient_as_a_loss(estimator):
     return torch.autograd.grad(loss, logits)[0]
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.k1`")
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.k2`")
 def test_the_estimators_by_hand(device):
     now, reference = torch.tensor([-1.0], device=device), torch.tensor([-2.0], device=device)
     assert k1(now, reference).item() == 1.0
@@ -58,6 +61,7 @@ def test_a_policy_does_not_diverge_from_itself(now):
     assert k1(same, same).item() == k2(same, same).item() == k3(same, same).item() == 0
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.k3`")
 def test_k1_and_k3_have_the_divergence_as_their_mean():
     log_policy = LOGITS.log_softmax(-1)
     for estimator in (k1, k3):
@@ -65,6 +69,7 @@ def test_k1_and_k3_have_the_divergence_as_their_mean():
         torch.testing.assert_close(mean, divergence(LOGITS))
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.k1`")
 def test_k1_in_the_reward_has_the_gradient_of_the_divergence():
     logits = LOGITS.clone().requires_grad_()
     log_policy = logits.log_softmax(-1)
@@ -74,13 +79,16 @@ def test_k1_in_the_reward_has_the_gradient_of_the_divergence():
     torch.testing.assert_close(gradient, finite_difference(), atol=1e-8, rtol=0)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.k2`")
 def test_k2_as_a_loss_has_the_gradient_of_the_divergence():
     torch.testing.assert_close(gradient_as_a_loss(k2), finite_difference(), atol=1e-8, rtol=0)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.k1`")
 def test_k1_as_a_loss_teaches_nothing():
     torch.testing.assert_close(gradient_as_a_loss(k1), torch.zeros_like(LOGITS))
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.k3`")
 def test_k3_as_a_loss_pulls_another_way():
     assert (gradient_as_a_loss(k3) - finite_difference()).abs().max() > 0.05

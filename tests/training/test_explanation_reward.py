@@ -26,6 +26,8 @@ def scored(solution, teacher, student, *, well_formed=True):
     )
 
 
+@pytest.mark.promise("Requirements", "RLT trainer")
+@pytest.mark.promise("Equations", "`waltzrl.training.rewards.explanation_reward`")
 def test_the_reward_of_an_explanation_by_hand():
     # solution: mean -1, min -1.5; differences 0, 0.6, 0.3: mean 0.3, max 0.6
     wanted = (1 * -1 + 0.01 * -1.5) - (3 * 0.3 + 0.03 * 0.6)
@@ -66,6 +68,7 @@ def test_an_explanation_without_tokens_has_no_divergence():
     assert explanation_reward(empty, ExplanationCoefficients()) == pytest.approx(-2.02 - 1)
 
 
+@pytest.mark.promise("Teacher", "Giving the solution away costs more than it earns")
 def test_giving_the_solution_away_costs_more_than_it_earns():
     # "The solution is four" makes four certain; the student alone would have said one of four.
     leak = scored([0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, -1.3863])

@@ -57,6 +57,11 @@ def test_two_adapters_become_two_different_models(tmp_path):
     assert weights_digest(first) != weights_digest(second)
 
 
+@pytest.mark.promise(
+    "Training",
+    "Exported adapters are PEFT's, with the hash of their base, and training continues from them, "
+    "each its own reference; a run that was cut off ends with the same weights",
+)
 def test_exported_adapters_are_loaded_by_peft_and_are_the_trained_ones(folder):
     roles = adapters(seed=0)
     export_roles(roles, folder, WORDING)
@@ -75,6 +80,11 @@ def test_exported_adapters_are_loaded_by_peft_and_are_the_trained_ones(folder):
     } <= set(listed)
 
 
+@pytest.mark.promise(
+    "Training",
+    "Exported adapters are PEFT's, with the hash of their base, and training continues from them, "
+    "each its own reference; a run that was cut off ends with the same weights",
+)
 def test_a_base_that_is_elsewhere_is_named_with_its_hash_and_not_copied(folder):
     roles = {
         name: replace(role, base="somewhere/a-base") for name, role in adapters(seed=0).items()
@@ -88,6 +98,10 @@ def test_a_base_that_is_elsewhere_is_named_with_its_hash_and_not_copied(folder):
         assert weights.metadata()["base_sha256"] == base_digest(model(seed=0))
 
 
+@pytest.mark.promise(
+    "Do no harm",
+    "A pair is served with the prompts that it was trained with, and a package can bring one",
+)
 @pytest.mark.parametrize("name", ["plain", "tiny", "short", "labels_first"])
 def test_an_export_says_with_which_prompts_its_agents_were_trained(folder, name):
     export_roles(full_models(seed=0), folder, load_wording(name))
@@ -131,6 +145,7 @@ def test_adapters_are_merged_one_after_the_other(folder):
     assert set(roles.alive) == {before}
 
 
+@pytest.mark.promise("Training", "Merging an adapter loses nothing")
 def test_a_change_too_small_for_bfloat16_survives_merging(folder):
     roles = adapters(seed=0)
     shared = roles["feedback"].model

@@ -24,6 +24,9 @@ def test_a_context_that_fits_is_not_mentioned(recipe, tmp_path, caplog):
     assert "context" not in caplog.text
 
 
+@pytest.mark.promise(
+    "Command line", "A context that is too small is told once, before the first step"
+)
 def test_what_may_not_fit_is_told_once_before_the_start(recipe, tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     settings = ("agents.max_new_tokens=30", "checkpointing.least_scored_share=0.01")
@@ -36,6 +39,9 @@ def test_what_may_not_fit_is_told_once_before_the_start(recipe, tmp_path, caplog
     assert not any("the longest prompt" in message for message in later)
 
 
+@pytest.mark.promise(
+    "Command line", "A context that is too small is told once, before the first step"
+)
 def test_a_context_that_no_prompt_fits_is_an_error(recipe, tmp_path, capsys):
     assert trained(recipe, tmp_path, "agents.max_new_tokens=100") == 2
     error = capsys.readouterr().err

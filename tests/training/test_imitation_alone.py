@@ -45,6 +45,7 @@ def write(folder, layout, held_out=()):
     return recipe
 
 
+@pytest.mark.promise("Specialists", "A run of imitation alone leaves a checkpoint and an export")
 @pytest.mark.parametrize("layout", ["adapters", "one-model"])
 def test_a_run_of_imitation_alone_leaves_a_checkpoint_and_an_export(tmp_path, capsys, layout):
     recipe, out = write(tmp_path, layout), tmp_path / "run"

@@ -39,6 +39,11 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.promise(
+    "Training",
+    "A run keeps what its judge's model answered, within bounds, and is judged by one revision of "
+    "it",
+)
 def test_answers_are_kept_with_their_prompt_those_that_nobody_can_read_too(tmp_path):
     verdicts = judged(tmp_path, SAFE, "Hm.")
     assert [verdict.unsafe for verdict in verdicts] == [False, None]
@@ -54,6 +59,16 @@ def test_answers_are_kept_with_their_prompt_those_that_nobody_can_read_too(tmp_p
     }
 
 
+@pytest.mark.promise(
+    "Training",
+    "A run keeps what its judge's model answered, within bounds, and is judged by one revision of "
+    "it",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A judge's model that changes its revision, in a run or between two: both revisions; the rows "
+    "before are kept",
+)
 def test_a_run_that_goes_on_is_judged_by_the_same_revision_or_not_at_all(tmp_path):
     judged(tmp_path, SAFE)
     with pytest.raises(PolicyError, match=r"of revision 'v2', and was of 'v1' before in this run"):
@@ -64,6 +79,11 @@ def test_a_run_that_goes_on_is_judged_by_the_same_revision_or_not_at_all(tmp_pat
     judged(tmp_path, SAFE, revision="v2")
 
 
+@pytest.mark.promise(
+    "Training",
+    "A run keeps what its judge's model answered, within bounds, and is judged by one revision of "
+    "it",
+)
 def test_a_full_file_makes_room_and_the_revision_is_known_all_the_same(tmp_path):
     judged(tmp_path, SAFE)
     line = (tmp_path / ANSWERS).stat().st_size

@@ -16,6 +16,7 @@ def draw(size, seed):
     return logits, torch.randint(size[-1], size[:-1], generator=generator)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.token_logprobs`")
 def test_log_probabilities_by_hand(device):
     logits = torch.tensor([[[0.0, math.log(3.0)], [7.0, 7.0]]], device=device)
     ids = torch.tensor([[1, 0]], device=device)
@@ -24,6 +25,7 @@ def test_log_probabilities_by_hand(device):
     torch.testing.assert_close(token_logprobs(logits, ids), expected)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.token_logprobs`")
 @given(sizes, st.integers(0, 2**31))
 def test_values_and_gradients_are_those_of_log_softmax(size, seed):
     logits, ids = draw(size, seed)

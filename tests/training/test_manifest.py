@@ -45,6 +45,10 @@ def manifest():
     return yaml.safe_load((ROOT / "deploy" / "rayjob.yaml").read_text())
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "The Kubernetes manifest is a RayJob by KubeRay's schema, and its command one of ours",
+)
 def test_the_manifest_is_a_rayjob_by_its_schema(manifest, validator):
     assert (manifest["apiVersion"], manifest["kind"]) == ("ray.io/v1", "RayJob")
     assert [error.message for error in validator.iter_errors(manifest)] == []
@@ -62,6 +66,10 @@ def test_the_schema_finds_what_is_wrong(manifest, validator):
     }
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "The Kubernetes manifest is a RayJob by KubeRay's schema, and its command one of ours",
+)
 def test_its_command_is_one_of_ours_with_a_gpu_for_every_process(manifest):
     program, command, recipe, *options = shlex.split(manifest["spec"]["entrypoint"])
     assert (program, command, recipe) == ("waltzrl", "train", "/recipe/recipe.toml")

@@ -74,6 +74,11 @@ def allocated(how):
     return max(accumulate(size for _, size in sorted(moves, key=lambda move: move[0])))
 
 
+@pytest.mark.promise(
+    "Training",
+    "`--dry-run` counts what an update and a rollout allocate, in every layout, number format and "
+    "with checkpointed activations",
+)
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
@@ -98,6 +103,11 @@ def test_checkpointed_activations_are_planned_with_less():
     assert recomputed < kept / 3
 
 
+@pytest.mark.promise(
+    "Training",
+    "`--dry-run` counts what an update and a rollout allocate, in every layout, number format and "
+    "with checkpointed activations",
+)
 def test_keys_and_values_are_planned_as_they_are_allocated():
     rows, prompt, reply = len(TURNS.context_tokens), TURNS.context_tokens[0], TURNS.reply_tokens
     cache = KeyValues(torch.zeros(rows, dtype=torch.long), prompt)

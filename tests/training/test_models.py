@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def test_one_model_in_both_roles_is_one_set_of_weights_with_a_frozen_reference()
         assert not any(p.requires_grad for p in role.reference.causal_lm.model.parameters())
 
 
+@pytest.mark.promise("Training", "A feedback has a limit of its own where one is set")
 def test_a_feedback_has_a_limit_of_its_own():
     settings = ModelSettings(base="somewhere", layout="two-models")
     agents = AgentSettings(max_new_tokens=8, feedback_max_new_tokens=3, wording="tiny")

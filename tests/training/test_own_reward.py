@@ -38,6 +38,11 @@ def test_a_function_that_there_is_not_stops_the_plan(gentle, tmp_path, name):
         plan_training(recipe)
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A reward that there is not, or whose module cannot be imported: the stage or the reward, "
+    "those that there are, or why it cannot be imported",
+)
 @pytest.mark.parametrize(
     ("code", "reason"),
     [

@@ -79,6 +79,16 @@ def test_a_model_reads_each_prompt_once_no_padding_and_no_last_token():
     assert read == [10 + 14 + (6 - 1) + (2 - 1) + (8 - 1) + (1 - 1)]
 
 
+@pytest.mark.promise(
+    "Training",
+    "What all prompts of a batch begin with is read once, in decoding as in an update and in the "
+    "reference's pass, and changes nothing",
+)
+@pytest.mark.promise(
+    "Training",
+    "What all prompts of a micro-batch begin with, such as the system message, is computed once, "
+    "with the same log-probabilities and gradients",
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_all_prompts_begin_with_is_read_once_with_the_same_gradients(family):
     model = tiny_model(family).model
@@ -122,6 +132,11 @@ def test_the_model_keeps_its_own_attention_afterwards():
     assert model.config._attn_implementation == usual
 
 
+@pytest.mark.promise(
+    "Training",
+    "Logits are computed in parts that are never in memory together, with the same values and "
+    "gradients",
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_in_parts_are_the_same_numbers_and_never_in_memory_together(family):
     model = tiny_model(family).model
@@ -145,6 +160,11 @@ def test_logits_in_parts_are_the_same_numbers_and_never_in_memory_together(famil
     assert sorted(sizes) == sorted([6, 6, 6, 2] * 2)  # again in the backward pass
 
 
+@pytest.mark.promise(
+    "Training",
+    "Checkpointed activations keep nothing of a layer but its input, and give the same gradients "
+    "and weights bit for bit, in both layouts and number formats",
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_layers_that_are_recomputed_keep_nothing_and_give_the_same_gradients(family):
     model = tiny_model(family).model

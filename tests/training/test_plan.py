@@ -55,6 +55,7 @@ def test_two_8b_models_take_what_arithmetic_says():
     assert plan.stages[0].most_tokens == 438 * 32 * 3 * 512  # draft, feedback, revision
 
 
+@pytest.mark.promise("Training", "Two adapters on an 8B base fit on a GPU of 80 GB by the plan")
 def test_two_adapters_on_one_8b_base_fit_on_a_gpu_of_80_gb(few):
     plan = plan_training(load_recipe(RECIPES / "llama-8b-adapters.toml", few))
     models = sum(part.gigabytes for part in plan.memory)
@@ -75,6 +76,11 @@ def test_prompts_of_a_usual_step_are_of_all_lengths():
     assert space_out([7, 9], 4) == [7, 7, 9, 9]
 
 
+@pytest.mark.promise(
+    "Training",
+    "`--dry-run` plans the memory of each rank, and a number of ranks that does not divide "
+    "`prompts_per_step` is refused with those that do",
+)
 def test_each_of_eight_ranks_has_an_eighth_of_what_learns_and_whole_copies(monkeypatch, few):
     monkeypatch.setenv("WORLD_SIZE", "8")
     plan = plan_training(load_recipe(RECIPES / "llama-8b.toml", few[:3]))

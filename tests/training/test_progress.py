@@ -18,6 +18,11 @@ def said(capsys):
     return capsys.readouterr().err.splitlines()
 
 
+@pytest.mark.promise(
+    "Command line",
+    "Without a terminal, a long command prints its first and last step and one line in 30 "
+    "seconds, and none with `--json`",
+)
 def test_a_task_says_its_first_and_last_step_and_one_in_thirty_seconds(capsys, clock):
     with progress_bar(quiet=False, clock=clock) as bar:
         task = bar.add_task("evaluating", total=None, note="")
@@ -64,6 +69,11 @@ def test_quiet_nothing_is_said(capsys, clock):
     assert said(capsys) == []
 
 
+@pytest.mark.promise(
+    "Command line",
+    "Without a terminal, a long command prints its first and last step and one line in 30 "
+    "seconds, and none with `--json`",
+)
 @pytest.mark.slow
 def test_a_training_without_a_terminal_says_where_it_is(tmp_path, capsys):
     recipe = save_recipe(tmp_path)

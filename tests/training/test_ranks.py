@@ -27,6 +27,9 @@ prompts = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple)
 samples = st.lists(st.builds(sample, prompts, st.integers(1, 9)), min_size=1, max_size=20)
 
 
+@pytest.mark.promise(
+    "Training", "Ranks share an update by its tokens, and replies to one prompt stay together"
+)
 @given(samples, st.integers(1, 5))
 def test_every_sample_is_in_one_share_and_shares_have_about_as_many_tokens(samples, count):
     divided = divide_into_shares(samples, count)
@@ -37,6 +40,9 @@ def test_every_sample_is_in_one_share_and_shares_have_about_as_many_tokens(sampl
         assert tokens <= sum(sizes) / count + max(sizes)
 
 
+@pytest.mark.promise(
+    "Training", "Ranks share an update by its tokens, and replies to one prompt stay together"
+)
 def test_replies_to_one_prompt_stay_together():
     divided = divide_into_shares([sample(prompt, 2) for prompt in ((7,), (8,), (7,), (8,))], 2)
     assert divided == [[0, 2], [1, 3]]
@@ -54,6 +60,11 @@ def tensors(path):
     return flat | moments
 
 
+@pytest.mark.promise(
+    "Training",
+    "Several ranks learn what one process does from the same samples, in every layout, and either "
+    "goes on from the other's checkpoint",
+)
 @pytest.mark.slow  # two processes that train
 @pytest.mark.xdist_group("forked")
 def test_two_ranks_learn_what_one_process_does_and_go_on_where_the_other_stopped(tmp_path):
@@ -75,6 +86,15 @@ def test_two_ranks_learn_what_one_process_does_and_go_on_where_the_other_stopped
         assert flat(again.take()) == pytest.approx(flat(steps.take()), rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.promise(
+    "Training",
+    "`--dry-run` plans the memory of each rank, and a number of ranks that does not divide "
+    "`prompts_per_step` is refused with those that do",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "Several processes that cannot share the prompts of a step evenly: the numbers that can",
+)
 def test_ranks_that_cannot_share_the_prompts_are_refused_in_one_line(tmp_path, monkeypatch, capsys):
     recipe = save_recipe(tmp_path)  # 3 prompts a step
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -96,6 +116,16 @@ optimizer = { learning_rate = 1e-3, warmup_steps = 0 }
 """
 
 
+@pytest.mark.promise(
+    "Training",
+    "Ranks sample with the newest weights; one that is killed ends the others with one line and "
+    "exit status 2, and one process resumes and exports the run",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A process of several that ends, or does not answer: the rank that lost it; any number of "
+    "processes resumes the run",
+)
 @pytest.mark.slow  # two processes that train
 @pytest.mark.xdist_group("forked")
 def test_a_rank_that_is_killed_ends_the_run_with_a_line_and_one_process_resumes_it(tmp_path):

@@ -50,6 +50,21 @@ def steps(out):
     return len(metrics.read_bytes().splitlines()) if metrics.exists() else 0
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "On Ray, with a worker and a learner killed, a run ends with the weights and metrics of one "
+    "process, bit for bit",
+)
+@pytest.mark.promise(
+    "Evaluation",
+    "Without Ray, a cluster or free resources training on Ray is one line, and nothing is written",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "Training on Ray without the package, with no cluster at the address, or with too little that "
+    "is free: what to install, the address, or what is needed and what there is; nothing is "
+    "written",
+)
 @pytest.mark.slow
 def test_a_worker_and_a_learner_are_killed_and_all_is_as_in_one_process(
     recipe, undisturbed, tmp_path, capsys
@@ -80,6 +95,10 @@ def test_a_worker_and_a_learner_are_killed_and_all_is_as_in_one_process(
     assert learned(out) == undisturbed
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "When Ray's head is killed the run ends, and goes on without Ray to the weights of one process",
+)
 @pytest.mark.slow
 def test_when_the_head_is_killed_the_run_ends_and_goes_on_without_ray(
     recipe, undisturbed, tmp_path

@@ -19,6 +19,16 @@ def complaint(tmp_path, capsys):
     return train
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Without Ray, a cluster or free resources training on Ray is one line, and nothing is written",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "Training on Ray without the package, with no cluster at the address, or with too little that "
+    "is free: what to install, the address, or what is needed and what there is; nothing is "
+    "written",
+)
 def test_a_cluster_that_cannot_be_reached(complaint):
     line = complaint("--ray", "127.0.0.1:9")
     assert line.startswith("no Ray cluster at 127.0.0.1:9 (")
@@ -32,6 +42,11 @@ def test_learners_that_cannot_share_the_prompts(complaint):
     assert line.startswith("2 processes cannot share prompts_per_step 3 and 3 evenly")
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "VLLM servers and rollout workers that would both sample, or servers for Ray to start without "
+    "Ray or a number: both keys",
+)
 def test_servers_and_workers_that_would_both_sample(complaint):
     options = (
         "models.layout=adapters",
@@ -45,6 +60,11 @@ def test_servers_and_workers_that_would_both_sample(complaint):
     )
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "VLLM servers and rollout workers that would both sample, or servers for Ray to start without "
+    "Ray or a number: both keys",
+)
 def test_servers_that_ray_starts_need_ray_and_a_number(complaint):
     adapters = ("--set=models.layout=adapters", "--set=compute.rollouts=vllm")
     needed = "compute.rollouts = 'vllm' needs --ray and compute.ray.workers"
@@ -52,6 +72,16 @@ def test_servers_that_ray_starts_need_ray_and_a_number(complaint):
     assert needed in complaint(*adapters, "--ray", "auto")
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Without Ray, a cluster or free resources training on Ray is one line, and nothing is written",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "Training on Ray without the package, with no cluster at the address, or with too little that "
+    "is free: what to install, the address, or what is needed and what there is; nothing is "
+    "written",
+)
 def test_without_ray_it_says_what_to_install(tmp_path):
     code = (
         "import sys; sys.modules['ray'] = None\n"

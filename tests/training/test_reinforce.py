@@ -24,6 +24,7 @@ def sampled(scorer, ids, score, group=0, prompt=(5, 6, 7)):
     return Sample(tokens=tokens, score=score, group=group)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.reinforce.reinforce`")
 @pytest.mark.parametrize("layout", [tiny_pair.two_models, tiny_pair.adapters])
 def test_a_step_makes_the_better_reply_likelier_and_the_worse_one_less(layout):
     role = layout().roles["conversation"]
@@ -77,6 +78,9 @@ def test_centred_groups_compare_a_prompt_with_itself_only():
     assert reinforce(learner, samples, None, settings).gradient_norm == 0.0
 
 
+@pytest.mark.promise(
+    "Training", "The KL to the reference is measured, and limited, whatever it costs"
+)
 def test_the_divergence_from_another_reference_is_measured():
     team, other = tiny_pair.two_models(seed=0), tiny_pair.two_models(seed=1)
     learner = Learner(team.weights["conversation"], OPTIMIZER, 1)
@@ -92,6 +96,9 @@ def test_the_divergence_from_another_reference_is_measured():
         learner = Learner(tiny_pair.two_models(seed=0).weights["conversation"], OPTIMIZER, 1)
 
 
+@pytest.mark.promise(
+    "Training", "The KL to the reference is measured, and limited, whatever it costs"
+)
 def test_without_a_weight_the_divergence_changes_no_gradient():
     other = tiny_pair.two_models(seed=1).roles["conversation"].reference
 
@@ -103,6 +110,7 @@ def test_without_a_weight_the_divergence_changes_no_gradient():
     assert norm(Scorer(other, 8192)).gradient_norm == norm(None).gradient_norm
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.reinforce.reinforce`")
 def test_entropy_and_sigma_are_those_of_the_rollouts_by_hand():
     learner = Learner(tiny_pair.two_models().weights["conversation"], OPTIMIZER, 1)
     samples = [sampled(learner.scorer, (10, 11, 12), 1.0), sampled(learner.scorer, (20,), 0.0)]
@@ -136,6 +144,12 @@ def shifted(sample, by):
     return replace(sample, tokens=replace(tokens, logprobs=logprobs))
 
 
+@pytest.mark.promise(
+    "Training",
+    "A sampler of another precision than the learner is corrected for, and both ratios are in the "
+    "journal",
+)
+@pytest.mark.promise("Equations", "`waltzrl.training.reinforce.reinforce`")
 def test_another_precision_of_the_sampler_is_a_truncated_factor_and_no_ratio():
     def step(factors, dtype):
         weights = tiny_pair.two_models().weights["conversation"]
@@ -160,6 +174,10 @@ def test_another_precision_of_the_sampler_is_a_truncated_factor_and_no_ratio():
     assert moved.ratio.clipped == 0.5
 
 
+@pytest.mark.promise(
+    "Training",
+    "A run learns the same from a server's samples as from the same samples in its own process",
+)
 def test_what_a_server_sampled_is_scored_again_and_corrected_in_float32_too():
     def step(version, stale=False):
         weights = tiny_pair.two_models().weights["conversation"]
@@ -182,6 +200,9 @@ def test_what_a_server_sampled_is_scored_again_and_corrected_in_float32_too():
     assert (here.mean, here.sampler_mean) == (pytest.approx(2.0, rel=1e-4), 1.0)
 
 
+@pytest.mark.promise(
+    "Training", "The KL to the reference is measured, and limited, whatever it costs"
+)
 def test_the_divergence_is_measured_in_one_precision_whatever_the_sampler_computed_in():
     def step(by, seed, kl_weight):
         team = tiny_pair.two_models()
@@ -203,6 +224,12 @@ def test_the_divergence_is_measured_in_one_precision_whatever_the_sampler_comput
     assert exact.advantage_sigma == rounded.advantage_sigma > 0
 
 
+@pytest.mark.promise(
+    "Training",
+    "A sampler of another precision than the learner is corrected for, and both ratios are in the "
+    "journal",
+)
+@pytest.mark.promise("Equations", "`waltzrl.training.reinforce.reinforce`")
 def test_in_later_passes_the_ratio_is_to_the_learners_own_probabilities():
     def ratio(by):
         weights = tiny_pair.two_models().weights["conversation"]
@@ -218,6 +245,7 @@ def test_in_later_passes_the_ratio_is_to_the_learners_own_probabilities():
     assert ratio(0.5).maximum == pytest.approx(ratio(1.0).maximum, rel=1e-2)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.reinforce.reinforce`")
 def test_micro_batches_change_nothing_but_memory():
     def weights_after(micro_batch_tokens):
         causal_lm = tiny_pair.base()
@@ -239,6 +267,11 @@ def test_micro_batches_change_nothing_but_memory():
     torch.testing.assert_close(whole, parts, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.promise(
+    "Training",
+    "Checkpointed activations keep nothing of a layer but its input, and give the same gradients "
+    "and weights bit for bit, in both layouts and number formats",
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("layout", [tiny_pair.two_models, tiny_pair.adapters])
 def test_checkpointed_activations_give_the_same_weights_bit_by_bit(layout, dtype):
@@ -260,6 +293,12 @@ def test_checkpointed_activations_give_the_same_weights_bit_by_bit(layout, dtype
     assert all(torch.equal(one, other) for one, other in zip(kept, recomputed, strict=True))
 
 
+@pytest.mark.promise(
+    "Training",
+    "The loss weighs every reply the same, as in the paper, or every token, by a key; both have "
+    "the gradient of the whole batch in any micro-batches",
+)
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.weighted_loss`")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("aggregation", ["sequence", "token"])
 def test_advantages_find_their_samples_in_any_micro_batch(aggregation, dtype):
@@ -284,6 +323,7 @@ def test_advantages_find_their_samples_in_any_micro_batch(aggregation, dtype):
     assert whole.gradient_norm > 0.1
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.stages.imitation`")
 def test_the_supervised_loss_is_the_mean_over_reply_tokens_by_hand():
     logprobs = torch.tensor([[-1.0, -2.0], [-4.0, 99.0]])  # what stands under the padding is noise
     samples = [
@@ -316,6 +356,7 @@ def test_a_loss_that_is_not_a_number_changes_no_weight():
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.settings.OptimizerSettings`")
 @pytest.mark.parametrize(
     ("step", "rate"),
     [(0, 0.5), (1, 1.0), (2, 1.0), (6, 0.55), (10, 0.1)],

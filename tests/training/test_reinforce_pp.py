@@ -32,6 +32,7 @@ def batch(size, seed):
     return torch.randn(size, generator=generator), mask, generator
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.token_rewards`")
 def test_the_score_falls_on_the_last_own_token_and_kl_on_each(device):
     rewards = token_rewards(
         torch.tensor([1.0, -1.0], device=device),
@@ -45,6 +46,7 @@ def test_the_score_falls_on_the_last_own_token_and_kl_on_each(device):
     torch.testing.assert_close(rewards, expected)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.token_rewards`")
 def test_a_padded_reply_gets_its_score_before_the_padding(device):
     zeros = torch.zeros(1, 4, device=device)
     mask = torch.tensor([[True, True, False, False]], device=device)
@@ -52,6 +54,7 @@ def test_a_padded_reply_gets_its_score_before_the_padding(device):
     assert rewards.tolist() == [[0.0, 0.5, 0.0, 0.0]]
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.token_rewards`")
 def test_scores_and_kl_are_cut_at_ten(device):
     mask = torch.ones(1, 1, dtype=torch.bool, device=device)
     log = torch.tensor([[100.0]], device=device)
@@ -59,12 +62,14 @@ def test_scores_and_kl_are_cut_at_ten(device):
     assert rewards.item() == 10.0 - 0.5 * 10.0
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.returns`")
 def test_returns_are_what_own_tokens_still_earn(device):
     rewards = torch.tensor([[7.0, 1.0, 2.0], [1.0, 7.0, -3.0]], device=device)
     expected = torch.tensor([[0.0, 3.0, 2.0], [-2.0, 0.0, -3.0]], device=device)
     torch.testing.assert_close(returns(rewards, torch.tensor(MASK, device=device)), expected)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.whiten`")
 def test_whitening_by_hand(device):
     mask = torch.tensor([[True, True], [True, False]], device=device)
     # tokens 1, 1, 4: mean 2, variance (1 + 1 + 4) / 3 = 2; the 99 is padding
@@ -92,6 +97,7 @@ def test_whitening_forgets_a_constant(size, seed, constant):
     torch.testing.assert_close(shifted, whiten(values, weights, 0.1), atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.whiten`")
 @given(sizes, seeds, st.floats(-10, 10))
 def test_a_batch_with_equal_scores_teaches_almost_nothing(size, seed, score):
     """The returns differ by KL alone: 0.01 * k1 is far below the floor, and stays there."""
@@ -104,6 +110,7 @@ def test_a_batch_with_equal_scores_teaches_almost_nothing(size, seed, score):
     assert advantages.abs().max().item() < 0.05
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.whiten`")
 def test_without_a_floor_noise_would_be_blown_up_to_unit_size():
     noise = torch.tensor([[1e-6, -1e-6]])
     even = torch.tensor([[0.5, 0.5]])
@@ -111,6 +118,7 @@ def test_without_a_floor_noise_would_be_blown_up_to_unit_size():
     torch.testing.assert_close(whiten(noise, even, 0.1), torch.tensor([[1e-5, -1e-5]]))
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.centre_by_group`")
 def test_groups_are_centred_one_by_one(device):
     scores = torch.tensor([1.0, 0.0, 0.0, 5.0, 1.0], device=device)
     groups = torch.tensor([7, 3, 7, 4, 3], device=device)
@@ -118,6 +126,7 @@ def test_groups_are_centred_one_by_one(device):
     assert centre_by_group(scores, groups).tolist() == [0.5, -0.5, -0.5, 0.0, 0.5]
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.centre_by_group`")
 @given(st.lists(st.tuples(st.floats(-10, 10, width=32), st.integers(0, 3)), min_size=1))
 def test_centred_scores_sum_to_zero_in_every_group(replies):
     scores, groups = (torch.tensor(column) for column in zip(*replies, strict=True))
@@ -126,6 +135,7 @@ def test_centred_scores_sum_to_zero_in_every_group(replies):
         assert abs(centred[groups == group].sum().item()) < 1e-3
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.policy_losses`")
 def test_the_clipped_surrogate_by_hand(device):
     ratios = torch.tensor([1.0, 1.5, 1.5, 0.5, 0.5], device=device)
     advantages = torch.tensor([2.0, 2.0, -2.0, 2.0, -2.0], device=device)
@@ -135,6 +145,7 @@ def test_the_clipped_surrogate_by_hand(device):
     torch.testing.assert_close(losses, expected)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.policy_losses`")
 def test_where_the_clip_bites_the_gradient_is_zero(device):
     logprobs = torch.tensor([1.5, 1.5, 1.0], device=device).log().requires_grad_()
     advantages = torch.tensor([2.0, -2.0, 2.0], device=device)
@@ -144,6 +155,7 @@ def test_where_the_clip_bites_the_gradient_is_zero(device):
     torch.testing.assert_close(logprobs.grad, torch.tensor([0.0, 3.0, -2.0], device=device))
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.policy_losses`")
 @given(sizes, seeds)
 def test_the_clip_never_helps(size, seed):
     logprobs, _, generator = batch(size, seed)
@@ -153,12 +165,14 @@ def test_the_clip_never_helps(size, seed):
     assert (policy_losses(logprobs, old, advantages, 0.2, 0.2) >= unclipped).all()
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.policy_losses`")
 def test_a_runaway_log_ratio_stays_finite(device):
     far = torch.tensor([500.0, -500.0], device=device)
     losses = policy_losses(far, torch.zeros_like(far), -torch.ones_like(far), 0.2, 0.2)
     assert losses.isfinite().all()
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.dual_clip`")
 def test_the_dual_clip_by_hand(device):
     losses = torch.tensor([10.0, 2.0, -2.6], device=device)
     advantages = torch.tensor([-2.0, -2.0, 2.0], device=device)
@@ -169,6 +183,12 @@ def test_the_dual_clip_by_hand(device):
 WEIGHTS = st.sampled_from([sequence_weights, token_weights])
 
 
+@pytest.mark.promise(
+    "Training",
+    "The loss weighs every reply the same, as in the paper, or every token, by a key; both have "
+    "the gradient of the whole batch in any micro-batches",
+)
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.reinforce_pp.weighted_loss`")
 @given(sizes, seeds, WEIGHTS)
 def test_micro_batches_add_up_to_one_big_batch(size, seed, weigh):
     logprobs, mask, generator = batch(size, seed)
@@ -185,6 +205,7 @@ def test_micro_batches_add_up_to_one_big_batch(size, seed, weigh):
     torch.testing.assert_close(parts, gradient(list(range(size[0]))))
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.token_weights`")
 @given(sizes, seeds, WEIGHTS)
 def test_the_weights_of_a_batch_add_up_to_one_and_are_zero_outside_the_mask(size, seed, weigh):
     _, mask, _ = batch(size, seed)
@@ -193,6 +214,12 @@ def test_the_weights_of_a_batch_add_up_to_one_and_are_zero_outside_the_mask(size
     assert ((weights > 0) == mask).all()
 
 
+@pytest.mark.promise(
+    "Training",
+    "The loss weighs every reply the same, as in the paper, or every token, by a key; both have "
+    "the gradient of the whole batch in any micro-batches",
+)
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.sequence_weights`")
 def test_by_sequence_a_short_reply_counts_like_a_long_one_by_hand(device):
     # Seven answers of 100 tokens that earn 1, and an over-refusal of 10 tokens that earns 0.
     lengths = torch.tensor([100] * 7 + [10], device=device)
@@ -212,6 +239,7 @@ def test_by_sequence_a_short_reply_counts_like_a_long_one_by_hand(device):
     assert pull(token_weights) == pytest.approx((-math.sqrt(70), 1 / 71, 1 / 2), rel=1e-4)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.sequence_weights`")
 def test_the_sequence_mean_is_the_mean_of_means_by_hand(device):
     losses = torch.tensor([[1.0, math.nan], [3.0, 5.0]], device=device)
     mask = torch.tensor([[True, False], [True, True]], device=device)
@@ -233,6 +261,7 @@ def test_the_clip_counts_tokens_without_a_gradient_by_hand(device):
     ]
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.algorithms.tokens.token_mean`")
 def test_the_token_mean_ignores_what_stands_under_the_padding(device):
     losses = torch.tensor([[1.0, math.nan], [3.0, 5.0]], device=device)
     mask = torch.tensor([[True, False], [True, True]], device=device)

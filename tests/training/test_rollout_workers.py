@@ -47,6 +47,11 @@ def said(outcomes):
     ]
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A rollout worker says what a rank with the published weights says, again when it is asked "
+    "again, in every layout",
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_worker_says_what_a_rank_with_the_published_weights_says(layout):
     learned, opened = layout(seed=1), []
@@ -82,6 +87,11 @@ def test_a_worker_says_what_a_rank_with_the_published_weights_says(layout):
     assert len(opened) == 1
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A rollout worker says what a rank with the published weights says, again when it is asked "
+    "again, in every layout",
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_weights_arrive_as_they_were_sent(layout):
     learned, other = layout(seed=1), layout(seed=2 if layout != tiny_pair.adapters else 1)

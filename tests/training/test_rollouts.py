@@ -70,6 +70,7 @@ def paid_nothing(rounds):
 PAID_NOTHING = {"reward": paid_nothing, "frequencies": ClassFrequencies()}
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.rollouts.conversation_samples`")
 def test_drafts_and_revisions_are_learnt_with_equal_chance():
     batch = [rollout([UNSAFE, GOOD], unsafe_label=True, revised=True)] * 400
     samples = conversation_samples(batch, random.Random(0))
@@ -132,6 +133,7 @@ def test_two_prompts_with_one_id_are_two_groups():
     assert [sample.group for sample in samples] == [0, 1, 0]
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.rollouts.feedback_samples`")
 def test_the_feedback_reward_is_paid_for_the_feedbacks_own_tokens():
     batch = [rollout([UNSAFE], unsafe_label=True), rollout([GOOD])]
 
@@ -162,6 +164,7 @@ def test_shares_count_what_the_pair_itself_said():
     assert shares.unscored == 0.25
 
 
+@pytest.mark.promise("Training", "Every step measures all that the report draws")
 def test_drafts_and_final_replies_have_rates_of_their_own_and_their_gain_is_the_improvement():
     # Unsafe prompts: a bad draft repaired, a bad draft left, a good draft spoiled, a good one left.
     measured = RolloutRates.of(
@@ -178,6 +181,7 @@ def test_drafts_and_final_replies_have_rates_of_their_own_and_their_gain_is_the_
     assert "rate/draft_orr" not in measured
 
 
+@pytest.mark.promise("Training", "Every step measures all that the report draws")
 def test_replies_without_an_answer_have_rates_of_their_own_where_the_judge_looks():
     silent, answered = replace(GOOD, non_answer=True), replace(GOOD, non_answer=False)
     batch = [
@@ -201,6 +205,7 @@ def of(judged_rollout, prompt):
     return replace(judged_rollout.judged.collaboration, prompt=prompt)
 
 
+@pytest.mark.promise("Training", "Every step measures all that the report draws")
 def test_lengths_are_those_of_each_role_without_replayed_drafts():
     long = Reply(
         text="", finish="length", usage=Usage(input_tokens=0, output_tokens=10), tokens=None
@@ -300,6 +305,16 @@ def test_a_mistake_of_the_user_is_not_wrapped_in_a_group():
         roll(Refusing(InputError("no chat template"), {"a"}), "a", "b")
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A judge whose model decides on no reply ends the command in one line, and the replies are "
+    "kept",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A judge's model that answers in no format: the last answer, after 20, or at the end if it "
+    "decided on no reply; the replies are kept, in training the checkpoint",
+)
 def test_what_a_judge_said_that_decided_nothing_is_in_the_line():
     model = JudgeModel(ScriptedPolicy(lambda _: "As an AI model, I"), "m", "m")
     with pytest.raises(ScoringError, match=r"0 of 2 .*; the judge's model answered 'As an AI mod"):

@@ -88,6 +88,10 @@ async def trained(team, sampled, folder, publish=None):
     return lines, {name: value.detach().clone() for name, value in parameters.items()}
 
 
+@pytest.mark.promise(
+    "Training",
+    "A run learns the same from a server's samples as from the same samples in its own process",
+)
 def test_three_steps_on_a_server_are_those_in_this_process_on_the_same_samples(tmp_path):
     async def in_process():
         team = tiny_pair.adapters()

@@ -49,6 +49,11 @@ def ended(process):
     return not status.exists() or ") Z " in status.read_text()
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A server that Ray runs is started again at its URL when it is killed, and one that cannot "
+    "serve is named with what it said",
+)
 def test_a_server_that_is_killed_answers_again_at_the_same_url(command, tmp_path):
     async def story():
         place = ServerProcess(tmp_path / "run" / "server.log")
@@ -73,6 +78,11 @@ def test_a_server_that_is_killed_answers_again_at_the_same_url(command, tmp_path
     asyncio.run(whole())
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A server that Ray runs is started again at its URL when it is killed, and one that cannot "
+    "serve is named with what it said",
+)
 def test_a_server_that_cannot_serve_is_named_with_what_it_said(tmp_path):
     place = ServerProcess(tmp_path / "server.log")
     with pytest.raises(InputError) as refused:

@@ -26,12 +26,14 @@ CALLS_REFUSAL = Feedback(unsafe=False, overrefuse=True)
 verdicts = st.sampled_from([FINE, UNSAFE, OVERREFUSES])
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.rewards.signed_rewards`")
 def test_stage_2_charges_a_false_alarm_that_ruins_a_good_reply():
     ruined = JudgedRound(feedback=CALLS_UNSAFE, before=FINE, after=OVERREFUSES)
     left = JudgedRound(feedback=LEAVE_IT, before=FINE)
     assert signed_rewards([ruined, left], STAGE_2) == pytest.approx([-0.55, 0.1])
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.rewards.signed_rewards`")
 def test_a_mend_under_a_wrong_label_earns_no_improvement():
     right = JudgedRound(feedback=CALLS_REFUSAL, before=OVERREFUSES, after=FINE)
     wrong = JudgedRound(feedback=CALLS_UNSAFE, before=OVERREFUSES, after=FINE)
@@ -47,11 +49,13 @@ def weights(*verdicts, frequencies=None):
     return [judged.class_weight for judged in rounds]
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.rewards.ClassFrequencies`")
 def test_a_rare_class_weighs_more_by_hand():
     # 3 fine, 1 unsafe of 4: each class gets a third of 4, shared by its replies.
     assert weights(FINE, FINE, FINE, UNSAFE) == pytest.approx([4 / 9, 4 / 9, 4 / 9, 4 / 3])
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.rewards.ClassFrequencies`")
 def test_a_class_is_as_rare_as_in_the_last_steps_by_hand():
     frequencies = ClassFrequencies()
     assert weights(*[FINE] * 8, *[UNSAFE] * 2, frequencies=frequencies)[0] == pytest.approx(10 / 24)
@@ -71,6 +75,7 @@ def test_counts_continue_where_they_were_left():
     assert resumed.counts == whole.counts
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.rewards.signed_rewards`")
 def test_the_label_term_is_weighted_and_centred_by_hand():
     rounds = ClassFrequencies().balanced(reviewed(LEAVE_IT, FINE, FINE, FINE, UNSAFE))
     # A right label on a fine reply wins half of 4/9, the missed one loses half of 4/3.
@@ -89,6 +94,7 @@ def test_weights_have_a_bound_and_mean_one_where_all_classes_occur(batch):
     assert sum(weights(*common)) == pytest.approx(len(common))
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.rewards.ClassFrequencies`")
 @given(st.lists(verdicts, min_size=1, max_size=60), st.sampled_from([FINE, UNSAFE, OVERREFUSES]))
 def test_no_constant_label_beats_another_when_all_classes_are_common(batch, choice):
     common = batch + [FINE, UNSAFE, OVERREFUSES] * len(batch)  # each at least 1 in 4
@@ -103,6 +109,12 @@ def constant(verdict):
     return Feedback(unsafe=bool(verdict.unsafe), overrefuse=bool(verdict.overrefuses))
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Over unbalanced batches no constant label earns more than chance by the reward `signed`; its "
+    "counts are in the checkpoints",
+)
+@pytest.mark.promise("Equations", "`waltzrl.training.rewards.ClassFrequencies`")
 def test_over_unbalanced_batches_no_constant_answer_earns_more_than_chance():
     draw = random.Random(0)
     batches = [draw.choices([FINE, UNSAFE, OVERREFUSES], (29, 2, 1), k=32) for _ in range(400)]

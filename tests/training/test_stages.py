@@ -119,6 +119,7 @@ def test_single_model_rl_samples_no_feedback():
     assert measured["tokens/sampled"] == measured["tokens/conversation"]
 
 
+@pytest.mark.promise("Training", "Every step measures all that the report draws")
 def test_a_step_measures_all_that_the_report_draws():
     team, both = tiny_pair.two_models(), ("conversation", "feedback")
     measured = asyncio.run(stage(team, both).step(0, learners(team, both)))
@@ -127,6 +128,11 @@ def test_a_step_measures_all_that_the_report_draws():
     assert set(RUN_METRICS.values()) == {"step", *CURVES}
 
 
+@pytest.mark.promise(
+    "Training",
+    "The loss weighs every reply the same, as in the paper, or every token, by a key; both have "
+    "the gradient of the whole batch in any micro-batches",
+)
 @pytest.mark.parametrize("aggregation", ["sequence", "token"])
 def test_both_ways_of_adding_up_the_loss_train(aggregation):
     team, both = tiny_pair.two_models(), ("conversation", "feedback")

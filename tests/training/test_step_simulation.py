@@ -17,10 +17,18 @@ def simulation():
     return module
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "The simulated steps in docs/scale.md are what the script prints, and its parts those by hand",
+)
 def test_the_page_shows_what_the_simulation_prints(simulation):
     assert simulation.table() in (ROOT / "docs" / "scale.md").read_text()
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "The simulated steps in docs/scale.md are what the script prints, and its parts those by hand",
+)
 def test_parts_are_those_by_hand(simulation):
     model, work = simulation.EIGHT, simulation.Work(collaborations=32)
     assert work.turns == [(400, 300), (700, 100), (800, 300)]

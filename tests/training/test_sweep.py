@@ -17,6 +17,11 @@ def recipe(tmp_path):
     return path
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A sweep trains every combination of its values, resumes, trains only what more values add, "
+    "and compares the points on the validation set",
+)
 def test_every_combination_is_a_point_named_after_its_values(recipe):
     points = sweep_points(recipe, ["stages.joint.steps=1"], [f"{KL}=0.02,0.05", "seed=0,1"])
     assert [(point.name, point.setting) for point in points] == [
@@ -48,6 +53,16 @@ def test_keys_that_end_alike_are_told_apart_in_the_names(recipe):
     assert point.name == "feedback.steps=1,joint.steps=2"
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "What cannot be swept is one line before anything is trained; a point that diverges does not "
+    "end the others",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A sweep over an unknown key, without values, or of a recipe without a validation set: the "
+    "key, and the nearest known one, or what to name; nothing is trained",
+)
 @pytest.mark.parametrize(
     ("over", "line"),
     [
@@ -76,6 +91,11 @@ def train(point, folder):
     return steps
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "What cannot be swept is one line before anything is trained; a point that diverges does not "
+    "end the others",
+)
 def test_a_point_that_diverges_is_marked_and_one_that_cannot_be_trained_is_named(recipe, tmp_path):
     short = ["stages.joint.steps=2", "stages.feedback.steps=2", "agents.max_new_tokens=2"]
     (point,) = sweep_points(recipe, short, ["checkpointing.kl_limit=-1.0"])

@@ -13,6 +13,11 @@ def learned(folder):
     return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A sweep trains every combination of its values, resumes, trains only what more values add, "
+    "and compares the points on the validation set",
+)
 @pytest.mark.slow
 def test_a_sweep_trains_what_is_missing_and_compares_the_points(tmp_path, capsys):
     recipe, out = save_recipe(tmp_path), tmp_path / "sweep"

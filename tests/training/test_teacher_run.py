@@ -127,6 +127,10 @@ def base(tmp_path_factory):
     return f"models.base={folder / 'agents' / CONVERSATION}"
 
 
+@pytest.mark.promise(
+    "Teacher", "A run with a teacher that is killed ends with the weights of one that is not"
+)
+@pytest.mark.promise("Requirements", "RLT trainer")
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["two-models", "adapters"])
 def test_a_run_with_a_teacher_that_is_killed_twice_ends_with_the_same_weights(
@@ -152,6 +156,7 @@ def test_a_run_with_a_teacher_that_is_killed_twice_ends_with_the_same_weights(
     assert "teacher" not in adapters
 
 
+@pytest.mark.promise("Requirements", "RLT trainer")
 def test_the_base_is_taught_what_the_teacher_wrote_and_the_teacher_is_kept_apart(tmp_path, base):
     changes = [base, "stages.warm-up.steps=0", "stages.teacher.steps=1"]
     students = [
@@ -177,6 +182,9 @@ def test_without_such_stages_the_roles_start_from_the_base_itself(tmp_path):
     assert not hasattr(base.model, "peft_config")
 
 
+@pytest.mark.promise(
+    "Teacher", "With `use_rlt_optimization` the teacher explains the verdicts of reviews"
+)
 def test_with_use_rlt_optimization_the_teacher_explains_the_verdicts_of_reviews(tmp_path):
     chosen = recipe(tmp_path, reviews=True, changes=["stages.teacher.steps=1"])
     trained(chosen, tmp_path / "run")
@@ -190,6 +198,9 @@ def test_with_use_rlt_optimization_the_teacher_explains_the_verdicts_of_reviews(
     assert row["reasoning_trace"]
 
 
+@pytest.mark.promise(
+    "Teacher", "A row without a column names file and line, and nothing is trained"
+)
 def test_a_row_without_a_column_is_named_with_its_file_and_line(tmp_path, capsys):
     recipe(tmp_path, rows=(ROWS[0], {"question": "Two?", "reasoning_trace": "because"}))
     out = tmp_path / "run"
@@ -201,6 +212,7 @@ def test_a_row_without_a_column_is_named_with_its_file_and_line(tmp_path, capsys
     assert not (out / "warm-up").exists()
 
 
+@pytest.mark.promise("Teacher", "A question to explain that is held out stops the run")
 def test_a_question_that_is_held_out_stops_the_run(tmp_path):
     held_out = tmp_path / "test.jsonl"
     held_out.write_text('{"prompt": "two PLUS two"}\n')

@@ -71,6 +71,9 @@ def written(turn, policy):
     return tuple(policy.tokenizer.decode(ids) for ids in (tokens.prompt_ids, tokens.ids))
 
 
+@pytest.mark.promise(
+    "Teacher", "The teacher sees the solution, and the student that rewards it does not"
+)
 def test_the_teacher_sees_the_solution_and_the_student_does_not():
     policy = policy_of(weights(0))
     by_teacher = ExerciseTurn(exercise=EXERCISE, explanation="two plus two", by_teacher=True)
@@ -120,6 +123,7 @@ def test_only_a_demonstration_that_ends_in_feedback_is_a_review():
     assert not is_review(Demonstration(collaboration=revision))
 
 
+@pytest.mark.promise("Teacher", "Nothing is learnt from an explanation that cannot be read")
 @pytest.mark.parametrize(
     ("text", "finish", "kept"),
     [
@@ -158,6 +162,7 @@ def explained(policy, text, logprob=-0.5):
     return Reply(text=text, tokens=tokens)
 
 
+@pytest.mark.promise("Equations", "`waltzrl.training.teaching.score_explanations`")
 def test_the_student_reads_the_explanation_as_its_own_and_then_the_solution():
     own = weights(1)
     policy, scorer = policy_of(own), Scorer(own, 4096)
@@ -211,6 +216,7 @@ def steps(stage, teacher):
     return asyncio.run(all_steps())
 
 
+@pytest.mark.promise("Teacher", "The student is frozen, and the teacher learns what it rewards")
 def test_a_teacher_learns_what_its_student_rewards_and_the_student_stays():
     teacher, student = weights(2), weights(2)
     with torch.no_grad():  # so that the words of an explanation matter to it

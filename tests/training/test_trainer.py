@@ -127,6 +127,11 @@ def undisturbed(tmp_path_factory):
     return run
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Over unbalanced batches no constant label earns more than chance by the reward `signed`; its "
+    "counts are in the checkpoints",
+)
 @pytest.mark.parametrize(
     ("layout", "kill_after"),
     [
@@ -170,6 +175,11 @@ class DyingJudge:
         return await LabelRefusalJudge().judge(prompt, reply)
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Validation changes no step: the same weights are measured alike, and a killed run goes on "
+    "bit by bit",
+)
 def test_a_judge_that_dies_before_a_validation_costs_no_step(tmp_path, undisturbed):
     folder, whole, _ = undisturbed(tiny_pair.two_models)
     cut = tmp_path / "cut"
@@ -197,6 +207,11 @@ class Counting:
         return {}
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Rates on a validation set are in the journal; the best checkpoint by F1 is kept and "
+    "exported, and the export names it",
+)
 def test_the_best_checkpoint_by_f1_is_kept_and_restored(tmp_path):
     scores = {0: 0.2, 2: 0.9, 4: 0.5, 6: 0.9, 7: 0.1}
     team = tiny_pair.two_models()
@@ -237,6 +252,11 @@ def test_a_best_checkpoint_that_is_gone_is_named_and_the_newest_is_used(tmp_path
     assert f"step {best.step} has the highest F1, but no checkpoint" in caplog.text
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A damaged checkpoint: the file; the checkpoint before it is used, the newest in the place of "
+    "the best",
+)
 def test_a_best_checkpoint_that_is_damaged_is_refused_and_the_newest_is_used(tmp_path, caplog):
     trained(tmp_path, validating=True)
     team = tiny_pair.two_models()
@@ -253,6 +273,11 @@ def test_a_best_checkpoint_that_is_damaged_is_refused_and_the_newest_is_used(tmp
     assert after == before
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A run whose judge is down or does not decide stops with one line and a checkpoint, learns "
+    "nothing from it, and resumes bit by bit",
+)
 @pytest.mark.parametrize("layout", [tiny_pair.two_models, tiny_pair.adapters])
 def test_a_run_whose_judge_dies_stops_after_a_checkpoint_and_resumes_bit_by_bit(tmp_path, layout):
     seldom = CheckpointSettings(checkpoint_every=100, kl_limit=50.0)
@@ -269,6 +294,11 @@ def test_a_run_whose_judge_dies_stops_after_a_checkpoint_and_resumes_bit_by_bit(
     assert journal(cut) == journal(tmp_path / "whole")
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A run whose judge is down or does not decide stops with one line and a checkpoint, learns "
+    "nothing from it, and resumes bit by bit",
+)
 def test_a_run_that_is_never_scored_does_not_end_well(tmp_path):
     class Undecided:
         name = "undecided"
@@ -296,6 +326,11 @@ def test_the_newest_checkpoints_and_the_ends_of_epochs_and_stages_are_kept(tmp_p
     assert names == [f"step-{step:06d}" for step in kept]
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A damaged checkpoint: the file; the checkpoint before it is used, the newest in the place of "
+    "the best",
+)
 def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(tmp_path, caplog):
     whole, _ = trained(tmp_path)
     weights = tmp_path / "checkpoints" / "step-000007" / "feedback" / "model.safetensors"
@@ -328,6 +363,10 @@ def test_restoring_without_a_checkpoint_starts_anew(tmp_path):
     assert Trainer(team.weights, stages(team), tmp_path, KEEPING).restore() == 0
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "Loss or KL out of bounds: the step, the value and its limit; the last good checkpoint stays",
+)
 def test_divergence_stops_the_run_and_keeps_a_checkpoint_before_it(tmp_path):
     strict = CheckpointSettings(checkpoint_every=2, keep_last=2, kl_limit=1e-9)
     with pytest.raises(DivergenceError, match=r"kl/\w+_nats is .* above the limit 1e-09 3 times"):
@@ -388,6 +427,10 @@ class Overflowing:
         return self.measured
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "Loss or KL out of bounds: the step, the value and its limit; the last good checkpoint stays",
+)
 @pytest.mark.parametrize("name", ["kl/feedback_nats", "reward/feedback_mean"])
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_value_that_is_not_finite_is_called_so_and_no_limit_is_named(tmp_path, name, value):

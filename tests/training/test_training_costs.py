@@ -59,6 +59,12 @@ def weights(recipe, out, capsys, *settings):
     return json.loads(capsys.readouterr().out)["weights"]
 
 
+@pytest.mark.promise(
+    "Cost",
+    "A training stops at the step that reaches its cap, keeps a checkpoint, and with a higher cap "
+    "ends with the same weights",
+)
+@pytest.mark.promise("Requirements", "cost: estimates, budget, report, ROI")
 def test_a_cap_stops_at_the_step_that_reaches_it_and_a_higher_one_ends_with_the_same_weights(
     finished, tmp_path, capsys
 ):
@@ -82,6 +88,9 @@ def test_a_cap_stops_at_the_step_that_reaches_it_and_a_higher_one_ends_with_the_
     assert resumed == weights(recipe, whole, capsys)
 
 
+@pytest.mark.promise(
+    "Cost", "A step that runs again counts once; a clock set back leaves the times in order"
+)
 def test_steps_that_a_killed_run_repeats_are_charged_once(finished, tmp_path, capsys):
     recipe, whole = finished
     out = tmp_path / "killed"
@@ -104,6 +113,11 @@ class KilledError(Exception):
     """Stands for the end of the process in a step."""
 
 
+@pytest.mark.promise(
+    "Cost",
+    "A training stops at the step that reaches its cap, keeps a checkpoint, and with a higher cap "
+    "ends with the same weights",
+)
 def test_a_cap_in_money_or_hours_lets_the_first_step_end(finished, tmp_path, capsys):
     recipe, _ = finished
     for number, caps in enumerate(
@@ -115,6 +129,15 @@ def test_a_cap_in_money_or_hours_lets_the_first_step_end(finished, tmp_path, cap
         assert "stopped after 1 of 6 steps" in capsys.readouterr().err
 
 
+@pytest.mark.promise(
+    "Cost",
+    "A cap in money needs every price, before the first step; with one set later the run goes on",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A cap in money, and a judge without a price: the model, and the key of its price; training "
+    "does not start",
+)
 def test_a_cap_in_money_without_the_judges_price_stops_before_the_first_step(
     finished, tmp_path, capsys
 ):
@@ -131,6 +154,13 @@ def test_a_cap_in_money_without_the_judges_price_stops_before_the_first_step(
     assert not (out / "metrics.jsonl").exists()
 
 
+@pytest.mark.promise(
+    "Cost", "A run returns the requirement's results; what was not measured is null"
+)
+@pytest.mark.promise(
+    "Requirements", "train() and its results: unsafe_reduction, training_cost_usd ..."
+)
+@pytest.mark.promise("Requirements", "unsafe_reduction, overrefusal_reduction")
 def test_a_run_says_what_it_reduced_and_what_it_cost(finished, tmp_path, capsys):
     recipe, _ = finished
     validation = save_validation(tmp_path / "validation.jsonl")
@@ -152,6 +182,11 @@ def test_a_run_says_what_it_reduced_and_what_it_cost(finished, tmp_path, capsys)
     assert result.keys() >= {"unsafe_reduction", "overrefusal_reduction", "feedback_trigger_rate"}
 
 
+@pytest.mark.promise(
+    "Cost",
+    "An estimate extrapolates measured steps, says what is unknown, and is compared with what was "
+    "measured",
+)
 def test_an_estimate_from_another_run_is_compared_with_what_was_measured(
     finished, tmp_path, capsys
 ):
@@ -179,6 +214,11 @@ def test_without_a_measured_run_only_bounds_are_known(finished, capsys):
     assert "no step was measured: name a run with --like" in text
 
 
+@pytest.mark.promise(
+    "Cost",
+    "An estimate extrapolates measured steps, says what is unknown, and is compared with what was "
+    "measured",
+)
 def test_a_pilot_measures_the_first_steps(finished, capsys):
     recipe, whole = finished
     assert run("cost", "estimate", recipe, *STEPS, "--pilot", "1", "--json") == 0
@@ -189,6 +229,9 @@ def test_a_pilot_measures_the_first_steps(finished, capsys):
     assert estimate["hours"]["expected"] > 0
 
 
+@pytest.mark.promise(
+    "Cost", "A step is charged for its time and the tokens of both agents and the judge"
+)
 def test_agents_here_are_free_by_the_token_and_a_judge_on_a_server_has_its_price(
     finished, tmp_path
 ):

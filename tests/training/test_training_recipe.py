@@ -68,6 +68,11 @@ def test_agents_are_validated_in_the_pattern_of_the_last_stage_that_has_steps():
     assert in_epochs.validated_stage == in_epochs.reinforcements[-1]
 
 
+@pytest.mark.promise(
+    "Training",
+    "The recipes hold the paper's setting, with an LLM judge and real files, and ours for a pair "
+    "that goes on",
+)
 def test_the_papers_setting_is_in_the_8b_recipe():
     recipe = load_recipe(RECIPES / "llama-8b.toml")
     feedback, joint = recipe.reinforcements
@@ -93,6 +98,11 @@ def test_the_papers_setting_is_in_the_8b_recipe():
         assert stage.algorithm.aggregation == "sequence"
 
 
+@pytest.mark.promise(
+    "Training",
+    "The recipes hold the paper's setting, with an LLM judge and real files, and ours for a pair "
+    "that goes on",
+)
 def test_a_pair_goes_on_with_our_reward_its_label_term_and_replayed_drafts():
     (joint,) = load_recipe(RECIPES / "continue.toml").reinforcements
     assert joint.learns == ("conversation", "feedback")
@@ -229,6 +239,7 @@ def test_the_only_value_of_a_key_that_is_gone_is_ignored(path):
     assert load_recipe(path, ["stages.joint.optimizer.bf16=false"]) == recipe
 
 
+@pytest.mark.promise("Evaluation", "A training by the judge `harm` is warned of")
 def test_a_judge_that_punishes_help_is_warned_of(path, caplog):
     load_recipe(path, ["judge=refusal"])
     assert not caplog.messages
@@ -259,6 +270,11 @@ def test_a_recipe_may_name_every_reward_and_a_function_of_ones_own(path, name):
     assert recipe.reinforcements[0].reward == name
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A reward that there is not, or whose module cannot be imported: the stage or the reward, "
+    "those that there are, or why it cannot be imported",
+)
 def test_a_reward_that_there_is_not_is_told_with_those_that_there_are(path):
     wanted = "got the reward 'papr'; need paper, signed, unconditioned, the name of one that an"
     with pytest.raises(RecipeError, match=wanted):
@@ -284,6 +300,11 @@ def test_rollouts_are_sampled_here_or_by_servers(path, rollouts, servers):
     assert recipe.compute.servers == servers
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "Rollouts on vLLM of a layout without adapters, or without a server's URL: the key, and what "
+    "it needs",
+)
 @pytest.mark.parametrize(
     ("rollouts", "says"),
     [
@@ -300,6 +321,12 @@ def test_other_rollouts_are_refused(path, rollouts, says):
     assert says in complaint(path, f"compute.rollouts='{rollouts}'")
 
 
+@pytest.mark.promise(
+    "Training",
+    "With `compute.staleness = 1` the next step is sampled during an update, by weights that are "
+    "exactly one update older, is corrected by the ratio that the journal shows, and a resumed "
+    "run ends with the same weights; a server that dies meanwhile costs nothing that was learnt",
+)
 def test_only_what_samples_beside_the_learner_can_sample_ahead(path):
     ahead = "compute.staleness=1"
     assert "needs something that samples while this process learns" in complaint(path, ahead)
@@ -310,12 +337,20 @@ def test_only_what_samples_beside_the_learner_can_sample_ahead(path):
     assert "staleness" in complaint(path, "compute.staleness=2", *server)
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "Rollouts on vLLM of a layout without adapters, or without a server's URL: the key, and what "
+    "it needs",
+)
 @pytest.mark.parametrize("layout", ["two-models", "one-model"])
 def test_rollouts_on_servers_need_adapters(path, layout):
     settings = ("compute.rollouts='vllm:http://a:8000'", f"models.layout='{layout}'")
     assert f"needs models.layout adapters, got {layout}" in complaint(path, *settings)
 
 
+@pytest.mark.promise(
+    "Command line", "`--set` replaces `epochs` by `steps`, and `steps` by `epochs`"
+)
 def test_an_override_replaces_steps_by_epochs_and_epochs_by_steps(path):
     (joint,) = load_recipe(path, ["stages.joint.epochs=2"]).reinforcements
     assert (joint.steps, joint.epochs) == (None, 2)

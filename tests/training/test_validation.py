@@ -43,6 +43,11 @@ def measured(draft, judge=None):
     return asyncio.run(validation())
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Rates on a validation set are in the journal; the best checkpoint by F1 is kept and "
+    "exported, and the export names it",
+)
 def test_rates_and_f1_are_the_hand_counted_ones():
     refused = {"poison 0", "poison 1", "poison 2", "bread 0", "bread 1"}
     rates = measured(lambda asked: "I can't help with that." if asked in refused else "Sure.")
@@ -63,6 +68,11 @@ def test_a_judge_that_does_not_decide_is_no_rate():
         measured(lambda _: "Sure.", Undecided())
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "Validation changes no step: the same weights are measured alike, and a killed run goes on "
+    "bit by bit",
+)
 def test_the_same_weights_are_always_measured_alike_and_sampling_goes_on_unchanged():
     team = tiny_pair.two_models()
     greedy = team.greedy()

@@ -34,7 +34,7 @@ from waltzrl.evaluation.judges import RefusalDetector
 from waltzrl.evaluation.patterns import load_keywords
 from waltzrl.policies.weights import base_digest, load_causal_lm
 from waltzrl.records import Message, Prompt, Reply
-from waltzrl_smollm2.classifier import Calibration, save_classifier
+from waltzrl_smollm2.classifier import LabelScale, save_classifier
 from waltzrl_smollm2.model import LABELS, Classifier, Encoder, Shape
 
 Array = NDArray[np.float64]
@@ -311,7 +311,7 @@ def print_recorded(test: Part, flags: dict[str, Mask], ranks: dict[str, Array]) 
         print(f"| {source} | {bad[own].sum()} | {(~bad[own]).sum()} | {' | '.join(cells)} |")
 
 
-def calibrated(validation: Part, logits: Array) -> Calibration:
+def calibrated(validation: Part, logits: Array) -> LabelScale:
     """Fit probabilities to the validation labels (Platt, 1999).
 
     What is unsafe is read from all logits, because the request and the refusal tell most of it.
@@ -324,22 +324,26 @@ def calibrated(validation: Part, logits: Array) -> Calibration:
         fitted = LogisticRegression(C=1e3).fit(logits[np.ix_(known, read)], truth)
         weights[label, read] = fitted.coef_[0]
         shifts.append(float(fitted.intercept_[0]))
-    return Calibration(
+    return LabelScale(
         weights=tuple(map(tuple, weights.tolist())), shift=tuple(shifts), threshold=0.5
     )
 
 
-def log_odds(logits: Array, calibration: Calibration) -> Array:
+def log_odds(logits: Array, calibration: LabelScale) -> Array:
     odds: Array = logits @ np.transpose(calibration.weights) + calibration.shift
     return odds
 
 
-def probabilities(logits: Array, calibration: Calibration) -> Array:
+def probabilities(logits: Array, calibration: LabelScale) -> Array:
     return 1 / (1 + np.exp(-log_odds(logits, calibration)))
 
 
 def print_refusals(
-    validation: Part, test: Part, on_validation: Array, on_test: Array, calibration: Calibration
+    validation: Part,
+    test: Part,
+    on_validation: Array,
+    on_test: Array,
+    calibration: LabelScale,
 ) -> float:
     """Print which refusals are challenged; return the probability from which they are."""
     challenge = []
@@ -361,7 +365,7 @@ def print_refusals(
     return cut
 
 
-def show_reliability(test: Part, logits: Array, calibration: Calibration, picture: Path) -> None:
+def show_reliability(test: Part, logits: Array, calibration: LabelScale, picture: Path) -> None:
     """Print and draw how often the label unsafe is right where its probability is so and so."""
     unsafe, bad = probabilities(logits, calibration)[:, UNSAFE], test.bad
     print("\n| probability of unsafe | replies | mean | unsafe |\n| --- | ---: | ---: | ---: |")

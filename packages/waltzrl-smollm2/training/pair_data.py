@@ -20,7 +20,6 @@ from pathlib import Path
 
 from data import Exchange, exchanges, training_templates
 from waltzrl.agents import ConversationAgent, load_wording
-from waltzrl.demo.world import general_prompts
 from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.judges import RefusalDetector
 from waltzrl.policies import Sampling
@@ -35,6 +34,7 @@ from waltzrl.records import (
     Reply,
     Round,
 )
+from waltzrl_demo.world import general_prompts
 
 SEED = 0
 TRAIN, VALIDATION, GENERAL = 800, 150, 100

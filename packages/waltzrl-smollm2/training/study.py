@@ -19,9 +19,6 @@ import torch
 
 import pair_data
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
-from waltzrl.demo.arms import ComparedRow
-from waltzrl.demo.jobs import ONE_CORE, EvaluationJob, TrainingJob
-from waltzrl.demo.study import read_training_cost
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, rescore
 from waltzrl.evaluation.comparison import Difference, compare
 from waltzrl.evaluation.data import write_lines
@@ -38,6 +35,9 @@ from waltzrl.foundation.workers import Workers
 from waltzrl.policies.compute import multiplies_bfloat16, resolve_compute
 from waltzrl.records import Reply, Verdict
 from waltzrl.training.recipe import load_recipe
+from waltzrl_demo.arms import ComparedRow
+from waltzrl_demo.jobs import ONE_CORE, EvaluationJob, TrainingJob
+from waltzrl_demo.study import read_training_cost
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "smollm2.toml"
 BASE, DRAFTS = "base", "drafts"

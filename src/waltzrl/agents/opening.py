@@ -13,7 +13,7 @@ from typing import cast
 
 from waltzrl.agents.classifier import ClassifierReviewer, ExchangeClassifier
 from waltzrl.errors import InputError, missing_extra
-from waltzrl.foundation.plugins import find_entry, load_entry
+from waltzrl.foundation.plugins import find_distribution, find_entry, load_entry
 
 GROUP = "waltzrl.reviewers"
 RULES = "rules"
@@ -83,6 +83,7 @@ def _find_entry_point(name: str) -> EntryPoint:
         others = ", ".join((RULES, *installed_reviewers()))
         raise InputError(
             f"no installed package provides the reviewer {name!r} (there are: {others}); "
-            "install the package that provides it, or choose another reviewer"
+            f"install {find_distribution(GROUP, name) or 'the package that provides it'}, or "
+            "choose another reviewer"
         )
     return entry

@@ -225,15 +225,6 @@ MEMORY_METRICS = (
     ),
 )
 
-TASK_METRICS = (
-    _counter("tasks", "Routed tasks by what became of them.", "agent", "state"),
-    _histogram(
-        "feedback_evaluation_time_ms", "Time that the reviews of a task took.", TIMES_MS, "agent"
-    ),
-)
-"""The metrics of plans that a library runs, with `waltzrl_coaching_rounds` and
-`waltzrl_conversation_generation_time_ms`, whose labels are then `route` and the agent."""
-
 METRICS: Mapping[str, MetricSpec] = {
-    spec.name: spec for spec in (*GATEWAY_METRICS, *MEMORY_METRICS, *TASK_METRICS)
+    spec.name: spec for spec in (*GATEWAY_METRICS, *MEMORY_METRICS)
 }

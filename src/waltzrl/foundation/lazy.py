@@ -26,7 +26,7 @@ def lazy_names(
 
     Example:
         if TYPE_CHECKING:
-            from waltzrl.routing.router import Router as Router
+            from waltzrl_routing.router import Router as Router
         else:
             __getattr__, __dir__, __all__ = lazy_names(__name__, {"router": ("Router",)})
     """

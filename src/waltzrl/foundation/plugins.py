@@ -14,7 +14,29 @@
 
 from importlib.metadata import EntryPoint, entry_points
 
-from waltzrl.errors import InputError, missing_extra
+from waltzrl.errors import InputError, MissingPackageError, missing_extra
+
+DISTRIBUTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "waltzrl-demo": {"waltzrl.commands": ("demo", "study"), "waltzrl.presets": ("demo",)},
+    "waltzrl-evolution": {"waltzrl.commands": ("evolve",), "waltzrl.upstreams": ("program",)},
+    "waltzrl-mcp": {"waltzrl.commands": ("mcp", "mcp-proxy")},
+    "waltzrl-routing": {"waltzrl.commands": ("route",), "waltzrl.routes": ("routing",)},
+    "waltzrl-smollm2": {"waltzrl.reviewers": ("smollm2",)},
+    "waltzrl-specialists": {
+        "waltzrl.commands": ("specialists",),
+        "waltzrl.upstreams": ("specialists",),
+    },
+    "waltzrl-verify": {"waltzrl.commands": ("verify",)},
+}
+"""What our other distributions provide, by group: named in errors where one is not installed. The
+names of commands are those that users type, the others those of the entry points."""
+
+
+def find_distribution(group: str, name: str) -> str | None:
+    """Return the distribution of ours that provides a name; None if none does."""
+    return next(
+        (key for key, provided in DISTRIBUTIONS.items() if name in provided.get(group, ())), None
+    )
 
 
 def find_entry(group: str, name: str) -> EntryPoint | None:
@@ -50,9 +72,13 @@ def load_plugin(group: str, name: str) -> object:
 
     Raises:
         InputError: no installed package provides it.
+        MissingPackageError: a distribution of ours provides it, which is not installed.
         MissingExtraError: it needs an extra that is not installed.
     """
     if (plugin := find_plugin(group, name)) is None:
+        if (distribution := find_distribution(group, name)) is not None:
+            kind = group.removeprefix("waltzrl.").removesuffix("s")
+            raise MissingPackageError(f"the {kind} {name!r}", distribution)
         raise InputError(
             f"no installed package provides {name!r} for {group}; install one that does, or "
             "waltzrl again if it was installed in part"

@@ -146,7 +146,7 @@ Review: TypeAlias = Callable[[str, Reply, int], Awaitable[Feedback]]
 
 
 class RoutingHandler(Protocol):
-    """Plans tasks: `waltzrl.routing.service.RoutingService`."""
+    """Plans tasks: `waltzrl_routing.service.RoutingService`."""
 
     async def respond(self, body: bytes, key: str, request_id: str, review: Review) -> bytes:
         """Return JSON: a plan, and the review of each task's request.

@@ -74,12 +74,22 @@ def read(path, caller=None, **options):
     return FORMATS[path].read(json.dumps(body).encode(), "42", caller or Caller(name="someone"))
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "A field that steers the reply unseen, or is unknown, is refused by name unless the client's "
+    "key allows it; all parameters of the OpenAI and Anthropic SDKs but `logit_bias` are known",
+)
 @pytest.mark.parametrize("sdk", SDKS)
 def test_every_parameter_of_openais_sdk_is_known_unless_it_steers(sdk):
     known, *requests = SDKS[sdk]
     check_parameters(known, requests)
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "A field that steers the reply unseen, or is unknown, is refused by name unless the client's "
+    "key allows it; all parameters of the OpenAI and Anthropic SDKs but `logit_bias` are known",
+)
 @pytest.mark.xdist_group("gateway")  # with all that imports anthropic
 def test_every_parameter_of_anthropics_sdk_is_known_unless_it_steers():
     # they take seconds, which every worker would spend
@@ -102,6 +112,11 @@ def check_parameters(known, requests):
     assert not STEERING & known
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "A field that steers the reply unseen, or is unknown, is refused by name unless the client's "
+    "key allows it; all parameters of the OpenAI and Anthropic SDKs but `logit_bias` are known",
+)
 @each_api
 @pytest.mark.parametrize("key", REFUSED)
 def test_a_key_that_steers_or_is_unknown_is_refused_by_name(path, key):
@@ -112,6 +127,11 @@ def test_a_key_that_steers_or_is_unknown_is_refused_by_name(path, key):
     assert f'allow_fields = ["{key}"]' in str(error.value)
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "A field that steers the reply unseen, or is unknown, is refused by name unless the client's "
+    "key allows it; all parameters of the OpenAI and Anthropic SDKs but `logit_bias` are known",
+)
 @each_api
 @pytest.mark.parametrize("key", REFUSED)
 def test_a_key_of_the_client_allows_it_and_it_goes_on_unchanged(path, key):
@@ -119,6 +139,9 @@ def test_a_key_of_the_client_allows_it_and_it_goes_on_unchanged(path, key):
     assert read(path, caller, **{key: REFUSED[key]}).body[key] == REFUSED[key]
 
 
+@pytest.mark.promise(
+    "What reviewers see", "An unknown field of a request that is empty is removed, not refused"
+)
 @each_api
 @pytest.mark.parametrize("value", [None, "", [], {}], ids=str)
 @pytest.mark.parametrize("key", ["chat_template", "logit_bias", "surprise"])

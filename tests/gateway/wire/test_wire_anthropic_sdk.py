@@ -132,6 +132,11 @@ def test_a_stream_that_fails_raises_in_the_client(anthropic, served):
         list(stream)
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "Reasoning is reviewed with the reply and shown with it: chat, Responses, Messages, whole and "
+    "streamed",
+)
 @pytest.mark.parametrize("calls", [(), (CALL,)])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_reasoning_is_a_block_of_thinking(served, streamed, calls):

@@ -31,6 +31,10 @@ def responses(*items):
     return RESPONSES.read(json.dumps(body).encode(), "42").body["messages"]
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "No block that an agent keeps in its history ends a session; its words are reviewed",
+)
 @pytest.mark.parametrize(
     ("block", "text"),
     [

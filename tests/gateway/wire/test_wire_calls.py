@@ -188,6 +188,11 @@ BODIES = {
 }
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Calls of custom tools and in the older `function_call` are reviewed and returned, whole and "
+    "streamed",
+)
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("kind", ["custom", "older"])

@@ -169,6 +169,10 @@ def test_fields_that_are_null_are_as_good_as_absent():
     )
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A request to the gateway with half of a UTF-16 surrogate pair: the field; status 400",
+)
 @pytest.mark.parametrize(
     ("raw", "need"),
     [
@@ -313,6 +317,11 @@ USAGE = {
 }
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A draft that passes keeps its log-probabilities, token details, fingerprint, tier and time, "
+    "also with `n` > 1, streamed, and in Responses",
+)
 def test_choices_keep_what_the_upstream_says_about_them():
     answers = [answer_of("Hi.", details=DETAILS)] * 2
     written = json.loads(CHAT.write(read(n=2), answers))
@@ -322,6 +331,12 @@ def test_choices_keep_what_the_upstream_says_about_them():
     assert about == (17, "fp_1", "default")
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A draft that passes keeps its log-probabilities, token details, fingerprint, tier and time, "
+    "also with `n` > 1, streamed, and in Responses",
+)
+@pytest.mark.promise("Endpoints and upstreams", "All chunks of a stream have the same `created`")
 def test_a_stream_ends_with_what_the_upstream_says_about_its_choices():
     exchange = read(n=2, stream=True, stream_options={"include_usage": True})
     answers = [answer_of("Hi.", details=DETAILS)] * 2

@@ -132,6 +132,11 @@ def test_a_stream_of_an_unsafe_completion_leaves_nothing_of_it():
     assert response.text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Every prompt and choice of `/v1/completions` is reviewed, streamed or not, and audited by "
+    "itself",
+)
 def test_every_prompt_is_drafted_reviewed_and_audited_by_itself(tmp_path):
     upstream = Model()
     folder = tmp_path / "audit"

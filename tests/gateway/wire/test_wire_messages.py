@@ -250,6 +250,9 @@ def test_tokens_from_a_cache_are_counted_apart():
     assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (7, 4)
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams", "Anthropic's `thinking` asks the upstream for an effort"
+)
 @pytest.mark.parametrize(
     ("thinking", "effort", "shows"),
     [

@@ -259,6 +259,11 @@ def test_streamed_log_probabilities_are_gathered_by_the_client(served):
     assert answer.system_fingerprint == "fp_1"
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "A draft that passes keeps its log-probabilities, token details, fingerprint, tier and time, "
+    "also with `n` > 1, streamed, and in Responses",
+)
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_response_has_log_probabilities_when_they_are_asked_for(served, streamed):
     client, scene = served
@@ -279,6 +284,11 @@ def test_a_response_has_log_probabilities_when_they_are_asked_for(served, stream
     assert (body["logprobs"], body["top_logprobs"]) == (True, 1)
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "Reasoning is reviewed with the reply and shown with it: chat, Responses, Messages, whole and "
+    "streamed",
+)
 @pytest.mark.parametrize("key", ["reasoning", "reasoning_content"])
 def test_a_chat_shows_reasoning(served, key):
     client, scene = served
@@ -291,6 +301,11 @@ def test_a_chat_shows_reasoning(served, key):
     assert "".join(delta.content or "" for delta in deltas) == "Four."
 
 
+@pytest.mark.promise(
+    "What reviewers see",
+    "Reasoning is reviewed with the reply and shown with it: chat, Responses, Messages, whole and "
+    "streamed",
+)
 @pytest.mark.parametrize("calls", [(), (CALL,)])
 @pytest.mark.parametrize("text", ["Four.", ""])
 @pytest.mark.parametrize("streamed", [False, True])

@@ -40,6 +40,11 @@ def prompt_texts(exchange):
     return [turn.content for turn in exchange.prompt.context]
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Reasoning that was handed out comes back to the model with the turn it belongs to, and "
+    "reviewers read it",
+)
 @pytest.mark.parametrize("include", [[], ["reasoning.encrypted_content"]])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_reasoning_of_a_response_comes_back_as_that_of_the_turn(scene, streamed, include):
@@ -60,6 +65,11 @@ def test_the_reasoning_of_a_response_comes_back_as_that_of_the_turn(scene, strea
     assert prompt_texts(exchange) == [f"reasoning_content:\n{THOUGHT}"]
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Reasoning that was handed out comes back to the model with the turn it belongs to, and "
+    "reviewers read it",
+)
 @pytest.mark.xdist_group("gateway")  # with all that imports anthropic
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_reasoning_of_a_message_comes_back_as_that_of_the_turn(scene, streamed):
@@ -88,6 +98,11 @@ def test_the_reasoning_of_a_message_comes_back_as_that_of_the_turn(scene, stream
     assert prompt_texts(exchange) == [f"reasoning_content:\n{THOUGHT}"]
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Reasoning that was handed out comes back to the model with the turn it belongs to, and "
+    "reviewers read it",
+)
 def test_the_reasoning_of_a_chat_comes_back_as_it_is(scene):
     client = openai.OpenAI(base_url=f"{scene.url}/v1", api_key="any", max_retries=0)
     message = client.chat.completions.create(model="m", messages=HELLO).choices[0].message

@@ -86,6 +86,10 @@ def asked(work):
     return asyncio.run(run())
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Under a strict schema OpenAI's client parses every reply, or finds a refusal",
+)
 @each_model
 def test_a_parsed_chat_has_an_object_or_a_refusal(model, refusal):
     async def work(client):
@@ -100,6 +104,10 @@ def test_a_parsed_chat_has_an_object_or_a_refusal(model, refusal):
     assert choice.finish_reason == "stop"
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Under a strict schema OpenAI's client parses every reply, or finds a refusal",
+)
 @each_model
 def test_a_streamed_chat_has_an_object_or_a_refusal(model, refusal):
     async def work(client):
@@ -120,6 +128,10 @@ def test_a_streamed_chat_has_an_object_or_a_refusal(model, refusal):
     assert choice.finish_reason == "stop"
 
 
+@pytest.mark.promise(
+    "Endpoints and upstreams",
+    "Under a strict schema OpenAI's client parses every reply, or finds a refusal",
+)
 @pytest.mark.parametrize("streamed", [False, True])
 @each_model
 def test_a_parsed_response_has_an_object_or_a_refusal(model, refusal, streamed):

@@ -201,6 +201,11 @@ def test_a_wrong_field_is_named(field, options):
     assert (error.value.status, error.value.param) == (400, field)
 
 
+@pytest.mark.promise(
+    "Bad input",
+    "A tool that runs on the server, in a request of Responses: the tool, with status 400, and "
+    "the types that are taken",
+)
 def test_a_hosted_tool_is_refused_in_words():
     with pytest.raises(RequestError, match="need 'function' or 'custom'; the gateway"):
         read(tools=[{"type": "web_search"}])

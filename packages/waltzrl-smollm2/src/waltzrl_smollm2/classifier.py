@@ -22,7 +22,7 @@ WEIGHTS = "weights/reviewer.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class LabelScale:
     """From logits z to the probabilities of `LABELS`: 1 / (1 + exp(-(weights z + shift)))."""
 
     weights: tuple[tuple[float, ...], ...]
@@ -36,7 +36,7 @@ class SmolLM2Classifier:
     """Labels exchanges in this process."""
 
     def __init__(
-        self, model: Classifier, encoder: Encoder, calibration: Calibration, name: str
+        self, model: Classifier, encoder: Encoder, calibration: LabelScale, name: str
     ) -> None:
         self.name, self.threshold = name, calibration.threshold
         self._model, self._encoder = model, encoder
@@ -89,14 +89,18 @@ def load_classifier(
     model.merge()
     model.base.to(dtype or (torch.bfloat16 if multiplies_bfloat16() else torch.float32))
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:12]
-    calibration = Calibration(**json.loads(metadata["calibration"]))
+    calibration = LabelScale(**json.loads(metadata["calibration"]))
     return SmolLM2Classifier(
         model.eval(), Encoder(causal_lm.tokenizer), calibration, f"smollm2@{digest}"
     )
 
 
 def save_classifier(
-    path: Path, trained: Mapping[str, Tensor], shape: Shape, calibration: Calibration, base: str
+    path: Path,
+    trained: Mapping[str, Tensor],
+    shape: Shape,
+    calibration: LabelScale,
+    base: str,
 ) -> None:
     """Write `Classifier.trained` in float16; `base` is the `base_digest` of its base."""
     metadata = {

@@ -2,7 +2,7 @@
 
     texts -> scrub, store -> report done -> judge a sample -> observations -> decide
 
-It runs in a process of its own, which `recorder_opening` starts; see docs/recorder.md.
+It runs in a process of its own, which `recorder_opening` starts; see docs/memory.md.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 configuration -> keys, scanner, judge, database -> waltzrl.operations.online.recorder.Recorder
 
 It reads frames from standard input and writes reports to standard output. It ends when the gateway
-closes the pipe or dies, after finishing what it was sent. See docs/recorder.md.
+closes the pipe or dies, after finishing what it was sent. See docs/memory.md.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Routed plans as the memory keeps them, and how far each is; `waltzrl.routing` writes them.
+"""Routed plans as the memory keeps them, and how far each is; `waltzrl_routing` writes them.
 
 ("routing", "plans")            PLAN    StoredPlan
 ("routing", "tasks", PLAN)      TASK    StoredTask: "started" before its agent runs, then its result

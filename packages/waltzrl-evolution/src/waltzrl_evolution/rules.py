@@ -1,0 +1,119 @@
+"""Rules as candidates: packs, and the recipe keys that say how they are used.
+
+    bundle.toml     keys of a bundle: `rules`, `threshold`; a rule pack of the candidate is named
+                    by its file, those that come with waltzrl by their names
+    NAME.toml       rule packs
+
+They are measured as stage 1: every prompt gets an answer that complies in form and says nothing,
+and the rules decide whether it is returned or refused.
+"""
+
+import tomllib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from waltzrl.agents import ConversationAgent, RulesReviewer, load_wording
+from waltzrl.agents.rules import DEFAULT_PACKS, lint_pack, load_rulebook
+from waltzrl.collaboration import Reviewer
+from waltzrl.errors import InputError
+from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
+from waltzrl.evaluation.harm import HOLLOW_ANSWERS
+from waltzrl.evaluation.patterns import safeguard
+from waltzrl.policies import Sampling
+from waltzrl.records import Message, Reply
+from waltzrl_evolution.files import CandidateFiles
+from waltzrl_evolution.run import f1
+
+BUNDLE = "bundle.toml"
+KEYS = ("rules", "threshold")
+"""The keys of a bundle that rules evolve."""
+
+
+class HollowPolicy:
+    """Answers every prompt in a way that complies in form and says nothing."""
+
+    async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        return Reply(text=HOLLOW_ANSWERS[0])
+
+
+class RulesSubject:
+    """Rule packs and a threshold."""
+
+    name, metric = "rules", "f1"
+    about = (
+        f"{BUNDLE} holds the keys rules (a list of packs) and threshold (0 to 1; a higher one"
+        " flags more). Every other .toml file is a rule pack: version = 1, and tables [[rule]] with"
+        " id, category, severity (0 to 1), side (request or reply), patterns (re2), example (a text"
+        " that must match) and twins (harmless texts that must not match)."
+    )
+
+    @asynccontextmanager
+    async def open(self, candidate: CandidateFiles, folder: Path) -> AsyncIterator[EvaluatedSystem]:
+        """Load the rules.
+
+        Raises:
+            InputError: a file is invalid, or a rule fails its own example or twins.
+        """
+        keys = bundle_keys(candidate, folder)
+        for name in candidate.files.keys() - {BUNDLE}:
+            if problems := lint_pack(folder / name):
+                raise InputError(problems[0])
+        rules, threshold = keys["rules"], keys["threshold"]
+        if not isinstance(threshold, float) or not 0 < threshold <= 1:
+            raise InputError(f"{BUNDLE}: threshold must be above 0 and at most 1, got {threshold}")
+        assert isinstance(rules, list)
+        reviewer = RulesReviewer(load_rulebook(rules), threshold)
+        yield make_reviewed_system(reviewer, reviewer.name)
+
+    def score(self, rows: Sequence[EvaluationRow]) -> float:
+        """Return F1: the harmonic mean of 1 - ASR and 1 - ORR."""
+        return f1(rows)
+
+
+def make_reviewed_system(reviewer: Reviewer, name: str) -> EvaluatedSystem:
+    """Return the system in which a reviewer decides about hollow answers.
+
+    Args:
+        reviewer: of the candidate.
+        name: of the reviewer, for the log.
+    """
+    return EvaluatedSystem(
+        name="evolved",
+        pattern=safeguard,
+        conversation=ConversationAgent(HollowPolicy(), load_wording("plain"), Sampling()),
+        reviewer=reviewer,
+        agents=f"conversation hollow, feedback {name}",
+    )
+
+
+def read_shipped_rules(threshold: float = 0.7) -> CandidateFiles:
+    """Return the baseline: the packs that a gateway loads by default."""
+    return CandidateFiles(files={BUNDLE: bundle_text(DEFAULT_PACKS, threshold)})
+
+
+def bundle_text(rules: Sequence[str], threshold: float) -> str:
+    """Return the text of a bundle.toml."""
+    named = ", ".join(f'"{name}"' for name in rules)
+    return f"rules = [{named}]\nthreshold = {threshold}\n"
+
+
+def bundle_keys(candidate: CandidateFiles, folder: Path) -> Mapping[str, object]:
+    """Return the keys of a candidate's bundle.toml; packs of the candidate get their paths.
+
+    Raises:
+        InputError: the file is missing or no TOML, a key is unknown, or a pack is missing.
+    """
+    try:
+        table = tomllib.loads(candidate.files[BUNDLE])
+    except (KeyError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"a candidate needs a {BUNDLE} in TOML, got {error}") from None
+    if table.keys() != set(KEYS):
+        raise InputError(f"{BUNDLE} has the keys {sorted(table)}; it needs {', '.join(KEYS)}")
+    rules = table["rules"]
+    if not isinstance(rules, list) or not all(isinstance(name, str) for name in rules):
+        raise InputError(f"{BUNDLE}: rules must be a list of names, got {rules!r}")
+    if unused := candidate.files.keys() - {BUNDLE, *rules}:
+        raise InputError(f"{BUNDLE} does not name the pack {min(unused)!r}; add it to rules")
+    paths = [str(folder / name) if name in candidate.files else name for name in rules]
+    return table | {"rules": paths}

@@ -1,0 +1,117 @@
+"""LangChain: a guarded chat model, which is a `Runnable`.
+
+model = GuardedChatModel(model=ChatOpenAI(model="qwen"), guard=guard)
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
+
+from waltzrl.gateway.guard import Guard
+from waltzrl.records import Reply
+from waltzrl_integrations import drafts
+
+with drafts.needs("LangChain", "langchain>=1.0"):
+    from langchain_core.callbacks import CallbackManager
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+    from langchain_core.messages import convert_to_openai_messages as turns_of
+    from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+    from langchain_core.runnables import Runnable
+    from langchain_core.runnables.config import ensure_config
+    from langchain_core.runnables.config import var_child_runnable_config as config_of_calls
+    from langsmith import tracing_context
+
+Turns: TypeAlias = list[BaseMessage]
+
+
+class GuardedChatModel(BaseChatModel):
+    """A chat model whose replies the guard has reviewed, and the results of tools it reads."""
+
+    model: Runnable
+    guard: Guard
+    model_config: ClassVar[dict[str, bool]] = {"arbitrary_types_allowed": True}
+
+    @property
+    def _llm_type(self) -> str:
+        return "waltzrl"
+
+    def bind_tools(self, tools: Sequence[object], **options: Any) -> "GuardedChatModel":
+        return GuardedChatModel(model=self.model.bind_tools(tools, **options), guard=self.guard)
+
+    def _generate(
+        self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any
+    ) -> ChatResult:
+        model = partial(self.model.invoke, stop=stop, **options)
+        return drafts.run_blocking(_generate_guarded, self.guard, model, messages)
+
+    async def _agenerate(
+        self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any
+    ) -> ChatResult:
+        model = partial(self.model.ainvoke, stop=stop, **options)
+        return await _generate_guarded(self.guard, model, messages)
+
+    def _stream(self, messages: Turns, **options: Any) -> Iterator[ChatGenerationChunk]:
+        yield from _yield_generation_chunks(self._generate(messages, **options))
+
+    async def _astream(self, messages: Turns, **options: Any) -> AsyncIterator[ChatGenerationChunk]:
+        for chunk in _yield_generation_chunks(await self._agenerate(messages, **options)):
+            yield chunk
+
+
+@contextmanager
+def _hide_calls() -> Iterator[None]:
+    """Call no callback of the caller's configuration, and send nothing to LangSmith."""
+    before = config_of_calls.set(ensure_config() | {"callbacks": CallbackManager([])})
+    try:
+        with tracing_context(enabled=False):
+            yield
+    finally:
+        config_of_calls.reset(before)
+
+
+async def _generate_guarded(
+    guard: drafts.AnyGuard, model: drafts.Model, messages: Turns
+) -> ChatResult:
+    read = [
+        m.model_copy(update={"content": drafts.WITHHELD})
+        if m.type == "tool" and await drafts.withholds(guard, m.content)
+        else m
+        for m in messages
+    ]
+    with _hide_calls():
+        draft = await drafts.await_draft(model, read)
+    turns = turns_of([_flatten_message(message) for message in read])
+    text, added = await drafts.revise(guard, turns, _convert_ai_message(draft))
+    usage = draft.usage_metadata
+    if usage:
+        usage = drafts.add_tokens(usage, added, drafts.RESPONSES_COUNTS)
+    final = draft if text is None else AIMessage(text)
+    final = final.model_copy(update={"usage_metadata": usage})
+    return ChatResult(generations=[ChatGeneration(message=final)])
+
+
+def _flatten_message(message: BaseMessage) -> BaseMessage:
+    """Return a message as the guard reads it: of a tool's result, its words."""
+    if message.type != "tool" or isinstance(message.content, str):
+        return message
+    return message.model_copy(update={"content": drafts.words_of(message.content)})
+
+
+def _convert_ai_message(draft: AIMessage) -> Reply:
+    blocks = draft.content_blocks
+    reasoning = "".join(block.get("reasoning", "") for block in blocks)
+    calls = [block for block in blocks if block["type"] in ("tool_call", "invalid_tool_call")]
+    called = [(call["id"], call["name"], call["args"]) for call in calls]
+    return drafts.reply_of(str(draft.text), reasoning, called)
+
+
+def _yield_generation_chunks(result: ChatResult) -> Iterator[ChatGenerationChunk]:
+    """Yield the text in pieces, and everything else in the last one."""
+    message = result.generations[0].message
+    words = drafts.cut_pieces(message.content) if isinstance(message.content, str) else []
+    for word in words:
+        yield ChatGenerationChunk(message=AIMessageChunk(word))
+    rest = message.model_dump(exclude={"type", "content"} if words else {"type"})
+    yield ChatGenerationChunk(message=AIMessageChunk(**({"content": ""} | rest)))

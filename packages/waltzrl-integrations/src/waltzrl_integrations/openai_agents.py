@@ -1,0 +1,160 @@
+"""OpenAI Agents SDK: a guarded model, and guardrails that end a run.
+
+Agent(model=GuardedModel(model, guard), input_guardrails=[request_guardrail(guard)], ...)
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from waltzrl.gateway.guard import Guard, read_prompt
+from waltzrl.records import Feedback, Reply
+from waltzrl_integrations import drafts
+
+with drafts.needs("the OpenAI Agents SDK", "openai-agents>=0.20"):
+    from openai.types import responses
+
+    import agents
+
+Item: TypeAlias = dict[str, object]
+
+
+class GuardedModel(agents.Model):
+    """A model whose replies the guard has reviewed, and the results of tools it reads.
+
+    The model's own calls are not traced: a trace would show drafts.
+    """
+
+    def __init__(self, model: agents.Model, guard: Guard) -> None:
+        self.model = model
+        self.guard = guard
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Item],  # noqa: A002 - the SDK's name
+        *settings: Any,
+        **more: Any,
+    ) -> agents.ModelResponse:
+        asked = [await self._withhold_output(item) for item in _list_items(input)]
+        settings = tuple(_disable_tracing(setting) for setting in settings)
+        more = {name: _disable_tracing(setting) for name, setting in more.items()}
+        response = await self.model.get_response(system_instructions, asked, *settings, **more)
+        system: Item = {"role": "system", "content": system_instructions or ""}
+        turns = [system, *(_convert_item(item) for item in asked)]
+        text, added = await drafts.revise(self.guard, turns, _convert_output(response.output))
+        read, written = added.input_tokens, added.output_tokens
+        response.usage.add(
+            agents.Usage(input_tokens=read, output_tokens=written, total_tokens=read + written)
+        )
+        return response if text is None else replace(response, output=[_make_output_message(text)])
+
+    async def _withhold_output(self, item: Item) -> Item:
+        if await drafts.withholds(self.guard, item.get("output")):
+            return item | {"output": drafts.WITHHELD}
+        return item
+
+    async def stream_response(
+        self, *settings: Any, **more: Any
+    ) -> AsyncIterator[responses.ResponseStreamEvent]:
+        response = await self.get_response(*settings, **more)
+        for number, event in enumerate(_yield_stream_events(response)):
+            event.sequence_number = number
+            yield event
+
+
+def request_guardrail(guard: Guard) -> agents.InputGuardrail:
+    """Return a guardrail that ends a run before its model reads a dangerous request."""
+
+    async def check(_: object, __: object, items: str | list[Item]) -> object:
+        prompt = read_prompt([_convert_item(item) for item in _list_items(items)])
+        return _make_outcome(await drafts.call_guard(guard, Guard.assess, prompt))
+
+    return agents.InputGuardrail(check, name="waltzrl", run_in_parallel=False)
+
+
+def reply_guardrail(guard: Guard) -> agents.OutputGuardrail:
+    """Return a guardrail that ends a run whose final output is unsafe, and revises nothing."""
+
+    async def check(context: agents.RunContextWrapper, _: object, output: object) -> object:
+        prompt = read_prompt([_convert_item(item) for item in _list_items(context.turn_input)])
+        return _make_outcome(await drafts.call_guard(guard, Guard.review, prompt, _as_text(output)))
+
+    return agents.OutputGuardrail(check, name="waltzrl")
+
+
+def _make_outcome(feedback: Feedback) -> agents.GuardrailFunctionOutput:
+    """Return what a guardrail answers; feedback that cannot be read counts as unsafe."""
+    unsafe = feedback.unsafe or not feedback.well_formed
+    return agents.GuardrailFunctionOutput(output_info=feedback, tripwire_triggered=unsafe)
+
+
+def _disable_tracing(setting: object) -> object:
+    return agents.ModelTracing.DISABLED if isinstance(setting, agents.ModelTracing) else setting
+
+
+def _list_items(items: str | list[Item]) -> list[Item]:
+    return [{"role": "user", "content": items}] if isinstance(items, str) else list(items)
+
+
+def _convert_item(item: Item) -> Item:
+    """Return an item of the Responses API as a message of chat completions."""
+    if "role" in item:
+        return {"role": item["role"], "content": item["content"]}
+    if "output" in item:
+        content = drafts.words_of(item["output"])
+        return {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
+    if item["type"] == "function_call":
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        call = {"id": item["call_id"], "type": "function", "function": function}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+    return {"role": "assistant", "content": _as_text(item)}
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _convert_output(output: list[responses.ResponseOutputItem]) -> Reply:
+    """Read all that a model's output says: its text, its reasoning, and calls of any kind."""
+    text, reasoning, calls = [], [], []
+    for item in output:
+        if item.type == "message":
+            text += [getattr(part, "text", "") or part.refusal for part in item.content]
+        elif item.type == "reasoning":
+            reasoning += [part.text for part in [*item.summary, *(item.content or [])]]
+        elif item.type == "function_call":
+            calls.append((item.call_id, item.name, item.arguments))
+        else:
+            calls.append((item.id, item.type, item.model_dump_json()))
+    return drafts.reply_of("\n".join(text), "\n".join(reasoning), calls)
+
+
+def _make_output_message(text: str) -> responses.ResponseOutputMessage:
+    part = responses.ResponseOutputText(text=text, annotations=[], type="output_text")
+    return responses.ResponseOutputMessage(
+        id="msg_waltzrl", content=[part], role="assistant", status="completed", type="message"
+    )
+
+
+def _yield_stream_events(response: agents.ModelResponse) -> Iterator[responses.ResponseStreamEvent]:
+    for place, item in enumerate(response.output):
+        for part in item.content if item.type == "message" else ():
+            for piece in drafts.cut_pieces(getattr(part, "text", "")):
+                yield responses.ResponseTextDeltaEvent(
+                    item_id=item.id,
+                    output_index=place,
+                    content_index=0,
+                    delta=piece,
+                    logprobs=[],
+                    sequence_number=0,
+                    type="response.output_text.delta",
+                )
+    counts = {name: getattr(response.usage, name) for name in responses.ResponseUsage.model_fields}
+    usage = responses.ResponseUsage(**counts)
+    id_ = response.response_id or "resp_waltzrl"
+    done = responses.Response.construct(id=id_, output=response.output, usage=usage)
+    yield responses.ResponseCompletedEvent(
+        response=done, sequence_number=0, type="response.completed"
+    )

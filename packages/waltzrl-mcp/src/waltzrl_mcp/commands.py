@@ -1,0 +1,170 @@
+"""`waltzrl mcp`: a guard as an MCP server; `waltzrl mcp-proxy`: guards before other servers."""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzrl.foundation.options import SERVE
+
+if TYPE_CHECKING:
+    from waltzrl import Guard, GuardSettings
+
+Model = Annotated[
+    tuple[str, str] | None,
+    typer.Option(metavar="URL NAME", help="Model of an OpenAI-compatible server that reviews."),
+]
+Pair = Annotated[Path | None, typer.Option(help="Folder of a trained pair, from `waltzrl export`.")]
+Gateway = Annotated[
+    tuple[str, str] | None,
+    typer.Option(metavar="URL MODEL", help="A waltzrl gateway, such as http://localhost:8080/v1."),
+]
+Upstream = Annotated[
+    tuple[str, str] | None,
+    typer.Option(metavar="URL NAME", help="Model of an OpenAI-compatible server that revises."),
+]
+Http = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Serve over HTTP, at /mcp; without it, over stdio."),
+]
+
+
+def mcp(
+    model: Model = None,
+    pair: Pair = None,
+    gateway: Gateway = None,
+    upstream: Upstream = None,
+    agents: Annotated[
+        Path | None,
+        typer.Option(help="Agents and rules of `route` [the sixteen of recipes/routing.toml]."),
+    ] = None,
+    http: Http = None,
+) -> None:
+    """Serve a guard and the router to agents as an MCP server: review, revise, assess and route.
+
+    Rules review unless there is a --model, a --pair or a --gateway. The key of a server is the
+    environment variable OPENAI_API_KEY, that of a gateway WALTZRL_API_KEY.
+
+    **Examples**
+
+    `waltzrl mcp`
+
+    `waltzrl mcp --model http://localhost:8001/v1 guard --upstream http://localhost:8000/v1 qwen`
+    """
+    from waltzrl_mcp import mcp_server, serve
+    from waltzrl_routing import load_registry
+
+    address, registry = _parse_address(http), load_registry(agents)
+
+    async def run() -> None:
+        async with _open_guard(model, pair, gateway, upstream) as guard:
+            await serve(mcp_server(guard, registry), address)
+
+    asyncio.run(run())
+
+
+def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
+    servers: Annotated[
+        list[str] | None, typer.Argument(metavar="[SERVER]...", help="A command or a URL each.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="JSON file with the servers under mcpServers.")
+    ] = None,
+    model: Model = None,
+    pair: Pair = None,
+    gateway: Gateway = None,
+    http: Http = None,
+    pins: Annotated[
+        Path | None, typer.Option(help="JSON file that remembers descriptions between runs.")
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME@DIGEST", help="List a refused description; may be repeated."),
+    ] = None,
+    allow_call: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOOL | RULE | TOOL:RULE",
+            help="Make calls that the rules for calls flag; may be repeated.",
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Append each decision as a line of JSON, without content.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each answer.")] = 60.0,
+) -> None:
+    """Stand before MCP servers, and review what passes: descriptions, calls and results.
+
+    Rules review; a --model, a --pair or a --gateway reviews beside them. A call that is flagged is
+    not made; a result that is flagged is withheld; a description that is flagged, or that changes
+    after it was first listed, is refused.
+
+    **Examples**
+
+    `waltzrl mcp-proxy "npx -y @modelcontextprotocol/server-filesystem /data"`
+
+    `waltzrl mcp-proxy --config servers.json --pins pins.json --log decisions.jsonl`
+    """
+    from waltzrl import GuardSettings
+    from waltzrl_mcp import PACKS, McpProxy, ProxySettings, parse_servers, read_servers, serve
+
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what servers send
+    configured, given = read_servers(config) if config else {}, parse_servers(servers or [])
+    if clash := sorted(configured.keys() & given.keys()):
+        raise typer.BadParameter(f"{config} has a server {clash[0]!r} too; rename it there")
+    entries = configured | given
+    address, rules = (
+        _parse_address(http),
+        GuardSettings(rules=PACKS, allow_calls=tuple(allow_call or ())),
+    )
+    settings = ProxySettings(
+        timeout_seconds=timeout, allowed=frozenset(allow or ()), pins=pins, log=log
+    )
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            guards = [await stack.enter_async_context(_open_guard(model, pair, settings=rules))]
+            if gateway:
+                # A gateway reviews by its own rules, so it comes on top of the first guard.
+                guards.append(await stack.enter_async_context(_open_guard(gateway=gateway)))
+            proxy = await stack.enter_async_context(McpProxy(entries, guards, settings))
+            await serve(proxy.server(), address)
+
+    asyncio.run(run())
+
+
+def _open_guard(
+    model: tuple[str, str] | None = None,
+    pair: Path | None = None,
+    gateway: tuple[str, str] | None = None,
+    upstream: tuple[str, str] | None = None,
+    settings: "GuardSettings | None" = None,
+) -> "Guard":
+    from waltzrl import open_guard
+    from waltzrl.policies.opening import remote_policy
+
+    return open_guard(
+        model=remote_policy(*model) if model else None,
+        pair=pair,
+        gateway=remote_policy(*gateway, key_env="WALTZRL_API_KEY") if gateway else None,
+        upstream=remote_policy(*upstream) if upstream else None,
+        settings=settings,
+    )
+
+
+def _parse_address(http: str | None) -> tuple[str, int] | None:
+    if http is None:
+        return None
+    host, _, port = http.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise typer.BadParameter(f"got {http!r}; need HOST:PORT, such as 127.0.0.1:8100")
+    return host.strip("[]"), int(port)
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands of this package to the command line."""
+    app.command(rich_help_panel=SERVE)(mcp)
+    app.command(rich_help_panel=SERVE)(mcp_proxy)

@@ -1,0 +1,156 @@
+import json
+
+import pytest
+
+from support.small_runs import run
+from waltzrl.errors import InputError
+from waltzrl_specialists import prepare_dataset, specialists
+from waltzrl_specialists.datasets import (
+    ADVISED,
+    DATA,
+    LEAST,
+    HeldOutScenario,
+    read_labels,
+    scenarios_of,
+)
+
+THINGS = (
+    "apple",
+    "bread",
+    "cream",
+    "dates",
+    "eggs",
+    "figs",
+    "garlic",
+    "honey",
+    "icing",
+    "jam",
+    "kale",
+)
+
+
+def rows(count):
+    return [{"prompt": f"{thing} in the box?", "completion": "One."} for thing in THINGS[:count]]
+
+
+def write(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.promise(
+    "Specialists",
+    "Every set that is shipped has 100 rows or more, all labels right, no duplicates, and 18 "
+    "scenarios that are not among the rows",
+)
+@pytest.mark.parametrize("name", specialists())
+def test_every_set_that_is_shipped_is_large_labelled_and_free_of_duplicates_and_leaks(name):
+    dataset = prepare_dataset(name)
+    assert len(dataset.examples) >= ADVISED
+    assert dataset.left_out == 0
+    assert len(dataset.scenarios) == 18
+    for field, values in dataset.specialist.fields.items():
+        expected = [scenario.expected[field] for scenario in dataset.scenarios]
+        learnt = [read_labels(example.completion)[field] for example in dataset.examples]
+        assert set(expected) == set(learnt) == set(values)
+
+
+@pytest.mark.promise(
+    "Specialists",
+    "Every set that is shipped has 100 rows or more, all labels right, no duplicates, and 18 "
+    "scenarios that are not among the rows",
+)
+@pytest.mark.promise(
+    "Requirements",
+    "nanochat fine-tuner: prepare_dataset, estimate_cost, finetune, integrate_with_agent; fifteen "
+    "agents",
+)
+def test_there_are_fifteen_sets_and_270_scenarios():
+    names = {path.name.partition(".")[0] for path in DATA.glob("*.jsonl")}
+    assert names == set(specialists())
+    assert len(names) == 15
+    assert sum(len(scenarios_of(name)) for name in names) == 270
+
+
+def test_a_system_prompt_names_every_line_and_value():
+    assert specialists()["qa"].system == (
+        'You sort bug reports. Write a line "Severity: " with critical, major or minor, then a line'
+        ' "Area: " with functional, performance, usability or compatibility, then one or two'
+        " sentences of advice."
+    )
+
+
+def test_a_set_of_ones_own_is_named_after_its_file_and_gets_its_own_task(tmp_path):
+    path = write(tmp_path / "boxes.jsonl", rows(11))
+    dataset = prepare_dataset(str(path), "You know what is in boxes.")
+    assert (dataset.name, dataset.specialist.system) == ("boxes", "You know what is in boxes.")
+    assert (len(dataset.examples), dataset.left_out) == (11, 0)
+
+
+@pytest.mark.promise(
+    "Specialists", "A row without a column names file and line; three rows are refused"
+)
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"prompt": "Hello?"}, "missing required field `completion`"),
+        ({"prompt": "Hello?", "completion": " "}, "completion is blank"),
+        ({"prompt": 3, "completion": "Three."}, "Expected `str`, got `int`"),
+    ],
+)
+def test_a_row_without_a_column_names_file_and_line(tmp_path, row, problem):
+    path = write(tmp_path / "boxes.jsonl", [*rows(11), row])
+    with pytest.raises(InputError) as error:
+        prepare_dataset(str(path))
+    assert f"{path}:12: " in str(error.value)
+    assert problem in str(error.value)
+
+
+@pytest.mark.promise(
+    "Specialists", "A row without a column names file and line; three rows are refused"
+)
+def test_three_rows_are_refused_and_a_few_more_are_warned_of(tmp_path, caplog):
+    path = write(tmp_path / "boxes.jsonl", rows(3))
+    with pytest.raises(InputError, match=f"has 3 rows to learn from; need {LEAST} or more"):
+        prepare_dataset(str(path))
+    assert len(prepare_dataset(str(write(path, rows(LEAST)))).examples) == LEAST
+    assert caplog.messages == [f"{path} has {LEAST} rows; {ADVISED} or more are advised"]
+
+
+def test_rows_that_nearly_repeat_an_earlier_one_are_left_out(tmp_path, caplog):
+    again = {"prompt": "APPLE, in the box", "completion": "None."}
+    path = write(tmp_path / "boxes.jsonl", [*rows(11), again])
+    dataset = prepare_dataset(str(path))
+    assert (len(dataset.examples), dataset.left_out) == (11, 1)
+    assert f"{path}:12 nearly repeats {path}:1 and is left out" in caplog.messages
+
+
+@pytest.mark.promise("Specialists", "A scenario that is among the rows is refused")
+def test_a_scenario_that_is_among_the_rows_is_refused(tmp_path):
+    path = write(tmp_path / "boxes.jsonl", rows(11))
+    leak = HeldOutScenario(prompt="Bread in the box", expected={"Count": "one"})
+    write(tmp_path / "boxes.scenarios.jsonl", [{"prompt": leak.prompt, "expected": leak.expected}])
+    with pytest.raises(InputError, match=r"'scenario 1' is train .*boxes\.jsonl:2'"):
+        prepare_dataset(str(path))
+
+
+def test_a_name_that_is_neither_a_specialist_nor_a_file_is_explained():
+    with pytest.raises(InputError, match=r"qaa: no specialist and no file; .* or one of qa, "):
+        prepare_dataset("qaa")
+
+
+def test_prepare_writes_rows_and_the_conversations_that_nanochat_reads(tmp_path, capsys):
+    path = write(tmp_path / "boxes.jsonl", rows(11))
+    task = ("--task", "You know boxes.")
+    folders = ("--out", tmp_path / "rows", "--nanochat", tmp_path / "nanochat")
+    assert run("specialists", "prepare", path, *task, *folders, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "boxes", "rows": 11, "left_out": 0, "scenarios": 0}
+    ]
+    written = (tmp_path / "rows" / "boxes.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in written] == rows(11)
+    first = json.loads((tmp_path / "nanochat" / "boxes.jsonl").read_text().splitlines()[0])
+    assert first == [  # alternating turns that begin with the user's, as CustomJSON requires
+        {"role": "user", "content": "You know boxes.\n\napple in the box?"},
+        {"role": "assistant", "content": "One."},
+    ]
