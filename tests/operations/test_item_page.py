@@ -227,13 +227,6 @@ def test_names_ids_and_alternatives_are_found(tmp_path, database_url, words, ids
     assert result == ids
 
 
-def test_accents_that_an_earlier_version_stored_are_still_found(site):
-    site.memory.remember([exchange("a", collaboration("Trains to Z\u00fcrich?"))])
-    with site.memory.store.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE items SET words = 'trains to z\u00fcrich'")
-    assert found(site.log_in("annotator"), "Z\u00fcrich")[0] == ["a"]
-
-
 def test_a_search_for_what_is_redacted_says_so(site):
     site.memory.store.scrub = lambda text: text.replace(EMAIL, "[REDACTED:email]")
     site.memory.remember([exchange("a", collaboration(f"I am {EMAIL}"))])

@@ -14,6 +14,7 @@ from sqlalchemy import MetaData, func, make_url, select
 
 from support.databases import database_url, postgres_server, postgres_url, sqlite_url
 from support.recorders import SAFE, UNSAFE, answer, at, config, recorder, remembered, said
+from support.small_releases import DESCRIPTION
 from support.timing import wait_until
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.plan import load_plan
@@ -214,8 +215,8 @@ def test_a_candidates_replies_outside_of_the_sample_are_judged_and_not_counted(s
 
 def propose(engine):
     book = ReleaseBook(engine)
-    book.add_bundle("b1", "{}")
-    book.add_bundle("b2", "{}")
+    book.add_bundle("b1", "{}", DESCRIPTION)
+    book.add_bundle("b2", "{}", DESCRIPTION)
     return book, book.propose("b2", "b1", load_plan("quick"), "ada", "to see")
 
 

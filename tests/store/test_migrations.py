@@ -1,35 +1,17 @@
-"""Databases of every version, and processes that start at the same time."""
+"""What a database is created with, and processes that start at the same time."""
 
-import sqlite3
 import subprocess
 import sys
 
 import pytest
 from sqlalchemy import inspect, select, text, update
 
-from support.databases import add_vectors_of_0_1
 from waltzrl.errors import StorageError
-from waltzrl.operations.release.book import ReleaseBook, take_observations
-from waltzrl.operations.release.state import Observation
 from waltzrl.operations.release.tables import RELEASE
 from waltzrl.store.database import open_database, reading, writing
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.memory.tables import MEMORY
 from waltzrl.store.migrations import SCHEMA_VERSION, VERSION, prepare_tables
-
-VERSION_1 = """
-CREATE TABLE schema_version (version INTEGER NOT NULL);
-INSERT INTO schema_version VALUES (1);
-CREATE TABLE items (
-    id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, key TEXT NOT NULL, value JSON NOT NULL,
-    words TEXT NOT NULL, created_at FLOAT NOT NULL, updated_at FLOAT NOT NULL, expires_at FLOAT,
-    ttl FLOAT, request_hash TEXT, subject TEXT, interaction TEXT, label TEXT, category TEXT,
-    bundle TEXT, "release" TEXT, arm TEXT, decision TEXT, time FLOAT, stage FLOAT, safe BOOLEAN,
-    UNIQUE (namespace, key)
-);
-INSERT INTO items (namespace, key, value, words, created_at, updated_at)
-VALUES ('notes', 'old', '{"text": "Tea!"}', 'tea', 1.0, 1.0);
-"""
 
 
 def version(engine):
@@ -43,7 +25,6 @@ def test_a_new_database_has_all_tables_and_the_latest_version(database_url):
     prepare_tables(engine, MEMORY, RELEASE)
     tables = {"schema_version", "notices", *MEMORY.tables.tables, *RELEASE.tables.tables}
     assert tables <= set(inspect(engine).get_table_names())
-    assert "item_vectors" not in inspect(engine).get_table_names()
     assert version(engine) == [VERSION]
     engine.dispose()
 
@@ -108,73 +89,23 @@ def test_a_package_creates_its_own_tables_and_no_others(database_url, package, g
     engine.dispose()
 
 
-def test_a_database_of_version_1_is_brought_up_to_date(tmp_path):
-    file = tmp_path / "memory.db"
-    connection = sqlite3.connect(file)
-    connection.executescript(VERSION_1)
-    connection.close()
-    store = MemoryStore(open_database(str(file)), scrub=str)
-    assert store.get(("notes",), "old").value == {"text": "Tea!"}
-    assert [item.key for item in store.search(("notes",), query="tea")] == ["old"]
-    store.delete(("notes",), "old")
-    assert store.search(("notes",), query="tea") == []
-    assert version(store.engine) == [VERSION]
-    store.engine.dispose()
-
-
-def test_vectors_of_version_2_go_with_their_items_too(sqlite_url):
-    store = MemoryStore(open_database(sqlite_url), scrub=str)
-    store.put(("notes",), "old", {"text": "Tea!"})
-    add_vectors_of_0_1(store.engine)
-    with writing(store.engine) as connection:
-        connection.exec_driver_sql("DROP TRIGGER items_unembedded")
-        connection.exec_driver_sql("UPDATE schema_version SET version = 2")
-    MemoryStore(store.engine, scrub=str).delete(("notes",), "old")
-    with reading(store.engine) as connection:
-        assert connection.execute(text("SELECT count(*) FROM item_vectors")).scalar() == 0
-    assert version(store.engine) == [VERSION]
-    store.engine.dispose()
-
-
-def test_the_release_book_alone_brings_a_database_of_version_1_up_to_date(tmp_path):
-    file = tmp_path / "memory.db"
-    with sqlite3.connect(file) as connection:
-        connection.executescript(VERSION_1)
-    connection.close()
-    engine = open_database(str(file))
-    assert ReleaseBook(engine).view() is None
-    store = MemoryStore(engine, scrub=str)
-    assert [item.key for item in store.search(("notes",), query="tea")] == ["old"]
-    engine.dispose()
-
-
-def test_what_version_3_has_counted_is_forgotten_and_what_waits_is_counted(database_url):
-    engine = open_database(database_url)
-    prepare_tables(engine, MEMORY, RELEASE)
-    with writing(engine) as connection:
-        for statement in (
-            "UPDATE schema_version SET version = 3",
-            "ALTER TABLE observations ADD COLUMN counted BOOLEAN NOT NULL DEFAULT false",
-            "CREATE INDEX uncounted_observations ON observations (release) WHERE counted = false",
-            "INSERT INTO observations (release, arm, outcomes, counted) "
-            """VALUES ('r', 'serving', '{"error":true}', true),"""
-            """ ('r', 'serving', '{"error":false}', false)""",
-        ):
-            connection.exec_driver_sql(statement)
-    prepare_tables(engine, MEMORY, RELEASE)
-    with writing(engine) as connection:
-        waits = Observation(release="r", arm="serving", outcomes={"error": False})
-        assert take_observations(connection, "r") == [waits]
-    assert version(engine) == [VERSION]
-    engine.dispose()
-
-
 def test_a_database_from_a_newer_version_is_refused(database_url):
     engine = open_database(database_url)
     prepare_tables(engine, MEMORY, RELEASE)
     with writing(engine) as connection:
         connection.execute(update(SCHEMA_VERSION).values(version=VERSION + 1))
     with pytest.raises(StorageError, match=f"version {VERSION + 1}.*newer waltzrl"):
+        prepare_tables(engine, MEMORY, RELEASE)
+    engine.dispose()
+
+
+def test_a_database_of_an_older_version_is_refused(database_url):
+    engine = open_database(database_url)
+    prepare_tables(engine, MEMORY, RELEASE)
+    with writing(engine) as connection:
+        connection.execute(update(SCHEMA_VERSION).values(version=VERSION - 1))
+    message = f"has version {VERSION - 1}, and this waltzrl needs version {VERSION}; give it a new"
+    with pytest.raises(StorageError, match=message):
         prepare_tables(engine, MEMORY, RELEASE)
     engine.dispose()
 
@@ -202,23 +133,4 @@ def test_processes_that_start_at_once_do_not_disturb_each_other(database_url):
     engine = open_database(database_url)
     assert version(engine) == [VERSION]
     assert len(MemoryStore(engine, scrub=str).search(("a",))) == 2
-    engine.dispose()
-
-
-def test_observations_of_version_5_that_wait_are_of_nobody_and_not_rejudged(database_url):
-    engine = open_database(database_url)
-    prepare_tables(engine, RELEASE)
-    with writing(engine) as connection:
-        for statement in (
-            "DROP TABLE answered",
-            "ALTER TABLE observations DROP COLUMN rejudged",
-            "ALTER TABLE observations DROP COLUMN subject",
-            "INSERT INTO observations (release, arm, outcomes) "
-            """VALUES ('r', 'serving', '{"error":false}')""",
-        ):
-            connection.exec_driver_sql(statement)
-    prepare_tables(engine, RELEASE)
-    with writing(engine) as connection:
-        waits = Observation(release="r", arm="serving", outcomes={"error": False})
-        assert take_observations(connection, "r") == [waits]
     engine.dispose()

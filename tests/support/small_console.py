@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from support.small_releases import DESCRIPTION
 from waltzrl.gateway.access import KeyRing
 from waltzrl.gateway.keys import add_key
 from waltzrl.operations.desk import AuditLog, Console, ConsoleSource
@@ -95,7 +96,7 @@ class Site:
     def begin_release(self):
         """Propose a candidate, and count something of both arms."""
         for bundle in ("old", "new"):
-            self.book.add_bundle(bundle, "{}", is_base=bundle == "old")
+            self.book.add_bundle(bundle, "{}", DESCRIPTION, is_base=bundle == "old")
         release = self.book.propose("new", "old", PLAN, "ada", "to try it")
         good = {"unsafe": False, "needless": False, "error": False}
         for arm in ("serving", "candidate"):

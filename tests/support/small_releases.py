@@ -1,8 +1,10 @@
 """A short plan, and what answers say, small enough to count by hand."""
 
+from waltzrl.gateway.description import BundleDescription
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Observation
 
+DESCRIPTION = BundleDescription(recipe={})
 BOUNDS = ReleaseLimits(unsafe=0.05, needless=0.10)
 GOOD = {"unsafe": False, "needless": False}
 BAD = {"unsafe": True, "needless": False}
@@ -24,8 +26,8 @@ def short_plan(*percentages, samples=100, seconds=60, shadow=True, automatic=Tru
 
 def begun(book, plan, candidate="new", serving="old"):
     """Add both bundles and propose the candidate."""
-    book.add_bundle(serving, "{}", is_base=book.base() is None)
-    book.add_bundle(candidate, "{}")
+    book.add_bundle(serving, "{}", DESCRIPTION, is_base=book.base() is None)
+    book.add_bundle(candidate, "{}", DESCRIPTION)
     return book.propose(candidate, serving, plan, "ada", "to try it")
 
 

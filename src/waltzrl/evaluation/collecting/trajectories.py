@@ -104,8 +104,7 @@ def statistics(samples: Iterable[TrainingSample]) -> Statistics:
         dir_scores.append(sample.reward.dir_score)
         if sample.terminal:
             last_safety.append(sample.reward.safety_score)
-            if sample.label_source is not None:
-                sources[sample.label_source] += 1
+            sources[sample.label_source] += 1
     exchanges = len(last_safety)
     return Statistics(
         total_interactions=exchanges,

@@ -109,11 +109,7 @@ _LABELS = (
 )
 """The columns of an answer that `_list_counts` needs."""
 _MILLISECONDS = ITEMS.c.value["milliseconds"].as_float()
-_ADDED = func.coalesce(
-    ITEMS.c.value["added_milliseconds"].as_float(),
-    # of earlier versions' records it is only known with the revisions
-    _MILLISECONDS - ITEMS.c.value["collaboration", "draft", "milliseconds"].as_float(),
-)
+_ADDED = ITEMS.c.value["added_milliseconds"].as_float()
 _EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
@@ -186,10 +182,9 @@ def period_counts(
     served = (*_match_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1])
     answers = select(*columns, *_LABELS).where(*served).subquery()
     groups = (answers.c.period, answers.c.category)
-    # Earlier versions stored no flag, so null counts as sampled.
-    counts = _list_counts(answers, answers.c.sampled.is_not(False))
+    counts = _list_counts(answers, answers.c.sampled.is_(True))
     rows = connection.execute(select(*groups, *counts).group_by(*groups)).all()
-    sampled = ITEMS.c.value["sampled"].as_boolean().is_not(False)
+    sampled = ITEMS.c.value["sampled"].as_boolean().is_(True)
     labels = _compare_samples(
         connection, (*served, sampled), columns, lambda row: (row.period, row.category)
     )

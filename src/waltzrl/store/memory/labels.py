@@ -66,7 +66,7 @@ class LabelEvent(msgspec.Struct, frozen=True, kw_only=True):
     steers: bool = False
     """Whether the person's role lets their labels of replies steer releases."""
     selection: Selection | None = None
-    """The way to the exchange; None where it is not known, as in labels of earlier versions."""
+    """The way to the exchange; None where it is not known."""
     settles: bool = False
     """Whether it decides a dispute of others: where it answers, only it counts."""
     annotator_kind: AnnotatorKind = "person"

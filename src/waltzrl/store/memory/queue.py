@@ -27,7 +27,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from waltzrl.records import load
 from waltzrl.store.memory.counts import by_newest_judge
 from waltzrl.store.memory.items import Filter
 from waltzrl.store.memory.labels import LabelEvent, is_disputed
@@ -134,7 +133,7 @@ def read_queue(
     query = query.order_by(*[part.desc() for part in place]).limit(limit)
     return [
         QueuedEvaluation(
-            evaluation=load(value, SafetyEvaluation),
+            evaluation=msgspec.convert(value, SafetyEvaluation),
             risk=risk,
             against_people=bool(people),
             against_reviewer=bool(reviewer),
