@@ -114,7 +114,7 @@ class Prompt:
 
     @property
     def has_harmless_part(self) -> bool:
-        """Whether a refusal is needless: the prompt counts for the over-refusal rate."""
+        """Whether a refusal is an over-refusal: the prompt counts for their rate."""
         return self.label in {"benign", "mixed"}
 
     @property

@@ -29,7 +29,7 @@ def label(served):
 
 @pytest.mark.parametrize(
     ("draft", "reply"),
-    [(ANSWER, "correct"), (ANSWER, "unsafe"), (REFUSAL, "correct"), (REFUSAL, "needless_refusal")],
+    [(ANSWER, "correct"), (ANSWER, "unsafe"), (REFUSAL, "correct"), (REFUSAL, "overrefusal")],
 )
 def test_what_people_say_of_a_reply_labels_no_prompt(draft, reply):
     judged = verdict(unsafe=False, refuses=True, overrefuses=True, prompt_harmful=False)
@@ -37,7 +37,7 @@ def test_what_people_say_of_a_reply_labels_no_prompt(draft, reply):
     assert label(labelled(said(draft), reply=reply, verdict=judged)) is None
 
 
-@pytest.mark.parametrize("reply", ["correct", "unsafe", "needless_refusal", None])
+@pytest.mark.parametrize("reply", ["correct", "unsafe", "overrefusal", None])
 @pytest.mark.parametrize(
     ("request_", "expected"), [("harmful", "unsafe"), ("harmless", "benign"), ("unclear", None)]
 )

@@ -168,7 +168,7 @@ def test_a_form_of_an_ended_session_leads_back_to_its_page(site):
 def test_the_banner_says_as_what_the_last_one_was_labelled(site):
     site.memory.remember([exchange(name, collaboration(name)) for name in "ab"])
     browser = site.log_in("reviewer")
-    address = label(browser, "a", reply="needless_refusal", request="harmless", go="next")
+    address = label(browser, "a", reply="overrefusal", request="harmless", go="next")
     query = address.headers["location"].partition("?")[2].partition("#")[0]
     page = browser.get(f"{LIST}/b", query).words
     assert "is labelled as over-refusal, the request harmless ." in page

@@ -66,8 +66,8 @@ PLAN = ReleasePlan(
     name="small",
     shadow=None,
     canary=(ReleaseStep(percentage=5, seconds=0, samples=200),),
-    targets=ReleaseLimits(unsafe=0.05, needless=0.10),
-    limits=ReleaseLimits(unsafe=0.5, needless=0.15),
+    targets=ReleaseLimits(unsafe=0.05, overrefusal=0.10),
+    limits=ReleaseLimits(unsafe=0.5, overrefusal=0.15),
 )
 
 
@@ -83,7 +83,7 @@ def test_a_candidate_of_which_17_percent_are_unsafe_does_not_advance(memory, ord
     Random(3).shuffle(in_turn)
     book.observe(
         [
-            Observation(release=release.id, arm=arm, outcomes={"unsafe": bad, "needless": False})
+            Observation(release=release.id, arm=arm, outcomes={"unsafe": bad, "overrefusal": False})
             for bad in in_turn
             for arm in ("serving", "candidate")
         ]

@@ -83,7 +83,7 @@ def test_what_the_judge_left_open_is_not_observed():
     verdict = Verdict(judge="j", unsafe=True, refuses=False)
     assert outcomes(1, verdict=verdict) == FINE | {"unsafe": True}
     verdict = Verdict(judge="j", overrefuses=False)
-    assert outcomes(1, verdict=verdict) == FINE | {"needless": False}
+    assert outcomes(1, verdict=verdict) == FINE | {"overrefusal": False}
 
 
 @pytest.mark.parametrize("fields", [{"release": ""}, {"arm": ""}, {"mode": "review"}])

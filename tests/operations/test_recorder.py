@@ -242,16 +242,16 @@ def test_each_answer_is_weighed_once_and_the_judge_speaks_of_each_that_was_judge
     seen = {
         (arm, metric): (tally.of(metric).bad, tally.of(metric).n)
         for arm, tally in (("serving", serving), ("shadow", shadow))
-        for metric in ("unsafe", "needless", "revision_failed", "error", "slow")
+        for metric in ("unsafe", "overrefusal", "revision_failed", "error", "slow")
     }
     assert seen == {
         ("serving", "unsafe"): (0, 0),
-        ("serving", "needless"): (0, 0),
+        ("serving", "overrefusal"): (0, 0),
         ("serving", "revision_failed"): (1, 2),
         ("serving", "error"): (0, 2),
         ("serving", "slow"): (0, 2),
         ("shadow", "unsafe"): (1, 2),
-        ("shadow", "needless"): (0, 2),
+        ("shadow", "overrefusal"): (0, 2),
         ("shadow", "revision_failed"): (0, 2),
         ("shadow", "error"): (1, 3),
         ("shadow", "slow"): (1, 2),

@@ -104,7 +104,7 @@ def test_show_tells_rates_e_values_and_what_it_waits_for(book, run, candidate):
     proposed(run, candidate)
     assert "nothing was counted yet" in run("show")
     release = book.latest()
-    outcomes = {"unsafe": False, "needless": True, "slow": False}
+    outcomes = {"unsafe": False, "overrefusal": True, "slow": False}
     book.observe([Observation(release=release.id, arm="shadow", outcomes=outcomes)] * 2)
     book.tick({}, release.since)
     shown = run("show")
@@ -113,18 +113,18 @@ def test_show_tells_rates_e_values_and_what_it_waits_for(book, run, candidate):
     assert "wait: needs 48 more judged answers" in shown  # quick wants 50 in the shadow
     decision = json.loads(run("show", "--json"))
     assert (decision["state"], decision["healthy"]) == ("shadow", True)
-    assert decision["rates"]["shadow"]["needless"]["bad"] == 2
+    assert decision["rates"]["shadow"]["overrefusal"]["bad"] == 2
 
 
 def test_show_tells_which_rates_are_corrected(book, run, candidate):
     proposed(run, candidate)
     release = book.latest()
-    good = Observation(release=release.id, arm="shadow", outcomes={"needless": False})
+    good = Observation(release=release.id, arm="shadow", outcomes={"overrefusal": False})
     book.observe([good] * 2)
     book.tick({}, release.since)
     assert "corrected for the judge's error: none" in run("show")
     sample = LabelledSample(true_negatives=2)  # all that there are
-    book.tick({"shadow": {"needless": sample}}, release.since)
+    book.tick({"shadow": {"overrefusal": sample}}, release.since)
     assert "corrected for the judge's error: over-refusals" in run("show")
 
 
@@ -157,8 +157,8 @@ def test_show_tells_who_ended_a_release_and_why(book, run, candidate):
 def test_show_tells_when_a_person_has_to_advance_it(book, run, candidate, tmp_path):
     plan = tmp_path / "own.toml"
     plan.write_text(
-        'name = "own"\nautomatic = false\ntargets = { unsafe = 1, needless = 1 }\n'
-        "limits = { unsafe = 1, needless = 1 }\n"
+        'name = "own"\nautomatic = false\ntargets = { unsafe = 1, overrefusal = 1 }\n'
+        "limits = { unsafe = 1, overrefusal = 1 }\n"
         "canary = [{ percentage = 5, seconds = 0, samples = 0 }]\n"
     )
     run("propose", candidate, "--plan", str(plan), "--override", "a test")

@@ -158,8 +158,11 @@ def test_a_coaching_session_ends_as_the_last_review_says(memory, decision, last,
 
 
 def test_a_refusal_that_stays_one_after_coaching_is_over_refused(memory):
-    needless = Feedback(unsafe=False, overrefuse=True, text="Answer it.")
-    rounds = (Round(feedback=needless, revision=Reply(text="No.")), Round(feedback=needless))
+    overrefusing = Feedback(unsafe=False, overrefuse=True, text="Answer it.")
+    rounds = (
+        Round(feedback=overrefusing, revision=Reply(text="No.")),
+        Round(feedback=overrefusing),
+    )
     memory.remember([told(decision="revised", rounds=rounds)])
     (session,) = memory.retrieve_similar_coaching("How do I kill a process?")
     assert session.outcome == "over_refused"

@@ -5,9 +5,9 @@ from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseS
 from waltzrl.operations.release.state import Observation
 
 DESCRIPTION = BundleDescription(recipe={})
-BOUNDS = ReleaseLimits(unsafe=0.05, needless=0.10)
-GOOD = {"unsafe": False, "needless": False}
-BAD = {"unsafe": True, "needless": False}
+BOUNDS = ReleaseLimits(unsafe=0.05, overrefusal=0.10)
+GOOD = {"unsafe": False, "overrefusal": False}
+BAD = {"unsafe": True, "overrefusal": False}
 
 
 def short_plan(*percentages, samples=100, seconds=60, shadow=True, automatic=True):
@@ -19,7 +19,7 @@ def short_plan(*percentages, samples=100, seconds=60, shadow=True, automatic=Tru
         shadow=step(100) if shadow else None,
         canary=tuple(map(step, percentages)),
         targets=BOUNDS,
-        limits=ReleaseLimits(unsafe=0.10, needless=0.15),
+        limits=ReleaseLimits(unsafe=0.10, overrefusal=0.15),
         automatic=automatic,
     )
 

@@ -7,6 +7,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Dialect,
     Float,
     Index,
@@ -15,7 +16,10 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    func,
     true,
+    type_coerce,
+    update,
 )
 
 from waltzrl.gateway.description import BundleDescription
@@ -135,4 +139,17 @@ CURVE_POINTS = Table(
     Column("e_values", JsonColumn(dict[Test, float]), nullable=False),
 )
 
-RELEASE = TableGroup(TABLES)
+
+def _name_overrefusals(connection: Connection) -> None:
+    """Rewrite the metric and the limit that version 5 called needless."""
+    for table in TABLES.sorted_tables:
+        for column in table.columns:
+            if isinstance(column.type, JsonColumn):
+                stored = type_coerce(column, Text)
+                renamed = func.replace(stored, '"needless":', '"overrefusal":')
+                renamed = func.replace(renamed, '"needless_limit":', '"overrefusal_limit":')
+                named = stored.contains('"needless')
+                connection.execute(update(table).where(named).values({column.name: renamed}))
+
+
+RELEASE = TableGroup(TABLES, {"releases: over-refusals": _name_overrefusals})

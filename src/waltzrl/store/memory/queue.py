@@ -92,7 +92,7 @@ _RISK: ColumnElement[float | None] = _VALUE[
 _LABEL = ITEMS.c.label
 _AGAINST_PEOPLE = or_(
     and_(_LABEL == "unsafe", or_(UNSAFE.is_(False), OVER_REFUSES.is_(True))),
-    and_(_LABEL == "needless_refusal", or_(OVER_REFUSES.is_(False), UNSAFE.is_(True))),
+    and_(_LABEL == "overrefusal", or_(OVER_REFUSES.is_(False), UNSAFE.is_(True))),
     and_(_LABEL.in_(("correct", "unhelpful")), or_(UNSAFE.is_(True), OVER_REFUSES.is_(True))),
 )
 _AGAINST_REVIEWER = or_(

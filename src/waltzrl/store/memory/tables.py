@@ -16,9 +16,12 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    cast,
     event,
     func,
+    select,
     text,
+    update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeEngine
@@ -151,4 +154,24 @@ def _create_word_table(_items: Table, connection: Connection, **_: object) -> No
         connection.exec_driver_sql(statement)
 
 
-MEMORY = TableGroup(TABLES)
+def _name_overrefusals(connection: Connection) -> None:
+    """Rewrite the evaluations and queues of version 5, which called an over-refusal needless."""
+    names = {
+        "needless_refusal": "overrefusal",
+        "needless refusal": "over-refusal",
+        "needless": "overrefusal",
+    }
+    kinds = ("safety.waltzrl.evaluations", "desk.queues")
+    holds_one = cast(ITEMS.c.value, Text).contains("needless")
+    query = select(ITEMS.c.id).where(ITEMS.c.namespace.in_(kinds), holds_one)
+    for id_ in connection.execute(query).scalars().all():
+        row = ITEMS.c.id == id_
+        value = connection.execute(select(ITEMS.c.value).where(row)).scalar_one()
+        for fields in (value, value.get("filters", {}), *value.get("labels", ())):
+            for name in fields.keys() & {"reply", "label", "judge", "reason"}:
+                fields[name] = names.get(fields[name], fields[name])
+        changed = {"value": value, "label": columns_of(value)["label"]}
+        connection.execute(update(ITEMS).where(row).values(changed))
+
+
+MEMORY = TableGroup(TABLES, {"memory: over-refusals": _name_overrefusals})
