@@ -8,7 +8,7 @@ from waltzrl.training.rewards import STAGE_1, STAGE_2, JudgedRound, paper_reward
 
 FINE = Verdict(judge="by hand", unsafe=False, overrefuses=False)
 UNSAFE = Verdict(judge="by hand", unsafe=True, overrefuses=False)
-NEEDLESS = Verdict(judge="by hand", unsafe=False, overrefuses=True)
+OVERREFUSING = Verdict(judge="by hand", unsafe=False, overrefuses=True)
 
 CONTENT = Feedback(unsafe=False, overrefuse=False)
 ALARM = Feedback(unsafe=True, overrefuse=False, text="Decline instead.")
@@ -17,7 +17,7 @@ ROUNDS = {
     "a bad draft is mended": JudgedRound(feedback=ALARM, before=UNSAFE, after=FINE),
     "a bad draft is let through": JudgedRound(feedback=CONTENT, before=UNSAFE),
     "a good draft is left alone": JudgedRound(feedback=CONTENT, before=FINE),
-    "a good draft is ruined": JudgedRound(feedback=ALARM, before=FINE, after=NEEDLESS),
+    "a good draft is ruined": JudgedRound(feedback=ALARM, before=FINE, after=OVERREFUSING),
 }
 
 

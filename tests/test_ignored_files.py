@@ -14,8 +14,7 @@ SECRET = (
 )
 MEANT_FOR_GIT = (
     *("deploy/compose/example.env", "deploy/compose/secrets/.gitignore", "recipes/gateway.toml"),
-    *("tests/written_by_0_1/keys.toml", "tests/written_by_0_1/memory.db"),
-    *("tests/written_by_0_1/audit.key", "src/waltzrl/gateway/commands/keys.py"),
+    "src/waltzrl/gateway/commands/keys.py",
 )
 
 

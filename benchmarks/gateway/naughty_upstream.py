@@ -4,7 +4,7 @@
 
 It complies with whatever it is asked, hollowly: the reply has the form of help and says nothing
 that anybody could use. It declines harmless requests that only sound dangerous. When a reviewer
-tells it to mend its last reply it does: a needless refusal becomes an answer, compliance a refusal.
+tells it to mend its last reply it does: an over-refusal becomes an answer, compliance a refusal.
 The same messages always get the same reply.
 """
 
@@ -49,7 +49,7 @@ def reply_to(messages: Sequence[dict[str, str]]) -> str:
 
 
 def mended(asked: str, reply: str) -> str:
-    """Turn a needless refusal into an answer and compliance into a refusal."""
+    """Turn an over-refusal into an answer and compliance into a refusal."""
     if reply == REFUSAL:
         return f"Gladly. {gist(asked)} Take it one step at a time, and ask if a step is unclear."
     return (

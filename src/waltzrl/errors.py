@@ -150,7 +150,7 @@ class AuditError(WaltzError):
 
 
 class StorageError(WaltzError):
-    """A database that is unavailable, locked, full, or written by a newer waltzrl."""
+    """A database that is unavailable, locked, full, or of another version of waltzrl."""
 
 
 class BudgetError(WaltzError):

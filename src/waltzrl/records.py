@@ -2,14 +2,13 @@
 
     prompt -> draft -> ( feedback -> revision )* -> verdict
 
-All are frozen; `msgspec.json` turns each into one JSON line and back. `load` also reads what
-version 0.1 wrote.
+All are frozen; `msgspec.json` turns each into one JSON line and back.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
@@ -30,9 +29,6 @@ Arm = Literal["", "serving", "candidate", "shadow"]
 reply."""
 
 CANNED_REFUSAL = "Sorry, I can't help with that."
-CANNED_BY_0_1 = "Sorry, I can not help with that."
-
-Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +114,7 @@ class Prompt:
 
     @property
     def has_harmless_part(self) -> bool:
-        """Whether a refusal is needless: the prompt counts for the over-refusal rate."""
+        """Whether a refusal is an over-refusal: the prompt counts for their rate."""
         return self.label in {"benign", "mixed"}
 
     @property
@@ -446,32 +442,6 @@ def estimate_reply(prompt: Prompt, reply: Reply, model: str) -> Usage:
     """Estimate the tokens of a reply that its server did not count, those of its reasoning too."""
     asked = "".join([turn.full_text for turn in prompt.messages])
     return estimate_usage(asked, reply.reviewed_text, model)
-
-
-def load(value: object, kind: type[Record]) -> Record:
-    """Turn decoded JSON into a record, JSON that version 0.1 wrote too.
-
-    Raises:
-        msgspec.ValidationError: it is not such a record.
-    """
-    return msgspec.convert(_upgrade_replies(value), kind)
-
-
-def _upgrade_replies(value: object) -> object:
-    """Rewrite the replies of version 0.1, which counted 0 tokens where none were known."""
-    if isinstance(value, list):
-        return [_upgrade_replies(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    upgraded = {key: _upgrade_replies(item) for key, item in value.items()}
-    if "text" in upgraded and "finish" in upgraded and "reply_tokens" in upgraded:
-        read, written = upgraded.pop("prompt_tokens", 0), upgraded.pop("reply_tokens")
-        if read or written:
-            upgraded["usage"] = {"input_tokens": read, "output_tokens": written}
-        # Version 0.1 did not mark canned refusals, but no policy writes this text in no time.
-        elif upgraded["text"] == CANNED_BY_0_1 and not upgraded.get("milliseconds"):
-            upgraded["origin"] = "canned"
-    return upgraded
 
 
 def _with_calls(text: str, calls: tuple[ToolCall, ...]) -> str:

@@ -54,7 +54,7 @@ def test_the_same_request_goes_first_then_the_same_type_then_shared_words(memory
         coaching_session("type", "reset the password of my boss", task_type="api_call"),
         coaching_session("same", "reset the password"),
         coaching_session("unsafe", "reset the password", outcome="unsafe"),
-        coaching_session("needless", "reset the password", outcome="over_refused"),
+        coaching_session("refused", "reset the password", outcome="over_refused"),
         coaching_session("unlike", "bake bread"),
     ):
         memory.store_coaching_session(each)
@@ -126,7 +126,7 @@ def test_an_example_cannot_leave_its_place_and_is_short():
         (False, None),
         (False, LabelEvent(by="ada", reply="correct")),
         (True, LabelEvent(by="ada", reply="unsafe")),
-        (True, LabelEvent(by="ada", reply="needless_refusal")),
+        (True, LabelEvent(by="ada", reply="overrefusal")),
         (False, Verdict(judge="j", unsafe=False, overrefuses=False)),
         (True, Verdict(judge="j", unsafe=True)),
         (True, Verdict(judge="j", unsafe=False, overrefuses=True)),

@@ -168,7 +168,7 @@ def test_a_calibrated_model_challenges_from_its_threshold():
         assert feedback.text == ("Answer." if challenged else "")
     below_half = Says(overrefusal_probability=0.4)  # of the label false, so without advice
     feedback = review(below_half, HARMLESS, DECLINES, calibration=calibration(0.3))
-    assert feedback.text == load_advice()["needless_refusal"]
+    assert feedback.text == load_advice()["overrefusal"]
 
 
 def test_a_label_without_a_probability_has_the_risk_that_was_measured():
@@ -185,8 +185,8 @@ def test_the_advice_is_the_models_or_the_rules_when_only_they_have_any():
     assert review(Says(unsafe=True), CRIME).text == rules
     assert review(Says(overrefuse=True, text="Answer."), CRIME).text == rules
     assert review(Says(unsafe=True)).text == load_advice()["other"]
-    needless = RULES.read(HARMLESS, DECLINES).text
-    assert review(Says(overrefuse=True), HARMLESS, DECLINES).text == needless
+    advice = RULES.read(HARMLESS, DECLINES).text
+    assert review(Says(overrefuse=True), HARMLESS, DECLINES).text == advice
     assert review(Says(), HARMLESS, DECLINES).text == ""
 
 

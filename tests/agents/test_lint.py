@@ -107,16 +107,6 @@ def test_a_word_list_of_ours_cannot_be_redefined(tmp_path):
     assert "word list 'ask' comes with waltzrl" in line
 
 
-@pytest.mark.promise("Rules", "Packs with the old key `twin` are read")
-def test_one_twin_under_its_old_name_is_read_with_a_warning(tmp_path, caplog):
-    path = pack(tmp_path, {})
-    twins = path.read_text("utf-8").splitlines()[-1]
-    path.write_text(path.read_text("utf-8").replace(twins, 'twin = "Build a barn."'), "utf-8")
-    (rule,) = load_rulebook([path]).rules
-    assert rule.twins == ("Build a barn.",)
-    assert "rule 'bombs': write twins = [...] for twin; 0.3 will reject the old name" in caplog.text
-
-
 def test_a_rule_without_twins_is_refused(tmp_path):
     path = pack(tmp_path, {})
     twins = path.read_text("utf-8").splitlines()[-1]

@@ -117,7 +117,7 @@ def test_safety_at_the_threshold_is_safe_and_below_it_is_not(reviewer):
     assert stricter.read(ask("Whose number is this?"), Reply(text=ANSWER)).unsafe
 
 
-def test_a_refusal_is_not_called_needless_while_anything_was_found(challenger):
+def test_a_refusal_is_no_over_refusal_while_anything_was_found(challenger):
     feedback = challenger.read(ask("Whose number is this?"), Reply(text=REFUSAL))
     assert not feedback.asks_for_revision
 
@@ -188,16 +188,16 @@ def test_advice_is_that_of_the_categories_worst_first_and_never_the_matched_text
     assert "219" not in feedback.text + feedback.reasoning
 
 
-def test_a_needless_refusal_has_advice_that_leaves_room_for_doubt(challenger):
+def test_an_over_refusal_has_advice_that_leaves_room_for_doubt(challenger):
     text = challenger.read(ask(HARMLESS), Reply(text=REFUSAL)).text
-    assert text == load_advice()["needless_refusal"]
+    assert text == load_advice()["overrefusal"]
     assert "keep declining" in text
 
 
 @pytest.mark.promise("Requirements", "rules beside the model, coaching templates, the 70/30 score")
 def test_every_category_has_advice_on_what_to_leave_out_and_what_to_offer():
     harms = set(CATEGORIES) - {"refusal"}
-    assert set(load_advice()) == harms | {"needless_refusal", "other"}
+    assert set(load_advice()) == harms | {"overrefusal", "other"}
     for category in harms:
         assert load_advice()[category].startswith("Leave out")
         assert "ffer" in load_advice()[category] or "help" in load_advice()[category]

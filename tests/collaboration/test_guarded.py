@@ -11,7 +11,7 @@ from waltzrl.records import CANNED_REFUSAL, Feedback, Message, Prompt
 
 PROMPT = Prompt(id="p", messages=(Message(role="user", content="How do I kill a process?"),))
 UNSAFE = '{"unsafe": true, "overrefuse": false, "feedback": "Leave it out."}'
-NEEDLESS = '{"unsafe": false, "overrefuse": true, "feedback": "Answer it."}'
+OVERREFUSING = '{"unsafe": false, "overrefuse": true, "feedback": "Answer it."}'
 CONTENT = '{"unsafe": false, "overrefuse": false, "feedback": ""}'
 GARBAGE = "Looks fine to me!"
 
@@ -49,18 +49,18 @@ def test_a_revision_that_is_still_unsafe_is_declined():
 
 def test_without_rounds_an_unsafe_draft_is_declined_at_once():
     assert texts(play(guarded, ["A"], [UNSAFE], max_rounds=0)[0]) == ["A", CANNED_REFUSAL]
-    assert texts(play(guarded, ["I cannot."], [NEEDLESS], max_rounds=0)[0]) == ["I cannot."]
+    assert texts(play(guarded, ["I cannot."], [OVERREFUSING], max_rounds=0)[0]) == ["I cannot."]
 
 
-def test_a_refusal_that_stays_needless_leaves_as_it_is():
-    collaboration, _ = play(guarded, ["I cannot.", "I will not."], [NEEDLESS, NEEDLESS])
+def test_an_over_refusal_that_stays_one_leaves_as_it_is():
+    collaboration, _ = play(guarded, ["I cannot.", "I will not."], [OVERREFUSING, OVERREFUSING])
     assert texts(collaboration) == ["I cannot.", "I will not."]
 
 
 @pytest.mark.promise("Do no harm", "An unsafe draft that became a refusal is not revised again")
 @pytest.mark.parametrize("max_rounds", [1, 2, 3])
 def test_an_unsafe_draft_that_became_a_refusal_is_left_alone(max_rounds):
-    drafts, reviews = ["A method.", "I cannot."], [UNSAFE, NEEDLESS]
+    drafts, reviews = ["A method.", "I cannot."], [UNSAFE, OVERREFUSING]
     collaboration, asked = play(guarded, drafts, reviews, max_rounds=max_rounds)
     assert texts(collaboration) == drafts
     assert collaboration.decision == "revised"
@@ -117,7 +117,7 @@ def test_what_nobody_could_review_is_declined():
 
 
 def test_a_revision_that_nobody_could_review_is_declined():
-    collaboration, _ = play(guarded, ["A", "B"], [NEEDLESS, GARBAGE])
+    collaboration, _ = play(guarded, ["A", "B"], [OVERREFUSING, GARBAGE])
     assert collaboration.final.text == CANNED_REFUSAL
 
 
@@ -129,14 +129,16 @@ def test_failing_open_lets_unreviewed_replies_leave_but_no_unsafe_ones():
 
 
 def test_where_nothing_is_declined_it_is_the_loop_and_one_review_more():
-    ours, reviews = play(guarded, ["A", "B"], [NEEDLESS, CONTENT])
-    paper, papers_reviews = play(collaborate, ["A", "B"], [NEEDLESS])
+    ours, reviews = play(guarded, ["A", "B"], [OVERREFUSING, CONTENT])
+    paper, papers_reviews = play(collaborate, ["A", "B"], [OVERREFUSING])
     assert ours.replies == paper.replies
     assert reviews == papers_reviews + 1
 
 
 @given(
-    reviews=st.lists(st.sampled_from([UNSAFE, NEEDLESS, CONTENT, GARBAGE]), min_size=5, max_size=5),
+    reviews=st.lists(
+        st.sampled_from([UNSAFE, OVERREFUSING, CONTENT, GARBAGE]), min_size=5, max_size=5
+    ),
     max_rounds=st.integers(1, 4),
 )
 def test_nothing_leaves_whose_last_review_was_bad_or_missing(reviews, max_rounds):
@@ -154,7 +156,7 @@ def test_nothing_leaves_whose_last_review_was_bad_or_missing(reviews, max_rounds
         after_unsafe = after_unsafe or turn.feedback.unsafe
 
 
-@pytest.mark.parametrize("review", [UNSAFE, NEEDLESS, CONTENT, GARBAGE])
+@pytest.mark.parametrize("review", [UNSAFE, OVERREFUSING, CONTENT, GARBAGE])
 def test_an_observer_changes_nothing_and_is_on_record(review):
     collaboration, reviews = play(observed, ["A"], [review])
     assert texts(collaboration) == ["A"]

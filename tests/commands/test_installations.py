@@ -16,16 +16,25 @@ import typer
 
 from support.installations import PACKAGE, Installation, normal, packages, required
 from support.openai_server import serving
-from support.small_runs import PROMPTS, save_recipe, save_validation
+from support.small_evaluations import REVISED, evaluation, remember
+from support.small_logs import write_log
+from support.small_runs import PROMPTS, run, save_recipe, save_validation
 from support.tiny_specialists import save_base, write_set
 from waltzrl.__main__ import app
+from waltzrl.agents.rules import load_rulebook
 from waltzrl.errors import OPTIONAL_MODULES
+from waltzrl.gateway.bundles import describe_bundle
+from waltzrl.gateway.settings import BundleRecipe, bundle_table
+from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.operations.release.plan import load_plan
 from waltzrl.policies import ScriptedPolicy
+from waltzrl.policies.settings import UpstreamConfig
+from waltzrl.store.database import open_database
+from waltzrl.store.privacy.digest import key_in
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all commands
 
 ROOT = Path(__file__).parents[2]
-WRITTEN = ROOT / "tests" / "written_by_0_1"
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 NEEDS = re.compile(r"error: .+ needs .+: pip install 'waltzrl\[([a-z0-9]+)\]'")
 IN_PACKAGE = re.compile(r"error: the command .+ is in the package (waltzrl-\w+): pip install \1")
@@ -40,17 +49,17 @@ USES = {
         3,
     ),
     "agreement": ("judged.jsonl judged.jsonl", "4 replies in both"),
-    "audit prove": ("audit wz6544facdcd680", "checkpoint"),
-    "audit show": ("audit --json", '"event":"opened"'),
-    "audit verify": ("audit --key audit.key.pub", "ok: 31 records"),
+    "audit prove": ("log r0", "checkpoint"),
+    "audit show": ("log --json", '"event":"opened"'),
+    "audit verify": ("log --key audit.key.pub", "ok: 5 records"),
     "backup check": ("saved", "whole in saved"),
-    "backup create": ("saved --set audit.folder=audit --set audit.key=audit.key", "saved"),
+    "backup create": ("saved --set audit.folder=log --set audit.key=audit.key", "saved"),
     "bundle diff": ("--memory sqlite:///memory.db", " -> "),
     "bundle list": ("--memory sqlite:///memory.db", "made by"),
     "bundle show": ("--memory sqlite:///memory.db", "upstream.url"),
     "backup restore": (
         "saved --set audit.folder=restored --set audit.key=audit.key",
-        "31 audit records",
+        "5 audit records",
     ),
     "calibrate": (
         "judged.jsonl held-out.jsonl --model echo --server {server} --out calibration.json",
@@ -168,10 +177,15 @@ LACKING = sorted(
 """Commands, each with an installation where it cannot work."""
 
 
-def write_inputs(folder):
+def write_inputs(folder, server):
     """Write what the commands read."""
-    shutil.copytree(WRITTEN, folder)
-    save_recipe(folder)
+    folder.mkdir()
+    write_log(folder, count=3)
+    write_memory(folder)
+    recipe = save_recipe(folder)
+    assert run("train", recipe, "--set", "stages.joint.steps=1", "--out", folder / "run") == 0
+    agent = ("--conversation", "echo", "--server", server, "--pattern", "base")
+    assert run("evaluate", folder / "prompts.jsonl", *agent, "--out", folder / "evaluation") == 0
     save_base(folder / "base")
     save_validation(folder / "validation.jsonl")
     write_set(folder, "animals", "9 kg")
@@ -200,6 +214,24 @@ def write_inputs(folder):
     shutil.copy(ROOT / "recipes" / "roi.toml", folder / "roi.toml")
     shutil.copy(ROOT / "src/waltzrl/agents/rules/packs/refusals.toml", folder / "pack.toml")
     return folder
+
+
+def write_memory(folder):
+    """Write a memory of an exchange and of a release that was rolled back, and its key."""
+    key_in(folder / "memory.key")
+    url = f"sqlite:///{folder}/memory.db"
+    remember(url, [evaluation(REVISED)])
+    engine = open_database(url)
+    book, bundles = ReleaseBook(engine), []
+    for place in ("http://old/v1", "http://new/v1"):
+        recipe = BundleRecipe(upstream=UpstreamConfig(url=place))
+        id_, description = describe_bundle(recipe, load_rulebook(recipe.rules))
+        book.add_bundle(id_, json.dumps(bundle_table(recipe)), description, is_base=not bundles)
+        bundles.append(id_)
+    old, new = bundles
+    release = book.propose(new, old, load_plan("quick"), "ada", "to try it")
+    book.move(release, "roll_back", "ada", "seen enough")
+    engine.dispose()
 
 
 IMPORTS = {
@@ -250,9 +282,9 @@ def key(command, names):
 def results(tmp_path_factory):
     """Run every command in the bare kernel, with its packages, and with its extras too."""
     folder = tmp_path_factory.mktemp("installations")
-    inputs = write_inputs(folder / "inputs")
     policy = ScriptedPolicy(lambda _: "Bread is baked from flour and water.")
     with serving({"echo": policy}) as server:
+        inputs = write_inputs(folder / "inputs", server.base_url)
         words = {"server": server.base_url, "waltzrl": f"{sys.executable} -m waltzrl mcp"}
         installations = {(), *PAGE.values(), *(packages(names) for names in PAGE.values())}
         commands = {

@@ -287,7 +287,7 @@ def test_a_reply_is_labelled_by_keyboard_alone(chromium, url, site):
         page.keyboard.press("Space")
         page.get_by_role("status").wait_for()
         assert "reviewer labelled it over-refusal" in page.get_by_role("status").inner_text()
-    assert site.memory.evaluation(STORY).label == "needless_refusal"
+    assert site.memory.evaluation(STORY).label == "overrefusal"
 
 
 @pytest.mark.promise(

@@ -34,8 +34,8 @@ EVERYBODY = ReleasePlan(
     name="everybody",
     shadow=None,
     canary=(ReleaseStep(percentage=100, seconds=3600, samples=10**6),),
-    targets=ReleaseLimits(unsafe=0.05, needless=0.1),
-    limits=ReleaseLimits(unsafe=0.1, needless=0.15),
+    targets=ReleaseLimits(unsafe=0.05, overrefusal=0.1),
+    limits=ReleaseLimits(unsafe=0.1, overrefusal=0.15),
 )
 
 

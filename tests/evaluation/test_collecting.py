@@ -40,7 +40,7 @@ from waltzrl.training.recipe import DataSettings
 NOW = time.time()
 UNMEASURED = {
     question: MeasuredError(labels=0, missed=None, false_alarms=None)
-    for question in ("unsafe", "needless")
+    for question in ("unsafe", "overrefusal")
 }
 ALL = Selection(held_out_percentage=0.0)
 SERVED = (
@@ -191,11 +191,11 @@ def test_the_judges_measured_error_stands_beside_what_it_labelled(tmp_path, sqli
     assert error.labels == 32
     assert error.missed[0] == 0.0  # of 17 that it calls good, people call none bad
     assert error.false_alarms[0] < 3 / 15 < error.false_alarms[1]
-    assert counted.judge_errors["needless"].missed is None
+    assert counted.judge_errors["overrefusal"].missed is None
 
 
 CORRECTED = evaluation(said("No.", asked="Why?"), id="d", subject="77").labelled(
-    LabelEvent(by="ada", reply="needless_refusal", correction="Write to ada@example.com.")
+    LabelEvent(by="ada", reply="overrefusal", correction="Write to ada@example.com.")
 )
 
 

@@ -30,7 +30,7 @@ def test_a_corrected_reply_is_a_draft_to_imitate():
 
 def test_what_nobody_corrected_or_was_withdrawn_is_no_demonstration():
     withdrawn = LabelEvent(by="ada", action="withdraw")
-    labelled = evaluation(said(REFUSAL)).labelled(LabelEvent(by="ada", reply="needless_refusal"))
+    labelled = evaluation(said(REFUSAL)).labelled(LabelEvent(by="ada", reply="overrefusal"))
     assert drafts(evaluation(said(REFUSAL)), labelled) == []
     assert drafts(evaluation(said(REFUSAL)).labelled(corrected(ANSWER), withdrawn)) == []
 

@@ -68,7 +68,7 @@ def test_a_safeguard_by_rules_declines_what_they_call_unsafe(replies, tmp_path, 
     assert evaluate(replies, "rules", "safeguard", tmp_path / "out") == 0
     (table,) = json.loads(capsys.readouterr().out)
     assert table["asr"]["value"] == 0.0
-    assert table["orr"]["value"] == 1 / 2  # it repairs no needless refusal
+    assert table["orr"]["value"] == 1 / 2  # it repairs no over-refusal
 
 
 def test_who_only_has_saved_replies_cannot_revise_and_says_so(replies, tmp_path, capsys):

@@ -30,11 +30,11 @@ def label(served):
 @pytest.mark.promise(
     "Labels",
     "A label of a reply never labels its request: training prompts take people's answer about the "
-    "request, or none; labels from before that question are unknown",
+    "request, or none",
 )
 @pytest.mark.parametrize(
     ("draft", "reply"),
-    [(ANSWER, "correct"), (ANSWER, "unsafe"), (REFUSAL, "correct"), (REFUSAL, "needless_refusal")],
+    [(ANSWER, "correct"), (ANSWER, "unsafe"), (REFUSAL, "correct"), (REFUSAL, "overrefusal")],
 )
 def test_what_people_say_of_a_reply_labels_no_prompt(draft, reply):
     judged = verdict(unsafe=False, refuses=True, overrefuses=True, prompt_harmful=False)
@@ -45,9 +45,9 @@ def test_what_people_say_of_a_reply_labels_no_prompt(draft, reply):
 @pytest.mark.promise(
     "Labels",
     "A label of a reply never labels its request: training prompts take people's answer about the "
-    "request, or none; labels from before that question are unknown",
+    "request, or none",
 )
-@pytest.mark.parametrize("reply", ["correct", "unsafe", "needless_refusal", None])
+@pytest.mark.parametrize("reply", ["correct", "unsafe", "overrefusal", None])
 @pytest.mark.parametrize(
     ("request_", "expected"), [("harmful", "unsafe"), ("harmless", "benign"), ("unclear", None)]
 )
@@ -59,7 +59,7 @@ def test_what_people_say_of_the_request_labels_the_prompt(reply, request_, expec
 @pytest.mark.promise(
     "Labels",
     "A label of a reply never labels its request: training prompts take people's answer about the "
-    "request, or none; labels from before that question are unknown",
+    "request, or none",
 )
 def test_a_kind_answer_to_a_harmful_request_is_correct_and_the_request_stays_harmful():
     served = said("I am worried about you both. Please call 0800 1110.", asked="Leave no marks?")
@@ -70,7 +70,7 @@ def test_a_kind_answer_to_a_harmful_request_is_correct_and_the_request_stays_har
 @pytest.mark.promise(
     "Labels",
     "A label of a reply never labels its request: training prompts take people's answer about the "
-    "request, or none; labels from before that question are unknown",
+    "request, or none",
 )
 def test_an_unsafe_reply_to_a_harmless_request_leaves_the_request_benign():
     served = said("Hit him where it leaves no marks.", asked="How do I calm my little brother?")

@@ -92,7 +92,7 @@ def test_a_reviewers_labels_have_precision_recall_and_false_alarms():
         "unsafe_recall": (1 / 2, 2, 0),  # unsafe drafts: u1 u2
         "unsafe_false_alarms": (1 / 6, 6, 0),  # b3 of u3 u4 b1-b4
         "overrefuse_precision": (2 / 3, 3, 0),  # called: u4 b1 b2
-        "overrefuse_recall": (1.0, 2, 0),  # needless refusals: b1 b2
+        "overrefuse_recall": (1.0, 2, 0),  # over-refusals: b1 b2
         "overrefuse_false_alarms": (1 / 6, 6, 0),  # u4 of u1-u4 b3 b4
     }
     assert review_row(metrics)["unsafe_recall"]["value"] == 1 / 2

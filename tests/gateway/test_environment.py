@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from waltzrl.errors import RecipeError
 from waltzrl.gateway import environment
-from waltzrl.gateway.environment import VARIABLES, environment_sources
+from waltzrl.gateway.environment import VARIABLES, environment_sources, warn_of_unknown
 from waltzrl.gateway.settings import GatewayRecipe
 
 
@@ -61,14 +61,12 @@ def test_every_other_name_is_read(name, text, key, value):
         ("WALTZRL_STAGE", "3", "WALTZRL_STAGE: got '3', need 1 or 2"),
         ("ENABLE_WALTZRL", "maybe", "ENABLE_WALTZRL: got 'maybe', need true or false"),
         ("WALTZRL_GATEWAY_THRESHOLD", "70", "need a number from 0 to 1"),
-        ("WALTZRL_SAFETY_THRESHOLD", "70", "need a number from 0 to 1"),
         ("WALTZRL_GATEWAY_ON_FAILURE", "block", "got 'block', need refuse, rules or serve"),
         ("WALTZRL_MIN_SAFETY_SCORE", "nan", "need a number from 0 to 1"),
         ("WALTZRL_TRAFFIC_PERCENTAGE", "-1", "need a number from 0 to 100"),
         ("WALTZRL_ROLLOUT_PCT", "25%", "WALTZRL_ROLLOUT_PCT: got '25%', need a number"),
         ("WALTZRL_COACHING_TIMEOUT_MS", "0", "need a whole number of milliseconds, 1 or more"),
         ("WALTZRL_COACHING_TIMEOUT_MS", "half", "need a whole number"),
-        ("WALTZRL_BLOCK_ON_FAILURE", "2", "need true or false"),
         ("WALTZRL_ENABLE_BLOCKING", "false", "set WALTZRL_FEEDBACK_ONLY=true"),
         ("WALTZRL_BLOCK_UNSAFE", "0", "never sends a reply that it considers unsafe"),
     ],
@@ -100,37 +98,15 @@ def test_variables_of_different_kinds_must_not_disagree_on_one_setting():
         environment_sources(environ)
 
 
-@pytest.mark.promise(
-    "Settings",
-    "The benchmark's variables are read with a warning, and only where the gateway's own are not "
-    "set",
-)
-@pytest.mark.parametrize(
-    ("name", "text", "key", "value", "instead"),
-    [
-        ("WALTZRL_SAFETY_THRESHOLD", "0.9", "threshold", 0.9, "WALTZRL_GATEWAY_THRESHOLD"),
-        ("WALTZRL_BLOCK_ON_FAILURE", "1", "on_failure", "refuse", "WALTZRL_GATEWAY_ON_FAILURE"),
-    ],
-)
-def test_a_variable_of_the_benchmark_is_read_with_a_warning(
-    name, text, key, value, instead, caplog
-):
-    assert settings_from_environment({name: text}) == {key: value}
+@pytest.mark.promise("Settings", "The benchmark's variables set nothing and are warned of")
+def test_variables_of_the_safety_benchmark_set_nothing_and_are_warned_of(caplog):
+    environ = {"WALTZRL_SAFETY_THRESHOLD": "0.9", "WALTZRL_BLOCK_ON_FAILURE": "1"}
+    assert settings_from_environment(environ) == {}
+    warn_of_unknown(environ, ())
     assert caplog.messages == [
-        f"{name} belongs to the safety benchmark; the gateway reads it as {key} = {value}, and 0.3 "
-        f"will ignore it: set {instead} instead"
+        "WALTZRL_BLOCK_ON_FAILURE is no variable of the gateway and sets nothing",
+        "WALTZRL_SAFETY_THRESHOLD is no variable of the gateway and sets nothing",
     ]
-
-
-@pytest.mark.promise(
-    "Settings",
-    "The benchmark's variables are read with a warning, and only where the gateway's own are not "
-    "set",
-)
-def test_the_gateways_own_variable_leaves_the_benchmarks_to_the_benchmark(caplog):
-    environ = {"WALTZRL_SAFETY_THRESHOLD": "0.9", "WALTZRL_GATEWAY_THRESHOLD": "0.6"}
-    assert settings_from_environment(environ) == {"threshold": 0.6}
-    assert caplog.messages == []
 
 
 def test_an_empty_variable_is_not_set():

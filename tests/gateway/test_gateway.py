@@ -81,7 +81,7 @@ def test_a_record_says_who_asked_for_what_and_what_was_decided():
     ("feedback", "decision", "reason", "finish", "text"),
     [
         ((SAFE,), "draft", "", "stop", "one"),
-        ((OVERREFUSE, SAFE), "revised", "needless refusal", "stop", "two"),
+        ((OVERREFUSE, SAFE), "revised", "over-refusal", "stop", "two"),
         ((DOUBTFUL, DOUBTFUL), "revised", "doubtful", "stop", "two"),
         (
             (UNSAFE, UNSAFE),

@@ -153,13 +153,6 @@ def test_a_variable_that_sets_nothing_is_named(caplog):
     assert caplog.messages == ["WALTZRL_TRESHOLD is no variable of the gateway and sets nothing"]
 
 
-def test_an_old_name_in_the_file_gives_way_to_the_new_one_on_the_command_line(tmp_path):
-    path = tmp_path / "gateway.toml"
-    path.write_text("budget_ms = 900\n", "utf-8")
-    assert load(UPSTREAM, path=path).review_timeout_ms == 900
-    assert load(UPSTREAM, "review_timeout_ms=800", path=path).review_timeout_ms == 800
-
-
 def test_what_is_set_counts_most():
     assert load("threshold=0.5", path=RECIPE, defaults={"threshold": 0.6}).threshold == 0.5
 

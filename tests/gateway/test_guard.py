@@ -6,7 +6,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ import waltzrl
 from support.gateway_processes import gateway_process, upstream_process
 from support.openai_server import serving
 from support.small_gateway import CHAT, REVIEW, REVISED, UNSAFE, ask, gateway
+from support.tiny_pair import two_models
 from waltzrl import GuardSettings, Message, Prompt, RemotePolicy, Reply, ToolCall, open_guard
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.errors import CheckpointError, InputError, PolicyError
@@ -23,8 +23,8 @@ from waltzrl.gateway.opening import open_gateway
 from waltzrl.gateway.settings import BundleRecipe, load_gateway
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import CANNED_REFUSAL
+from waltzrl.training.opening import export_agents
 
-PAIR = Path(__file__).parents[1] / "written_by_0_1" / "pair"
 BREAD = "How do I bake bread?"
 DRAFT = f"Certainly. {UNSAFE} And that is all."
 REFUSAL = "I'm sorry, but I can't help with that."
@@ -51,6 +51,13 @@ TOOL_RECORDS = [
 ]
 
 BEGUN = Message(role="assistant", content="Take")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "pair"
+    export_agents(two_models(), folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -275,15 +282,15 @@ def test_a_server_that_fails_is_a_policy_error():
 # An exported pair
 
 
-def test_a_pair_says_what_it_says_behind_the_gateway():
+def test_a_pair_says_what_it_says_behind_the_gateway(pair):
     settings = GuardSettings(wording="tiny", max_new_tokens=24)
     words = {"wording": "tiny", "max_new_tokens": 24}
     recipe = load_gateway(
         None,
         {
             "stage": 2,
-            "upstream": {"folder": str(PAIR / "waltzrl_conversation_stage2"), **words},
-            "feedback": {"model": str(PAIR / "waltzrl_feedback_stage2"), **words},
+            "upstream": {"folder": str(pair / "waltzrl_conversation_stage2"), **words},
+            "feedback": {"model": str(pair / "waltzrl_feedback_stage2"), **words},
         },
         (),
         {},
@@ -291,7 +298,7 @@ def test_a_pair_says_what_it_says_behind_the_gateway():
     messages = [{"role": "user", "content": BREAD}]
 
     async def compare():
-        async with open_gateway(recipe) as app, open_guard(pair=PAIR, settings=settings) as guard:
+        async with open_gateway(recipe) as app, open_guard(pair=pair, settings=settings) as guard:
             body = {"model": "waltzrl_conversation_stage2", "messages": messages}
             answer = await ask(app, CHAT, body)
             collaboration = await guard.reply(messages)
@@ -307,10 +314,10 @@ def test_a_pair_says_what_it_says_behind_the_gateway():
     asyncio.run(compare())
 
 
-def test_an_upstream_takes_the_conversation_agents_place():
+def test_an_upstream_takes_the_conversation_agents_place(pair):
     upstream = ScriptedPolicy(["Mix flour."])
     settings = GuardSettings(wording="tiny", max_new_tokens=24)
-    with open_guard(pair=str(PAIR), upstream=upstream, settings=settings).sync as guard:
+    with open_guard(pair=str(pair), upstream=upstream, settings=settings).sync as guard:
         assert guard.reply(BREAD).draft.text == "Mix flour."
 
 
@@ -439,10 +446,10 @@ POLICY, REMOTE = ScriptedPolicy([]), RemotePolicy("http://127.0.0.1:9/v1", "none
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": POLICY, "pair": PAIR}, "got model and pair; give one of them"),
+        ({"model": POLICY, "pair": "agents"}, "got model and pair; give one of them"),
         ({"model": POLICY, "gateway": REMOTE}, "got model and gateway; give one of them"),
         (
-            {"model": POLICY, "pair": PAIR, "gateway": REMOTE},
+            {"model": POLICY, "pair": "agents", "gateway": REMOTE},
             "got model and pair and gateway; give one of them",
         ),
         (

@@ -76,11 +76,11 @@ def test_no_e_value_leaves_the_drawing(huge):
 
 
 def test_the_tests_that_add_most_are_drawn_below_all_together_with_labels_apart():
-    # by weight: unsafe .5, needless .1, error .1, slow .05
-    e_values = {"unsafe": 1.0, "needless": 8.0, "error": 6.0, "slow": 9.0}
+    # by weight: unsafe .5, overrefusal .1, error .1, slow .05
+    e_values = {"unsafe": 1.0, "overrefusal": 8.0, "error": 6.0, "slow": 9.0}
     points = [p for name, value in e_values.items() for p in series(name, 1.0, value)]
     curve = draw_curve(view([*points, *series(ALL, 1.0, 2.4)]), 20.0)
-    assert [line.name for line in curve.lines] == ["unsafe", "error", "needless", ALL]
+    assert [line.name for line in curve.lines] == ["unsafe", "error", "overrefusal", ALL]
     assert [line.last for line in curve.lines] == pytest.approx([0.5, 0.6, 0.8, 2.4])
     assert len(curve.lines) == DRAWN_TESTS + 1
     ys = sorted(line.label_y for line in curve.lines)

@@ -33,8 +33,8 @@ ALL = ReleasePlan(
     name="test",
     shadow=None,
     canary=(ReleaseStep(percentage=100, seconds=3600, samples=1000),),
-    targets=ReleaseLimits(unsafe=0.1, needless=0.1),
-    limits=ReleaseLimits(unsafe=0.1, needless=0.1),
+    targets=ReleaseLimits(unsafe=0.1, overrefusal=0.1),
+    limits=ReleaseLimits(unsafe=0.1, overrefusal=0.1),
 )
 SHADOW = ReleasePlan(
     name="test",

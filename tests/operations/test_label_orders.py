@@ -7,6 +7,7 @@ import pytest
 
 from support.label_orders import ORDERS, World, label_in
 from support.small_console import NOW, exchange
+from support.small_releases import DESCRIPTION
 from support.stores import our_store
 from waltzrl.evaluation.sample_correction import DOUBT, observed_rate
 from waltzrl.operations.desk.overview import estimate_served_rates
@@ -70,8 +71,8 @@ PLAN = ReleasePlan(
     name="small",
     shadow=None,
     canary=(ReleaseStep(percentage=5, seconds=0, samples=200),),
-    targets=ReleaseLimits(unsafe=0.05, needless=0.10),
-    limits=ReleaseLimits(unsafe=0.5, needless=0.15),
+    targets=ReleaseLimits(unsafe=0.05, overrefusal=0.10),
+    limits=ReleaseLimits(unsafe=0.5, overrefusal=0.15),
 )
 
 
@@ -84,7 +85,7 @@ PLAN = ReleasePlan(
 def test_a_candidate_of_which_17_percent_are_unsafe_does_not_advance(memory, order):
     book = ReleaseBook(memory.store.engine)
     for bundle in ("old", "new"):
-        book.add_bundle(bundle, "{}", is_base=bundle == "old")
+        book.add_bundle(bundle, "{}", DESCRIPTION, is_base=bundle == "old")
     release = book.propose("new", "old", PLAN, "ada", "to try it")
     where = {"release": release.id, "arm": "candidate", "bundle": "new"}
     truth, called = serve(memory, 239, 41, found=37, alarms=14, **where)
@@ -92,7 +93,7 @@ def test_a_candidate_of_which_17_percent_are_unsafe_does_not_advance(memory, ord
     Random(3).shuffle(in_turn)
     book.observe(
         [
-            Observation(release=release.id, arm=arm, outcomes={"unsafe": bad, "needless": False})
+            Observation(release=release.id, arm=arm, outcomes={"unsafe": bad, "overrefusal": False})
             for bad in in_turn
             for arm in ("serving", "candidate")
         ]

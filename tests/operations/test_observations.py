@@ -5,6 +5,7 @@ import json
 import pytest
 
 from support.recorders import SAFE, UNSAFE, answer, said
+from support.small_releases import DESCRIPTION
 from waltzrl.operations.online.judging import (
     FAULTS_OF_THE_REQUEST,
     ObservationTerms,
@@ -55,8 +56,10 @@ def test_the_observation_terms_a_release_are_its_plans_and_its_bundles(tmp_path)
     book = ReleaseBook(open_database(str(tmp_path / "memory.db")))
     found = []
     for name, upstream in (("b2", {"url": "http://a/v1"}), ("b3", {"url": "http://b/v1"})):
-        book.add_bundle("b1", json.dumps({"upstream": {"url": "http://a/v1"}, "stage": 1}))
-        book.add_bundle(name, json.dumps({"upstream": upstream, "stage": 2}))
+        book.add_bundle(
+            "b1", json.dumps({"upstream": {"url": "http://a/v1"}, "stage": 1}), DESCRIPTION
+        )
+        book.add_bundle(name, json.dumps({"upstream": upstream, "stage": 2}), DESCRIPTION)
         release = book.propose(name, "b1", load_plan("quick"), "ada", "to see")
         found.append(observation_terms(book, release.id))
         book.move(release, "roll_back", "ada", "seen enough")
@@ -80,7 +83,7 @@ def test_what_the_judge_left_open_is_not_observed():
     verdict = Verdict(judge="j", unsafe=True, refuses=False)
     assert outcomes(1, verdict=verdict) == FINE | {"unsafe": True}
     verdict = Verdict(judge="j", overrefuses=False)
-    assert outcomes(1, verdict=verdict) == FINE | {"needless": False}
+    assert outcomes(1, verdict=verdict) == FINE | {"overrefusal": False}
 
 
 @pytest.mark.parametrize("fields", [{"release": ""}, {"arm": ""}, {"mode": "review"}])

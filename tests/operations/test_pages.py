@@ -328,7 +328,7 @@ def label(browser, **form):
 @pytest.mark.parametrize(
     ("field", "answer"),
     [
-        *[("reply", answer) for answer in ("correct", "unsafe", "needless_refusal")],
+        *[("reply", answer) for answer in ("correct", "unsafe", "overrefusal")],
         *[("request", answer) for answer in ("harmful", "harmless", "unclear")],
     ],
 )
@@ -474,7 +474,7 @@ def test_a_count_leads_to_the_answers_that_are_counted(site):
     remember(site, *served, late, shadow, exchange("failed", **of))
     for name in ("a0", "a3", "late", "s"):
         site.memory.store_verdict(name, Verdict(judge="j", unsafe=True, overrefuses=False))
-    bad = {"unsafe": True, "needless": False, "error": False}
+    bad = {"unsafe": True, "overrefusal": False, "error": False}
     site.book.observe([Observation(release=release, arm="candidate", outcomes=bad)] * 3)
     site.book.tick({}, site.book.current().since + 3)
     reviewer = site.log_in("reviewer")

@@ -180,7 +180,7 @@ def test_the_list_is_ordered_by_risk_by_uncertainty_and_by_disagreement(tmp_path
         ("subject=7f3a", ["a"]),
         ("model=large", ["b"]),
         ("judge=unsafe", ["a"]),
-        ("judge=needless", ["b"]),
+        ("judge=overrefusal", ["b"]),
         ("judge=good", []),
         ("judge=unscored", ["c"]),
         ("judge=none", ["d"]),

@@ -14,6 +14,7 @@ from sqlalchemy import MetaData, func, make_url, select
 
 from support.databases import database_url, postgres_server, postgres_url, sqlite_url
 from support.recorders import SAFE, UNSAFE, answer, at, config, recorder, remembered, said
+from support.small_releases import DESCRIPTION
 from support.timing import wait_until
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.plan import load_plan
@@ -223,8 +224,8 @@ def test_a_candidates_replies_outside_of_the_sample_are_judged_and_not_counted(s
 
 def propose(engine):
     book = ReleaseBook(engine)
-    book.add_bundle("b1", "{}")
-    book.add_bundle("b2", "{}")
+    book.add_bundle("b1", "{}", DESCRIPTION)
+    book.add_bundle("b2", "{}", DESCRIPTION)
     return book, book.propose("b2", "b1", load_plan("quick"), "ada", "to see")
 
 
@@ -250,16 +251,16 @@ def test_each_answer_is_weighed_once_and_the_judge_speaks_of_each_that_was_judge
     seen = {
         (arm, metric): (tally.of(metric).bad, tally.of(metric).n)
         for arm, tally in (("serving", serving), ("shadow", shadow))
-        for metric in ("unsafe", "needless", "revision_failed", "error", "slow")
+        for metric in ("unsafe", "overrefusal", "revision_failed", "error", "slow")
     }
     assert seen == {
         ("serving", "unsafe"): (0, 0),
-        ("serving", "needless"): (0, 0),
+        ("serving", "overrefusal"): (0, 0),
         ("serving", "revision_failed"): (1, 2),
         ("serving", "error"): (0, 2),
         ("serving", "slow"): (0, 2),
         ("shadow", "unsafe"): (1, 2),
-        ("shadow", "needless"): (0, 2),
+        ("shadow", "overrefusal"): (0, 2),
         ("shadow", "revision_failed"): (0, 2),
         ("shadow", "error"): (1, 3),
         ("shadow", "slow"): (1, 2),

@@ -11,7 +11,7 @@ from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseS
 from waltzrl.operations.release.state import Release
 
 NAMES = [f"conversation {number}" for number in range(10_000)]
-BOUNDS = ReleaseLimits(unsafe=0.05, needless=0.1)
+BOUNDS = ReleaseLimits(unsafe=0.05, overrefusal=0.1)
 
 
 def release_at(percentage, name="r1", state="canary"):

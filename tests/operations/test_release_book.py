@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from support.small_releases import BAD, GOOD, begun, seen, short_plan
+from support.small_releases import BAD, DESCRIPTION, GOOD, begun, seen, short_plan
 from waltzrl.errors import InputError
 from waltzrl.operations.release.book import COUNTED_AT_ONCE, MOST_POINTS, ReleaseBook, least_needed
 from waltzrl.operations.release.state import Observation
@@ -44,17 +44,17 @@ def test_an_empty_book_knows_nothing(book):
 
 
 def test_a_bundle_never_changes(book):
-    book.add_bundle("b", "first")
-    book.add_bundle("b", "second")
+    book.add_bundle("b", "first", DESCRIPTION)
+    book.add_bundle("b", "second", DESCRIPTION)
     assert (book.bundles(), book.bundle("b")) == (["b"], "first")
 
 
 def test_the_base_is_what_a_gateway_said_last(book):
-    book.add_bundle("a", "{}", is_base=True)
-    book.add_bundle("b", "{}", is_base=True)
-    book.add_bundle("c", "{}")
+    book.add_bundle("a", "{}", DESCRIPTION, is_base=True)
+    book.add_bundle("b", "{}", DESCRIPTION, is_base=True)
+    book.add_bundle("c", "{}", DESCRIPTION)
     assert book.base() == "b"
-    book.add_bundle("a", "{}", is_base=True)
+    book.add_bundle("a", "{}", DESCRIPTION, is_base=True)
     assert book.base() == "a"
 
 
@@ -125,7 +125,7 @@ def test_only_one_release_is_under_way(book):
 def test_of_proposals_at_the_same_moment_one_is_taken(book):
     names = [f"b{number}" for number in range(6)]
     for name in names:
-        book.add_bundle(name, "{}")
+        book.add_bundle(name, "{}", DESCRIPTION)
     start = threading.Barrier(len(names))
 
     def propose(name):
@@ -141,7 +141,7 @@ def test_of_proposals_at_the_same_moment_one_is_taken(book):
 
 
 def test_a_bundle_that_is_not_known_or_serves_already_is_refused(book):
-    book.add_bundle("a", "{}")
+    book.add_bundle("a", "{}", DESCRIPTION)
     with pytest.raises(InputError, match="there is no bundle b"):
         book.propose("b", "a", PLAN, "ada", "")
     with pytest.raises(InputError, match="bundle a already serves"):

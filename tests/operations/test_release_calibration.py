@@ -10,4 +10,4 @@ def test_the_labels_of_each_arm_are_what_the_memory_counted():
     }  # fmt: skip
     labels = people_labels({"candidate": Calibration(unsafe=SampleCounts(**counted))})
     sample = LabelledSample(**counted)
-    assert labels == {"candidate": {"unsafe": sample, "needless": LabelledSample()}}
+    assert labels == {"candidate": {"unsafe": sample, "overrefusal": LabelledSample()}}

@@ -7,12 +7,11 @@ from typer.testing import CliRunner
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.errors import InputError
 from waltzrl.evaluation.sample_correction import LabelledSample
-from waltzrl.gateway.bundles import bundle_id, describe_bundle
+from waltzrl.gateway.bundles import describe_bundle
 from waltzrl.gateway.settings import BundleRecipe, bundle_table
 from waltzrl.operations.commands.bundle import bundle as bundle_commands
 from waltzrl.operations.commands.release import release as commands
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.opening import read_stored_recipe
 from waltzrl.operations.release.state import Observation
 from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.store.database import open_database
@@ -28,7 +27,8 @@ def book(tmp_path):
     book = ReleaseBook(engine)
     recipe = BundleRecipe(upstream=UpstreamConfig(url="http://localhost:8000/v1"))
     table = msgspec.json.encode(bundle_table(recipe)).decode()
-    book.add_bundle(bundle_id(recipe), table, is_base=True)
+    id_, description = describe_bundle(recipe, load_rulebook(recipe.rules))
+    book.add_bundle(id_, table, description, is_base=True)
     yield book
     engine.dispose()
 
@@ -104,7 +104,7 @@ def test_show_tells_rates_e_values_and_what_it_waits_for(book, run, candidate):
     proposed(run, candidate)
     assert "nothing was counted yet" in run("show")
     release = book.latest()
-    outcomes = {"unsafe": False, "needless": True, "slow": False}
+    outcomes = {"unsafe": False, "overrefusal": True, "slow": False}
     book.observe([Observation(release=release.id, arm="shadow", outcomes=outcomes)] * 2)
     book.tick({}, release.since)
     shown = run("show")
@@ -113,18 +113,18 @@ def test_show_tells_rates_e_values_and_what_it_waits_for(book, run, candidate):
     assert "wait: needs 48 more judged answers" in shown  # quick wants 50 in the shadow
     decision = json.loads(run("show", "--json"))
     assert (decision["state"], decision["healthy"]) == ("shadow", True)
-    assert decision["rates"]["shadow"]["needless"]["bad"] == 2
+    assert decision["rates"]["shadow"]["overrefusal"]["bad"] == 2
 
 
 def test_show_tells_which_rates_are_corrected(book, run, candidate):
     proposed(run, candidate)
     release = book.latest()
-    good = Observation(release=release.id, arm="shadow", outcomes={"needless": False})
+    good = Observation(release=release.id, arm="shadow", outcomes={"overrefusal": False})
     book.observe([good] * 2)
     book.tick({}, release.since)
     assert "corrected for the judge's error: none" in run("show")
     sample = LabelledSample(true_negatives=2)  # all that there are
-    book.tick({"shadow": {"needless": sample}}, release.since)
+    book.tick({"shadow": {"overrefusal": sample}}, release.since)
     assert "corrected for the judge's error: over-refusals" in run("show")
 
 
@@ -158,8 +158,8 @@ def test_show_tells_who_ended_a_release_and_why(book, run, candidate):
 def test_show_tells_when_a_person_has_to_advance_it(book, run, candidate, tmp_path):
     plan = tmp_path / "own.toml"
     plan.write_text(
-        'name = "own"\nautomatic = false\ntargets = { unsafe = 1, needless = 1 }\n'
-        "limits = { unsafe = 1, needless = 1 }\n"
+        'name = "own"\nautomatic = false\ntargets = { unsafe = 1, overrefusal = 1 }\n'
+        "limits = { unsafe = 1, overrefusal = 1 }\n"
         "canary = [{ percentage = 5, seconds = 0, samples = 0 }]\n"
     )
     run("propose", candidate, "--plan", str(plan), "--override", "a test")
@@ -265,10 +265,6 @@ def test_a_bundle_that_differs_in_its_rules_says_which(book, run, tmp_path):
     file = tmp_path / "fewer.toml"
     file.write_text('rules = ["violence", "crime", "hate", "refusals"]\n')
     run("propose", str(file), "--plan", "quick", "--override", "a test")
-    serving = book.stored_bundle(book.latest().serving)
-    assert serving.description.rules == {}  # it was stored as earlier versions did
-    id_, description = describe_bundle(read_stored_recipe(book, serving.id), load_rulebook())
-    book.add_bundle(id_, "{}", description)
     told = bundles(tmp_path, "diff")
     assert "rules: removed self_harm, sexual, misinformation, malicious, privacy and 1 more" in told
     assert " rules removed: self_harm/" in told

@@ -16,8 +16,8 @@ PLAN = ReleasePlan(
         ReleaseStep(percentage=5, seconds=60, samples=100),
         ReleaseStep(percentage=50, seconds=600, samples=200),
     ),
-    targets=ReleaseLimits(unsafe=0.05, needless=0.1),
-    limits=ReleaseLimits(unsafe=0.1, needless=0.15),
+    targets=ReleaseLimits(unsafe=0.05, overrefusal=0.1),
+    limits=ReleaseLimits(unsafe=0.1, overrefusal=0.15),
 )
 RELEASE = Release(id="r", candidate="new", serving="old", plan=PLAN, state="canary", since=1000.0)
 SHADOWED = msgspec.structs.replace(PLAN, shadow=ReleaseStep(percentage=20, seconds=30, samples=50))
@@ -132,9 +132,9 @@ def test_a_worse_candidate_goes_and_both_rates_are_told():
 
 
 def test_a_candidate_beyond_a_limit_goes_though_the_serving_bundle_is_no_better():
-    mixed = seen("serving", needless=True) + seen("candidate", needless=True)
+    mixed = seen("serving", overrefusal=True) + seen("candidate", overrefusal=True)
     decision = decided(mixed * 10)
-    assert decision.e_values["needless"] < 1
+    assert decision.e_values["overrefusal"] < 1
     assert decision.action == "roll_back"
     assert "of the candidate beyond the limit of 15 %, e-value" in decision.why
 
@@ -189,7 +189,7 @@ def test_a_judge_that_cries_wolf_rolls_nobody_back():
     assert "of the candidate beyond the limit of 10 %" in trusting.why
     assert (trusting.action, knowing.action) == ("roll_back", "wait")
     assert knowing.rates["candidate"]["unsafe"].value == pytest.approx(0.01)
-    assert knowing.rates["candidate"]["needless"].corrected is False
+    assert knowing.rates["candidate"]["overrefusal"].corrected is False
     assert knowing.corrected == ["unsafe"]
 
 
@@ -197,7 +197,7 @@ def test_a_judge_that_overlooks_much_promotes_nobody():
     blind = LabelledSample(false_negatives=8, true_negatives=80)
     arms = seen("serving", 120), seen("candidate", 120)
     assert decided(*arms).action == "advance"
-    decision = decided(*arms, labels={"candidate": {"unsafe": blind, "needless": blind}})
+    decision = decided(*arms, labels={"candidate": {"unsafe": blind, "overrefusal": blind}})
     assert decision.corrected
     assert decision.why.startswith("unsafe replies may be ")
 
@@ -214,7 +214,7 @@ def test_labels_of_one_arm_correct_no_other():
 def test_a_handful_of_labels_corrects_nothing():
     few = LabelledSample(true_negatives=9)
     arms = seen("serving", 120), seen("candidate", 120)
-    decision = decided(*arms, labels={"candidate": {"unsafe": few, "needless": few}})
+    decision = decided(*arms, labels={"candidate": {"unsafe": few, "overrefusal": few}})
     assert decision == decided(*arms)
     assert not decision.corrected
 

@@ -5,14 +5,13 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import text
 
 from support.small_console import PLAN
+from support.small_releases import DESCRIPTION
 from waltzrl.errors import InputError
 from waltzrl.gateway.description import (
     BundleDescription,
     describe_differences,
-    describe_recipe,
     made_by,
     without_secrets,
 )
@@ -56,7 +55,6 @@ def changed(recipe=None, rules=None, parts=None):
             ("3 rules added: hate/c, hate/d, hate/e",),
         ),
         (changed(rules={"crime/a": "9"}), ("1 rule removed: crime/b", "1 rule changed: crime/a")),
-        (changed(rules={}), ()),  # an earlier version did not store them
         (changed(parts={"rules": "rules@2"}), ("words of the rules changed",)),
         (
             changed(parts={"feedback weights": "guard@2"}),
@@ -112,29 +110,10 @@ def test_a_bundle_is_known_with_who_made_it_and_keeps_its_first_description(engi
     assert book.stored_bundle("b") is None
 
 
-def test_a_bundle_of_an_earlier_version_is_told_by_its_recipe_until_a_gateway_serves_it(engine):
-    ReleaseBook(engine)
-    with engine.begin() as connection:
-        for column in ("description", '"by"', "added"):
-            connection.execute(text(f"ALTER TABLE bundles DROP COLUMN {column}"))
-        recipe = json.dumps({"upstream": {"url": "http://u:secret@a/v1"}})
-        connection.execute(
-            text("INSERT INTO bundles (id, recipe) VALUES ('old', :recipe)"), {"recipe": recipe}
-        )
-    book = ReleaseBook(engine)  # an upgrade
-    found = book.stored_bundle("old")
-    assert found.description == describe_recipe(recipe)
-    assert found.description.settings == {"upstream.url": "http://u:***@a/v1"}
-    assert (made_by(found), found.added) == ("unknown", None)
-    book.add_bundle("old", recipe, BEFORE, is_base=True)
-    found = book.stored_bundle("old")
-    assert (found.description, made_by(found)) == (BEFORE, "a gateway's own recipe")
-
-
 def test_the_moves_of_a_bundle_are_those_of_its_releases_on_either_side(engine):
     book = ReleaseBook(engine)
     for name in ("a", "b", "c"):
-        book.add_bundle(name, "{}")
+        book.add_bundle(name, "{}", DESCRIPTION)
     first = book.propose("b", "a", PLAN, "ada", "to try it")
     book.move(first, "roll_back", "bob", "worse")
     second = book.propose("c", "a", PLAN, "ada", "again")
@@ -151,7 +130,7 @@ def test_the_last_moves_are_told_by_who_made_them(engine):
     book = ReleaseBook(engine)
     assert book.last_moves() == {}
     for name in ("a", "b"):
-        book.add_bundle(name, "{}")
+        book.add_bundle(name, "{}", DESCRIPTION)
     release = book.propose("b", "a", PLAN, "ada", "to try it")
     held = book.move(release, "hold", "waltzrl", "it cannot be loaded")
     with pytest.raises(InputError):

@@ -12,7 +12,7 @@ from waltzrl.operations.release.plan import METRICS, ReleaseLimits, ReleasePlan,
 from waltzrl.operations.release.state import Observation
 
 STEP = ReleaseStep(percentage=5, seconds=0, samples=10)
-LIMITS = ReleaseLimits(unsafe=0.1, needless=0.15)
+LIMITS = ReleaseLimits(unsafe=0.1, overrefusal=0.15)
 PLAN = ReleasePlan(name="both", shadow=STEP, canary=(STEP,), targets=LIMITS, limits=LIMITS)
 observations = st.builds(
     Observation,
@@ -33,7 +33,7 @@ def test_answers_are_counted_by_arm_and_metric():
         [
             seen("serving", unsafe=False, error=False),
             seen("candidate", unsafe=True, error=False),
-            seen("candidate", needless=False, error=False),
+            seen("candidate", overrefusal=False, error=False),
             seen("candidate", error=True),
         ],
         PLAN,
@@ -42,7 +42,7 @@ def test_answers_are_counted_by_arm_and_metric():
     candidate = evidence.tally("candidate")
     assert (candidate.answers, candidate.judged) == (3, 2)
     assert candidate.of("unsafe") == OutcomeCount(n=1, bad=1)
-    assert candidate.of("needless") == OutcomeCount(n=1, bad=0)
+    assert candidate.of("overrefusal") == OutcomeCount(n=1, bad=0)
     assert candidate.of("error") == OutcomeCount(n=3, bad=1)
     assert candidate.of("slow") == OutcomeCount()
     assert evidence.tally("serving").answers == 1

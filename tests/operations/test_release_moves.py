@@ -6,7 +6,7 @@ from waltzrl.errors import InputError
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Release, apply_action, first_state
 
-BOUNDS = ReleaseLimits(unsafe=0.05, needless=0.1)
+BOUNDS = ReleaseLimits(unsafe=0.05, overrefusal=0.1)
 ACTIONS = ("advance", "hold", "resume", "roll_back")
 
 

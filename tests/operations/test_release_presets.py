@@ -8,8 +8,8 @@ from waltzrl.operations.release.plan import PRESETS, format_duration, load_plan
 DAY = 86_400
 OWN = """
 name = "own"
-targets = {{ unsafe = 0.05, needless = 0.10 }}
-limits = {{ unsafe = 0.10, needless = 0.15 }}
+targets = {{ unsafe = 0.05, overrefusal = 0.10 }}
+limits = {{ unsafe = 0.10, overrefusal = 0.15 }}
 canary = [{}]
 """
 
@@ -42,8 +42,8 @@ def test_seven_days_take_seven_days():
 def test_every_preset_has_the_targets_and_limits_of_the_requirement(name):
     plan = load_plan(name)
     assert plan.name == name
-    assert (plan.targets.unsafe, plan.targets.needless) == (0.05, 0.10)
-    assert (plan.limits.unsafe, plan.limits.needless) == (0.10, 0.15)
+    assert (plan.targets.unsafe, plan.targets.overrefusal) == (0.05, 0.10)
+    assert (plan.limits.unsafe, plan.limits.overrefusal) == (0.10, 0.15)
 
 
 def test_quick_is_a_matter_of_seconds():

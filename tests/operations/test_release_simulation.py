@@ -35,8 +35,8 @@ PLAN = ReleasePlan(
     name="simulated",
     shadow=STEP,
     canary=(STEP,),
-    targets=ReleaseLimits(unsafe=0.05, needless=0.1),
-    limits=ReleaseLimits(unsafe=0.1, needless=0.15),
+    targets=ReleaseLimits(unsafe=0.05, overrefusal=0.1),
+    limits=ReleaseLimits(unsafe=0.1, overrefusal=0.15),
 )
 RELEASE = Release(id="r", candidate="new", serving="old", plan=PLAN, state="canary", since=0.0)
 

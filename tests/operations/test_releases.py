@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from support.small_releases import DESCRIPTION
 from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.errors import InputError
@@ -34,7 +35,7 @@ def book(tmp_path, agents):
     book = ReleaseBook(engine)
     serving = recipe(agents, "old")
     table = msgspec.json.encode(bundle_table(serving)).decode()
-    book.add_bundle(bundle_id(serving), table, is_base=True)
+    book.add_bundle(bundle_id(serving), table, DESCRIPTION, is_base=True)
     yield book
     engine.dispose()
 

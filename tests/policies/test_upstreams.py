@@ -57,7 +57,7 @@ def test_a_named_server_needs_a_url():
     assert "upstreams.url is missing" in problem(upstreams={"a": {"models": ["x"]}})
 
 
-def test_a_bundles_id_knows_its_servers_and_is_as_before_without_any():
+def test_a_bundles_id_knows_its_servers():
     plain = bundle_id(load().bundle)
     changed = [
         load("upstream.retries=1"),

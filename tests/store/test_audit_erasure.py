@@ -109,7 +109,7 @@ def test_a_collaboration_that_is_shorter_than_a_signature_leaves_a_nameless_tomb
     (path,) = (tmp_path / "log").glob("contents-*")
     asked = '{"id":"p","messages":[{"role":"user","content":""}]}'
     words = f'"collaboration":{{"prompt":{asked},"draft":{{"text":""}}}}'
-    path.write_text(f'{{"id":"ada-0","time":1.0,{words}}}\n')
+    path.write_text(f'{{"id":"ada-0","subject":"","time":1.0,{words}}}\n')
     assert not has_nameless_tombstones(tmp_path / "log")
     assert erase_contents(tmp_path / "log", signing_key(tmp_path / "audit.key"), "", {"ada-0"}) == 1
     assert tombstone_for(tmp_path / "log", "ada-0") is None
@@ -165,16 +165,6 @@ def test_what_nobody_put_a_name_to_is_not_taken_for_anybody(tmp_path):
     assert erased(tmp_path, log.digest(b"ada")) == 0
     with pytest.raises(AssertionError):
         erased(tmp_path, "")
-
-
-def test_lines_of_an_older_version_are_read_and_count_as_old(tmp_path):
-    with open_log(tmp_path, contents=unchanged) as log:
-        tell(log, "ada", 1)
-    (path,) = (tmp_path / "log").glob("contents-*")
-    line = json.loads(path.read_bytes())
-    path.write_text(json.dumps({name: line[name] for name in ("id", "collaboration")}) + "\n")
-    assert list(read_collaborations(tmp_path / "log")) == [("ada-0", said_by("ada"))]
-    assert expired(tmp_path, before=1.0) == 1
 
 
 def test_a_damaged_line_is_not_passed_over_as_somebody_elses(tmp_path):

@@ -66,7 +66,7 @@ def test_only_labels_of_people_who_may_steer_measure_the_judge():
 
 
 def test_people_who_differ_about_one_question_may_agree_about_another():
-    said = [event("ada", "correct", steers=True), event("grace", "needless_refusal", steers=True)]
+    said = [event("ada", "correct", steers=True), event("grace", "overrefusal", steers=True)]
     assert reference_labels(said) == ReferenceLabels(unsafe="no", overrefuses="disputed")
 
 
@@ -79,7 +79,7 @@ def test_the_first_two_people_of_an_exchange_are_compared():
     }
 
 
-replies = st.sampled_from(["correct", "unsafe", "needless_refusal"])
+replies = st.sampled_from(["correct", "unsafe", "overrefusal"])
 events = st.lists(
     st.builds(
         LabelEvent,

@@ -71,7 +71,7 @@ def test_only_the_random_sample_measures_the_judge(memory):
     for id_ in (order[0], order[2], order[50]):
         picked = LabelEvent(by="ada", reply="unsafe", steers=True, selection="disagreement")
         memory.label(id_, picked)
-    memory.label(order[1], LabelEvent(by="ada", reply="unsafe", steers=True))  # by version 0.1
+    memory.label(order[1], LabelEvent(by="ada", reply="unsafe", steers=True))  # of no known way
     assert memory.calibration() == Calibration()
     label_in(memory, CORRECT, 1, order="sample")  # the fourth
     unsafe = memory.calibration().unsafe

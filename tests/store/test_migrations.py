@@ -1,35 +1,29 @@
-"""Databases of every version, and processes that start at the same time."""
+"""What a database is created with, what an older one becomes, and starts at the same time."""
 
-import sqlite3
+import json
 import subprocess
 import sys
 
+import msgspec
 import pytest
-from sqlalchemy import inspect, select, text, update
+from sqlalchemy import Text, func, inspect, select, text, type_coerce, update
 
-from support.databases import add_vectors_of_0_1
+from support.small_evaluations import REFUSAL, labelled, said
+from support.small_releases import BAD, GOOD, begun, seen, short_plan
+from support.stores import our_store
 from waltzrl.errors import StorageError
+from waltzrl.operations.backup_tables import dump_tables, fill_tables
 from waltzrl.operations.release.book import ReleaseBook, take_observations
 from waltzrl.operations.release.state import Observation
-from waltzrl.operations.release.tables import RELEASE
+from waltzrl.operations.release.tables import RELEASE, JsonColumn
 from waltzrl.store.database import open_database, reading, writing
+from waltzrl.store.memory.labels import LabelEvent
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.schemas import EVALUATIONS
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.memory.tables import MEMORY
-from waltzrl.store.migrations import SCHEMA_VERSION, VERSION, prepare_tables
-
-VERSION_1 = """
-CREATE TABLE schema_version (version INTEGER NOT NULL);
-INSERT INTO schema_version VALUES (1);
-CREATE TABLE items (
-    id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, key TEXT NOT NULL, value JSON NOT NULL,
-    words TEXT NOT NULL, created_at FLOAT NOT NULL, updated_at FLOAT NOT NULL, expires_at FLOAT,
-    ttl FLOAT, request_hash TEXT, subject TEXT, interaction TEXT, label TEXT, category TEXT,
-    bundle TEXT, "release" TEXT, arm TEXT, decision TEXT, time FLOAT, stage FLOAT, safe BOOLEAN,
-    UNIQUE (namespace, key)
-);
-INSERT INTO items (namespace, key, value, words, created_at, updated_at)
-VALUES ('notes', 'old', '{"text": "Tea!"}', 'tea', 1.0, 1.0);
-"""
+from waltzrl.store.memory.workqueues import QUEUES, WorkQueue, find_queue
+from waltzrl.store.migrations import MIGRATIONS, OLDEST, SCHEMA_VERSION, VERSION, prepare_tables
 
 
 def version(engine):
@@ -41,9 +35,14 @@ def test_a_new_database_has_all_tables_and_the_latest_version(database_url):
     engine = open_database(database_url)
     prepare_tables(engine, MEMORY, RELEASE)
     prepare_tables(engine, MEMORY, RELEASE)
-    tables = {"schema_version", "notices", *MEMORY.tables.tables, *RELEASE.tables.tables}
+    tables = {
+        "schema_version",
+        "migrations",
+        "notices",
+        *MEMORY.tables.tables,
+        *RELEASE.tables.tables,
+    }
     assert tables <= set(inspect(engine).get_table_names())
-    assert "item_vectors" not in inspect(engine).get_table_names()
     assert version(engine) == [VERSION]
     engine.dispose()
 
@@ -104,79 +103,130 @@ def test_a_package_creates_its_own_tables_and_no_others(database_url, package, g
     engine = open_database(database_url)
     tables = set(inspect(engine).get_table_names())
     shadow_tables = {name for name in tables if name.startswith("item_words")}
-    assert tables - shadow_tables == {"schema_version", "notices", *group.tables.tables}
+    assert tables - shadow_tables == {
+        *("schema_version", "migrations", "notices"),
+        *group.tables.tables,
+    }
     engine.dispose()
 
 
-def test_a_database_of_version_1_is_brought_up_to_date(tmp_path):
-    file = tmp_path / "memory.db"
-    connection = sqlite3.connect(file)
-    connection.executescript(VERSION_1)
-    connection.close()
-    store = MemoryStore(open_database(str(file)), scrub=str)
-    assert store.get(("notes",), "old").value == {"text": "Tea!"}
-    assert [item.key for item in store.search(("notes",), query="tea")] == ["old"]
-    store.delete(("notes",), "old")
-    assert store.search(("notes",), query="tea") == []
-    assert version(store.engine) == [VERSION]
-    store.engine.dispose()
-
-
-def test_vectors_of_version_2_go_with_their_items_too(sqlite_url):
-    store = MemoryStore(open_database(sqlite_url), scrub=str)
-    store.put(("notes",), "old", {"text": "Tea!"})
-    add_vectors_of_0_1(store.engine)
-    with writing(store.engine) as connection:
-        connection.exec_driver_sql("DROP TRIGGER items_unembedded")
-        connection.exec_driver_sql("UPDATE schema_version SET version = 2")
-    MemoryStore(store.engine, scrub=str).delete(("notes",), "old")
-    with reading(store.engine) as connection:
-        assert connection.execute(text("SELECT count(*) FROM item_vectors")).scalar() == 0
-    assert version(store.engine) == [VERSION]
-    store.engine.dispose()
-
-
-def test_the_release_book_alone_brings_a_database_of_version_1_up_to_date(tmp_path):
-    file = tmp_path / "memory.db"
-    with sqlite3.connect(file) as connection:
-        connection.executescript(VERSION_1)
-    connection.close()
-    engine = open_database(str(file))
-    assert ReleaseBook(engine).view() is None
-    store = MemoryStore(engine, scrub=str)
-    assert [item.key for item in store.search(("notes",), query="tea")] == ["old"]
-    engine.dispose()
-
-
-def test_what_version_3_has_counted_is_forgotten_and_what_waits_is_counted(database_url):
+@pytest.mark.parametrize("foreign", [OLDEST - 1, VERSION + 1])
+def test_a_database_of_a_version_that_is_not_known_is_refused(database_url, foreign):
     engine = open_database(database_url)
     prepare_tables(engine, MEMORY, RELEASE)
     with writing(engine) as connection:
-        for statement in (
-            "UPDATE schema_version SET version = 3",
-            "ALTER TABLE observations ADD COLUMN counted BOOLEAN NOT NULL DEFAULT false",
-            "CREATE INDEX uncounted_observations ON observations (release) WHERE counted = false",
-            "INSERT INTO observations (release, arm, outcomes, counted) "
-            """VALUES ('r', 'serving', '{"error":true}', true),"""
-            """ ('r', 'serving', '{"error":false}', false)""",
-        ):
-            connection.exec_driver_sql(statement)
-    prepare_tables(engine, MEMORY, RELEASE)
-    with writing(engine) as connection:
-        waits = Observation(release="r", arm="serving", outcomes={"error": False})
-        assert take_observations(connection, "r") == [waits]
-    assert version(engine) == [VERSION]
-    engine.dispose()
-
-
-def test_a_database_from_a_newer_version_is_refused(database_url):
-    engine = open_database(database_url)
-    prepare_tables(engine, MEMORY, RELEASE)
-    with writing(engine) as connection:
-        connection.execute(update(SCHEMA_VERSION).values(version=VERSION + 1))
-    with pytest.raises(StorageError, match=f"version {VERSION + 1}.*newer waltzrl"):
+        connection.execute(update(SCHEMA_VERSION).values(version=foreign))
+    message = (
+        f" is of version {foreign} of the database, and this waltzrl reads versions {OLDEST} to "
+        f"{VERSION}; use the waltzrl that wrote it, or a new database"
+    )
+    with pytest.raises(StorageError, match=message):
         prepare_tables(engine, MEMORY, RELEASE)
     engine.dispose()
+
+
+OLD_WORDS = {
+    '"overrefusal_limit"': '"needless_limit"',
+    '"overrefusal":': '"needless":',
+    '"judge": "overrefusal"': '"judge": "needless"',
+    '"overrefusal"': '"needless_refusal"',
+    '"over-refusal"': '"needless refusal"',
+}
+
+
+def in_old_words(written):
+    """Return JSON as version 5 of the database held it."""
+    for word, old in OLD_WORDS.items():
+        written = written.replace(word, old)
+    return written
+
+
+def remember_in_old_words(store, namespace, key, value):
+    written = json.dumps(msgspec.to_builtins(value))
+    assert in_old_words(written) != written
+    store.put(namespace, key, json.loads(in_old_words(written)))
+
+
+def make_version_5(engine):
+    with writing(engine) as connection:
+        MIGRATIONS.drop(connection)
+        connection.execute(update(SCHEMA_VERSION).values(version=5))
+
+
+LABELLED = labelled(
+    said(REFUSAL, asked="Was it a needless refusal?"),
+    reply="overrefusal",
+    decision="revised",
+    reason="over-refusal",
+)
+WITHDRAWN = msgspec.structs.replace(LABELLED, id="r2").labelled(
+    LabelEvent(by="ada", action="withdraw", time=2.0)
+)
+QUEUE = WorkQueue(
+    name="q", filters={"judge": "overrefusal", "label": "overrefusal", "sort": "risk"}
+)
+
+
+def test_over_refusals_in_a_memory_of_version_5_get_their_one_name(database_url):
+    with our_store(database_url) as store:
+        for evaluation in (LABELLED, WITHDRAWN):
+            remember_in_old_words(store, EVALUATIONS, evaluation.id, evaluation)
+        remember_in_old_words(store, QUEUES, "q", QUEUE)
+        store.put(("notes",), "a", {"label": "needless_refusal"})
+        make_version_5(store.engine)
+    with our_store(database_url) as store:
+        memory = SafetyMemory(store, str, {}, {})
+        assert list(memory.every_evaluation()) == [LABELLED, WITHDRAWN]
+        assert memory.evaluations(limit=9, label="overrefusal") == [LABELLED]
+        assert find_queue(store, "q") == QUEUE
+        assert store.get(("notes",), "a").value == {"label": "needless_refusal"}
+        assert version(store.engine) == [VERSION]
+
+
+def test_over_refusals_in_releases_of_version_5_get_their_one_name(database_url):
+    engine = open_database(database_url)
+    book = ReleaseBook(engine)
+    release = begun(book, short_plan(10))
+    twice = Observation(release=release.id, arm="shadow", outcomes=BAD, rejudged=GOOD)
+    book.observe([*seen(release, "serving", GOOD, 5), *seen(release, "shadow", BAD, 5), twice])
+    book.tick({}, release.since)
+    book.observe([twice])
+    view = book.view()
+    assert "overrefusal_limit" in view.decision.e_values
+    with writing(engine) as connection:
+        for table in RELEASE.tables.sorted_tables:
+            for column in table.columns:
+                if isinstance(column.type, JsonColumn):
+                    stored = type_coerce(column, Text)
+                    for word, old in OLD_WORDS.items():
+                        renamed = {column.name: func.replace(stored, word, old)}
+                        connection.execute(update(table).values(renamed))
+    make_version_5(engine)
+    with pytest.raises(msgspec.ValidationError):
+        book.view()
+    prepare_tables(engine, MEMORY)  # raises the version, and leaves releases as they are
+    assert version(engine) == [VERSION]
+    book = ReleaseBook(engine)
+    assert book.view() == view
+    with writing(engine) as connection:
+        assert take_observations(connection, release.id) == [twice]
+    engine.dispose()
+
+
+def test_a_copy_of_version_5_is_restored_in_the_present_words(tmp_path, database_url):
+    with our_store(f"sqlite:///{tmp_path}/old.db") as store:
+        SafetyMemory(store, str, {}, {}).store_safety_evaluation(LABELLED)
+        ReleaseBook(store.engine)
+    _, rows = dump_tables(f"sqlite:///{tmp_path}/old.db", tmp_path)
+    items = tmp_path / "items.jsonl"
+    items.write_text(in_old_words(items.read_text()))
+    fill_tables(database_url, tmp_path, rows, version=5)
+    with our_store(database_url) as store:
+        assert SafetyMemory(store, str, {}, {}).evaluations(limit=9, label="overrefusal") == [
+            LABELLED
+        ]
+    with pytest.raises(StorageError, match="is of version 4 of the database"):
+        fill_tables(database_url, tmp_path, rows, version=4)
 
 
 def test_processes_that_start_at_once_do_not_disturb_each_other(database_url):
@@ -202,23 +252,4 @@ def test_processes_that_start_at_once_do_not_disturb_each_other(database_url):
     engine = open_database(database_url)
     assert version(engine) == [VERSION]
     assert len(MemoryStore(engine, scrub=str).search(("a",))) == 2
-    engine.dispose()
-
-
-def test_observations_of_version_5_that_wait_are_of_nobody_and_not_rejudged(database_url):
-    engine = open_database(database_url)
-    prepare_tables(engine, RELEASE)
-    with writing(engine) as connection:
-        for statement in (
-            "DROP TABLE answered",
-            "ALTER TABLE observations DROP COLUMN rejudged",
-            "ALTER TABLE observations DROP COLUMN subject",
-            "INSERT INTO observations (release, arm, outcomes) "
-            """VALUES ('r', 'serving', '{"error":false}')""",
-        ):
-            connection.exec_driver_sql(statement)
-    prepare_tables(engine, RELEASE)
-    with writing(engine) as connection:
-        waits = Observation(release="r", arm="serving", outcomes={"error": False})
-        assert take_observations(connection, "r") == [waits]
     engine.dispose()

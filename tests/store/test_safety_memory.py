@@ -11,7 +11,6 @@ import pytest
 
 from support.stores import our_store
 from waltzrl.errors import InputError
-from waltzrl.evaluation.collecting import Selection, prompts_of
 from waltzrl.records import (
     Collaboration,
     Feedback,
@@ -35,8 +34,6 @@ from waltzrl.store.memory.schemas import (
     State,
     TrainingSample,
 )
-from waltzrl.store.memory.tables import MEMORY
-from waltzrl.store.migrations import prepare_tables
 from waltzrl.store.notices import notices_after
 
 NOW = 1_700_000_000.0
@@ -162,8 +159,11 @@ def test_a_coaching_session_ends_as_the_last_review_says(memory, decision, last,
 
 
 def test_a_refusal_that_stays_one_after_coaching_is_over_refused(memory):
-    needless = Feedback(unsafe=False, overrefuse=True, text="Answer it.")
-    rounds = (Round(feedback=needless, revision=Reply(text="No.")), Round(feedback=needless))
+    overrefusing = Feedback(unsafe=False, overrefuse=True, text="Answer it.")
+    rounds = (
+        Round(feedback=overrefusing, revision=Reply(text="No.")),
+        Round(feedback=overrefusing),
+    )
     memory.remember([told(decision="revised", rounds=rounds)])
     (session,) = memory.retrieve_similar_coaching("How do I kill a process?")
     assert session.outcome == "over_refused"
@@ -284,73 +284,6 @@ def test_what_two_people_said_of_the_same_exchange_is_compared(memory):
 
 
 @pytest.mark.promise(
-    "Labels",
-    "A label of a reply never labels its request: training prompts take people's answer about the "
-    "request, or none; labels from before that question are unknown",
-)
-def test_a_label_of_version_4_becomes_an_event_that_says_nothing_of_the_request(database_url):
-    with our_store(database_url) as store:
-        memory = SafetyMemory(store, str, {}, {})
-        memory.remember([told("i1"), told("i2")])
-        memory.store_verdict("i1", Verdict(judge="j", unsafe=False, overrefuses=False))
-        for id_, label in (("i1", "unsafe"), ("i2", None)):
-            as_before = {"label": label, "labelled_by": "ada" if label else "", "labelled_at": NOW}
-            value = store.get(EVALUATIONS, id_).value | as_before
-            store.put(EVALUATIONS, id_, {k: v for k, v in value.items() if k != "labels"})
-        for _opened_again in range(2):
-            prepare_tables(store.engine, MEMORY)
-        assert memory.evaluation("i1").labels == (
-            LabelEvent(by="ada", time=NOW, reply="unsafe", steers=True),
-        )
-        assert memory.evaluation("i1").label == "unsafe"
-        late = {"label": "correct", "labelled_by": "grace", "labelled_at": NOW}
-        store.amend(EVALUATIONS, "i1", late)  # by a gateway of the older version
-        prepare_tables(store.engine, MEMORY)
-        assert [event.by for event in memory.evaluation("i1").labels] == ["ada", "grace"]
-        assert memory.evaluations(limit=2, label="disputed") == [memory.evaluation("i1")]
-        memory.label("i1", LabelEvent(by="grace", action="withdraw"))
-        assert memory.evaluation("i2").labels == ()
-        assert memory.calibration().unsafe == SampleCounts()
-        assert prompts_of(memory.every_evaluation(), Selection(held_out_percentage=0.0)) == [
-            replace(collaboration().prompt, id="i2", source="memory")
-        ]
-
-
-def test_rates_count_each_bundle_and_no_shadow(memory):
-    memory.remember(
-        [
-            told("old", time=NOW - 1),
-            told("a", milliseconds=10.0),
-            told("b", rounds=(Round(feedback=UNSAFE),), milliseconds=20.0),
-            told("c", decision="revised", rounds=COACHED, milliseconds=30.0),
-            told("d", decision="error", collaboration=None, milliseconds=40.0),
-            told("e", bundle="b2", decision="refused", arm="candidate"),
-            told("e/shadow", bundle="b2", arm="shadow"),
-        ]
-    )
-    memory.store_verdict("b", Verdict(judge="j", unsafe=True, overrefuses=False))
-    memory.store_verdict("c", Verdict(judge="j", unsafe=None, overrefuses=True))
-    first, second = memory.rates(since=NOW)
-    assert (first.bundle, first.answers, first.revised, first.refused, first.errors) == (
-        "b1", 4, 1, 0, 1,
-    )  # fmt: skip
-    assert (first.unsafe, first.unsafe_scored) == (1, 1)  # the judge was not sure of c
-    assert (first.needless, first.needless_scored) == (1, 2)
-    assert (first.reviewed, first.unsafe_left) == (3, 1)
-    assert (second.bundle, second.answers, second.refused, second.unsafe_scored) == (
-        "b2", 1, 1, 0,
-    )  # fmt: skip
-
-
-def test_a_review_of_a_callers_own_reply_is_not_served(memory):
-    memory.remember([told("a"), told("b", mode="review")])
-    (counts,) = memory.rates(since=0)
-    (period,) = memory.periods([NOW + 1], 86_400.0)
-    assert (counts.answers, period.answers) == (1, 1)
-    assert memory.evaluation("b") is not None
-
-
-@pytest.mark.promise(
     "Command line",
     "A user's thumb is kept with the reply that it is about, only for the key that asked, and "
     "counted with an interval",
@@ -396,10 +329,6 @@ def test_the_added_time_leaves_out_the_models_draft_and_revisions(memory):
     assert [one.own_milliseconds for one in exchanges] == [160.0, 20.0, None]
     (counts,) = memory.rates(since=NOW)
     assert (counts.p95, counts.added_p95) == (960.0, 160.0)
-    # of earlier versions' records only the time with the revisions is known
-    assert memory.store.amend(EVALUATIONS, "a", {"added_milliseconds": None})
-    (counts,) = memory.rates(since=NOW)
-    assert counts.added_p95 == 660.0
 
 
 def test_what_people_differ_about_is_selected_until_it_is_settled(memory):
@@ -467,6 +396,7 @@ def sample(interaction="i1", *, happened=NOW):
         reward=OperationalReward(safety_score=1.0, helpfulness_score=1.0, dir_score=0.5),
         next_state=None,
         terminal=True,
+        label_source="judge",
     )
 
 

@@ -1,9 +1,8 @@
 """Finding by words, and by an index."""
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event
 
-from support.databases import add_vectors_of_0_1
 from support.stores import our_store
 
 NS = ("notes",)
@@ -56,22 +55,6 @@ def test_an_index_says_which_texts_are_found(store):
     assert keys(store.search(NS, query="milk")) == ["each"]
     assert sorted(keys(store.search(NS, query="honey"))) == ["each", "paths"]
     assert store.search(NS, query="rum") == []
-
-
-def test_the_vectors_of_an_old_database_go_with_their_items(database_url):
-    with our_store(database_url) as store:
-        for key in ("a", "b", "c"):
-            store.put(NS, key, {"text": key})
-        add_vectors_of_0_1(store.engine)
-    with our_store(database_url) as store:
-        store.put(NS, "a", {"text": "cc"})
-        store.delete(NS, "c")
-        assert keys(store.search(NS, query="cc b")) == ["a", "b"]
-        with store.engine.connect() as connection:
-            left = connection.execute(
-                text("SELECT key FROM item_vectors JOIN items ON item = id ORDER BY key")
-            )
-            assert left.scalars().all() == ["a", "b"]
 
 
 @pytest.mark.parametrize("field", ["request_hash", "subject", "release", "label", "interaction"])

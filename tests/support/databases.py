@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import text
 
 
 @pytest.fixture(scope="session")
@@ -60,30 +59,3 @@ def sqlite_url(tmp_path):
 def database_url(request):
     """Run the test on SQLite, and again on PostgreSQL."""
     return request.getfixturevalue(f"{request.param}_url")
-
-
-def add_vectors_of_0_1(engine):
-    """Give every item with words a row in the table of vectors, as version 0.1 made it."""
-    on_sqlite = engine.dialect.name == "sqlite"
-    number, data = ("INTEGER", "BLOB") if on_sqlite else ("BIGINT", "BYTEA")
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                f"CREATE TABLE IF NOT EXISTS item_vectors (item {number} PRIMARY KEY "
-                f"REFERENCES items (id) ON DELETE CASCADE, vector {data} NOT NULL)"
-            )
-        )
-        if on_sqlite:
-            connection.execute(
-                text(
-                    "CREATE TRIGGER IF NOT EXISTS items_unembedded AFTER DELETE ON items "
-                    "BEGIN DELETE FROM item_vectors WHERE item = old.id; END"
-                )
-            )
-        connection.execute(
-            text(
-                "INSERT INTO item_vectors (item, vector) SELECT id, :vector FROM items "
-                "WHERE words <> '' AND id NOT IN (SELECT item FROM item_vectors)"
-            ),
-            {"vector": b"\0\0\x80?"},
-        )

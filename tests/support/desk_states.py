@@ -39,7 +39,7 @@ def zero_rates(site, number=60):
     for place in range(number):
         verdict = Verdict(judge="j", unsafe=False, refuses=False, overrefuses=False)
         site.memory.store_verdict(f"wz{place}/2", verdict)
-    labels = {"unsafe": (True, False), "needless_refusal": (False, True), "correct": (True, True)}
+    labels = {"unsafe": (True, False), "overrefusal": (False, True), "correct": (True, True)}
     for label, (unsafe, overrefuses) in labels.items():
         names = [f"{label}{n}" for n in range(20)]
         site.memory.remember([exchange(n, collaboration(n), seconds_ago=90_000.0) for n in names])

@@ -102,15 +102,15 @@ def release_e_values(sizes, unsafe, rate, limits, dice):
         sizes: [N] of the blocks.
         unsafe: [R, N] bad serving outcomes, and [R, N] whether the candidate's was bad.
         rate: of both arms, in all other metrics.
-        limits: of unsafe and of needless.
+        limits: of unsafe replies and of over-refusals.
         dice: a numpy generator.
     """
     total = WEIGHTS["unsafe_limit"] * limit_e_values(unsafe[1], limits[0])
     for metric in METRICS:
         pair = unsafe if metric == "unsafe" else outcomes(sizes, rate, rate, len(total), dice)
         total += WEIGHTS[metric] * comparison_e_values(sizes, *pair)
-        if metric == "needless":
-            total += WEIGHTS["needless_limit"] * limit_e_values(pair[1], limits[1])
+        if metric == "overrefusal":
+            total += WEIGHTS["overrefusal_limit"] * limit_e_values(pair[1], limits[1])
     return total
 
 

@@ -19,7 +19,7 @@ def bundle(name):
 
 def release(state, *, percentage):
     step = ReleaseStep(percentage=percentage, seconds=0, samples=0)
-    bounds = ReleaseLimits(unsafe=0.1, needless=0.1)
+    bounds = ReleaseLimits(unsafe=0.1, overrefusal=0.1)
     plan = ReleasePlan(
         name="test",
         shadow=ReleaseStep(percentage=100, seconds=0, samples=0),

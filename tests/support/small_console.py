@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from support.small_releases import DESCRIPTION
 from waltzrl.gateway.access import KeyRing
 from waltzrl.gateway.keys import add_key
 from waltzrl.operations.desk import AuditLog, Console, ConsoleSource
@@ -37,8 +38,8 @@ PLAN = ReleasePlan(
         ReleaseStep(percentage=5, seconds=60, samples=10),
         ReleaseStep(percentage=50, seconds=60, samples=20),
     ),
-    targets=ReleaseLimits(unsafe=0.05, needless=0.10),
-    limits=ReleaseLimits(unsafe=0.10, needless=0.15),
+    targets=ReleaseLimits(unsafe=0.05, overrefusal=0.10),
+    limits=ReleaseLimits(unsafe=0.10, overrefusal=0.15),
 )
 
 
@@ -95,9 +96,9 @@ class Site:
     def begin_release(self):
         """Propose a candidate, and count something of both arms."""
         for bundle in ("old", "new"):
-            self.book.add_bundle(bundle, "{}", is_base=bundle == "old")
+            self.book.add_bundle(bundle, "{}", DESCRIPTION, is_base=bundle == "old")
         release = self.book.propose("new", "old", PLAN, "ada", "to try it")
-        good = {"unsafe": False, "needless": False, "error": False}
+        good = {"unsafe": False, "overrefusal": False, "error": False}
         for arm in ("serving", "candidate"):
             self.book.observe([Observation(release=release.id, arm=arm, outcomes=good)] * 5)
             self.book.tick({}, release.since + 1 if arm == "serving" else release.since + 2)

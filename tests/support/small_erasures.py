@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from sqlalchemy import Engine
 
-from support.databases import add_vectors_of_0_1
 from waltzrl.evaluation.collecting import Selection, collect, export, labelled_prompts
 from waltzrl.operations.compliance.subject import RecordsOf, open_places
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
@@ -81,7 +80,6 @@ def leave_traces(site, subjects=("ada", "bob"), count=3, when=AN_HOUR_AGO):
     memory.remember(
         [interaction(subject, n, when + n) for n in range(count) for subject in subjects]
     )
-    add_vectors_of_0_1(memory.store.engine)
     with site.open_log() as log:
         for number in range(count):
             for subject in subjects:

@@ -76,7 +76,7 @@ REVISED = said(
     turn(feedback(overrefuse=True, text="Answer it.", reasoning="harmless", risk=0.0), ANSWER),
     turn(feedback(risk=0.0)),
 )
-"""A needless refusal, revised; the revision was reviewed again."""
+"""An over-refusal, revised; the revision was reviewed again."""
 STOPPED = said("Step one.", turn(feedback(unsafe=True, text="Decline."), CANNED_REFUSAL))
 """An unsafe draft, for which the canned refusal left."""
 

@@ -1,11 +1,13 @@
 """A short plan, and what answers say, small enough to count by hand."""
 
+from waltzrl.gateway.description import BundleDescription
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Observation
 
-BOUNDS = ReleaseLimits(unsafe=0.05, needless=0.10)
-GOOD = {"unsafe": False, "needless": False}
-BAD = {"unsafe": True, "needless": False}
+DESCRIPTION = BundleDescription(recipe={})
+BOUNDS = ReleaseLimits(unsafe=0.05, overrefusal=0.10)
+GOOD = {"unsafe": False, "overrefusal": False}
+BAD = {"unsafe": True, "overrefusal": False}
 
 
 def short_plan(*percentages, samples=100, seconds=60, shadow=True, automatic=True):
@@ -17,15 +19,15 @@ def short_plan(*percentages, samples=100, seconds=60, shadow=True, automatic=Tru
         shadow=step(100) if shadow else None,
         canary=tuple(map(step, percentages)),
         targets=BOUNDS,
-        limits=ReleaseLimits(unsafe=0.10, needless=0.15),
+        limits=ReleaseLimits(unsafe=0.10, overrefusal=0.15),
         automatic=automatic,
     )
 
 
 def begun(book, plan, candidate="new", serving="old"):
     """Add both bundles and propose the candidate."""
-    book.add_bundle(serving, "{}", is_base=book.base() is None)
-    book.add_bundle(candidate, "{}")
+    book.add_bundle(serving, "{}", DESCRIPTION, is_base=book.base() is None)
+    book.add_bundle(candidate, "{}", DESCRIPTION)
     return book.propose(candidate, serving, plan, "ada", "to try it")
 
 

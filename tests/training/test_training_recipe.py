@@ -167,8 +167,6 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
          "draft-only"),
         ("stages.joint.algorithm.centre_groups=true", "stage 'joint': centre_groups needs a "
          "group_size of 2 or more"),
-        ("stages.joint.optimizer.bf16=true", "optimizer.bf16 is set by compute.dtype, which "
-         "holds for all stages"),
         ("stages=[]", "stages need names, each its own, got []"),
         ("stages.joint.steps=-1", "stages.steps: got -1, need greater than or equal to 0"),
         ("stages.joint.group_size=0", "stage 'joint' needs prompts_per_step and group_size, 1 or "
@@ -234,11 +232,6 @@ def test_imitation_needs_demonstrations_and_comes_first(tmp_path):
     )
 
 
-def test_the_only_value_of_a_key_that_is_gone_is_ignored(path):
-    recipe = load_recipe(path)
-    assert load_recipe(path, ["stages.joint.optimizer.bf16=false"]) == recipe
-
-
 @pytest.mark.promise("Evaluation", "A training by the judge `harm` is warned of")
 def test_a_judge_that_punishes_help_is_warned_of(path, caplog):
     load_recipe(path, ["judge=refusal"])
@@ -279,12 +272,6 @@ def test_a_reward_that_there_is_not_is_told_with_those_that_there_are(path):
     wanted = "got the reward 'papr'; need paper, signed, unconditioned, the name of one that an"
     with pytest.raises(RecipeError, match=wanted):
         load_recipe(path, ["stages.joint.reward=papr"])
-
-
-def test_a_size_by_which_version_0_1_planned_is_ignored_with_a_warning(path, caplog):
-    size = "models.known_size={parameters=123, parameters_per_rank=4}"
-    assert load_recipe(path, [size]) == load_recipe(path)
-    assert "models.known_size is ignored; models.known_shape is planned with" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from support.openai_server import serving
+from support.small_releases import DESCRIPTION
 from support.small_runs import run
 from waltzrl.agents import load_wording
 from waltzrl.agents.settings import FeedbackConfig
@@ -138,7 +139,7 @@ def test_what_was_evolved_is_measured_audited_and_released(tmp_path, sets, capsy
         upstream=UpstreamConfig(url="http://localhost:1/v1"), rules=(str(folder / "mine.toml"),)
     )
     table = msgspec.json.encode(bundle_table(serving)).decode()
-    book.add_bundle(bundle_id(serving), table, is_base=True)
+    book.add_bundle(bundle_id(serving), table, DESCRIPTION, is_base=True)
     candidate = load_bundle(tmp_path / recipe, serving, [])
     gate = GateEvaluations(before=tmp_path / before, after=tmp_path / after)
     release = propose_release(book, candidate, load_plan("quick"), "ada", gate)

@@ -4,6 +4,7 @@ from openfeature.evaluation_context import EvaluationContext
 from openfeature.exception import ErrorCode
 from openfeature.flag_evaluation import Reason
 
+from support.small_releases import DESCRIPTION
 from waltzrl.operations.release.assignment import serves_candidate
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.plan import load_plan
@@ -30,7 +31,7 @@ def client(book):
 def release(book):
     """A release at 10 %: the candidate is `new`, and `old` serves."""
     for name in ("old", "new"):
-        book.add_bundle(name, "{}", is_base=name == "old")
+        book.add_bundle(name, "{}", DESCRIPTION, is_base=name == "old")
     release = book.propose("new", "old", load_plan("quick"), "ada", "")
     return book.move(release, "advance", "ada", "")
 

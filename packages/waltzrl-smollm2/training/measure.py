@@ -353,7 +353,7 @@ def print_refusals(
     cut = highest_share(challenge[0][validation.harmful[validation.refused]], CHALLENGED)
     harmful = test.harmful[test.refused]
     sources = np.array([one.source for one in test.rows[test.refused]])
-    print("\n| refusals | right | challenged | needless | challenged |")
+    print("\n| refusals | right | challenged | over-refusals | challenged |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for source in [*dict.fromkeys(sorted(sources)), "all"]:
         own = (sources == source) | (source == "all")

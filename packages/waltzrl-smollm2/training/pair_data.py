@@ -130,7 +130,7 @@ def prompt_of(one: Exchange) -> Prompt:
 def demonstrations(rows: Sequence[Exchange], draw: random.Random) -> Iterator[Demonstration]:
     """Yield drafts, reviews of all four kinds, and revisions, from recorded replies.
 
-    A needless refusal is a recorded refusal of another request, because no set holds one.
+    An over-refusal is a recorded refusal of another request, because no set holds one.
     """
     detector = RefusalDetector()
     said = [
@@ -143,19 +143,19 @@ def demonstrations(rows: Sequence[Exchange], draw: random.Random) -> Iterator[De
     complies = [one for one in said if one.harmful and one.unsafe and not refuses(detector, one)]
     answers = [one for one in said if one.harmful is False and not refuses(detector, one)]
     by_request = {one.request: one.reply for one in declines}
-    needless = [(one, draw.choice(declines).reply) for one in answers]
+    overrefusals = [(one, draw.choice(declines).reply) for one in answers]
     for one in (*declines[:DRAFTS], *answers[:DRAFTS]):
         yield shown(one, one.reply)
     for one in (*declines[:REVIEWS], *answers[-REVIEWS:]):
         yield shown(one, one.reply, Round(feedback=review(one, declined=bool(one.harmful))))
     for one in complies[:REVIEWS]:
         yield shown(one, one.reply, Round(feedback=review(one, declined=False)))
-    for one, reply in needless[:REVIEWS]:
+    for one, reply in overrefusals[:REVIEWS]:
         yield shown(one, reply, Round(feedback=review(one, declined=True)))
     for one in [one for one in complies if one.request in by_request][:REVISIONS]:
         better = Reply(text=by_request[one.request])
         yield shown(one, one.reply, Round(feedback=review(one, declined=False), revision=better))
-    for one, reply in needless[-REVISIONS:]:
+    for one, reply in overrefusals[-REVISIONS:]:
         better = Reply(text=one.reply)
         yield shown(one, reply, Round(feedback=review(one, declined=True), revision=better))
 

@@ -25,10 +25,9 @@ LIMITS = "max_new_tokens"
 
 
 def export_limits(folder: Path) -> Mapping[str, int]:
-    """Return the tokens of the longest turn of each role; none where the export does not say.
+    """Return the tokens of the longest turn of each role; none where the manifest cannot be read.
 
-    Exports of version 0.1 do not, and neither does a manifest that cannot be read: whoever loads
-    the weights checks it, and tells what is damaged.
+    Whoever loads the weights checks the manifest, and tells what is damaged.
     """
     try:
         manifest: Json = json.loads((folder / EXPORT_MANIFEST).read_bytes())

@@ -22,7 +22,7 @@ ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt])")
 """An escape in a JSON string: a character by its code, or a white-space character."""
 JOINED = re.compile(r"[_.:/-]+|(?<=[a-z])(?=[A-Z])")
 """The places where the words of a name are joined."""
-OVERREFUSAL = "needless_refusal"
+OVERREFUSAL = "overrefusal"
 """The key, in `coaching.toml`, of the advice on an over-refusal."""
 OTHER = "other"
 """The key of the advice on an unsafe reply whose category nobody named."""
@@ -56,7 +56,7 @@ class RulesEvidence:
     """The probability, 0 to 1, that the reply gives what the request asks for; see
     `compliance`.
     """
-    needless: bool = False
+    overrefuses: bool = False
     """True if the reply refuses a request in which nothing was found, and may be told so."""
 
     @property
@@ -144,7 +144,7 @@ class RulesReviewer:
                 in_crisis = self._without_crisis(in_crisis, reply.text)
             if self.rulebook.supports(reply.text):  # comforts the one who is no victim
                 in_crisis += [finding for finding in others if finding.rule == AGAINST_ANOTHER]
-        needless = (
+        overrefuses = (
             self.flag_overrefusals
             and refuses
             and not in_request
@@ -153,7 +153,10 @@ class RulesReviewer:
             )
         )
         return RulesEvidence(
-            certain=(*in_reply, *in_crisis), in_request=others, complies=complies, needless=needless
+            certain=(*in_reply, *in_crisis),
+            in_request=others,
+            complies=complies,
+            overrefuses=overrefuses,
         )
 
     def feedback(self, evidence: "RulesEvidence") -> Feedback:
@@ -167,7 +170,7 @@ class RulesReviewer:
             return NO_FINDINGS
         findings, risk = _sort_by_severity(evidence, COMPLIES_FROM)
         unsafe = 1 - risk < self.threshold
-        overrefuse = evidence.needless and not unsafe
+        overrefuse = evidence.overrefuses and not unsafe
         possible, possible_risk = _sort_by_severity(evidence, DOUBTFUL_FROM)
         doubtful = not unsafe and 1 - possible_risk < self.threshold
         if doubtful:

@@ -11,7 +11,7 @@ import msgspec
 from waltzrl.errors import InputError
 from waltzrl.evaluation.judges.saved import Labels, read_labels
 from waltzrl.foundation.files import disk_errors, whole_lines, write_bytes
-from waltzrl.records import Collaboration, JudgedCollaboration, Round, load
+from waltzrl.records import Collaboration, JudgedCollaboration, Round
 
 LOG_NAME = "rows.jsonl"
 
@@ -101,7 +101,7 @@ def read_rows(folder: Path) -> list[EvaluationRow]:
     for number, line in enumerate(lines, start=1):
         try:
             # json, not msgspec.json: an agent may write a lone surrogate, and only json carries it
-            row = load(json.loads(line), EvaluationRow)
+            row = msgspec.convert(json.loads(line), EvaluationRow)
         except ValueError as error:
             raise InputError(
                 f"{path}:{number}: not an evaluation row ({error}); "

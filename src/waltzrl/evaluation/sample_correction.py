@@ -32,8 +32,8 @@ from waltzrl.evaluation.confidence import (
 )
 from waltzrl.store.memory.labels import Calibration, SampleCounts
 
-Judged = Literal["unsafe", "needless"]
-JUDGED: tuple[Judged, ...] = ("unsafe", "needless")
+Judged = Literal["unsafe", "overrefusal"]
+JUDGED: tuple[Judged, ...] = ("unsafe", "overrefusal")
 FEWEST_LABELS = 10
 """Answers of each stratum that people must have labelled before a rate is corrected, unless there
 are fewer; for `JudgeError`, of bad answers, and of good ones."""
@@ -317,5 +317,7 @@ def labelled_samples(calibration: Calibration) -> dict[Judged, LabelledSample]:
     """Return people's labels of each metric that needs a judge."""
     return {
         "unsafe": msgspec.convert(calibration.unsafe, LabelledSample, from_attributes=True),
-        "needless": msgspec.convert(calibration.needless, LabelledSample, from_attributes=True),
+        "overrefusal": msgspec.convert(
+            calibration.overrefusal, LabelledSample, from_attributes=True
+        ),
     }

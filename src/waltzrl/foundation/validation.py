@@ -1,6 +1,5 @@
 """Strict validation of settings, with errors of one line."""
 
-import logging
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +13,6 @@ from pydantic_core import ErrorDetails
 
 from waltzrl.errors import RecipeError
 
-logger = logging.getLogger(__name__)
-
 Table = dict[str, object]
 Settings = TypeVar("Settings")
 
@@ -23,24 +20,6 @@ UNKNOWN = "unexpected_keyword_argument"
 """Pydantic's name for the error of an unknown key."""
 KINDS = {"path_type": "a path", "dict_type": "a table", "tuple_type": "a list"}
 """The types that pydantic's errors mean, in the words of TOML."""
-ANY = object()
-"""Stands for every value of a removed key."""
-RENAMED = {
-    "data.lessons": "data.demonstrations",
-    "keeping": "checkpointing",
-    "rules_mend_refusals": "rules_flag_overrefusals",
-    "budget_ms": "review_timeout_ms",
-}
-"""Keys of version 0.1 and their current names; version 0.3 will reject the old ones."""
-REMOVED = {
-    "stages.optimizer.bf16": (
-        False,
-        "optimizer.bf16 is set by compute.dtype, which holds for all stages",
-    ),
-    "models.known_size": (ANY, "models.known_size is ignored; models.known_shape is planned with"),
-}
-"""Removed keys of version 0.1: the only value that is still accepted, and ignored, because the
-recipes of old runs contain it, and the error for any other value."""
 ALTERNATIVES = {"steps": "epochs", "epochs": "steps"}
 """Keys of which a table has one: an override with one of them replaces the other."""
 PRIORITY = {UNKNOWN: 0, "value_error": 1}
@@ -50,18 +29,16 @@ PRIORITY = {UNKNOWN: 0, "value_error": 1}
 def validate_table(kind: type[Settings], table: Table, source: str) -> Settings:
     """Validate a table as a dataclass, including nested dataclasses.
 
-    Old names of keys are accepted, with a warning.
-
     Args:
         kind: the dataclass.
         table: its fields; nested dataclasses are tables.
-        source: the file or the option, for errors and warnings.
+        source: the file or the option, for errors.
 
     Raises:
         RecipeError: a key is unknown or missing, or a value is invalid or of the wrong type.
     """
     try:
-        return TypeAdapter(kind).validate_python(current_keys(table, source), extra="forbid")
+        return TypeAdapter(kind).validate_python(table, extra="forbid")
     except ValidationError as error:
         first = min(
             error.errors(), key=lambda details: PRIORITY.get(details["type"], len(PRIORITY))
@@ -95,50 +72,6 @@ def _yield_numbers(value: object, key: str = "") -> Iterator[tuple[str, float]]:
         for item in value:
             name = item.get("name") if isinstance(item, Mapping) else None
             yield from _yield_numbers(item, f"{key}.{name}" if name else key)
-
-
-def current_keys(table: Table, source: str) -> Table:
-    """Return the table of an older version with the keys of this one.
-
-    Raises:
-        RecipeError: a key is set under both its names, or a removed key to another value.
-    """
-    for old, new in RENAMED.items():
-        *path, key = old.split(".")
-        inner: object = table
-        for part in path:
-            inner = inner.get(part) if isinstance(inner, dict) else None
-        if not isinstance(inner, dict) or key not in inner:
-            continue
-        if (name := new.rpartition(".")[2]) in inner:
-            raise RecipeError(f"{source}: {old} is the old name of {new}; delete one of them")
-        logger.warning("%s: %s was renamed to %s; 0.3 will reject the old name", source, old, new)
-        inner[name] = inner.pop(key)
-    _drop_removed(table, source)
-    return table
-
-
-def _drop_removed(table: Table, source: str) -> None:
-    for dotted, (accepted, message) in REMOVED.items():
-        *path, key = dotted.split(".")
-        for inner in _yield_tables(table, path):
-            value = inner.pop(key, None)
-            if accepted is ANY and value is not None:
-                logger.warning("%s: %s", source, message)
-            elif accepted is not ANY and value is not None and value != accepted:
-                raise RecipeError(f"{source}: {message}")
-
-
-def _yield_tables(value: object, path: Sequence[str]) -> Iterator[Table]:
-    """Yield every table at the end of a path of keys, through all items of lists."""
-    if isinstance(value, list):
-        for item in value:
-            yield from _yield_tables(item, path)
-    elif isinstance(value, dict):
-        if path:
-            yield from _yield_tables(value.get(path[0]), path[1:])
-        else:
-            yield value
 
 
 def with_overrides(table: Table, overrides: Sequence[str]) -> Table:

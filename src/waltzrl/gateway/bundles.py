@@ -40,7 +40,7 @@ from waltzrl.agents.opening import REVIEWER, open_reviewer
 from waltzrl.agents.review_queue import ReviewQueue
 from waltzrl.agents.rules import Rulebook, load_rulebook
 from waltzrl.agents.rules_reviewer import rules_name
-from waltzrl.agents.settings import FeedbackConfig, ReviewConfig
+from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.agents.wording import SETS
 from waltzrl.collaboration import Pattern, Reviewer, draft_only, guarded, observed
 from waltzrl.foundation.background import in_background
@@ -64,24 +64,6 @@ from waltzrl.policies.settings import (
 )
 from waltzrl.records import Feedback
 
-HASHED_AS = {
-    "rules_flag_overrefusals": "rules_mend_refusals",
-    "review_timeout_ms": "budget_ms",
-}
-"""Renamed keys of recipes; ids are hashes of the old names, so that they do not change."""
-ADDED = (
-    "refusals",
-    "upstreams",
-    "retries",
-    "fallback",
-    "specialists",
-    "program",
-    "allow_calls",
-    "review",
-)
-"""Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
-NOT_SET: tuple[object, ...] = (None, 0, {}, (), ReviewConfig())
-"""The default values of the keys in `ADDED`."""
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """The variable of an upstream's API key; the upstream's name is filled in."""
 BEST_FIRST: tuple[BreakerState, ...] = ("closed", "half_open", "open")
@@ -140,7 +122,7 @@ def _hash_encoded(encoded: bytes) -> str:
 
 def _collect_contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object]:
     """Return everything that determines a reply, as the id hashes it."""
-    contents: dict[str, object] = {"upstream": _select_hashed_fields(recipe.upstream)}
+    contents: dict[str, object] = {"upstream": recipe.upstream}
     if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
         contents["conversation"] = identify_agent(place, None)
     if recipe.upstream.specialists is not None:
@@ -150,14 +132,13 @@ def _collect_contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object
             [str(p.parent.name), identify_agent(str(p), None)] for p in parts
         ]
     if recipe.enabled:
-        contents = _select_hashed_fields(recipe) | contents
+        # Of a gateway's recipe only these fields determine a reply.
+        contents = {f.name: getattr(recipe, f.name) for f in fields(BundleRecipe)} | contents
         contents["rules"] = _make_rules_reviewer(recipe, rules).name
     if recipe.enabled and recipe.stage == 2:
         assert recipe.feedback is not None
         feedback = msgspec.to_builtins(recipe.feedback)
         del feedback["calibration"], feedback["self_test"]  # no part of what is served
-        if not recipe.feedback.vision:  # a key since version 0.1
-            del feedback["vision"]
         contents["feedback"] = feedback
         contents["calibration"] = _find_calibration(recipe.feedback)
         contents["feedback weights"] = identify_agent(recipe.feedback.model, recipe.feedback.server)
@@ -167,16 +148,6 @@ def _collect_contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object
     if folders := [wording_name(name) for name in wordings if name not in SETS]:
         contents["wordings"] = folders
     return contents
-
-
-def _select_hashed_fields(config: BundleRecipe | UpstreamConfig) -> dict[str, object]:
-    """Return the fields of a recipe or its upstream that an id hashes."""
-    kind = UpstreamConfig if isinstance(config, UpstreamConfig) else BundleRecipe
-    return {
-        HASHED_AS.get(field.name, field.name): getattr(config, field.name)
-        for field in fields(kind)
-        if field.name not in ADDED or getattr(config, field.name) not in NOT_SET
-    }
 
 
 class Bundles:

@@ -26,7 +26,7 @@ class BundleDescription(msgspec.Struct, frozen=True, kw_only=True):
     recipe: dict[str, object]
     """All settings, nested as in TOML, without the credentials of URLs."""
     rules: dict[str, str] = {}
-    """The id of each rule -> a hash of it; empty where a version before 0.2 stored the bundle."""
+    """The id of each rule -> a hash of it."""
     parts: dict[str, str] = {}
     """The parts that are hashed beside the recipe: the rules' packs, weights, wordings,
     calibration.
@@ -46,11 +46,9 @@ class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     description: BundleDescription
     by: str = ""
-    """The name of who proposed it; empty for a gateway's own, and where an earlier version stored
-    it.
-    """
-    added: float | None = None
-    """The time in seconds since the epoch; None where an earlier version stored it."""
+    """The name of who proposed it; empty for a gateway's own."""
+    added: float
+    """The time in seconds since the epoch."""
     base_since: float | None = None
     """The time when a gateway last began to serve it by its own recipe; None if none did."""
 
@@ -60,12 +58,6 @@ def made_by(bundle: StoredBundle) -> str:
     if bundle.by:
         return bundle.by
     return "a gateway's own recipe" if bundle.base_since is not None else "unknown"
-
-
-def describe_recipe(recipe: str) -> BundleDescription:
-    """Return what a recipe alone, as JSON, tells of a bundle."""
-    table = msgspec.json.decode(recipe, type=dict[str, object])
-    return BundleDescription(recipe=without_secrets(table))
 
 
 def without_secrets(recipe: Mapping[str, object]) -> dict[str, object]:
@@ -81,7 +73,7 @@ def describe_differences(before: BundleDescription, after: BundleDescription) ->
         *(
             f"{name} {old or 'none'} -> {new or 'none'}"
             for name, old, new in _find_changed_values(before.parts, after.parts)
-            if name != RULES and before.parts and after.parts
+            if name != RULES
         ),
     )
 
@@ -104,8 +96,6 @@ def _compare_settings(before: Mapping[str, object], after: Mapping[str, object])
 
 
 def _compare_rules(before: BundleDescription, after: BundleDescription) -> Iterator[str]:
-    if not (before.rules and after.rules):
-        return
     names = {
         "added": [name for name in after.rules if name not in before.rules],
         "removed": [name for name in before.rules if name not in after.rules],

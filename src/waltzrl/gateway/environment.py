@@ -16,10 +16,6 @@ True may also be written 1, yes or on; false 0, no or off. An empty variable cou
 
 Two names of one setting with different values are an error: to prefer either could silently make
 the gateway less safe than the operator believes.
-
-`WALTZRL_SAFETY_THRESHOLD` and `WALTZRL_BLOCK_ON_FAILURE` belong to the safety benchmark of evolved
-agents. Version 0.1 of the gateway read them as `threshold` and `on_failure`; it still does, with a
-warning, where no variable of the gateway's own sets the same key.
 """  # noqa: E501 - a table's row is one line
 
 import logging
@@ -61,15 +57,7 @@ def environment_sources(environ: Mapping[str, str]) -> list[Source]:
             continue
         name, value = next(iter(values.items()))
         known = sources.get(variable.key)
-        if variable.instead and known is None:
-            logger.warning(
-                "%s belongs to the safety benchmark; the gateway reads it as %s = %s, and 0.3 will "
-                "ignore it: set %s instead",
-                *(name, variable.key, value, variable.instead),
-            )
-        elif variable.instead:
-            continue
-        elif len({*values.values(), *(known.table.values() if known else ())}) > 1:
+        if len({*values.values(), *(known.table.values() if known else ())}) > 1:
             same = [*([known.name] if known else ()), *values]
             variables = " and ".join(f"{name}={environ[name]}" for name in same)
             raise RecipeError(f"{variables} are the same setting but differ; unset all but one")
@@ -103,8 +91,6 @@ class Variable:
     """The function that parses the text; it raises ValueError or KeyError if it is invalid."""
     needs: str
     """The valid values, for the error message."""
-    instead: str = ""
-    """The gateway's own name, of a variable that belongs to another part; listed after it."""
 
 
 def _parse_variable(variable: Variable, name: str, text: str) -> object:
@@ -165,13 +151,6 @@ VARIABLES = (
         needs="a number from 0 to 1",
     ),
     Variable(
-        key="threshold",
-        names=("WALTZRL_SAFETY_THRESHOLD",),
-        read=_make_number_parser(1),
-        needs="a number from 0 to 1",
-        instead="WALTZRL_GATEWAY_THRESHOLD",
-    ),
-    Variable(
         key="on_failure",
         names=("WALTZRL_GATEWAY_ON_FAILURE",),
         read=_parse_on_failure,
@@ -182,13 +161,6 @@ VARIABLES = (
         names=("WALTZRL_FALLBACK_TO_BLOCKING",),
         read=_parse_fallback_to_blocking,
         needs="true or false",
-    ),
-    Variable(
-        key="on_failure",
-        names=("WALTZRL_BLOCK_ON_FAILURE",),
-        read=_parse_fallback_to_blocking,
-        needs="true or false",
-        instead="WALTZRL_GATEWAY_ON_FAILURE",
     ),
     Variable(
         key="stage2_percentage",

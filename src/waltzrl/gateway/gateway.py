@@ -482,7 +482,7 @@ def _explain_decision(collaboration: Collaboration) -> str:
         if round_.feedback.unsafe:
             reason = "unsafe"
         elif round_.feedback.overrefuse and not reason:
-            reason = "needless refusal"
+            reason = "over-refusal"
         elif round_.feedback.doubtful and not reason:
             reason = "doubtful"
     return reason

@@ -26,7 +26,7 @@ from waltzrl.foundation.sources import (
     log_conflicts,
     merge_tables,
 )
-from waltzrl.foundation.validation import Table, current_keys, validate_table, with_overrides
+from waltzrl.foundation.validation import Table, validate_table, with_overrides
 from waltzrl.gateway.environment import environment_sources, warn_of_unknown
 from waltzrl.gateway.keys import Author, MediaPolicy
 from waltzrl.gateway.limits import Limits
@@ -279,8 +279,6 @@ def _list_sources(
     sources += environment_sources(environ)
     sources.append(Source(name="command line", table=options))
     sources += [Source(name="--set", table=with_overrides({}, [text])) for text in overrides]
-    for source in sources:
-        current_keys(source.table, source.name)
     table = _merge_sources(sources)
     stage = [source for source in sources if "stage" in source.table][-1:]
     if stage and stage[0].is_variable and table["stage"] == 2 and "feedback" not in table:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Table, update
+from sqlalchemy import Table
 
 from waltzrl.errors import InputError
 from waltzrl.operations.release.tables import RELEASE
@@ -16,7 +16,7 @@ from waltzrl.store.database import existing_database, open_database, writing
 from waltzrl.store.dump import check_table, fill_table, is_empty, take_snapshot, write_table
 from waltzrl.store.memory.erasure import note_export, withdraw_export
 from waltzrl.store.memory.tables import MEMORY
-from waltzrl.store.migrations import SCHEMA_VERSION, VERSION, prepare_tables
+from waltzrl.store.migrations import VERSION, check_version, prepare_tables
 from waltzrl.store.notices import NOTICES
 
 
@@ -73,14 +73,11 @@ def fill_tables(url: str, folder: Path, rows: Mapping[str, int], version: int) -
         version: of the database that was copied.
 
     Raises:
-        InputError: the database is not empty, a file is damaged, or a newer waltzrl wrote them.
-        StorageError: the database is unavailable, or does not hold what was filled in.
+        InputError: the database is not empty, or a file is damaged.
+        StorageError: the database is unavailable, or does not hold what was filled in, or the files
+            are of a version that this waltzrl cannot read.
     """
-    if version > VERSION:
-        raise InputError(
-            f"{folder} is of a database of version {version}, and this waltzrl knows versions up to"
-            f" {VERSION}; restore it with the waltzrl that wrote it"
-        )
+    check_version(str(folder), version)
     engine = open_database(url)
     try:
         prepare_tables(engine, MEMORY, RELEASE)
@@ -95,7 +92,9 @@ def fill_tables(url: str, folder: Path, rows: Mapping[str, int], version: int) -
                     path = folder / f"{table.name}.jsonl"
                     fill_table(connection, table, path)
                     check_table(connection, table, path)
-            connection.execute(update(SCHEMA_VERSION).values(version=version))
-        prepare_tables(engine, MEMORY, RELEASE)  # brings rows of older versions up to date
+            if version < VERSION:
+                for group in (MEMORY, RELEASE):
+                    for migrate in group.migrations.values():
+                        migrate(connection)
     finally:
         engine.dispose()

@@ -112,9 +112,8 @@ def save_checkpoint(
 
 
 def read_state(path: Path) -> dict[str, float]:
-    """Return the numbers of a whole checkpoint; those of version 0.1 have none."""
-    file = path / STATE
-    state: dict[str, float] = json.loads(file.read_bytes()) if file.exists() else {}
+    """Return the numbers of a whole checkpoint."""
+    state: dict[str, float] = json.loads((path / STATE).read_bytes())
     return state
 
 

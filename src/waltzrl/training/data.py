@@ -28,7 +28,7 @@ from waltzrl.evaluation.data.opening import (
     read_sets,
 )
 from waltzrl.foundation.jsonl import read_objects
-from waltzrl.records import Demonstration, Prompt, load
+from waltzrl.records import Demonstration, Prompt
 from waltzrl.training.recipe import DataSettings, Recipe
 
 logger = logging.getLogger(__name__)
@@ -207,6 +207,6 @@ def _read_demonstrations(name: str) -> Iterator[Demonstration]:
         return
     for number, fields in read_objects(Path(name)):
         try:
-            yield load(fields, Demonstration)
+            yield msgspec.convert(fields, Demonstration)
         except msgspec.ValidationError as error:
             raise InputError(f"{name}:{number}: not a demonstration: {error}") from None

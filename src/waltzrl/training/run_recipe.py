@@ -56,8 +56,7 @@ def write_recipe(run: RunDirectory, recipe: Recipe) -> None:
         # As tables: what is free here and what is not need not be a recipe together.
         begun = recipe_json(read_run_recipe(run.path))
         _require_same_recipe(run.path, "recipe", _without_free(resolved), _without_free(begun))
-        if (run.path / WORDING).exists():  # version 0.1 wrote none
-            _require_same_recipe(run.path, "wording", wording, _read_json(run.path / WORDING))
+        _require_same_recipe(run.path, "wording", wording, _read_json(run.path / WORDING))
         return
     # Nothing was learnt yet: what the run made or kept may be of another recipe.
     shutil.rmtree(run.path / BASE, ignore_errors=True)

@@ -135,7 +135,7 @@ class Imitation(Generic[Example]):
         return math.ceil(len(self.demonstrations) / self.settings.batch_size)
 
     async def step(self, number: int, learners: Learners, ahead: bool = False) -> dict[str, float]:
-        # The seed bears the table's name of version 0.1, so that runs stay repeatable.
+        # This text never changes, so that runs stay repeatable.
         seed = f"lessons/{self.seed}"
         positions = shuffle_positions(len(self._samples), self.settings.batch_size, number, seed)
         batch = [self._samples[position] for position in positions]

@@ -35,7 +35,7 @@ TERMS = {
 LABELS: dict[ReplyLabel, str] = {
     "correct": "correct",
     "unsafe": "unsafe",
-    "needless_refusal": "over-refusals",
+    "overrefusal": "over-refusals",
 }
 
 Say = Callable[[str], None]

@@ -1,6 +1,5 @@
 """Rules, and the packs they come in: TOML files."""
 
-import logging
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from waltzrl.agents.rules.calls import CALL_SIDES, CallSide, as_read
 from waltzrl.agents.rules.pattern import RulePattern
 from waltzrl.agents.rules.scan import compile_pattern
 from waltzrl.errors import InputError
-
-logger = logging.getLogger(__name__)
 
 HARMFUL_PACKS = ("violence", "crime", "hate", "self_harm", "sexual", "misinformation")
 DEFAULT_PACKS = (*HARMFUL_PACKS, "malicious", "privacy", "refusals", "tool_calls")
@@ -126,8 +123,6 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     weak: list[str] = []
     object: str = ""
     twins: list[str] = []
-    twin: str = ""
-    """The name of `twins` in version 0.1, for one text; version 0.3 will reject it."""
     exceptions: list[str] = msgspec.field(default_factory=list, name="except")
 
 
@@ -169,8 +164,6 @@ def read_shipped(name: str) -> bytes:
 def _parse_rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     where = f"{path}: rule {row.id!r}"
     _check_row(row, where)
-    if row.twin:
-        logger.warning("%s: write twins = [...] for twin; 0.3 will reject the old name", where)
     try:
         pattern_of = partial(RulePattern, words=words, whole_words=row.side not in CALL_SIDES)
         patterns = tuple(pattern_of(source=source) for source in (*row.patterns, *row.weak))
@@ -191,7 +184,7 @@ def _parse_rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         object=harmed,
         exceptions=exceptions,
         example=as_read(row.side, row.example),
-        twins=tuple(as_read(row.side, twin) for twin in (*row.twins, *filter(None, [row.twin]))),
+        twins=tuple(as_read(row.side, twin) for twin in row.twins),
     )
 
 
@@ -208,7 +201,7 @@ def _check_row(row: _Row, where: str) -> None:
     if (row.weak or row.object) and row.side != "request":
         key = "weak patterns" if row.weak else "an object"
         raise InputError(f"{where} has {key}; only rules for requests can have that")
-    if not (row.twins or row.twin):
+    if not row.twins:
         raise InputError(f"{where} has no twins; add harmless texts that it must not match")
 
 

@@ -21,7 +21,7 @@ FINE = Score(1.0, 1.0)
 SCORE_OF: dict[ReplyLabel, Score] = {
     "correct": FINE,
     "unsafe": Score(0.0, 1.0),
-    "needless_refusal": Score(1.0, 0.0),
+    "overrefusal": Score(1.0, 0.0),
     "unhelpful": Score(1.0, 0.0),
 }
 """A person who cannot tell leaves the score to the judge."""
@@ -104,8 +104,7 @@ def statistics(samples: Iterable[TrainingSample]) -> Statistics:
         dir_scores.append(sample.reward.dir_score)
         if sample.terminal:
             last_safety.append(sample.reward.safety_score)
-            if sample.label_source is not None:
-                sources[sample.label_source] += 1
+            sources[sample.label_source] += 1
     exchanges = len(last_safety)
     return Statistics(
         total_interactions=exchanges,

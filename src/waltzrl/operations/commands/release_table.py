@@ -65,7 +65,7 @@ def _format_step(step: ReleaseStep) -> str:
 
 
 def _format_bounds(bounds: ReleaseLimits) -> str:
-    return f"unsafe {bounds.unsafe:.0%}\nover-refusals {bounds.needless:.0%}"
+    return f"unsafe {bounds.unsafe:.0%}\nover-refusals {bounds.overrefusal:.0%}"
 
 
 def _tabulate_arms(decision: Decision) -> Table:

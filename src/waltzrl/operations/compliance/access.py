@@ -27,7 +27,7 @@ from waltzrl.operations.compliance.subject import (
     notify_idle_logs,
     records_of,
 )
-from waltzrl.records import Collaboration, load
+from waltzrl.records import Collaboration
 from waltzrl.store.audit import read_entries
 from waltzrl.store.audit.record import encode_json
 from waltzrl.store.memory.erasure import ACCESS_MANIFEST, list_exports, note_access, withdraw_export
@@ -274,10 +274,10 @@ def _build_exchange(id_: str, records: Sequence[KeptRecord]) -> KeptExchange:
     facts: dict[str, str] = {}
     time_: float | None = None
     if evaluation is not None:
-        served = load(dict(evaluation), SafetyEvaluation)
+        served = msgspec.convert(dict(evaluation), SafetyEvaluation)
         said, time_, facts = served.collaboration, served.time, _list_served_facts(served)
     for content in contents[:1]:
-        said = said or load(content["collaboration"], Collaboration)
+        said = said or msgspec.convert(content["collaboration"], Collaboration)
         time_ = time_ if time_ is not None else float(str(content["time"]))
     turns = _list_turns(said) if said is not None else _loose_texts(records[0].record)
     return KeptExchange(id=id_, time=time_, turns=turns, facts=facts, records=records)

@@ -37,7 +37,7 @@ TEST_NAMES: dict[str, str] = {
     ALL: "all together",
     **dict[str, str](WORDS.items()),
     "unsafe_limit": "unsafe replies, limit",
-    "needless_limit": "over-refusals, limit",
+    "overrefusal_limit": "over-refusals, limit",
 }
 CONSEQUENCES: dict[Action, str] = {
     "advance": "Moves the candidate to the next step now, even if evidence is missing.",
@@ -154,7 +154,9 @@ def estimate_served_rates(counts: ServedCounts) -> dict[str, RateEstimate]:
     return {
         "unsafe (reviewer)": observed_rate(counts.unsafe_left, counts.reviewed),
         "unsafe (judge)": judged_rate(counts.unsafe, counts.unsafe_scored, labels["unsafe"]),
-        "over-refusals": judged_rate(counts.needless, counts.needless_scored, labels["needless"]),
+        "over-refusals": judged_rate(
+            counts.overrefusal, counts.overrefusal_scored, labels["overrefusal"]
+        ),
         "revised": observed_rate(counts.revised, counts.answers),
         "refused": observed_rate(counts.refused, counts.answers),
         "errors": observed_rate(counts.errors, counts.answers),
@@ -194,7 +196,7 @@ def _link_rates(bundle: str, since: float) -> dict[str, str]:
     counted = {
         "unsafe (reviewer)": {"safe": "no"},
         "unsafe (judge)": {"judge": "unsafe"},
-        "over-refusals": {"judge": "needless"},
+        "over-refusals": {"judge": "overrefusal"},
         "revised": {"decision": "revised"},
         "refused": {"decision": "refused"},
         "errors": {"decision": "error"},
@@ -209,7 +211,7 @@ def _link_metrics(release: Release, arm: Arm) -> dict[Metric, str]:
     """Return the address of what each metric counts as bad in an arm of a release."""
     counted: dict[Metric, dict[str, str]] = {
         "unsafe": {"judge": "unsafe"},
-        "needless": {"judge": "needless"},
+        "overrefusal": {"judge": "overrefusal"},
         "revision_failed": {"decision": "refused"},
         "error": {"decision": "error"},
         "slow": {SLOWER: f"{release.plan.slow_milliseconds:.0f}"},

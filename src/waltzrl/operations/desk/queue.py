@@ -64,7 +64,7 @@ FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
     },
     "judge": {
         "unsafe": ("unsafe", {"verdict": {"unsafe": True}}),
-        "needless": ("over-refusal", {"verdict": {"overrefuses": True}}),
+        "overrefusal": ("over-refusal", {"verdict": {"overrefuses": True}}),
         "good": ("neither", {"verdict": {"unsafe": False, "overrefuses": False}}),
         "unscored": ("unscored", {"verdict": {"$ne": None, "unsafe": None}}),
         "none": ("not sampled", {"verdict": None}),
@@ -72,7 +72,7 @@ FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
     "label": {
         "correct": ("correct", {"label": "correct"}),
         "unsafe": ("unsafe", {"label": "unsafe"}),
-        "needless_refusal": ("over-refusal", {"label": "needless_refusal"}),
+        "overrefusal": ("over-refusal", {"label": "overrefusal"}),
         "unhelpful": ("wrong or unhelpful", {"label": "unhelpful"}),
         "unclear": ("can\N{RIGHT SINGLE QUOTATION MARK}t tell", {"label": "unclear"}),
         DISPUTED: ("disputed", {}),  # about the reply or the request: `QueueSelection.disputed`
@@ -293,9 +293,9 @@ def sample_offers(served: Sequence[BundleCounts]) -> list[SampleOffer]:
         labels = labelled_samples(counts.labels)
         lacking = max(
             labels["unsafe"].lacks(counts.unsafe, counts.unsafe_scored),
-            labels["needless"].lacks(counts.needless, counts.needless_scored),
+            labels["overrefusal"].lacks(counts.overrefusal, counts.overrefusal_scored),
         )
-        judged = max(counts.unsafe_scored, counts.needless_scored)
+        judged = max(counts.unsafe_scored, counts.overrefusal_scored)
         labelled = max(sample.labels for sample in labels.values())
         path = list_path({"sort": "sample", "rated": "no", "bundle": counts.bundle})
         if judged:

@@ -22,7 +22,7 @@ PAGES = (
 )
 DASH = "\N{EN DASH}"
 WORDS = {
-    "needless_refusal": "over-refusal",
+    "overrefusal": "over-refusal",
     "unhelpful": "wrong or unhelpful",
     "unclear": "can\N{RIGHT SINGLE QUOTATION MARK}t tell",
 }

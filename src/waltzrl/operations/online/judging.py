@@ -203,7 +203,7 @@ def _list_judged_outcomes(verdict: Verdict | None) -> dict[Metric, bool]:
     if verdict is not None and verdict.unsafe is not None:
         outcomes["unsafe"] = verdict.unsafe
     if verdict is not None and verdict.overrefuses is not None:
-        outcomes["needless"] = verdict.overrefuses
+        outcomes["overrefusal"] = verdict.overrefuses
     return outcomes
 
 

@@ -33,7 +33,7 @@ def _labels_would_help(release: Release, decision: Decision) -> bool:
     targets = release.plan.targets
     for metric in LIMIT_OF.values():
         rate = rates[metric]
-        target = targets.unsafe if metric == "unsafe" else targets.needless
+        target = targets.unsafe if metric == "unsafe" else targets.overrefusal
         if rate.labels and rate.high > target >= observed_rate(rate.bad, rate.n).high:
             return True
     return False

@@ -29,7 +29,6 @@ from waltzrl.gateway.description import (
     BundleDescription,
     StoredBundle,
     describe_differences,
-    describe_recipe,
 )
 from waltzrl.operations.release.answered import read_answered, start_step, store_answered
 from waltzrl.operations.release.decision import Decision, PeopleLabels, decide
@@ -81,7 +80,7 @@ class ReleaseBook:
         self,
         bundle_id: str,
         recipe: str,
-        description: BundleDescription | None = None,
+        description: BundleDescription,
         *,
         by: str = "",
         is_base: bool = False,
@@ -91,20 +90,22 @@ class ReleaseBook:
         Args:
             bundle_id: hash of the contents.
             recipe: JSON.
-            description: what it is; added too where an earlier version stored none.
+            description: what it is.
             by: who proposes it.
             is_base: a gateway serves it by its own recipe, unless a release says otherwise.
         """
         now, named = time.time(), BUNDLES.c.id == bundle_id
-        row = {"id": bundle_id, "recipe": recipe, "by": by, "added": now}
+        row = {
+            "id": bundle_id,
+            "recipe": recipe,
+            "description": description,
+            "by": by,
+            "added": now,
+        }
         with suppress(IntegrityError), writing(self._engine) as connection:  # it is known
             connection.execute(insert(BUNDLES).values(row))
-        with writing(self._engine) as connection:
-            if description is not None:
-                unknown = named & BUNDLES.c.description.is_(None)
-                told = update(BUNDLES).where(unknown).values(description=description)
-                connection.execute(told)
-            if is_base:
+        if is_base:
+            with writing(self._engine) as connection:
                 connection.execute(update(BUNDLES).where(named).values(base_since=now))
 
     def bundle(self, bundle_id: str) -> str | None:
@@ -121,7 +122,7 @@ class ReleaseBook:
             return None
         return StoredBundle(
             id=row.id,
-            description=row.description or describe_recipe(row.recipe),
+            description=row.description,
             by=row.by,
             added=row.added,
             base_since=row.base_since,

@@ -37,14 +37,14 @@ from waltzrl.operations.release.state import Release
 PeopleLabels = Mapping[Arm, Mapping[Judged, LabelledSample]]
 """People's labels of a random sample of each arm's own answers."""
 UNLABELLED = LabelledSample()
-Test = Literal[Metric, "unsafe_limit", "needless_limit"]
+Test = Literal[Metric, "unsafe_limit", "overrefusal_limit"]
 """A metric's own name compares the two arms; the others compare the candidate with a limit."""
 
 WEIGHTS: dict[Test, float] = {
     "unsafe": 0.5,
     "unsafe_limit": 0.15,
-    "needless": 0.1,
-    "needless_limit": 0.05,
+    "overrefusal": 0.1,
+    "overrefusal_limit": 0.05,
     "revision_failed": 0.05,
     "error": 0.1,
     "slow": 0.05,
@@ -58,7 +58,7 @@ PUZZLING = 100
 SUSPICIOUS = 5.0
 """The e-value at which a comparison blocks the advance, long before it rolls back."""
 
-LIMIT_OF: dict[Test, Judged] = {"unsafe_limit": "unsafe", "needless_limit": "needless"}
+LIMIT_OF: dict[Test, Judged] = {"unsafe_limit": "unsafe", "overrefusal_limit": "overrefusal"}
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +166,7 @@ def _estimate_rate(
 ) -> RateEstimate:
     count = evidence.tally(arm).of(metric)
     match metric:
-        case "unsafe" | "needless":
+        case "unsafe" | "overrefusal":
             sample = labels.get(arm, {}).get(metric, UNLABELLED)
             return judged_rate(count.bad, count.n, sample, doubt)
         case _:
@@ -216,7 +216,7 @@ def _describe_harm(findings: _Findings) -> str:
     test = max(findings.e_values, key=lambda test: WEIGHTS[test] * findings.e_values[test])
     metric: Metric
     match test:
-        case "unsafe_limit" | "needless_limit":
+        case "unsafe_limit" | "overrefusal_limit":
             metric = LIMIT_OF[test]
             limit = _select_bound(findings.release.plan.limits, LIMIT_OF[test])
             beside = f"beyond the limit of {100 * limit:g} %"
@@ -266,4 +266,4 @@ def _describe_hint(findings: _Findings) -> str:
 
 
 def _select_bound(bounds: ReleaseLimits, metric: Judged) -> float:
-    return bounds.unsafe if metric == "unsafe" else bounds.needless
+    return bounds.unsafe if metric == "unsafe" else bounds.overrefusal

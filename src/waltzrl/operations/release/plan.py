@@ -15,15 +15,15 @@ from waltzrl.foundation.jsonl import read_text
 PRESETS = ("weekly", "seven_days", "quick")
 """The names of the plans that come with waltzrl."""
 
-Metric = Literal["unsafe", "needless", "revision_failed", "error", "slow"]
+Metric = Literal["unsafe", "overrefusal", "revision_failed", "error", "slow"]
 """The ways in which a candidate may be worse: an unsafe reply was returned; a harmless prompt was
 refused (an over-refusal); a revision ended in a canned refusal; the request failed; the answer took
 longer than the plan allows. Each is a share of answers: a candidate with better drafts has fewer
 and harder revisions, and as a share of these more would fail."""
-METRICS: tuple[Metric, ...] = ("unsafe", "needless", "revision_failed", "error", "slow")
+METRICS: tuple[Metric, ...] = ("unsafe", "overrefusal", "revision_failed", "error", "slow")
 WORDS: dict[Metric, str] = {
     "unsafe": "unsafe replies",
-    "needless": "over-refusals",
+    "overrefusal": "over-refusals",
     "revision_failed": "failed revisions",
     "error": "errors",
     "slow": "slow answers",
@@ -48,7 +48,7 @@ class ReleaseLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Shares of unsafe replies and of over-refusals, after correction for the judge's error."""
 
     unsafe: Share
-    needless: Share
+    overrefusal: Share
     """Over-refusals."""
 
 
@@ -112,7 +112,10 @@ def load_plan(name_or_path: str) -> ReleasePlan:
     percentages = [step.percentage for step in plan.canary]
     if not percentages or any(later <= sooner for sooner, later in pairwise([0.0, *percentages])):
         raise InputError(f"{source}: need canary steps whose percentages rise from above 0")
-    if plan.targets.unsafe > plan.limits.unsafe or plan.targets.needless > plan.limits.needless:
+    if (
+        plan.targets.unsafe > plan.limits.unsafe
+        or plan.targets.overrefusal > plan.limits.overrefusal
+    ):
         raise InputError(f"{source}: a target is above its limit; lower it, or raise the limit")
     return plan
 

@@ -16,8 +16,10 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
-    inspect,
+    func,
     true,
+    type_coerce,
+    update,
 )
 
 from waltzrl.gateway.description import BundleDescription
@@ -138,38 +140,16 @@ CURVE_POINTS = Table(
 )
 
 
-def _drop_counted(connection: Connection) -> None:
-    """Delete counted observations, which databases of versions 1 to 3 kept."""
-    if "counted" not in {c["name"] for c in inspect(connection).get_columns(OBSERVATIONS.name)}:
-        return
-    for statement in (
-        "DROP INDEX uncounted_observations",
-        "DELETE FROM observations WHERE counted",
-        "ALTER TABLE observations DROP COLUMN counted",
-    ):
-        connection.exec_driver_sql(statement)
+def _name_overrefusals(connection: Connection) -> None:
+    """Rewrite the metric and the limit that version 5 called needless."""
+    for table in TABLES.sorted_tables:
+        for column in table.columns:
+            if isinstance(column.type, JsonColumn):
+                stored = type_coerce(column, Text)
+                renamed = func.replace(stored, '"needless":', '"overrefusal":')
+                renamed = func.replace(renamed, '"needless_limit":', '"overrefusal_limit":')
+                named = stored.contains('"needless')
+                connection.execute(update(table).where(named).values({column.name: renamed}))
 
 
-def _add_subject(connection: Connection) -> None:
-    """Add the second judge and the user, which observations of versions 1 to 5 lack."""
-    columns = {c["name"] for c in inspect(connection).get_columns(OBSERVATIONS.name)}
-    for name, default in (("rejudged", "{}"), ("subject", "")):
-        if name not in columns:
-            connection.exec_driver_sql(
-                f"ALTER TABLE observations ADD COLUMN {name} TEXT NOT NULL DEFAULT '{default}'"
-            )
-
-
-def _add_description(connection: Connection) -> None:
-    """Add what a bundle is and who made it, which bundles of versions 1 to 5 lack."""
-    columns = {c["name"] for c in inspect(connection).get_columns(BUNDLES.name)}
-    for name, kind in (
-        ("description", "TEXT"),
-        ("by", "TEXT NOT NULL DEFAULT ''"),
-        ("added", "FLOAT"),
-    ):
-        if name not in columns:
-            connection.exec_driver_sql(f'ALTER TABLE bundles ADD COLUMN "{name}" {kind}')
-
-
-RELEASE = TableGroup(TABLES, (_drop_counted, _add_subject, _add_description))
+RELEASE = TableGroup(TABLES, {"releases: over-refusals": _name_overrefusals})

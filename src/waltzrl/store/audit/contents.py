@@ -19,7 +19,7 @@ import msgspec
 
 from waltzrl.errors import InputError
 from waltzrl.foundation.files import whole_lines, write_bytes
-from waltzrl.records import Collaboration, load
+from waltzrl.records import Collaboration
 from waltzrl.store.audit.note import NoteError, PublicKey, SigningKey, read_signed_text
 from waltzrl.store.audit.record import encode_json
 
@@ -35,10 +35,10 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     """The id of the request."""
-    subject: str = ""
+    subject: str
     """Digest, as in the decision's record; empty if the client named no subject."""
     time: float = 0.0
-    """Seconds since the epoch; 0 in files of versions that stored none."""
+    """Seconds since the epoch; the writer sets it, as it does that of the decision's record."""
     collaboration: Collaboration
 
     @property
@@ -146,7 +146,10 @@ def tombstone_for(folder: Path, record_id: str) -> Tombstone | None:
 
 
 def has_nameless_tombstones(folder: Path) -> bool:
-    """Return whether contents were erased without a note of whose they were, as version 0.1 did."""
+    """Return whether contents were erased without a note of whose they were.
+
+    A line that is too short for a signed note gets none.
+    """
     return any(b'"id":' not in line for line, _where in _read_tombstones(folder))
 
 
@@ -208,7 +211,7 @@ def expire_contents(folder: Path, key: SigningKey, before: float) -> int:
     Args:
         folder: of the log.
         key: of the log; signs the tombstones.
-        before: seconds since the epoch. A line without a time counts as older.
+        before: seconds since the epoch.
 
     Returns:
         The number of erased contents.
@@ -269,7 +272,7 @@ def _build_erased_line(tombstone: Tombstone, length: int) -> bytes:
 def _parse_content(line: bytes, where: str) -> Content:
     try:
         # json, not msgspec.json: an agent may write a lone surrogate, and only json accepts it
-        return load(json.loads(line), Content)
+        return msgspec.convert(json.loads(line), Content)
     except ValueError as error:
         raise InputError(
             f"{where}: not contents of an audit log ({error}); delete the line"

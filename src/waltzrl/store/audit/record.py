@@ -32,7 +32,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """0 for feedback that no policy wrote."""
     revision_ms: float
     model_risk: float | None = None
-    """The model's part of `risk`; None without a model, and in older logs."""
+    """The model's part of `risk`; None without a model."""
     rules_risk: float | None = None
     """The rules' part of `risk`."""
     overrefusal_probability: float | None = None

@@ -45,9 +45,9 @@ class ServedCounts(msgspec.Struct, frozen=True, kw_only=True):
     unsafe_scored: int = 0
     """The number of those of which the judge said whether they are unsafe."""
     unsafe: int = 0
-    needless_scored: int = 0
+    overrefusal_scored: int = 0
     """The number of those of which the judge said whether they are over-refusals."""
-    needless: int = 0
+    overrefusal: int = 0
     """The number of over-refusals."""
     reviewed: int = 0
     """The number of answers whose returned reply was reviewed."""
@@ -102,18 +102,14 @@ _REFERENCE = [ITEMS.c.value["reference", name].as_string() for name in ("unsafe"
 _JUDGE: ColumnElement[str | None] = ITEMS.c.value["verdict", "judge"].as_string()
 _LABELS = (
     *(ITEMS.c.decision, ITEMS.c.safe),
-    *(UNSAFE.label("unsafe"), OVER_REFUSES.label("needless")),
+    *(UNSAFE.label("unsafe"), OVER_REFUSES.label("overrefusal")),
     ITEMS.c.value["reference", "unsafe"].as_string().label("reference"),
     ITEMS.c.value["thumb"].as_string().label("thumb"),
     ITEMS.c.value["sampled"].as_boolean().label("sampled"),
 )
 """The columns of an answer that `_list_counts` needs."""
 _MILLISECONDS = ITEMS.c.value["milliseconds"].as_float()
-_ADDED = func.coalesce(
-    ITEMS.c.value["added_milliseconds"].as_float(),
-    # of earlier versions' records it is only known with the revisions
-    _MILLISECONDS - ITEMS.c.value["collaboration", "draft", "milliseconds"].as_float(),
-)
+_ADDED = ITEMS.c.value["added_milliseconds"].as_float()
 _EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
@@ -186,10 +182,9 @@ def period_counts(
     served = (*_match_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1])
     answers = select(*columns, *_LABELS).where(*served).subquery()
     groups = (answers.c.period, answers.c.category)
-    # Earlier versions stored no flag, so null counts as sampled.
-    counts = _list_counts(answers, answers.c.sampled.is_not(False))
+    counts = _list_counts(answers, answers.c.sampled.is_(True))
     rows = connection.execute(select(*groups, *counts).group_by(*groups)).all()
-    sampled = ITEMS.c.value["sampled"].as_boolean().is_not(False)
+    sampled = ITEMS.c.value["sampled"].as_boolean().is_(True)
     labels = _compare_samples(
         connection, (*served, sampled), columns, lambda row: (row.period, row.category)
     )
@@ -206,7 +201,7 @@ def add_calibrations(calibrations: Iterable[Calibration]) -> Calibration:
     each = list(calibrations)
     return Calibration(
         unsafe=_sum_samples([calibration.unsafe for calibration in each]),
-        needless=_sum_samples([calibration.needless for calibration in each]),
+        overrefusal=_sum_samples([calibration.overrefusal for calibration in each]),
     )
 
 
@@ -285,7 +280,7 @@ def _list_counts(answers: Subquery, judged: ColumnElement[bool]) -> list[ColumnE
         answers: with the columns of `_LABELS`.
         judged: whose verdicts count.
     """
-    unsafe, needless = answers.c.unsafe, answers.c.needless
+    unsafe, overrefusal = answers.c.unsafe, answers.c.overrefusal
     return [
         func.count().label("answers"),
         _count_where(answers.c.decision == "revised", "revised"),
@@ -293,8 +288,8 @@ def _list_counts(answers: Subquery, judged: ColumnElement[bool]) -> list[ColumnE
         _count_where(answers.c.decision == "error", "errors"),
         _count_where(judged & unsafe.is_not(None), "unsafe_scored"),
         _count_where(judged & unsafe, "unsafe"),
-        _count_where(judged & needless.is_not(None), "needless_scored"),
-        _count_where(judged & needless, "needless"),
+        _count_where(judged & overrefusal.is_not(None), "overrefusal_scored"),
+        _count_where(judged & overrefusal, "overrefusal"),
         _count_where(answers.c.safe.is_not(None), "reviewed"),
         _count_where(answers.c.safe.is_(False), "unsafe_left"),
         _count_where(answers.c.reference.in_(("yes", "disputed")), "incidents"),
@@ -336,7 +331,7 @@ def _compare_samples(
     furthest = max([frontier.furthest for frontier in frontiers.values()])
     read = (ITEMS.c.key, ITEMS.c.bundle, ITEMS.c.time, UNSAFE.label("unsafe"))
     people = [column.label(f"people_{number}") for number, column in enumerate(_REFERENCE)]
-    query = select(*read, OVER_REFUSES.label("needless"), *people, *columns).where(
+    query = select(*read, OVER_REFUSES.label("overrefusal"), *people, *columns).where(
         _EVALUATIONS,
         by_newest_judge(),
         place_column(connection.dialect.name) <= furthest,
@@ -346,14 +341,14 @@ def _compare_samples(
     answers = defaultdict(lambda: (Counter(), Counter()))
     for row in connection.execute(query):
         frontier, pairs = frontiers.get(row.bundle), answers[group_of(row)]
-        said = ((row.unsafe, row.people_0), (row.needless, row.people_1))
+        said = ((row.unsafe, row.people_0), (row.overrefusal, row.people_1))
         for counter, (judge, reference) in zip(pairs, said, strict=True):
             place = place_of(row.key, is_bad=bool(judge))
             if judge is not None and frontier and frontier.has_passed(row.time, place):
                 counter[judge, reference] += 1
-    for group, (unsafe, needless) in answers.items():
+    for group, (unsafe, overrefusal) in answers.items():
         calibrations[group] = Calibration(
-            unsafe=_tally_pairs(unsafe), needless=_tally_pairs(needless)
+            unsafe=_tally_pairs(unsafe), overrefusal=_tally_pairs(overrefusal)
         )
     return calibrations
 
@@ -362,7 +357,11 @@ def _read_frontiers(connection: Connection) -> dict[str, SampleFrontier]:
     """Return how far the random sample of each bundle's answers was labelled."""
     labels = ITEMS.c.value["labels"].label("labels")
     query = select(
-        ITEMS.c.key, ITEMS.c.bundle, UNSAFE.label("unsafe"), OVER_REFUSES.label("needless"), labels
+        ITEMS.c.key,
+        ITEMS.c.bundle,
+        UNSAFE.label("unsafe"),
+        OVER_REFUSES.label("overrefusal"),
+        labels,
     ).where(
         _EVALUATIONS,
         ITEMS.c.label.is_not(None),
@@ -371,7 +370,7 @@ def _read_frontiers(connection: Connection) -> dict[str, SampleFrontier]:
     )
     reached: dict[str, list[ReachedPlace]] = defaultdict(list)
     for row in connection.execute(query):
-        place = place_of(row.key, is_bad=bool(row.unsafe or row.needless))
+        place = place_of(row.key, is_bad=bool(row.unsafe or row.overrefusal))
         for event in msgspec.convert(row.labels, list[LabelEvent]):
             if event.selection == "sample" and event.steers:
                 reached[row.bundle].append(ReachedPlace(event.time, place))

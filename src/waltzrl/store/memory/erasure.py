@@ -20,7 +20,6 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    inspect,
     literal,
     not_,
     or_,
@@ -33,7 +32,7 @@ from waltzrl.errors import InputError, StorageError
 from waltzrl.store.database import reading, writing
 from waltzrl.store.memory.items import Json, PutOp
 from waltzrl.store.memory.schemas import BACKUP_MANIFEST
-from waltzrl.store.memory.tables import EXPORTS, ITEMS, SUBJECT_KEY, VECTORS_OF_0_1
+from waltzrl.store.memory.tables import EXPORTS, ITEMS, SUBJECT_KEY
 from waltzrl.store.notices import NOTICES, give_notice
 
 _RECORDS = "safety.waltzrl."
@@ -240,11 +239,7 @@ def compact_files(engine: Engine) -> None:
             # VACUUM cannot run within a transaction.
             connection.execution_options(isolation_level="AUTOCOMMIT")
             _wait_for_transactions(connection)
-            tables = [ITEMS.name]
-            if inspect(connection).has_table(VECTORS_OF_0_1):
-                tables.append(VECTORS_OF_0_1)
-            for table in tables:
-                connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {table}")
+            connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {ITEMS.name}")
             connection.exec_driver_sql("VACUUM (FULL) pg_statistic")  # it quotes common values
         return
     raw = engine.raw_connection()

@@ -12,9 +12,9 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import structs
 
-ReplyLabel = Literal["correct", "unsafe", "needless_refusal", "unhelpful", "unclear"]
-"""A person's word for the reply that was returned. `needless_refusal` is an over-refusal,
-`unhelpful` a safe reply that is wrong or does not help, `unclear`: cannot tell."""
+ReplyLabel = Literal["correct", "unsafe", "overrefusal", "unhelpful", "unclear"]
+"""A person's word for the reply that was returned. `overrefusal` refuses a harmless request,
+`unhelpful` is safe but wrong, or does not help, `unclear`: cannot tell."""
 RequestLabel = Literal["harmful", "harmless", "unclear"]
 """A person's opinion of the request, whatever was replied; unclear: cannot tell."""
 Selection = Literal[
@@ -66,7 +66,7 @@ class LabelEvent(msgspec.Struct, frozen=True, kw_only=True):
     steers: bool = False
     """Whether the person's role lets their labels of replies steer releases."""
     selection: Selection | None = None
-    """The way to the exchange; None where it is not known, as in labels of earlier versions."""
+    """The way to the exchange; None where it is not known."""
     settles: bool = False
     """Whether it decides a dispute of others: where it answers, only it counts."""
     annotator_kind: AnnotatorKind = "person"
@@ -101,7 +101,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     unsafe: SampleCounts = SampleCounts()
     """Was the reply unsafe?"""
-    needless: SampleCounts = SampleCounts()
+    overrefusal: SampleCounts = SampleCounts()
     """Was it an over-refusal?"""
 
 
@@ -177,7 +177,7 @@ def reference_labels(events: Sequence[LabelEvent]) -> ReferenceLabels | None:
         return None
     return ReferenceLabels(
         unsafe=_combine_answers(label == "unsafe" for label in labels),
-        overrefuses=_combine_answers(label == "needless_refusal" for label in labels),
+        overrefuses=_combine_answers(label == "overrefusal" for label in labels),
     )
 
 
@@ -217,7 +217,7 @@ def _is_unsafe(event: LabelEvent) -> bool | None:
 
 
 def _is_over_refusal(event: LabelEvent) -> bool | None:
-    return None if event.reply in (None, "unclear") else event.reply == "needless_refusal"
+    return None if event.reply in (None, "unclear") else event.reply == "overrefusal"
 
 
 def _is_harmful(event: LabelEvent) -> bool | None:

@@ -27,7 +27,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from waltzrl.records import load
 from waltzrl.store.memory.counts import by_newest_judge
 from waltzrl.store.memory.items import Filter
 from waltzrl.store.memory.labels import LabelEvent, is_disputed
@@ -93,7 +92,7 @@ _RISK: ColumnElement[float | None] = _VALUE[
 _LABEL = ITEMS.c.label
 _AGAINST_PEOPLE = or_(
     and_(_LABEL == "unsafe", or_(UNSAFE.is_(False), OVER_REFUSES.is_(True))),
-    and_(_LABEL == "needless_refusal", or_(OVER_REFUSES.is_(False), UNSAFE.is_(True))),
+    and_(_LABEL == "overrefusal", or_(OVER_REFUSES.is_(False), UNSAFE.is_(True))),
     and_(_LABEL.in_(("correct", "unhelpful")), or_(UNSAFE.is_(True), OVER_REFUSES.is_(True))),
 )
 _AGAINST_REVIEWER = or_(
@@ -134,7 +133,7 @@ def read_queue(
     query = query.order_by(*[part.desc() for part in place]).limit(limit)
     return [
         QueuedEvaluation(
-            evaluation=load(value, SafetyEvaluation),
+            evaluation=msgspec.convert(value, SafetyEvaluation),
             risk=risk,
             against_people=bool(people),
             against_reviewer=bool(reviewer),

@@ -8,7 +8,7 @@ from msgspec import structs
 from sqlalchemy import ColumnElement, Connection, delete, select
 
 from waltzrl.errors import InputError
-from waltzrl.records import ServedExchange, Verdict, load
+from waltzrl.records import ServedExchange, Verdict
 from waltzrl.store.database import reading, writing
 from waltzrl.store.memory.counts import (
     AgentCounts,
@@ -114,7 +114,7 @@ class SafetyMemory:
         sessions = [session for session in map(coaching_of, evaluations) if session is not None]
         puts = [self.store.scrubbed(self._put(evaluation)) for evaluation in evaluations]
         self.store.batch([*puts, *map(self._put, sessions)])
-        return [load(put.value, SafetyEvaluation) for put in puts]
+        return [msgspec.convert(put.value, SafetyEvaluation) for put in puts]
 
     def store_safety_evaluation(self, evaluation: SafetyEvaluation) -> None:
         """Store an evaluation, in place of any with its id."""
@@ -230,7 +230,7 @@ class SafetyMemory:
     def evaluation(self, id_: str) -> SafetyEvaluation | None:
         """Return one evaluation; None when it does not exist."""
         item = self.store.get(EVALUATIONS, id_)
-        return None if item is None else load(item.value, SafetyEvaluation)
+        return None if item is None else msgspec.convert(item.value, SafetyEvaluation)
 
     def evaluations(
         self, *, limit: int, before: float | None = None, **filters: Json
@@ -355,7 +355,7 @@ class SafetyMemory:
         """Add the events that follow from the labels so far; give notice of each."""
 
         def add(connection: Connection, value: Mapping[str, Json]) -> Mapping[str, Json]:
-            before = load(value, SafetyEvaluation)
+            before = msgspec.convert(value, SafetyEvaluation)
             added = events(before.labels)
             for event in added:
                 give_notice(connection, "label", _build_notice(id_, event))
@@ -382,7 +382,7 @@ class SafetyMemory:
         query = select(ITEMS.c.value).where(kind, not_expired(time.time()), *extra, *matching)
         with reading(self.store.engine) as connection:
             values = connection.execute(query.order_by(*order).limit(limit)).scalars().all()
-        return [load(value, SafetyEvaluation) for value in values]
+        return [msgspec.convert(value, SafetyEvaluation) for value in values]
 
     def _put(self, record: SafetyEvaluation | CoachingSession | TrainingSample) -> PutOp:
         match record:

@@ -50,7 +50,7 @@ class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
     safe: bool | None
     """The last review's opinion of the returned reply; None when it was not reviewed."""
     added_milliseconds: float | None = None
-    """`own_milliseconds` of the exchange; None in records of earlier versions."""
+    """`own_milliseconds` of the exchange."""
     verdict: Verdict | None = None
     """The online judge's, of the returned reply; None when it was not judged."""
     sampled: bool | None = None
@@ -146,9 +146,9 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     next_state: State | None
     """The state before the next round; None when terminal."""
     terminal: bool
-    label_source: LabelSource | None = None
+    label_source: LabelSource
     """The source of the returned reply's score: a person, the judge, or else the feedback, of rules
-    alone or of a model; None in samples of earlier versions."""
+    alone or of a model."""
 
 
 # msgspec describes a type when it first decodes it, and crashes if two threads do so at once.

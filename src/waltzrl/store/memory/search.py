@@ -147,7 +147,7 @@ def build_conditions(filters: Filter, dialect: str) -> list[Condition]:
 
 def words_of(text: str) -> str:
     """Return the words of a text, separated by spaces."""
-    return _split_words(_ACCENTED.sub(_without_accent, text.lower()))
+    return " ".join(_WORD.findall(_ACCENTED.sub(_without_accent, text.lower())))
 
 
 def join_indexed_text(value: Mapping[str, Json], index: Index) -> str:
@@ -173,10 +173,10 @@ def holds_words(text: str, dialect: str) -> Condition:
         if word == "OR":
             is_alternative = bool(required)
             continue
-        forms = _list_forms(quoted or word)
-        if not forms:
+        words = words_of(quoted or word)
+        if not words:
             continue
-        held = or_(*[_match_phrase(words, dialect, is_stem=not quoted) for words in forms])
+        held = _match_phrase(words, dialect, is_stem=not quoted)
         if is_alternative:
             # OR binds two neighbours only: `a b OR c` asks for a, and for b or c.
             required[-1].append(held)
@@ -202,15 +202,6 @@ def is_named(name: str) -> Condition:
         ids = ("client_request_id", "trace_id")
         found += [ITEMS.c.value[field].as_string() == name for field in ids]
     return or_(*found)
-
-
-def _list_forms(text: str) -> list[str]:
-    """Return the words of a text, and those with their accents, which earlier versions stored."""
-    return [words for words in dict.fromkeys((words_of(text), _split_words(text.lower()))) if words]
-
-
-def _split_words(text: str) -> str:
-    return " ".join(_WORD.findall(text))
 
 
 def _without_accent(match: re.Match[str]) -> str:
@@ -322,7 +313,7 @@ def _rank_items(
     query: Select[tuple[object, ...]], text: str, dialect: str
 ) -> tuple[Select[tuple[object, ...]], ColumnElement[float]]:
     """Narrow a query to items with one of the words of `text`; also return how well each fits."""
-    terms = list(dict.fromkeys(" ".join(_list_forms(text)).split()))[:MOST_TERMS]
+    terms = list(dict.fromkeys(words_of(text).split()))[:MOST_TERMS]
     if dialect == "sqlite":
         # An empty MATCH is a syntax error; an empty phrase matches nothing.
         any_term = " OR ".join(f'"{term}"' for term in terms) or '""'

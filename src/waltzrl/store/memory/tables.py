@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import msgspec
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -17,16 +16,17 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    inspect,
+    cast,
+    event,
+    func,
     select,
+    text,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeEngine
 
 from waltzrl.store.memory.items import Json
-from waltzrl.store.memory.labels import LabelEvent, reference_labels, reply_label
-from waltzrl.store.memory.schemas import EVALUATIONS
 from waltzrl.store.migrations import TableGroup
 
 LONGEST_TEXT = 200
@@ -93,6 +93,11 @@ for _name in ("request_hash", "subject", "release", "label", "interaction", "exp
     )
 Index("items_time", ITEMS.c.namespace, ITEMS.c.time)
 Index("items_updated", ITEMS.c.updated_at)
+Index(
+    "items_words",
+    func.to_tsvector(text("'simple'::regconfig"), ITEMS.c.words),
+    postgresql_using="gin",
+).ddl_if(dialect="postgresql")
 
 EXPORTS = Table(
     "exports",
@@ -119,11 +124,6 @@ SUBJECT_KEY = Table(
 )
 """One row: the digest of the empty name under the memory's key; it does not reveal the key."""
 
-VECTORS_OF_0_1 = "item_vectors"
-"""A table of embeddings that version 0.1 created and this version neither reads nor writes. Where
-it exists its rows are deleted with their items: on PostgreSQL by a foreign key, on SQLite by a
-trigger."""
-
 
 def columns_of(value: Mapping[str, Json]) -> dict[str, Json]:
     """Return the fields of a value that are stored in columns."""
@@ -133,15 +133,10 @@ def columns_of(value: Mapping[str, Json]) -> dict[str, Json]:
     }
 
 
-def _index_words(connection: Connection) -> None:
-    """Create the full-text index; on SQLite triggers keep it up to date."""
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(
-            "CREATE INDEX IF NOT EXISTS items_words ON items "
-            "USING gin (to_tsvector('simple'::regconfig, words))"
-        )
-        return
-    if inspect(connection).has_table("item_words"):
+@event.listens_for(ITEMS, "after_create")
+def _create_word_table(_items: Table, connection: Connection, **_: object) -> None:
+    """Create SQLite's full-text index, a table of its own; triggers keep it up to date."""
+    if connection.dialect.name != "sqlite":
         return
     added = "INSERT INTO item_words (rowid, words) VALUES (new.id, new.words);"
     # FTS5 keeps no copy of the text, so that a deletion must name the old one.
@@ -155,45 +150,28 @@ def _index_words(connection: Connection) -> None:
         f"CREATE TRIGGER items_removed AFTER DELETE ON items BEGIN {removed} END",
         "CREATE TRIGGER items_reworded AFTER UPDATE OF words ON items WHEN old.words <> new.words "
         f"BEGIN {removed} {added} END",
-        "INSERT INTO item_words (item_words) VALUES ('rebuild')",
     ):
         connection.exec_driver_sql(statement)
 
 
-def _delete_vectors_with_items(connection: Connection) -> None:
-    """Create the trigger that databases of versions 1 and 2 lack; SQLite checks no foreign keys."""
-    if connection.dialect.name == "sqlite" and inspect(connection).has_table(VECTORS_OF_0_1):
-        connection.exec_driver_sql(
-            "CREATE TRIGGER IF NOT EXISTS items_unembedded AFTER DELETE ON items "
-            f"BEGIN DELETE FROM {VECTORS_OF_0_1} WHERE item = old.id; END"
-        )
+def _name_overrefusals(connection: Connection) -> None:
+    """Rewrite the evaluations and queues of version 5, which called an over-refusal needless."""
+    names = {
+        "needless_refusal": "overrefusal",
+        "needless refusal": "over-refusal",
+        "needless": "overrefusal",
+    }
+    kinds = ("safety.waltzrl.evaluations", "desk.queues")
+    holds_one = cast(ITEMS.c.value, Text).contains("needless")
+    query = select(ITEMS.c.id).where(ITEMS.c.namespace.in_(kinds), holds_one)
+    for id_ in connection.execute(query).scalars().all():
+        row = ITEMS.c.id == id_
+        value = connection.execute(select(ITEMS.c.value).where(row)).scalar_one()
+        for fields in (value, value.get("filters", {}), *value.get("labels", ())):
+            for name in fields.keys() & {"reply", "label", "judge", "reason"}:
+                fields[name] = names.get(fields[name], fields[name])
+        changed = {"value": value, "label": columns_of(value)["label"]}
+        connection.execute(update(ITEMS).where(row).values(changed))
 
 
-def _labels_as_events(connection: Connection) -> None:
-    """Turn the one label of a reply, as records of versions up to 4 have it, into an event.
-
-    It counted for releases and still does. What its author held of the request is unknown. A
-    gateway of an older version that still runs may add another, which then follows the others.
-    """
-    author = ITEMS.c.value["labelled_by"].as_string()
-    query = select(ITEMS.c.id, ITEMS.c.value).where(
-        ITEMS.c.namespace == ".".join(EVALUATIONS),
-        ITEMS.c.label.is_not(None),
-        author.is_not(None),
-    )
-    for id_, value in connection.execute(query).all():
-        event = LabelEvent(
-            by=value.pop("labelled_by"),
-            time=value.pop("labelled_at", 0.0),
-            reply=value["label"],
-            steers=True,
-        )
-        events = [*msgspec.convert(value.get("labels", []), list[LabelEvent]), event]
-        value["labels"] = msgspec.to_builtins(events)
-        value["label"] = reply_label(events)
-        value["reference"] = msgspec.to_builtins(reference_labels(events))
-        changed = {"value": value, "label": value["label"]}
-        connection.execute(update(ITEMS).where(ITEMS.c.id == id_).values(changed))
-
-
-MEMORY = TableGroup(TABLES, (_index_words, _delete_vectors_with_items, _labels_as_events))
+MEMORY = TableGroup(TABLES, {"memory: over-refusals": _name_overrefusals})

@@ -234,7 +234,7 @@ def general_questions() -> list[tuple[str, str]]:
 def general_prompts(split: Literal["train", "test"], count: int, seed: int) -> list[Prompt]:
     """Draw `count` distinct general questions; no question of one split is in the other.
 
-    They measure capability and needless feedback; in training they are harmless requests whose
+    They measure capability and unneeded feedback; in training they are harmless requests whose
     answers are not checked.
 
     Raises:

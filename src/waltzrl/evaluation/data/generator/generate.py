@@ -233,7 +233,7 @@ def demonstrations(records: Sequence[GeneratedPrompt]) -> Iterator[Demonstration
     """Yield a draft, a revision, and a review of a good and of a bad reply, for every record.
 
     They teach the form of a collaboration more than its judgement: the bad reply to a prompt is a
-    good one to a prompt of the other kind, a hollow offer of help or a needless refusal. Records go
+    good one to a prompt of the other kind, a hollow offer of help or an over-refusal. Records go
     in pairs of the two kinds, so both are taught equally; one without a partner is left out.
     """
     unsafe = [record for record in records if record.expected_category == "unsafe"]
