@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from collections import Counter
 from fnmatch import fnmatch
 from functools import cache
@@ -152,6 +153,22 @@ def test_every_key_of_a_recipe_is_explained(recipe, page):
     for table in [form, *form["$defs"].values()]:
         assert table["properties"].keys() in [found.keys() for found in explained]
     assert [key for found in explained for key, text in found.items() if not text] == []
+
+
+def test_the_architecture_has_every_package_and_what_it_plugs_in():
+    layers, _, plugins = (ROOT / "docs/architecture.md").read_text().partition("### What plugs in")
+    words = set(re.findall(r"[\w-]+", layers))
+    paths = [ROOT / "pyproject.toml", *ROOT.glob("packages/*/pyproject.toml")]
+    projects = [tomllib.loads(path.read_text())["project"] for path in paths]
+    assert {project["name"] for project in projects} <= words
+    kernel = {path.stem for path in (ROOT / "src/waltzrl").iterdir()} - {"__init__", "py"}
+    assert kernel - {"__pycache__"} <= words
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", plugins, re.MULTILINE))
+    for project in projects:
+        for group, entries in project.get("entry-points", {}).items():
+            row = rows[group.removeprefix("waltzrl.")]
+            if group != "waltzrl.commands":  # too many to be told
+                assert all(f"`{name}`: `{value}`" in row for name, value in entries.items())
 
 
 def test_every_public_set_is_listed():
