@@ -4,8 +4,11 @@ import re
 from collections import Counter
 from pathlib import Path
 from runpy import run_path
+from typing import get_args
 
 import pytest
+
+from waltzrl.store.audit.verify import Kind
 
 ROOT = Path(__file__).parents[1]
 TOOL = run_path(str(ROOT / "tools/list_promises.py"))
@@ -53,3 +56,27 @@ def test_every_requirement_has_its_tests(promises):
     tables = re.findall(r"^\| requirement \| here \|\n\| --- .*\n((?:\|.*\n)+)", page, re.MULTILINE)
     names = {row.split(" | ")[0].removeprefix("| ") for row in "".join(tables).splitlines()}
     assert names == list_area(promises, "Requirements")
+
+
+def test_every_legal_duty_that_we_address_has_its_tests(promises):
+    page = (ROOT / "docs/compliance.md").read_text()
+    left_to_others = {
+        "AI Act 50(1), (2): people know that they talk to a machine, and its texts are marked",
+        "GDPR 30: a record of processing",
+    }
+    duties = {
+        f"{law} {article}: {duty}"
+        for law, table in re.findall(
+            r"^## (?:EU )?([\w ]+), Regulation.*\n\n((?:\|.*\n)+)", page, re.M
+        )
+        for article, duty, _ in (row[2:].split(" | ", 2) for row in table.splitlines()[2:])
+    }
+    assert left_to_others < duties
+    assert duties - left_to_others == list_area(promises, "Legal duties")
+
+
+def test_every_fault_of_an_audit_log_has_its_tests(promises):
+    page = (ROOT / "docs/audit.md").read_text()
+    faults = {f"`{kind}`" for kind in get_args(Kind)}
+    assert faults == list_area(promises, "Faults of an audit log")
+    assert faults <= set(re.findall(r"^\| (`[\w-]+`) \|", page, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The site is built without a warning, and names every command, recipe key and promise."""
+"""The site is built without a warning, and has what its pages from the code are made of."""
 
 import os
 import re
@@ -9,9 +9,11 @@ from pathlib import Path
 from runpy import run_path
 
 import pytest
-import typer.main
 
-from waltzrl.__main__ import app
+from waltzrl import errors
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules.pack import SHIPPED_PACKS
+from waltzrl.foundation.catalogue import METRICS
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.training.recipe import Recipe
 
@@ -37,15 +39,34 @@ def read_text(site, page):
 
 
 def test_every_command_has_a_part_of_its_page(site):
-    text = read_text(site, "reference/commands")
-    for name in typer.main.get_command(app).commands:
-        assert f"waltzrl {name}" in text
+    page = (site / "reference/commands/index.html").read_text()
+    parts = re.findall(r"<h2[^>]*>waltzrl (.+?)<", page)
+    table = (ROOT / "docs/README.md").read_text().partition("| packages and extras | commands |")[2]
+    rows = [row.split("|")[2] for row in table.splitlines() if row.startswith("| ")]
+    assert sorted(parts) == sorted(name for row in rows for name in re.findall("`(.+?)`", row))
 
 
 @pytest.mark.parametrize(("page", "recipe"), [("gateway", GatewayRecipe), ("training", Recipe)])
 def test_every_key_of_a_recipe_is_on_its_page(site, page, recipe):
     text = read_text(site, f"reference/{page}-recipe")
     assert {field.name for field in fields(recipe)} <= set(re.findall(r"\w+", text))
+
+
+def test_every_metric_is_on_its_page(site):
+    assert METRICS.keys() <= set(re.findall(r"\w+", read_text(site, "reference/metrics")))
+
+
+def test_every_rule_is_on_its_page_with_its_category_and_severity(site):
+    cells = read_text(site, "reference/rules").splitlines()
+    for rule in load_rulebook(SHIPPED_PACKS).rules:
+        row = cells[cells.index(rule.id) :]
+        assert row[1:4] == [rule.side, rule.category, f"{rule.severity:g}"]
+
+
+def test_every_error_is_on_its_page(site):
+    text = read_text(site, "reference/errors")
+    tree = set(re.findall(r"[A-Z]\w+Error", errors.__doc__))
+    assert tree <= set(re.findall(r"\w+", text))
 
 
 def test_every_area_of_promises_has_a_table_of_its_tests(site):

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from waltzrl import __version__
-from waltzrl.errors import MissingPackageError, WaltzError, explain
+from waltzrl.errors import EXIT_STATUS, MissingPackageError, WaltzError, explain
 from waltzrl.foundation.plugins import DISTRIBUTIONS
 
 PACKAGES = ("training", "gateway", "evaluation", "store", "operations")
@@ -130,7 +130,7 @@ def _raise_keyboard_interrupt(*_: object) -> None:
 
 def _exit_with(error: Exception) -> NoReturn:
     print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(EXIT_STATUS)
 
 
 @contextmanager

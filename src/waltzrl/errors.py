@@ -24,6 +24,9 @@ Each message states what was found, what is needed and what to do. Bugs in waltz
 `assert`s.
 """
 
+EXIT_STATUS = 2
+"""The exit status of a command that ends with one of these."""
+
 
 class WaltzError(Exception):
     """A failure that its one-line message explains to the user."""

@@ -194,6 +194,7 @@ def test_nobody_can_open_the_breaker_by_breaking_the_json():
     assert breaker.state == "closed"
 
 
+@pytest.mark.promise("Legal duties", "AI Act 15(4): it stays safe when something fails")
 @pytest.mark.promise("Requirements", "WaltzRLSafetyWrapper, wrap_agent_response")
 @pytest.mark.parametrize(
     ("on_failure", "request_text", "draft", "leaves"),

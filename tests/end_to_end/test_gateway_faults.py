@@ -146,6 +146,9 @@ def test_a_held_stream_says_that_it_lives(serve):
     assert lines[1:] == ["\n", ": keepalive\n"]
 
 
+@pytest.mark.promise(
+    "Legal duties", "AI Act 12(1): events are recorded automatically over the lifetime"
+)
 @pytest.mark.promise("Requirements", "compliance: personal data, audit trail, erasure")
 @with_workers
 def test_killed_under_load_the_audit_log_verifies_and_holds_all_but_the_last_moment(
@@ -187,6 +190,7 @@ def test_told_to_stop_it_answers_what_is_under_way_and_signs_the_whole_log(
     assert verified.records == verified.signed == answered + 2  # the log's own begin and end
 
 
+@pytest.mark.promise("Legal duties", "AI Act 15(4): it stays safe when something fails")
 @with_workers
 def test_on_a_full_disk_nothing_is_answered_unaudited(serve, tmp_path, workers):
     with serve(

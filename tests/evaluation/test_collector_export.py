@@ -76,6 +76,7 @@ def test_an_export_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.promise("Legal duties", "GDPR 32: security")
 def test_an_export_is_its_owners_only(tmp_path):
     export(tmp_path / "rows.jsonl", SAMPLES)
     assert (tmp_path / "rows.jsonl").stat().st_mode & 0o777 == 0o600

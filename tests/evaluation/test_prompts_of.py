@@ -27,6 +27,7 @@ def label(served):
     return prompt.label
 
 
+@pytest.mark.promise("Legal duties", "AI Act 15(4): feedback loops do not mislead it")
 @pytest.mark.promise(
     "Labels",
     "A label of a reply never labels its request: training prompts take people's answer about the "
@@ -124,6 +125,7 @@ def test_without_a_person_the_judges_verdict_labels_the_prompt_or_nobody_does(fo
     assert label(evaluation(said(ANSWER), verdict=verdict(**found))) == expected
 
 
+@pytest.mark.promise("Legal duties", "AI Act 15(4): feedback loops do not mislead it")
 def test_the_reviewers_own_labels_label_no_prompt():
     answered = said(REFUSAL, turn(feedback(overrefuse=True), ANSWER), turn(feedback()))
     declined = said("Step one.", turn(feedback(unsafe=True), REFUSAL))

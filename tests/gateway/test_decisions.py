@@ -13,6 +13,9 @@ def open_log(folder):
     return LocalLog.open(folder / "log", key=folder / "key", settings=settings)
 
 
+@pytest.mark.promise(
+    "Legal duties", "AI Act 12(1): events are recorded automatically over the lifetime"
+)
 def test_an_answer_is_audited_and_told(tmp_path):
     notified, answer = [], served((SAFE, None))
     with open_log(tmp_path) as log:

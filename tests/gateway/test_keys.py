@@ -36,6 +36,7 @@ def run(*arguments):
     return outcome
 
 
+@pytest.mark.promise("Legal duties", "GDPR 32: security")
 def test_a_key_opens_and_its_file_holds_only_the_hash(path):
     key = add_key(path, {"name": "ada", "requests_per_minute": 60, "may_see_drafts": True})
     assert re.fullmatch(r"wz-[\w-]{43}", key)  # 256 bits

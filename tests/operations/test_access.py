@@ -40,6 +40,7 @@ def lines_of(site, name="copy"):
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.promise("Legal duties", "GDPR 15: a person gets a copy")
 @pytest.mark.promise(
     "Evidence of a release",
     "A person's copy has exactly what an erasure finds, says when it expires and what an erasure "
@@ -73,6 +74,7 @@ def test_a_copy_has_exactly_what_an_erasure_finds_and_nothing_of_others(site):
     assert gone.left == (f"{site.folder / 'copy'}: a copy for the person; delete it",)
 
 
+@pytest.mark.promise("Legal duties", "GDPR 15: a person gets a copy")
 @pytest.mark.promise(
     "Evidence of a release",
     "A person's copy has exactly what an erasure finds, says when it expires and what an erasure "

@@ -69,6 +69,9 @@ def bytes_of(site):
     return {path.name: path.read_bytes() for path in files}
 
 
+@pytest.mark.promise(
+    "Legal duties", "GDPR 17: a person is erased, with what reviewers wrote of them"
+)
 @pytest.mark.promise("Requirements", "compliance: personal data, audit trail, erasure")
 def test_a_person_is_gone_from_memory_exports_and_contents_and_others_are_not(site):
     exports = leave_traces(site)
@@ -107,6 +110,7 @@ def test_a_release_forgets_who_was_erased(site):
     assert left == [site.digest("bob")]
 
 
+@pytest.mark.promise("Legal duties", "GDPR 17: an erasure is verified")
 def test_no_byte_of_what_a_person_said_is_left_in_any_file(sqlite_site):
     site = sqlite_site
     leave_traces(site)
@@ -125,6 +129,9 @@ def test_no_byte_of_what_a_person_said_is_left_in_any_file(sqlite_site):
 OCELOT = "the grandmother of ada called the ocelot back at noon"
 
 
+@pytest.mark.promise(
+    "Legal duties", "GDPR 17: a person is erased, with what reviewers wrote of them"
+)
 @pytest.mark.promise(
     "Labels",
     "Comments and corrected replies are scrubbed before they are stored and when they are "
@@ -186,6 +193,7 @@ def test_a_transaction_that_still_sees_the_erased_rows_is_named_and_the_next_era
     assert erased(postgres_site).left == ()
 
 
+@pytest.mark.promise("Legal duties", "GDPR 17: an erasure is verified")
 def test_the_log_still_verifies_and_tells_of_the_erasure(sqlite_site):
     leave_traces(sqlite_site)
     decisions = (sqlite_site.log / "decisions-000001.jsonl").read_bytes()
@@ -251,6 +259,7 @@ def test_a_person_is_erased_under_load(site):
     assert isinstance(verify(site.log, key), VerifiedLog)
 
 
+@pytest.mark.promise("Legal duties", "GDPR 17: an erasure includes pending writes")
 def test_what_was_long_on_its_way_is_not_remembered_any_more(site):
     leave_traces(site)
     memory = site.memory()
@@ -266,6 +275,7 @@ def test_what_was_long_on_its_way_is_not_remembered_any_more(site):
     }  # fmt: skip
 
 
+@pytest.mark.promise("Legal duties", "GDPR 17: an erasure includes pending writes")
 def test_what_is_written_while_an_erasure_waits_is_erased_too(sqlite_site):
     leave_traces(sqlite_site)
     with sqlite_site.open_log() as log:
@@ -287,6 +297,9 @@ def test_erasing_twice_is_fine(sqlite_site):
     assert (again.records, again.left) == (0, ())
 
 
+@pytest.mark.promise(
+    "Legal duties", "GDPR 17: a person is erased, with what reviewers wrote of them"
+)
 @pytest.mark.promise(
     "Personal data",
     "A request that names nobody is erased by its id, or by words of the person, and an unknown "
@@ -325,6 +338,9 @@ def test_other_choices_and_the_clients_own_id_belong_to_a_request(sqlite_site):
     assert [one.id for one in memory.every_evaluation()] == ["wz12"]
 
 
+@pytest.mark.promise(
+    "Legal duties", "GDPR 17: a person is erased, with what reviewers wrote of them"
+)
 @pytest.mark.promise(
     "Personal data",
     "A request that names nobody is erased by its id, or by words of the person, and an unknown "
@@ -450,6 +466,7 @@ def test_the_key_of_another_memory_finds_nobody_and_is_refused(site):
     assert found(site)
 
 
+@pytest.mark.promise("Legal duties", "GDPR 5(1)(e): storage limitation")
 def test_retention_deletes_rows_and_contents_that_are_too_old(site):
     leave_traces(site)
     memory = site.memory()

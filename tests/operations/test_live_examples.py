@@ -190,6 +190,7 @@ def test_a_prompt_is_looked_up_once(sqlite_url):
     assert len(opened) == 1
 
 
+@pytest.mark.promise("Examples from the memory", "What was deleted is soon shown no more")
 def test_what_was_found_is_not_kept_for_long(sqlite_url):
     async def live(memory):
         examples = LiveExamples(2, BOTH, seconds=LONG, kept_seconds=0.0)

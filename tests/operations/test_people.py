@@ -27,6 +27,7 @@ def opened(folder, url):
     site.memory.store.engine.dispose()
 
 
+@pytest.mark.promise("Legal duties", "GDPR 15: a person is found by name")
 @pytest.mark.promise(
     "Evidence of a release",
     "Only operators find a person by name at the desk, and every audit log tells who looked",

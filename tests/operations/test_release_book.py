@@ -43,6 +43,7 @@ def test_an_empty_book_knows_nothing(book):
     assert book.tick({}, 0.0) is None
 
 
+@pytest.mark.promise("Legal duties", "AI Act 12(2)(a): substantial modifications are recorded")
 def test_a_bundle_never_changes(book):
     book.add_bundle("b", "first", DESCRIPTION)
     book.add_bundle("b", "second", DESCRIPTION)
@@ -58,6 +59,7 @@ def test_the_base_is_what_a_gateway_said_last(book):
     assert book.base() == "a"
 
 
+@pytest.mark.promise("Legal duties", "AI Act 12(2)(a): substantial modifications are recorded")
 def test_every_move_is_written_down_and_told_to_all(book, engine):
     release = begun(book, PLAN)
     book.move(to_full(book, release), "roll_back", "bob", "complaints")
@@ -155,6 +157,7 @@ def test_who_saw_an_older_state_is_told_so(book):
         book.move(release, "advance", "bob", "")
 
 
+@pytest.mark.promise("Legal duties", "AI Act 14(4)(d), (e): a person can override and stop it")
 def test_a_rollback_needs_no_look_at_the_newest_state_and_happens_once(book, engine):
     release = begun(book, PLAN)
     book.move(release, "advance", "ada", "")
@@ -163,6 +166,7 @@ def test_a_rollback_needs_no_look_at_the_newest_state_and_happens_once(book, eng
     assert [n.body["action"] for n in notices_after(engine, 0)].count("roll_back") == 1
 
 
+@pytest.mark.promise("Legal duties", "AI Act 12(2)(b), 72: post-market monitoring")
 def test_a_tick_counts_what_is_new_and_nothing_twice(book):
     release = begun(book, PLAN)
     book.observe(seen(release, "shadow", GOOD, 3) + seen(release, "serving", BAD, 2))
@@ -218,6 +222,7 @@ def test_a_good_candidate_goes_on_by_itself_when_time_and_samples_are_enough(boo
     assert move.decision == decision
 
 
+@pytest.mark.promise("Legal duties", "AI Act 14(4)(d), (e): a person can override and stop it")
 def test_a_person_decides_when_the_plan_or_a_hold_says_so(book):
     release = begun(book, short_plan(10, automatic=False))
     book.observe(seen(release, "shadow", GOOD, 200))
@@ -229,6 +234,7 @@ def test_a_person_decides_when_the_plan_or_a_hold_says_so(book):
     assert book.tick({}, held.since + 61)[0] == held
 
 
+@pytest.mark.promise("Legal duties", "AI Act 15(4): feedback loops do not mislead it")
 def test_a_bad_candidate_is_rolled_back_by_itself_even_when_it_is_held(book, engine):
     held = book.move(begun(book, PLAN), "hold", "ada", "")
     book.observe(seen(held, "shadow", BAD, 30) + seen(held, "serving", GOOD, 300))

@@ -116,6 +116,9 @@ def test_a_collaboration_that_is_shorter_than_a_signature_leaves_a_nameless_tomb
     assert has_nameless_tombstones(tmp_path / "log")
 
 
+@pytest.mark.promise(
+    "Audit", "Erased texts are told from texts that were never kept, and the log verifies as before"
+)
 def test_a_gateway_appends_while_contents_are_erased(tmp_path):
     with open_log(tmp_path, contents=unchanged, segment_bytes=60_000) as log:
         ada, rounds = log.digest(b"ada"), 60
@@ -176,6 +179,7 @@ def test_a_damaged_line_is_not_passed_over_as_somebody_elses(tmp_path):
         erased(tmp_path, log.digest(b"ada"))
 
 
+@pytest.mark.promise("Legal duties", "GDPR 5(1)(e): storage limitation")
 def test_contents_expire_and_their_files_go_but_for_the_one_that_grows(tmp_path):
     now = [100.0]
     with open_log(tmp_path, contents=unchanged, segment_bytes=3000, clock=lambda: now[0]) as log:
@@ -198,6 +202,7 @@ def test_contents_expire_and_their_files_go_but_for_the_one_that_grows(tmp_path)
     assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
 
 
+@pytest.mark.promise("Legal duties", "GDPR 5(1)(c): data minimisation")
 def test_contents_are_scrubbed_before_they_reach_the_disk(tmp_path):
     scrubbed_in = []
 

@@ -56,6 +56,9 @@ def test_a_decision_waits_for_the_next_commit_but_a_closed_log_waits_for_none(tm
     assert (log.waiting, len(lines(tmp_path))) == (0, 5)
 
 
+@pytest.mark.promise(
+    "Legal duties", "AI Act 12(2)(a): information that identifies risks is recorded"
+)
 def test_a_log_tells_who_asked_what_was_decided_and_why(tmp_path):
     with open_log(tmp_path) as log:
         fill(log, 1)
@@ -76,6 +79,7 @@ def test_a_log_tells_who_asked_what_was_decided_and_why(tmp_path):
     assert (turn.feedback_ms, turn.revision_ms) == (9.0, 15.0)
 
 
+@pytest.mark.promise("Legal duties", "GDPR 5(1)(c): data minimisation")
 def test_the_log_holds_digests_and_not_one_word_that_was_said(tmp_path):
     with open_log(tmp_path) as log:
         fill(log, 1)
@@ -149,6 +153,7 @@ def test_opening_needs_no_frontier_and_does_not_believe_a_wrong_one(tmp_path, wr
     assert verify(tmp_path / "log", key).records == 14
 
 
+@pytest.mark.promise("Legal duties", "AI Act 19(1), 26(6): logs are kept for six months at least")
 def test_segments_are_rotated_and_each_ends_signed(tmp_path):
     key = write_log(tmp_path, count=40, segment_bytes=4000, checkpoint_records=1000)
     files = sorted((tmp_path / "log").glob("decisions-*.jsonl"))
@@ -195,6 +200,7 @@ def test_a_clock_that_jumps_back_is_visible_and_does_no_harm(tmp_path):
     assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
 
 
+@pytest.mark.promise("Legal duties", "GDPR 32: security")
 def test_keys_are_for_their_owner_only_and_the_public_key_is_for_all(tmp_path):
     with open_log(tmp_path, contents=unchanged) as log:
         fill(log, 1)
@@ -272,6 +278,9 @@ def test_a_damaged_line_is_named(tmp_path):
         list(read_collaborations(tmp_path / "log"))
 
 
+@pytest.mark.promise(
+    "Legal duties", "AI Act 13(3)(f): deployers can collect, keep and read the logs"
+)
 def test_the_newest_entries_are_found_and_an_unknown_id_is_named(tmp_path):
     write_log(tmp_path, count=9)
     assert [entry.event for entry in newest(tmp_path / "log", Query(), 2)] == ["decision", "closed"]
@@ -281,6 +290,7 @@ def test_the_newest_entries_are_found_and_an_unknown_id_is_named(tmp_path):
         find(tmp_path, "r1")
 
 
+@pytest.mark.promise("Legal duties", "AI Act 73: serious incidents are reported")
 def test_a_proof_shows_one_decision_to_somebody_who_has_no_log(tmp_path):
     key = write_log(tmp_path, count=12)
     (proof,) = prove(tmp_path / "log", "r4")

@@ -433,6 +433,7 @@ def test_each_kind_is_kept_for_its_days_counted_from_when_it_happened(database_u
         assert memory.evaluation("new").label == "correct"
 
 
+@pytest.mark.promise("Legal duties", "GDPR 5(1)(e): storage limitation")
 def test_a_shorter_time_holds_for_what_is_there_and_for_samples_collected_elsewhere(database_url):
     with our_store(database_url) as store:
         before = SafetyMemory(store, str, {"evaluations": 200, "training": 365}, {})

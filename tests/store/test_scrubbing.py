@@ -43,6 +43,7 @@ def said_everywhere(text):
     )
 
 
+@pytest.mark.promise("Legal duties", "GDPR 5(1)(c): data minimisation")
 def test_no_text_of_a_collaboration_keeps_an_address_and_its_names_stay():
     scrubbed = scrub_collaboration(said_everywhere(f"Write to {ADDRESS}."), scrub)
     assert "@example" not in repr(scrubbed)

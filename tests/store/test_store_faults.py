@@ -65,6 +65,7 @@ def test_connections_that_a_server_closed_are_replaced(postgres_url):
         assert store.get(("a",), "b") is not None
 
 
+@pytest.mark.promise("Legal duties", "GDPR 32: security")
 def test_the_files_of_a_memory_are_their_owners_only(tmp_path):
     store = MemoryStore(open_database(f"sqlite:///{tmp_path}/memory.db"), scrub=str)
     store.put(("a",), "b", {})

@@ -97,6 +97,8 @@ def test_an_honest_log_is_verified(written):
     assert len(list((written / "log").glob("decisions-*"))) >= 4
 
 
+@pytest.mark.promise("Legal duties", "AI Act 12(1): recorded events cannot be altered undetected")
+@pytest.mark.promise("Faults of an audit log", "`flipped`")
 @given(st.data())
 def test_a_flipped_byte_is_found_and_its_record_named(written, tmp_path_factory, data):
     log = tmp_path_factory.mktemp("flipped") / "copy" / "log"
@@ -121,12 +123,14 @@ def test_a_decision_that_was_turned_round_is_named(log):
     assert "record 17 was changed" in check(log).message
 
 
+@pytest.mark.promise("Faults of an audit log", "`dropped`")
 @pytest.mark.parametrize("number", [0, 1, 5, 20, RECORDS - 2])
 def test_a_dropped_record_is_named(log, number):
     tamper(log, lambda lines: lines.pop(number))
     assert fault(log) == ("dropped", number)
 
 
+@pytest.mark.promise("Faults of an audit log", "`reordered`")
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (7, 8), (3, 30), (RECORDS - 2, RECORDS - 1)])
 def test_records_that_changed_places_are_named(log, first, second):
     def swap(lines):
@@ -142,6 +146,7 @@ def test_a_record_that_stands_twice_is_named(log):
     assert fault(log) == ("reordered", 20)
 
 
+@pytest.mark.promise("Faults of an audit log", "`truncated`")
 @pytest.mark.parametrize("kept", [0, 1, 12, RECORDS - 1])
 def test_a_truncated_log_is_named_with_the_first_record_that_is_gone(log, kept):
     def cut(lines):
@@ -158,6 +163,7 @@ def test_a_log_that_ends_inside_a_line_is_truncated(log):
     assert fault(log) == ("truncated", RECORDS - 1)
 
 
+@pytest.mark.promise("Faults of an audit log", "`missing-segment`")
 def test_a_missing_file_is_named_with_its_first_record(log):
     lines, files = load(log), sorted(log.glob("decisions-*.jsonl"))
     for path in (files[0], files[2]):
@@ -170,6 +176,8 @@ def test_a_missing_file_is_named_with_its_first_record(log):
     assert fault(log)[0] == "truncated"
 
 
+@pytest.mark.promise("Legal duties", "AI Act 12(1): recorded events cannot be altered undetected")
+@pytest.mark.promise("Faults of an audit log", "`forked`")
 def test_who_writes_the_chain_anew_is_caught_by_the_next_checkpoint(log):
     def rewrite(lines):
         path, line = lines[17]
@@ -201,6 +209,7 @@ def test_two_signed_checkpoints_that_differ_are_a_fork(log):
     assert "two signed checkpoints" in check(log).message
 
 
+@pytest.mark.promise("Faults of an audit log", "`bad-signature`")
 def test_a_checkpoint_that_nobody_signed_is_a_bad_signature(log):
     path = log / "checkpoints"
     path.write_text(path.read_text().replace(f"\n{RECORDS}\n", f"\n{RECORDS - 1}\n"))

@@ -69,6 +69,7 @@ class Recipe:
         Annotated[ImitationStage | TeacherStage | ReinforcementStage, Field(discriminator="kind")],
         ...,
     ]
+    """The stages of the run, one after the other; `kind` says which keys one has."""
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     """The seed of everything random."""
     judge: str = "refusal"

@@ -20,8 +20,11 @@ class ModelSize:
     """The size of a model made from scratch."""
 
     hidden: int = 128
+    """Width of the hidden states: a multiple of twice the heads."""
     layers: int = 4
+    """Number of transformer layers."""
     heads: int = 4
+    """Attention heads of a layer: 1, or an even number."""
     context: int = 512
     """Longest sequence in tokens."""
 
@@ -40,11 +43,17 @@ class KnownShape:
     """The shape of a Llama-like base that is not on this machine, for `--dry-run`."""
 
     hidden: int
+    """Width of the hidden states."""
     intermediate: int
+    """Width of the feed-forward layers."""
     layers: int
+    """Number of transformer layers."""
     heads: int
+    """Attention heads of a layer."""
     key_heads: int
+    """Heads of keys and values of a layer, which several attention heads may share."""
     vocabulary: int
+    """Number of tokens that the base knows."""
     tied: bool = False
     """Whether the embeddings of input and output are the same weights."""
 
@@ -114,6 +123,7 @@ class OptimizerSettings:
     final_share: float = 1.0
     """Share of the peak left at the last step of a cosine decay; 1 keeps it constant."""
     weight_decay: float = 0.0
+    """Each step shrinks the weights by this times the learning rate, as AdamW does."""
     beta2: float = 0.999
     """How long AdamW remembers the size of gradients; 0.95 learns faster from scratch."""
     gradient_clip: float = 1.0
@@ -152,7 +162,9 @@ class ReinforceSettings:
     """beta: raise it when general capability falls. At 0 the KL is no part of the reward, but still
     measured, by a pass of the reference."""
     clip_low: float = 0.2
+    """The ratio of new to old probability is clipped below 1 - clip_low."""
     clip_high: float = 0.2
+    """The ratio of new to old probability is clipped above 1 + clip_high."""
     dual_clip: float | None = None
     """Ceiling on the loss of bad tokens; 3 is usual, None is off."""
     sigma_floor: float = 0.1
@@ -190,8 +202,11 @@ class ImitationStage:
     first; every kind of stage declares this."""
 
     kind: Literal["imitation"]
+    """The kind of the stage."""
     name: str
+    """The name of the stage in files, and in `--set stages.NAME.KEY=VALUE`; each has its own."""
     steps: Annotated[int, Field(ge=0)]
+    """Optimiser steps of the stage."""
     batch_size: Annotated[int, Field(ge=1)]
     """Examples per step."""
     optimizer: OptimizerSettings
@@ -215,7 +230,9 @@ class TeacherStage:
     shapes_base: ClassVar[bool] = True
 
     kind: Literal["teacher"]
+    """The kind of the stage."""
     name: str
+    """The name of the stage, as of the other kinds."""
     steps: Annotated[int, Field(ge=0)]
     """Steps of the stage; with 0 the explanations are those of an untrained teacher."""
     optimizer: OptimizerSettings
@@ -251,14 +268,18 @@ class ReinforcementStage:
     shapes_base: ClassVar[bool] = False
 
     kind: Literal["reinforcement"]
+    """The kind of the stage."""
     name: str
+    """The name of the stage, as of the other kinds."""
     learns: tuple[str, ...]
     """The roles that learn; the others stay as they are."""
     optimizer: OptimizerSettings
     steps: Annotated[int, Field(ge=0)] | None = None
+    """Optimiser steps of the stage."""
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Passes over the prompts; give either this or `steps`."""
     prompts_per_step: int = 32
+    """Prompts of a step, each with `group_size` rollouts."""
     group_size: int = 1
     """Rollouts per prompt; fewer is noisier, more is slower."""
     replayed_share: float = 0.0

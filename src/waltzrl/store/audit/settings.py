@@ -14,6 +14,7 @@ class AuditConfig:
     """The audit log of every decision."""
 
     folder: Path
+    """Folder of the log, created if missing; every gateway needs its own."""
     key: Path | None = None
     """File of the log's private key, created if missing; None is FOLDER.key beside the folder."""
     contents: bool = False

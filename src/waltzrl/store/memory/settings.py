@@ -19,8 +19,11 @@ class RetentionDays:
     """How long each kind of record is kept, in days since the event."""
 
     evaluations: Days = 200.0
+    """Days for which every exchange is kept."""
     coaching: Days = 365.0
+    """Days for which exchanges in which feedback led to a revision are kept, for `examples`."""
     training: Days = 365.0
+    """Days for which samples to train on are kept, which `waltzrl collect` makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
