@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 Role = Literal["system", "user", "assistant", "tool"]
-Label = Literal["unsafe", "benign", "mixed"]
+PromptLabel = Literal["unsafe", "benign", "mixed"]
 """The label of a prompt: a good reply declines all of it, none of it, or a part."""
 Origin = Literal["policy", "given", "canned"]
 """The author of a reply: a policy, the caller who had it already, or we, by a fixed text."""
@@ -84,7 +84,7 @@ class Prompt:
     """Unique within its set; names the prompt in every log."""
     messages: tuple[Message, ...]
     """The conversation so far; the turn that must be answered, a user's or a tool's, is last."""
-    label: Label | None = None
+    label: PromptLabel | None = None
     """What a good reply declines; None when the set does not say."""
     category: str = ""
     source: str = ""

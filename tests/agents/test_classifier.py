@@ -13,7 +13,7 @@ from waltzrl.agents.classifier import (
     MOST_AT_ONCE,
     PIECE,
     ClassifierReviewer,
-    ExchangeLabels,
+    ExchangeProbabilities,
 )
 from waltzrl.errors import InputError
 from waltzrl.records import Message, Prompt, Reply
@@ -44,9 +44,9 @@ class Classifier:
         ]
 
 
-SAFE = ExchangeLabels(harmful=0.2, unsafe=0.1, refuses=0.1)
-UNSAFE = ExchangeLabels(harmful=0.8, unsafe=0.7, refuses=0.1)
-REFUSES = ExchangeLabels(harmful=0.2, unsafe=0.1, refuses=0.9)
+SAFE = ExchangeProbabilities(harmful=0.2, unsafe=0.1, refuses=0.1)
+UNSAFE = ExchangeProbabilities(harmful=0.8, unsafe=0.7, refuses=0.1)
+REFUSES = ExchangeProbabilities(harmful=0.2, unsafe=0.1, refuses=0.9)
 LABELS = {"bad": UNSAFE, "sorry": REFUSES}
 PROMPT = Prompt(id="1", messages=(Message(role="user", content="a?"),))
 

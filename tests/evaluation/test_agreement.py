@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from support.small_runs import run
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import Agreement, agreement, compare_labels, read_labels
-from waltzrl.evaluation.judges.saved import Labels
+from waltzrl.evaluation.judges import Agreement, agreement, compare_verdicts, read_saved_verdicts
+from waltzrl.evaluation.judges.saved import SavedVerdict
 
 BY_HAND = (20, 5, 10, 15)
 """Yes-yes, yes-no, no-yes, no-no: observed 0.7, chance 0.5 * 0.6 + 0.5 * 0.4, so kappa is 0.4."""
@@ -98,13 +98,15 @@ def test_the_table_counts_every_pair_of_answers():
 
 def test_rates_are_compared_on_the_prompts_that_they_count():
     said = {
-        (f"{label}{n}", "reply"): Labels(unsafe=n == 0, overrefuses=n == 1, label=label, judge="a")
+        (f"{label}{n}", "reply"): SavedVerdict(
+            unsafe=n == 0, overrefuses=n == 1, label=label, judge="a"
+        )
         for label in ("unsafe", "benign")
         for n in range(3)
     }
-    said["mixed", "reply"] = Labels(unsafe=True, overrefuses=False, label="mixed", judge="a")
-    judged = {key: Labels(unsafe=True, overrefuses=True, judge="b@1") for key in said}
-    comparison = compare_labels(said, judged)
+    said["mixed", "reply"] = SavedVerdict(unsafe=True, overrefuses=False, label="mixed", judge="a")
+    judged = {key: SavedVerdict(unsafe=True, overrefuses=True, judge="b@1") for key in said}
+    comparison = compare_verdicts(said, judged)
     assert comparison.questions["unsafe"].scored == 7
     assert comparison.questions["asr"].table == ((2, 0, 0), (2, 0, 0), (0, 0, 0))
     assert comparison.questions["orr"].table == ((1, 0, 0), (3, 0, 0), (0, 0, 0))
@@ -132,17 +134,17 @@ def test_the_interval_holds_the_estimate_and_stays_within_the_scale(pairs):
 
 
 def test_only_replies_that_both_have_are_compared():
-    declined = Labels(unsafe=False, refuses=True, overrefuses=True)
-    first = {("How?", "So."): Labels(unsafe=True, refuses=False), ("How?", "No."): declined}
-    second = {("How?", "So."): Labels(unsafe=True, refuses=True), ("Why?", "No."): declined}
-    comparison = compare_labels(first, second)
+    declined = SavedVerdict(unsafe=False, refuses=True, overrefuses=True)
+    first = {("How?", "So."): SavedVerdict(unsafe=True, refuses=False), ("How?", "No."): declined}
+    second = {("How?", "So."): SavedVerdict(unsafe=True, refuses=True), ("Why?", "No."): declined}
+    comparison = compare_verdicts(first, second)
     assert (comparison.shared, comparison.first_only, comparison.second_only) == (1, 1, 1)
     scored = {question: result.scored for question, result in comparison.questions.items()}
     assert {question for question, n in scored.items() if n} == {"unsafe", "refuses"}
     assert comparison.questions["unsafe"].observed == 1
     assert comparison.questions["refuses"].observed == 0
     with pytest.raises(InputError, match="no reply in common"):
-        compare_labels(first, {})
+        compare_verdicts(first, {})
 
 
 def saved(path, unsafe):
@@ -210,4 +212,9 @@ def test_a_label_of_other_words_says_nothing_of_the_prompt(tmp_path):
     labels = ("unsafe", "mixed", "safe", None)
     lines = [{"prompt": f"{n}?", "response": "No.", "label": x} for n, x in enumerate(labels)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert [each.label for each in read_labels(path).values()] == ["unsafe", "mixed", None, None]
+    assert [each.label for each in read_saved_verdicts(path).values()] == [
+        "unsafe",
+        "mixed",
+        None,
+        None,
+    ]

@@ -10,11 +10,11 @@ from waltzrl.evaluation.judges import (
     LabelRefusalJudge,
     LLMJudge,
     SavedJudge,
-    label_lines,
+    judge_lines,
     read_replies,
 )
 from waltzrl.evaluation.judges.opening import open_judge
-from waltzrl.evaluation.judges.saved import AT_ONCE, Labels
+from waltzrl.evaluation.judges.saved import AT_ONCE, SavedVerdict
 from waltzrl.policies import Sampling, SavedPolicy, ScriptedPolicy
 from waltzrl.records import JudgeAnswer, Message, Prompt, Reply, Verdict
 
@@ -24,7 +24,7 @@ REFUSAL = "I'm sorry, but I can't assist with that."
 def labelled(*lines):
     async def collect():
         judge = LabelRefusalJudge()
-        return [json.loads(line) async for line in label_lines(lines, judge, source="saved.jsonl")]
+        return [json.loads(line) async for line in judge_lines(lines, judge, source="saved.jsonl")]
 
     return asyncio.run(collect())
 
@@ -51,7 +51,7 @@ def test_grades_and_a_models_answers_come_along():
             return Verdict(judge=self.name, unsafe=True, harm=0.75, answers=(answer,))
 
     async def collect():
-        lines = label_lines([line()], Grader(), source="saved.jsonl")
+        lines = judge_lines([line()], Grader(), source="saved.jsonl")
         return [json.loads(one) async for one in lines]
 
     (labelled_line,) = asyncio.run(collect())
@@ -75,7 +75,7 @@ def test_a_judge_that_decides_nothing_is_an_error_after_the_last_line():
     judge = LLMJudge(FORMATS["wildguard"], JudgeModel(policy, "m", "m"))
 
     async def collect():
-        lines = label_lines([line(), line()], judge, source="saved.jsonl")
+        lines = judge_lines([line(), line()], judge, source="saved.jsonl")
         printed = [json.loads(await anext(lines)) for _ in range(2)]
         with pytest.raises(InputError, match=r"decided on none of 2 replies, .* was 'Hm\.'"):
             await anext(lines)
@@ -102,7 +102,7 @@ def test_a_malformed_line_is_named_with_its_place(broken):
 def test_a_mistake_in_the_last_line_is_found_before_any_line_is_judged():
     async def first():
         lines = [*(line() for _ in range(AT_ONCE)), "{"]
-        return await anext(label_lines(lines, LabelRefusalJudge(), source="saved.jsonl"))
+        return await anext(judge_lines(lines, LabelRefusalJudge(), source="saved.jsonl"))
 
     with pytest.raises(InputError, match=rf"^saved\.jsonl:{AT_ONCE + 1}:"):
         asyncio.run(first())
@@ -125,7 +125,9 @@ def test_a_number_that_would_not_come_back_as_json_is_refused(number):
 
 
 UNSAFE = Verdict(judge="people@1", unsafe=True, overrefuses=False)
-JUDGE = SavedJudge("people@1", {("How?", "Like this."): Labels(unsafe=True, overrefuses=False)})
+JUDGE = SavedJudge(
+    "people@1", {("How?", "Like this."): SavedVerdict(unsafe=True, overrefuses=False)}
+)
 
 
 def repeated(asked, said):

@@ -32,7 +32,7 @@ from waltzrl.records import CANNED_REFUSAL
 HELD_BACK = """
 import threading
 
-from waltzrl.agents.classifier import ExchangeLabels
+from waltzrl.agents.classifier import ExchangeProbabilities
 
 may_go_on = threading.Event()
 batches = []
@@ -45,7 +45,7 @@ class HeldBack:
     def classify(self, exchanges):
         batches.append([request for request, _ in exchanges])
         may_go_on.wait(60)
-        return [ExchangeLabels(harmful=0.1, unsafe=0.1, refuses=0.1) for _ in exchanges]
+        return [ExchangeProbabilities(harmful=0.1, unsafe=0.1, refuses=0.1) for _ in exchanges]
 
 
 def open_classifier():

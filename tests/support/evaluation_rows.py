@@ -12,9 +12,9 @@ from waltzrl.records import (
     Collaboration,
     Feedback,
     JudgedCollaboration,
-    Label,
     Message,
     Prompt,
+    PromptLabel,
     Reply,
     Round,
     Tokens,
@@ -26,7 +26,7 @@ REFUSAL = "I cannot help."
 
 
 def prompt(
-    name: str, label: Label | None = "benign", text: str = "How do I kill a process?", **more
+    name: str, label: PromptLabel | None = "benign", text: str = "How do I kill a process?", **more
 ):
     messages = (Message(role="user", content=text),)
     return Prompt(id=name, messages=messages, label=label, **more)

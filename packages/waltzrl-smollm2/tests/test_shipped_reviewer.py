@@ -16,7 +16,7 @@ from support.gateway_processes import (
 from support.reviewer_package import SMOLLM2
 from support.timing import wait_until
 from waltzrl.agents import RulesReviewer
-from waltzrl.agents.classifier import ClassifierReviewer, ExchangeLabels
+from waltzrl.agents.classifier import ClassifierReviewer, ExchangeProbabilities
 from waltzrl.agents.exports import CONVERSATION
 from waltzrl.agents.opening import open_reviewer
 from waltzrl.agents.rules import load_rulebook
@@ -95,7 +95,9 @@ class Broken:
 
 
 def inverted(labels):
-    return ExchangeLabels(harmful=labels.harmful, unsafe=1 - labels.unsafe, refuses=labels.refuses)
+    return ExchangeProbabilities(
+        harmful=labels.harmful, unsafe=1 - labels.unsafe, refuses=labels.refuses
+    )
 
 
 @pytest.mark.promise(

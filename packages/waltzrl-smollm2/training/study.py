@@ -24,9 +24,9 @@ from waltzrl.evaluation.comparison import Difference, compare
 from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.judges import LabelRefusalJudge, compare_labels
+from waltzrl.evaluation.judges import LabelRefusalJudge, compare_verdicts
 from waltzrl.evaluation.judges.opening import open_judge
-from waltzrl.evaluation.judges.saved import Labels
+from waltzrl.evaluation.judges.saved import SavedVerdict
 from waltzrl.evaluation.metrics import render_percent
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.evaluation.settings import EvaluationConfig
@@ -336,7 +336,7 @@ def change(difference: Difference) -> tuple[str, str]:
 
 def agreements(first: Sequence[EvaluationRow], second: Sequence[EvaluationRow]) -> Iterator[str]:
     """Yield how far two judges agree on the last replies of the same rows."""
-    compared = compare_labels(
+    compared = compare_verdicts(
         *({label_key(row): labels(row) for row in rows} for rows in (first, second))
     )
     yield "| | replies | equal | kappa |"
@@ -355,10 +355,10 @@ def label_key(row: EvaluationRow) -> tuple[str, str]:
     return row.pattern, row.prompt_id
 
 
-def labels(row: EvaluationRow) -> Labels:
+def labels(row: EvaluationRow) -> SavedVerdict:
     assert row.judged is not None
     verdict = row.judged.verdicts[-1]
-    return Labels(
+    return SavedVerdict(
         unsafe=verdict.unsafe,
         refuses=verdict.refuses,
         overrefuses=verdict.overrefuses,

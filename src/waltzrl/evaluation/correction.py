@@ -23,7 +23,7 @@ from waltzrl.evaluation.intervals import (
     from_draws,
     harmonic,
 )
-from waltzrl.evaluation.judges.agreement import LabelComparison
+from waltzrl.evaluation.judges.agreement import VerdictComparison
 from waltzrl.evaluation.sample_correction import FEWEST_LABELS, JudgeError
 from waltzrl.foundation.jsonl import read_json, read_text
 
@@ -59,7 +59,7 @@ def read_measured_judge(path: Path) -> MeasuredJudge:
         InputError: the file holds something else, or too few labels to correct with.
     """
     try:
-        comparison = msgspec.convert(read_json(read_text(path), str(path)), LabelComparison)
+        comparison = msgspec.convert(read_json(read_text(path), str(path)), VerdictComparison)
     except msgspec.ValidationError as error:
         raise InputError(
             f"{path}: {error}; need what `waltzrl agreement PEOPLE JUDGE --json` prints"

@@ -12,7 +12,7 @@ from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
 from waltzrl.evaluation.calibration import JudgedReply, calibrate
-from waltzrl.evaluation.judges import read_labels
+from waltzrl.evaluation.judges import read_saved_verdicts
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.opening import local_policy, remote_policy
 from waltzrl.records import Message, Prompt, Reply, Verdict
@@ -58,12 +58,12 @@ def read_judged(path: Path) -> list[JudgedReply]:
             reply=Reply(text=text),
             verdict=Verdict(
                 judge=str(path),
-                unsafe=labels.unsafe,
-                refuses=labels.refuses,
-                overrefuses=labels.overrefuses,
+                unsafe=saved.unsafe,
+                refuses=saved.refuses,
+                overrefuses=saved.overrefuses,
             ),
         )
-        for n, ((prompt, text), labels) in enumerate(read_labels(path).items(), start=1)
+        for n, ((prompt, text), saved) in enumerate(read_saved_verdicts(path).items(), start=1)
     ]
     if not any(reply.verdict.refuses is not None for reply in judged):
         raise InputError(f"{path} holds no labels; add them with waltzrl judge")

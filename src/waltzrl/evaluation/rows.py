@@ -9,7 +9,7 @@ from typing import Self
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges.saved import Labels, read_labels
+from waltzrl.evaluation.judges.saved import SavedVerdict, read_saved_verdicts
 from waltzrl.foundation.files import disk_errors, whole_lines, write_bytes
 from waltzrl.records import Collaboration, JudgedCollaboration, Round
 
@@ -122,25 +122,25 @@ def read_evaluation(folder: Path) -> list[EvaluationRow]:
     raise InputError(f"{folder} holds no evaluation; give a folder that `waltzrl evaluate` wrote")
 
 
-def read_reply_labels(path: Path) -> dict[tuple[str, str], Labels]:
-    """Return the labels of replies, of the log in a folder or of the lines of a file.
+def read_verdicts(path: Path) -> dict[tuple[str, str], SavedVerdict]:
+    """Return the verdicts on replies, of the log in a folder or of the lines of a file.
 
-    The key is the prompt's last turn and the reply. A log may hold a reply several times: a label
-    on which its verdicts differ is unscored.
+    The key is the prompt's last turn and the reply. A log may hold a reply several times: an answer
+    in which its verdicts differ is unscored.
 
     Raises:
         InputError: the log or the file cannot be read, or holds nothing.
     """
     if not path.is_dir():
-        return read_labels(path)
-    labels: dict[tuple[str, str], Labels] = {}
+        return read_saved_verdicts(path)
+    verdicts: dict[tuple[str, str], SavedVerdict] = {}
     for row in read_evaluation(path):
         if row.judged is None:
             continue
         prompt = row.judged.collaboration.prompt
         replies = row.judged.collaboration.replies
         for reply, verdict in zip(replies, row.judged.verdicts, strict=True):
-            verdict_labels = Labels(
+            saved = SavedVerdict(
                 unsafe=verdict.unsafe,
                 refuses=verdict.refuses,
                 overrefuses=verdict.overrefuses,
@@ -149,11 +149,11 @@ def read_reply_labels(path: Path) -> dict[tuple[str, str], Labels]:
                 judge=row.judge,
             )
             key = (prompt.request, reply.text)
-            labels[key] = _keep_agreed(labels.get(key, verdict_labels), verdict_labels)
-    return labels
+            verdicts[key] = _keep_agreed(verdicts.get(key, saved), saved)
+    return verdicts
 
 
-def _keep_agreed(first: Labels, second: Labels) -> Labels:
+def _keep_agreed(first: SavedVerdict, second: SavedVerdict) -> SavedVerdict:
     """Keep the answers that are in both."""
     return replace(
         second,

@@ -17,7 +17,7 @@ from typing import Literal
 
 from waltzrl.evaluation.intervals import Estimate, mean, share
 from waltzrl.evaluation.judges import Judge
-from waltzrl.records import Collaboration, Label, Message, Prompt, Verdict
+from waltzrl.records import Collaboration, Message, Prompt, PromptLabel, Verdict
 
 Kind = Literal["safe", "borderline", "unsafe"]
 KINDS: tuple[Kind, ...] = ("safe", "borderline", "unsafe")
@@ -38,7 +38,7 @@ class Scenario:
     @classmethod
     def of(cls, kind: Kind, number: int, request: str, category: str) -> "Scenario":
         """Make a scenario of a request in plain English."""
-        label: Label = "unsafe" if kind == "unsafe" else "benign"
+        label: PromptLabel = "unsafe" if kind == "unsafe" else "benign"
         prompt = Prompt(
             id=f"{kind}/{number}",
             messages=(Message(role="user", content=request),),

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.records import Label, Message, Prompt
+from waltzrl.records import Message, Prompt, PromptLabel
 
 
 class _Line(msgspec.Struct, kw_only=True):
@@ -157,7 +157,7 @@ def _build_prompt(fields: dict[str, object], where: str, *, name: str, source: s
         raise InputError(f"{where}: {error}") from None
 
 
-def _read_label(line: _Line) -> Label | None:
+def _read_label(line: _Line) -> PromptLabel | None:
     if line.label is None and line.expected_category is not None:
         return "unsafe" if line.expected_category == "unsafe" else "benign"
     return line.label if line.label in ("unsafe", "benign", "mixed") else None

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from waltzrl.agents.classifier import ExchangeLabels
+from waltzrl.agents.classifier import ExchangeProbabilities
 from waltzrl.errors import CheckpointError
 from waltzrl.policies.compute import multiplies_bfloat16
 from waltzrl.policies.weights import base_digest, load_causal_lm
@@ -43,13 +43,13 @@ class SmolLM2Classifier:
         self._weights = torch.tensor(calibration.weights)
         self._shift = torch.tensor(calibration.shift)
 
-    def classify(self, exchanges: Sequence[tuple[str, str]]) -> list[ExchangeLabels]:
+    def classify(self, exchanges: Sequence[tuple[str, str]]) -> list[ExchangeProbabilities]:
         """Label requests and replies, in one batch."""
         batch = self._encoder.batch([self._encoder.encode(*exchange) for exchange in exchanges])
         with torch.inference_mode():
             logits = torch.addmm(self._shift, self._model(*batch), self._weights.T)
         return [
-            ExchangeLabels(**dict(zip(LABELS, row, strict=True)))
+            ExchangeProbabilities(**dict(zip(LABELS, row, strict=True)))
             for row in torch.sigmoid(logits).tolist()
         ]
 

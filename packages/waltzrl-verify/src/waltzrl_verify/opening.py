@@ -21,7 +21,7 @@ from waltzrl.gateway.guard import GatewayGuard
 from waltzrl.gateway.reviews import NO_MODEL
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.policies import RemotePolicy
-from waltzrl.records import Feedback, Label, Message, Prompt, Reply, Usage, total_usage
+from waltzrl.records import Feedback, Message, Prompt, PromptLabel, Reply, Usage, total_usage
 from waltzrl_verify.installation import (
     NEEDS_KEY,
     PROBE,
@@ -244,7 +244,7 @@ def _yield_rule_examples() -> Iterator[Prompt]:
                 yield _label_prompt("benign", twin)
 
 
-def _label_prompt(label: Label, text: str) -> Prompt:
+def _label_prompt(label: PromptLabel, text: str) -> Prompt:
     return Prompt(id=text, messages=(Message(role="user", content=text),), label=label)
 
 

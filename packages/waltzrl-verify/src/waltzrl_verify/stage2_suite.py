@@ -19,7 +19,7 @@ from waltzrl.evaluation.judges import Judge, judge_replies
 from waltzrl.gateway.guard import Guard
 from waltzrl.gateway.pairs import PAIR_FOLDER, pair_settings
 from waltzrl.gateway.settings import load_gateway
-from waltzrl.records import Collaboration, Label, Prompt, Verdict
+from waltzrl.records import Collaboration, Prompt, PromptLabel, Verdict
 from waltzrl.training.rewards import improvement
 from waltzrl_verify.installation import Check
 from waltzrl_verify.opening import (
@@ -143,7 +143,7 @@ async def verify_stage2(
     return Verification(checks=tuple(checks), stage2=suite.rates)
 
 
-def draw_balanced(prompts: Sequence[Prompt], label: Label, most: int) -> list[Prompt]:
+def draw_balanced(prompts: Sequence[Prompt], label: PromptLabel, most: int) -> list[Prompt]:
     """Return distinct prompts of a label, drawn by a hash, their categories in turn.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from waltzrl.foundation.buckets import is_among
-from waltzrl.records import Collaboration, Label, Message, Prompt
+from waltzrl.records import Collaboration, Message, Prompt, PromptLabel
 from waltzrl.store.memory.labels import RequestLabel, find_agreed, request_labels
 from waltzrl.store.memory.schemas import SafetyEvaluation
 
@@ -57,7 +57,7 @@ class PromptRow(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the user, by which `waltzrl erase` finds the row."""
     id: str
     messages: tuple[Message, ...]
-    label: Label | None
+    label: PromptLabel | None
     label_source: Literal["person", "judge"] | None
     """The author of the label; None without one. Rules and the reviewer label no prompt."""
     category: str
@@ -84,7 +84,7 @@ class LabelledPrompt(NamedTuple):
 
     row: PromptRow
     source: PromptSource
-    judged: Label | None
+    judged: PromptLabel | None
     """The judge's own label, whoever gave the row's; None without one."""
 
 
@@ -168,7 +168,7 @@ def _label_prompt(
         requests: what people call the request.
     """
     judged = _find_judged_label(evaluation)
-    label: Label | None
+    label: PromptLabel | None
     source: PromptSource
     match find_agreed(requests):
         case "harmful":
@@ -193,7 +193,7 @@ def _label_prompt(
     return LabelledPrompt(row, source, judged)
 
 
-def _find_judged_label(evaluation: SafetyEvaluation) -> Label | None:
+def _find_judged_label(evaluation: SafetyEvaluation) -> PromptLabel | None:
     """Return what the judge holds of the request; whether a reply is unsafe says nothing of it.
 
     Whether a refusal is an over-refusal does: the judge had to decide on the request.

@@ -12,7 +12,7 @@ from waltzrl.errors import InputError
 from waltzrl.foundation.options import AsJson, JudgeName, JudgePrompts, Settings, print_json
 
 if TYPE_CHECKING:
-    from waltzrl.evaluation.judges import LabelComparison
+    from waltzrl.evaluation.judges import VerdictComparison
     from waltzrl.evaluation.settings import EvaluationPrices
 
 LabelFile = Annotated[
@@ -60,10 +60,10 @@ def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> N
 
     `waltzrl agreement by-people.jsonl runs/evaluation --json > errors.json`
     """
-    from waltzrl.evaluation.judges import compare_labels
-    from waltzrl.evaluation.rows import read_reply_labels
+    from waltzrl.evaluation.judges import compare_verdicts
+    from waltzrl.evaluation.rows import read_verdicts
 
-    comparison = compare_labels(read_reply_labels(first), read_reply_labels(second))
+    comparison = compare_verdicts(read_verdicts(first), read_verdicts(second))
     print_json(asdict(comparison)) if as_json else print(
         _make_agreement_table(comparison, first, second)
     )
@@ -73,7 +73,7 @@ async def _label_file(
     file: Path, name: str, costs: Path | None, prices: "EvaluationPrices", *, judges_prompts: bool
 ) -> None:
     from waltzrl.evaluation.costs import charge_judge
-    from waltzrl.evaluation.judges import label_lines
+    from waltzrl.evaluation.judges import judge_lines
     from waltzrl.evaluation.judges.opening import judge_place, open_judge
     from waltzrl.foundation.jsonl import read_text
 
@@ -86,11 +86,11 @@ async def _label_file(
             if costs is None
             else charge_judge(opened, judge_place(name), f"judge/{name}/{file}", prices, costs)
         ) as judge:
-            async for line in label_lines(lines, judge, source=str(file)):
+            async for line in judge_lines(lines, judge, source=str(file)):
                 print(line)
 
 
-def _make_agreement_table(comparison: "LabelComparison", first: Path, second: Path) -> str:
+def _make_agreement_table(comparison: "VerdictComparison", first: Path, second: Path) -> str:
     lines = [
         f"{comparison.shared} replies in both, {comparison.first_only} only in {first}, "
         f"{comparison.second_only} only in {second}",

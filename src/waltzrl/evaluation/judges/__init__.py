@@ -2,9 +2,9 @@
 
 from waltzrl.evaluation.judges.agreement import (
     Agreement,
-    LabelComparison,
+    VerdictComparison,
     agreement,
-    compare_labels,
+    compare_verdicts,
 )
 from waltzrl.evaluation.judges.answers import AnswerCache
 from waltzrl.evaluation.judges.formats import FORMATS, JudgeFormat
@@ -20,7 +20,12 @@ from waltzrl.evaluation.judges.judge import (
 )
 from waltzrl.evaluation.judges.llm import JudgeModel, LLMJudge
 from waltzrl.evaluation.judges.refusal import Refusal, RefusalDetector
-from waltzrl.evaluation.judges.saved import SavedJudge, label_lines, read_labels, read_replies
+from waltzrl.evaluation.judges.saved import (
+    SavedJudge,
+    judge_lines,
+    read_replies,
+    read_saved_verdicts,
+)
 
 __all__ = [
     "FORMATS",
@@ -31,7 +36,6 @@ __all__ = [
     "JudgeFormat",
     "JudgeModel",
     "LLMJudge",
-    "LabelComparison",
     "LabelRefusalJudge",
     "LabelledSetJudge",
     "LinearGuard",
@@ -39,11 +43,12 @@ __all__ = [
     "Refusal",
     "RefusalDetector",
     "SavedJudge",
+    "VerdictComparison",
     "agreement",
-    "compare_labels",
+    "compare_verdicts",
+    "judge_lines",
     "judge_replies",
-    "label_lines",
-    "read_labels",
     "read_replies",
+    "read_saved_verdicts",
     "require_decided",
 ]

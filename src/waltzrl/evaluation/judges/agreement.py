@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges.saved import Labels
+from waltzrl.evaluation.judges.saved import SavedVerdict
 
 QUESTIONS = ("unsafe", "refuses", "overrefuses", "non_answer")
 ANSWERS = (True, False, None)
@@ -37,15 +37,15 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelComparison:
-    """Two judges' labels of the same replies, compared."""
+class VerdictComparison:
+    """Two judges' verdicts on the same replies, compared."""
 
     shared: int
     """Replies that both files have."""
     first_only: int
     second_only: int
     first_judge: str
-    """The first judge's name; empty where the labels do not tell, several with commas."""
+    """The first judge's name; empty where the verdicts do not tell, several with commas."""
     second_judge: str
     questions: Mapping[str, Agreement]
     """Agreement on each label; and, for the replies that these rates count, `asr` on `unsafe` of
@@ -82,13 +82,13 @@ def agreement(first: Sequence[bool | None], second: Sequence[bool | None]) -> Ag
     return replace(counted, low=min(low, counted.kappa), high=max(high, counted.kappa))
 
 
-def compare_labels(
-    first: Mapping[tuple[str, str], Labels], second: Mapping[tuple[str, str], Labels]
-) -> LabelComparison:
-    """Compare two judges' labels, question by question.
+def compare_verdicts(
+    first: Mapping[tuple[str, str], SavedVerdict], second: Mapping[tuple[str, str], SavedVerdict]
+) -> VerdictComparison:
+    """Compare two judges' verdicts, question by question.
 
     Args:
-        first: from a prompt and its reply to the labels by one judge.
+        first: from a prompt and its reply to the verdict of one judge.
         second: the same by the other; replies that only one has are counted and ignored. Where both
             say whether a prompt is unsafe, the first counts.
 
@@ -105,17 +105,17 @@ def compare_labels(
     for rate, question, label in (("asr", "unsafe", "unsafe"), ("orr", "overrefuses", "benign")):
         counted = [pair for pair in pairs if (pair[0].label or pair[1].label) in {label, "mixed"}]
         questions[rate] = _agreement_on(question, counted)
-    return LabelComparison(
+    return VerdictComparison(
         shared=len(shared),
         first_only=len(first) - len(shared),
         second_only=len(second) - len(shared),
-        first_judge=", ".join(sorted({labels.judge for labels, _ in pairs} - {""})),
-        second_judge=", ".join(sorted({labels.judge for _, labels in pairs} - {""})),
+        first_judge=", ".join(sorted({verdict.judge for verdict, _ in pairs} - {""})),
+        second_judge=", ".join(sorted({verdict.judge for _, verdict in pairs} - {""})),
         questions=questions,
     )
 
 
-def _agreement_on(question: str, pairs: Sequence[tuple[Labels, Labels]]) -> Agreement:
+def _agreement_on(question: str, pairs: Sequence[tuple[SavedVerdict, SavedVerdict]]) -> Agreement:
     answers = [(first.answers[question], second.answers[question]) for first, second in pairs]
     return agreement([first for first, _ in answers], [second for _, second in answers])
 

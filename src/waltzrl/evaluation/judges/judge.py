@@ -10,7 +10,7 @@ import msgspec
 from waltzrl.errors import InputError
 from waltzrl.evaluation.judges.non_answer import DIGEST, non_answer
 from waltzrl.evaluation.judges.refusal import RefusalDetector
-from waltzrl.records import Collaboration, Label, Prompt, Reply, Verdict
+from waltzrl.records import Collaboration, Prompt, PromptLabel, Reply, Verdict
 
 
 class Judge(Protocol):
@@ -105,7 +105,7 @@ class LabelledSetJudge:
 
     def __init__(self, prompts: Iterable[Prompt]) -> None:
         """Take the labels of `prompts`; a turn with contradictory labels stays unscored too."""
-        self._labels: dict[str, Label | None] = {}
+        self._labels: dict[str, PromptLabel | None] = {}
         for prompt in prompts:
             turn = prompt.messages[-1].content
             label = self._labels.setdefault(turn, prompt.label)

@@ -13,7 +13,7 @@ from waltzrl.evaluation.judges.formats import JudgeFormat, Question, Request
 from waltzrl.evaluation.judges.non_answer import DIGEST, non_answer
 from waltzrl.evaluation.judges.refusal import RefusalDetector
 from waltzrl.policies import GuardPolicy
-from waltzrl.records import JudgeAnswer, Label, Prompt, Reply, Verdict
+from waltzrl.records import JudgeAnswer, Prompt, PromptLabel, Reply, Verdict
 
 UNREADABLE = 20
 """A model whose first answers, as many as this, all are unreadable is not asked on."""
@@ -192,7 +192,7 @@ class LLMJudge:
             answers=tuple(answers),
         )
 
-    def _questions(self, label: Label | None) -> list[Question]:
+    def _questions(self, label: PromptLabel | None) -> list[Question]:
         """Return what is asked about a prompt whose label is known, or None."""
         settled = set() if label is None else {"prompt_harmful"}
         if label == "unsafe":

@@ -16,11 +16,15 @@ import msgspec
 from waltzrl.errors import InputError
 from waltzrl.evaluation.judges.judge import Judge, require_decided
 from waltzrl.foundation.jsonl import read_json, read_text
-from waltzrl.records import Label, Message, Prompt, Reply, Verdict
+from waltzrl.records import Message, Prompt, PromptLabel, Reply, Verdict
 
 AT_ONCE = 64
 """Lines judged concurrently, so that a judge that asks a policy can batch."""
-PROMPT_LABELS: Mapping[str, Label] = {"unsafe": "unsafe", "benign": "benign", "mixed": "mixed"}
+PROMPT_LABELS: Mapping[str, PromptLabel] = {
+    "unsafe": "unsafe",
+    "benign": "benign",
+    "mixed": "mixed",
+}
 NEEDED = (
     'need one JSON object {"prompt": "...", "response": "..."} with optional "label" ("unsafe" or '
     '"benign") and optional "unsafe", "refuses", "overrefuses", "non_answer" (true, false or null)'
@@ -30,14 +34,14 @@ Fields: TypeAlias = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Labels:
-    """What a judge or a person said of a reply; None is unscored."""
+class SavedVerdict:
+    """The verdict of a judge or a person on a saved reply; None is unscored."""
 
     unsafe: bool | None = None
     refuses: bool | None = None
     overrefuses: bool | None = None
     non_answer: bool | None = None
-    label: Label | None = None
+    label: PromptLabel | None = None
     """The label of the prompt."""
     judge: str = ""
     """The judge that said it, if the line tells."""
@@ -69,7 +73,7 @@ class UnjudgedReply(SavedReply, kw_only=True):
 
 
 class LabelledReply(SavedReply, kw_only=True):
-    """A reply with the labels of a judge or a person."""
+    """A reply with the verdict of a judge or a person."""
 
     unsafe: bool | None = None
     refuses: bool | None = None
@@ -80,8 +84,8 @@ class LabelledReply(SavedReply, kw_only=True):
     judge: str = ""
 
     @property
-    def labels(self) -> Labels:
-        return Labels(
+    def verdict(self) -> SavedVerdict:
+        return SavedVerdict(
             unsafe=self.unsafe,
             refuses=self.refuses,
             overrefuses=self.overrefuses,
@@ -110,58 +114,58 @@ def read_replies(path: Path) -> dict[str, str]:
     return replies
 
 
-def read_labels(path: Path) -> dict[tuple[str, str], Labels]:
-    """Return the labels of each pair of prompt and reply; missing ones are unscored.
+def read_saved_verdicts(path: Path) -> dict[tuple[str, str], SavedVerdict]:
+    """Return the verdict on each pair of prompt and reply; what a line leaves out is unscored.
 
     Raises:
-        InputError: a line cannot be read, or a reply has two different sets of labels.
+        InputError: a line cannot be read, or a reply has two different verdicts.
     """
-    labels: dict[tuple[str, str], Labels] = {}
+    verdicts: dict[tuple[str, str], SavedVerdict] = {}
     for where, saved in _read_lines(path):
-        if labels.setdefault((saved.prompt, saved.response), saved.labels) != saved.labels:
+        if verdicts.setdefault((saved.prompt, saved.response), saved.verdict) != saved.verdict:
             raise InputError(
                 f"{where}: an earlier line has other labels for this reply; keep one line"
             )
-    return labels
+    return verdicts
 
 
 class SavedJudge:
-    """Repeats the labels of saved replies; a reply that was not saved stays unscored."""
+    """Repeats the verdicts on saved replies; a reply that was not saved stays unscored."""
 
-    def __init__(self, name: str, labels: Mapping[tuple[str, str], Labels]) -> None:
-        """Store the labels.
+    def __init__(self, name: str, verdicts: Mapping[tuple[str, str], SavedVerdict]) -> None:
+        """Store the verdicts.
 
         Args:
-            name: stands in every row and identifies the source of the labels.
-            labels: from a user's turn and its reply to the reply's labels.
+            name: stands in every row and identifies the source of the verdicts.
+            verdicts: from a user's turn and its reply to the verdict on the reply.
         """
         self.name = name
-        self._labels = labels
+        self._verdicts = verdicts
 
     @classmethod
     def load(cls, path: Path) -> "SavedJudge":
-        """Read the labels from a file.
+        """Read the verdicts from a file.
 
         Raises:
-            InputError: as `read_labels`.
+            InputError: as `read_saved_verdicts`.
         """
-        labels = read_labels(path)
+        verdicts = read_saved_verdicts(path)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return cls(f"saved:{path.stem}@{digest[:8]}", labels)
+        return cls(f"saved:{path.stem}@{digest[:8]}", verdicts)
 
     async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
         key = (prompt.messages[-1].content, reply.text)
-        labels = self._labels.get(key, Labels())
+        verdict = self._verdicts.get(key, SavedVerdict())
         return Verdict(
             judge=self.name,
-            unsafe=labels.unsafe,
-            refuses=labels.refuses,
-            overrefuses=labels.overrefuses,
-            non_answer=labels.non_answer,
+            unsafe=verdict.unsafe,
+            refuses=verdict.refuses,
+            overrefuses=verdict.overrefuses,
+            non_answer=verdict.non_answer,
         )
 
 
-async def label_lines(lines: Iterable[str], judge: Judge, *, source: str) -> AsyncIterator[str]:
+async def judge_lines(lines: Iterable[str], judge: Judge, *, source: str) -> AsyncIterator[str]:
     """Add the judge's name and its labels (true, false or null) to each line, in order.
 
     They are `unsafe`, `refuses`, `overrefuses` and `non_answer`.

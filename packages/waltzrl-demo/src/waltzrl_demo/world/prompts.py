@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from waltzrl.records import Label, Message, Prompt
 from waltzrl_demo.world.lexicon import (
     BREAKING,
     BUILDING,
@@ -27,6 +26,7 @@ from waltzrl_demo.world.lexicon import (
     Thing,
     World,
 )
+from waltzrl.records import Message, Prompt, PromptLabel
 
 UNCLEAR_SHARE = 0.05
 """The share of requests with an operation whose meaning nobody can know."""
@@ -69,7 +69,7 @@ class WorldRequest:
         return tuple(task.harmful(self.seed, prevented=self.prevented) for task in self.tasks)
 
     @property
-    def label(self) -> Label:
+    def label(self) -> PromptLabel:
         harms = set(self.harms)
         return "mixed" if len(harms) == 2 else "unsafe" if True in harms else "benign"
 
@@ -160,7 +160,7 @@ def sensitive_prompts(world: World, split: Split, count: int, seed: int) -> list
         turn, place = divmod(len(prompts), len(world.levels))
         worded = draw_request(draw, world, split, world.levels[place], (split,))
         # Every level takes its labels in turn.
-        wanted: Label = "unsafe" if turn % 2 else "benign"
+        wanted: PromptLabel = "unsafe" if turn % 2 else "benign"
         if len(worded.request.tasks) == 2 and turn % 4 >= 2:
             wanted = "mixed"
         if worded.request.label == wanted and worded.text not in texts:

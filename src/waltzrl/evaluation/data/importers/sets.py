@@ -10,9 +10,9 @@ from pathlib import Path
 
 from waltzrl.errors import InputError
 from waltzrl.evaluation.data.importers.rows import TableRow, read_rows
-from waltzrl.records import Label, Message, Prompt
+from waltzrl.records import Message, Prompt, PromptLabel
 
-Labeller = Callable[[TableRow, str], Label | None]
+Labeller = Callable[[TableRow, str], PromptLabel | None]
 """A function from (row, file name) to the label."""
 
 
@@ -79,14 +79,14 @@ def _read_column(*names: str) -> Callable[[TableRow], str]:
     return lambda row: row.first(*names)
 
 
-def _label_always(label: Label | None) -> Labeller:
+def _label_always(label: PromptLabel | None) -> Labeller:
     return lambda _row, _file: label
 
 
-def _label_by_value(column: str, meaning: dict[str, Label | None]) -> Labeller:
+def _label_by_value(column: str, meaning: dict[str, PromptLabel | None]) -> Labeller:
     """Look the cell up in `meaning`; an unknown value is an error, not a guess."""
 
-    def label(row: TableRow, _file: str) -> Label | None:
+    def label(row: TableRow, _file: str) -> PromptLabel | None:
         value = row[column].lower()
         if value not in meaning:
             known = ", ".join(repr(name) for name in meaning)
@@ -96,16 +96,16 @@ def _label_by_value(column: str, meaning: dict[str, Label | None]) -> Labeller:
     return label
 
 
-def _label_by_file(part: str, label: Label, otherwise: Label) -> Labeller:
+def _label_by_file(part: str, label: PromptLabel, otherwise: PromptLabel) -> Labeller:
     """For sets that keep their two halves in two files."""
     return lambda _row, file: label if part in file.lower() else otherwise
 
 
-def _xstest_label(row: TableRow, _file: str) -> Label:
+def _xstest_label(row: TableRow, _file: str) -> PromptLabel:
     return "unsafe" if row["type"].startswith("contrast") else "benign"
 
 
-def _beavertails_label(row: TableRow, _file: str) -> Label | None:
+def _beavertails_label(row: TableRow, _file: str) -> PromptLabel | None:
     """The release labels replies: a harmful reply shows a harmful prompt, a safe one shows nothing.
 
     The smaller evaluation file has harmful prompts only, and no such column.
