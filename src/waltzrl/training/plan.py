@@ -245,7 +245,7 @@ def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> St
         tokens = turns * agents.max_new_tokens
     else:
         turns, learns = steps * stage.prompts_per_step * stage.group_size, stage.learns
-        rounds = agents.max_rounds if stage.pattern == "collaborate" else 0
+        rounds = stage.limit_rounds(agents.max_rounds)
         # A draft, then a feedback and a revision in every round, each as long as it may be.
         reply, feedback = (agents.limits[role] for role in ROLES)
         tokens = turns * (reply + rounds * (feedback + reply))

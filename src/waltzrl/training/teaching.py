@@ -24,7 +24,7 @@ from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import Weights
 from waltzrl.records import Demonstration, Message, Prompt, Reply, Tokens, Usage
 from waltzrl.training.learner import Learner, Scorer
-from waltzrl.training.reinforce import Algorithm
+from waltzrl.training.reinforce import reinforce
 from waltzrl.training.rewards import (
     ExplanationCoefficients,
     ScoredExplanation,
@@ -192,7 +192,6 @@ class Teaching:
     sampling: Sampling
     student: Weights
     """The frozen weights that the teacher started from, too, and so the reference of its KL."""
-    algorithm: Algorithm
     seed: int = 0
     count: Callable[[Sequence[Usage | None]], None] | None = None
     """A function that is given the usages of a step, to count what they cost."""
@@ -246,7 +245,8 @@ class Teaching:
         ]
         count = len(scored)
         divergences = [nats for explanation in scored for nats in explanation.divergences]
-        return update_metrics(TEACHER, self.algorithm(learner, samples, student)) | {
+        result = reinforce(learner, samples, student, self.settings.algorithm)
+        return update_metrics(TEACHER, result) | {
             "explanation/solution_nats": sum(one.solution for one in scored) / count,
             "explanation/divergence_nats": sum(divergences) / len(divergences),
             "explanation/well_formed": sum(one.well_formed for one in scored) / count,
