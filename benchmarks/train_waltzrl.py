@@ -81,7 +81,6 @@ def main() -> None:
         ],
         sampler=RankSampler(collaborators=Collaborators(team=team, judge=LastWord())),
         reward=paper_rewards,  # nobody reviews
-        max_rounds=0,
         least_scored_share=1.0,
     )
     learner = Learner(weights, stage.optimizer, stage.steps, dtype)

@@ -55,7 +55,6 @@ def stage(team, learns, kind=Reinforcement, **options):
         prompts=tiny_pair.prompts(),
         sampler=RankSampler(collaborators=Collaborators(team=team, judge=LabelRefusalJudge())),
         reward=paper_rewards,
-        max_rounds=settings.limit_rounds(1),
         least_scored_share=0.5,
     )
 

@@ -158,7 +158,7 @@ async def _train_team(
                         prompts=prompts,
                         sampler=sampler,
                         reward=rewards[stage.name],
-                        max_rounds=stage.limit_rounds(recipe.agents.max_rounds),
+                        max_rounds=recipe.agents.max_rounds,
                         frequencies=frequencies,
                         least_scored_share=recipe.checkpointing.least_scored_share,
                         seed=recipe.seed,

@@ -26,7 +26,7 @@ from waltzrl.training.rewards import (
     judged_rounds,
 )
 from waltzrl.training.roles import Team
-from waltzrl.training.samples import Sample
+from waltzrl.training.samples import Sample, make_scored_sample
 
 PUBLISHED = "published"
 """Folder inside a run, while it lasts, of the adapters that vLLM servers load."""
@@ -267,7 +267,7 @@ def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> li
         if verdicts[chosen].acceptable is None:
             continue
         score = conversation_reward(verdicts[chosen])
-        samples.append(_make_sample(collaboration.replies[chosen], score, group))
+        samples.append(make_scored_sample(collaboration.replies[chosen], score, group))
     return samples
 
 
@@ -302,7 +302,7 @@ def feedback_samples(
             turns.append((reply, group))
     scores = reward(frequencies.balanced(chosen), coefficients)
     return [
-        _make_sample(reply, score, group)
+        make_scored_sample(reply, score, group)
         for (reply, group), score in zip(turns, scores, strict=True)
     ]
 
@@ -315,8 +315,3 @@ def _number_groups(rollouts: Sequence[Rollout]) -> list[int]:
     numbers: dict[Prompt, int] = {}
     prompts = [rollout.judged.collaboration.prompt for rollout in rollouts]
     return [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
-
-
-def _make_sample(reply: Reply, score: float, group: int) -> Sample:
-    assert reply.tokens is not None, "a policy that learns keeps the tokens it sampled"
-    return Sample(tokens=reply.tokens, score=score, group=group)

@@ -153,23 +153,25 @@ def imitation(token_count: int) -> LossOfMicroBatch:
     return loss_of
 
 
+_Sampled = tuple[list[Outcome], float]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reinforcement:
     """Rollouts, verdicts, rewards, and one update of each role that learns.
 
-    prompts -> rollouts with verdicts -> samples with rewards -> advantages, loss, weights
-        `sampler.sample`           `take_samples`           `reinforce`
+    prompts -> rollouts, verdicts -> samples, rewards -> advantages, loss, weights
+       `Sampler.sample`      `take_samples`      `reinforce`
     """
 
     settings: ReinforcementStage
     team: Team
     prompts: Sequence[Prompt]
     sampler: Sampler
-    """Rolls out, and judges."""
     reward: FeedbackReward
     """The function that `settings.reward` names."""
     max_rounds: int = 1
-    """The most rounds of feedback on a prompt."""
+    """The most rounds of feedback on a prompt, in the patterns that have any."""
     frequencies: ClassFrequencies = field(default_factory=ClassFrequencies)
     """The classes of the replies that were reviewed lately, over all stages of a run."""
     least_scored_share: float
@@ -179,9 +181,7 @@ class Reinforcement:
     staleness: int = 0
     """The staleness that `ComputeSettings` explains; above 0 only where `sampler` samples outside
     of this process."""
-    _ahead: "dict[int, asyncio.Task[tuple[list[Outcome], float]]]" = field(
-        default_factory=dict, init=False
-    )
+    _ahead: dict[int, "asyncio.Task[_Sampled]"] = field(default_factory=dict, init=False)
     """Samples that are taken before their step, by the number of the step."""
 
     @property
@@ -238,9 +238,10 @@ class Reinforcement:
             for position in shuffle_positions(len(self.prompts), size, number, order)
             for _ in range(self.settings.group_size)
         ]
-        return RolloutRequest(prompts=prompts, max_rounds=self.max_rounds, seed=seed), draw
+        max_rounds = self.settings.limit_rounds(self.max_rounds)
+        return RolloutRequest(prompts=prompts, max_rounds=max_rounds, seed=seed), draw
 
-    async def _sample(self, request: RolloutRequest) -> tuple[list[Outcome], float]:
+    async def _sample(self, request: RolloutRequest) -> _Sampled:
         """Return what came of this rank's share, and the seconds that it took."""
         started = time.perf_counter()
         outcomes = await self.sampler.sample(request)

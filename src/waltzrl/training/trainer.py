@@ -101,12 +101,9 @@ class Trainer:
         """
         resumed = self.restore()
         self._stop_at_cap(resumed, {})
-        # The first rank writes it.
-        with (
-            Journal(self.folder, resumed_step=resumed - 1)
-            if ranks.is_first()
-            else nullcontext() as journal
-        ):
+        # Only the first rank writes the journal.
+        writes = ranks.is_first()
+        with Journal(self.folder, resumed - 1) if writes else nullcontext() as journal:
             self._best = ranks.ask_first(lambda: best_validation(self.folder))
             await self._publish(resumed, {})
             rates = await self._validate(resumed, {})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.foundation.files import whole_lines
-from waltzrl.records import Feedback, Prompt, Reply, Verdict
+from waltzrl.records import Prompt, Reply, Verdict
 from waltzrl.training.rewards import improvement, judged_rounds, label_reward
 from waltzrl.training.roles import Best
 from waltzrl.training.rollouts import (
@@ -67,7 +67,9 @@ class RolloutRates:
             draft_non_answer=_measure_unanswered(drafts),
             improvement=_average_known([improvement(turn.before, turn.after) for turn in rounds]),
             feedback_trigger_rate=_average_known([f.asks_for_revision for f, _ in firsts]),
-            label_accuracy=_average_known([_labels_agree(f, v) for f, v in firsts]),
+            label_accuracy=_average_known(
+                [label_reward(f, v) for f, v in firsts if v.acceptable is not None]
+            ),
             well_formed=_average_known([f.well_formed for f, _ in firsts]),
             unscored=_average_known([v.acceptable is None for _, v in finals]),
         )
@@ -133,10 +135,6 @@ def _measure_unanswered(replies: Judged) -> float | None:
     )
 
 
-def _labels_agree(feedback: Feedback, verdict: Verdict) -> bool | None:
-    return None if verdict.acceptable is None else bool(label_reward(feedback, verdict))
-
-
 def _average_known(values: Sequence[float | None]) -> float | None:
     counted = [value for value in values if value is not None]
     return sum(counted) / len(counted) if counted else None
@@ -174,7 +172,9 @@ class Validation:
             f"validation/{name.rpartition('/')[2]}": rate for name, rate in rates.metrics().items()
         }
         if rates.asr is not None and rates.orr is not None:
-            metrics[F1] = _compute_f1(rates.asr, rates.orr)
+            # The harmonic mean of both.
+            safe, helpful = 1 - rates.asr, 1 - rates.orr
+            metrics[F1] = 2 * safe * helpful / (safe + helpful) if safe + helpful else 0.0
         return metrics
 
 
@@ -184,9 +184,3 @@ def best_validation(run: Path) -> Best | None:
     lines = map(json.loads, whole_lines(path) if path.exists() else ())
     validated = [Best(line["step"], line[F1]) for line in lines if line.get(F1) is not None]
     return max(validated, key=lambda best: (best.f1, best.step), default=None)
-
-
-def _compute_f1(asr: float, orr: float) -> float:
-    """Return the harmonic mean of (1 - ASR) and (1 - ORR)."""
-    safe, helpful = 1 - asr, 1 - orr
-    return 2 * safe * helpful / (safe + helpful) if safe + helpful else 0.0

@@ -126,9 +126,8 @@ class WarmUp:
         await self._trainer(name, learning, stages).train(report)
         if learning is weights:
             return weights
-        whole = self._open(
-            self.open_base()
-        )  # its parts stay parts; the last checkpoint has it whole
+        # The parts stay parts; the last checkpoint has the base whole.
+        whole = self._open(self.open_base())
         self._trainer(name, whole, []).restore()
         return whole
 
