@@ -16,7 +16,6 @@ import statistics
 import subprocess
 import tempfile
 import time
-from functools import partial
 
 import torch
 from train_waltzrl import LastWord
@@ -25,7 +24,6 @@ from work import PROMPT_TOKENS, new_prompts, new_tokenizer
 
 from waltzrl.agents import load_wording
 from waltzrl.agents.exports import ROLES
-from waltzrl.collaboration import collaborate
 from waltzrl.policies.blocks import fuse_blocks
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.weights import CausalLM
@@ -37,15 +35,12 @@ from waltzrl.training import (
     OptimizerSettings,
     Reinforcement,
     ReinforcementStage,
-    ReinforceSettings,
     Team,
 )
 from waltzrl.training.models import make_roles
 from waltzrl.training.plan import DataSize, plan_run
-from waltzrl.training.reinforce import reinforce
-from waltzrl.training.rewards import STAGE_1, paper_rewards
-from waltzrl.training.rewards.balance import ClassFrequencies
-from waltzrl.training.rollouts import conversation_samples, feedback_samples
+from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.rollouts import Collaborators, RankSampler
 
 SIZES: dict[str, PretrainedConfig] = {
     "8b": LlamaConfig(  # Llama-3.1-8B
@@ -100,7 +95,6 @@ def reinforcement(team: Team, steps: int) -> Reinforcement:
         Prompt(id=str(number), messages=(Message(role="user", content=text),))
         for number, text in enumerate(new_prompts())
     ]
-    reward = partial(paper_rewards, coefficients=STAGE_1)
     return Reinforcement(
         settings=ReinforcementStage(
             kind="reinforcement",
@@ -113,13 +107,8 @@ def reinforcement(team: Team, steps: int) -> Reinforcement:
         ),
         team=team,
         prompts=prompts,
-        judge=LastWord(),
-        pattern=partial(collaborate, reviewer=team.feedback),
-        samples={
-            "conversation": conversation_samples,
-            "feedback": partial(feedback_samples, reward=reward, frequencies=ClassFrequencies({})),
-        },
-        algorithm=partial(reinforce, settings=ReinforceSettings()),
+        sampler=RankSampler(collaborators=Collaborators(team=team, judge=LastWord())),
+        reward=paper_rewards,
         least_scored_share=1.0,
     )
 

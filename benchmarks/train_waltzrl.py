@@ -6,7 +6,6 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from functools import partial
 
 import torch
 from work import (
@@ -23,8 +22,6 @@ from work import (
 
 import waltzrl
 from waltzrl.agents import Wording
-from waltzrl.collaboration import draft_only
-from waltzrl.evaluation.patterns import OracleReviewer
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 from waltzrl.policies.weights import Weights, load_causal_lm, narrow_parameters
 from waltzrl.records import Message, Prompt, Reply, Verdict
@@ -36,8 +33,8 @@ from waltzrl.training import (
     ReinforceSettings,
     make_team,
 )
-from waltzrl.training.reinforce import reinforce
-from waltzrl.training.rollouts import conversation_samples
+from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.rollouts import Collaborators, RankSampler
 
 WORDING = Wording(conversation_system="", feedback_system="", review="", revise="")
 
@@ -64,7 +61,7 @@ def main() -> None:
     )
     narrow_parameters(reference.causal_lm.model, dtype)
     references = {"conversation": reference}
-    judge, algorithm = LastWord(), ReinforceSettings(kl_weight=KL_WEIGHT, centre_groups=True)
+    team = make_team({"conversation": weights}, references, WORDING, NEW_TOKENS, dtype)
     stage = Reinforcement(
         settings=ReinforcementStage(
             kind="reinforcement",
@@ -74,16 +71,16 @@ def main() -> None:
             optimizer=OptimizerSettings(learning_rate=LEARNING_RATE, warmup_steps=0),
             prompts_per_step=PROMPTS,
             group_size=COMPLETIONS,
+            pattern="draft-only",
+            algorithm=ReinforceSettings(kl_weight=KL_WEIGHT, centre_groups=True),
         ),
-        team=make_team({"conversation": weights}, references, WORDING, NEW_TOKENS, dtype),
+        team=team,
         prompts=[
             Prompt(id=str(number), messages=(Message(role="user", content=text),))
             for number, text in enumerate(new_prompts())
         ],
-        judge=judge,
-        pattern=partial(draft_only, reviewer=OracleReviewer(judge)),  # a draft needs no review
-        samples={"conversation": conversation_samples},
-        algorithm=partial(reinforce, settings=algorithm),
+        sampler=RankSampler(collaborators=Collaborators(team=team, judge=LastWord())),
+        reward=paper_rewards,  # nobody reviews
         least_scored_share=1.0,
     )
     learner = Learner(weights, stage.optimizer, stage.steps, dtype)

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-from functools import partial
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ import torch
 from support.places import everywhere
 from waltzrl.agents import load_wording
 from waltzrl.agents.exports import ROLES
-from waltzrl.collaboration import collaborate
 from waltzrl.policies.weights import (
     CausalLM,
     Weights,
@@ -24,12 +22,10 @@ from waltzrl.training import (
     OptimizerSettings,
     Reinforcement,
     ReinforcementStage,
-    ReinforceSettings,
     make_team,
 )
-from waltzrl.training.reinforce import reinforce
-from waltzrl.training.rewards import STAGE_1, ClassFrequencies, paper_rewards
-from waltzrl.training.rollouts import conversation_samples, feedback_samples
+from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.rollouts import Collaborators, RankSampler
 
 
 class LongWords:
@@ -60,9 +56,9 @@ def two_adapters(place, dtype):
     return make_team(weights, references, load_wording("tiny"), 16, dtype)
 
 
-def rewards(rounds):
+def rewards(rounds, coefficients):
     """Reward by chance too, because random weights write no readable feedback."""
-    return [reward + (n % 2) for n, reward in enumerate(paper_rewards(rounds, STAGE_1))]
+    return [reward + (n % 2) for n, reward in enumerate(paper_rewards(rounds, coefficients))]
 
 
 def reinforcement(team, learns):
@@ -79,18 +75,12 @@ def reinforcement(team, learns):
         prompts_per_step=2,
         group_size=4,
     )
-    samples = {
-        "conversation": conversation_samples,
-        "feedback": partial(feedback_samples, reward=rewards, frequencies=ClassFrequencies()),
-    }
     return Reinforcement(
         settings=settings,
         team=team,
         prompts=prompts,
-        judge=LongWords(),
-        pattern=partial(collaborate, reviewer=team.feedback),
-        samples={role: samples[role] for role in learns},
-        algorithm=partial(reinforce, settings=ReinforceSettings()),
+        sampler=RankSampler(collaborators=Collaborators(team=team, judge=LongWords())),
+        reward=rewards,
         least_scored_share=0.5,
     )
 

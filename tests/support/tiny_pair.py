@@ -6,6 +6,7 @@ from waltzrl.policies.weights import Weights, add_adapters
 from waltzrl.records import Message, Prompt
 from waltzrl.training import ModelSize, make_team
 from waltzrl.training.models import create_model
+from waltzrl.training.roles import Role, Team
 
 TEXTS = (
     "How do I kill a process?",
@@ -40,6 +41,13 @@ def one_model(seed=0):
     weights = dict.fromkeys(ROLES, Weights(causal_lm=base(seed)))
     references = dict.fromkeys(ROLES, Weights(causal_lm=base(seed)))
     return make_team(weights, references, load_wording("tiny"), MAX_NEW_TOKENS)
+
+
+def scripted(conversation, feedback, initial=None):
+    """Make a team of agents that have no weights."""
+    agents = {"conversation": conversation, "feedback": feedback}
+    roles = {role: Role(agent=own, weights=None, reference=None) for role, own in agents.items()}
+    return Team(roles=roles, initial=initial or conversation)
 
 
 def prompts():

@@ -2,41 +2,35 @@
 
 import asyncio
 from contextlib import asynccontextmanager
-from functools import partial
 
 import pytest
 import torch
 
 from support import tiny_pair
-from waltzrl.collaboration import collaborate
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.training.checkpoints import weights_digest
-from waltzrl.training.rollouts import ReplayedDrafts, roll_out
-from waltzrl.training.scale.workers import (
-    Collaborators,
-    Crew,
-    RolloutWorker,
-    load_state,
-    state_to_send,
-)
+from waltzrl.training.rollouts import Collaborators, RankSampler, RolloutPrompt, RolloutRequest
+from waltzrl.training.scale.workers import RolloutWorker, load_state, state_to_send
 
 LAYOUTS = [tiny_pair.two_models, tiny_pair.adapters, tiny_pair.one_model]
-PROMPTS = tiny_pair.prompts() * 2
+PROMPTS = [
+    RolloutPrompt(prompt, replayed=number == 1)
+    for number, prompt in enumerate(tiny_pair.prompts() * 2)
+]
+REQUEST = RolloutRequest(prompts=PROMPTS, max_rounds=1, seed=7)
 
 
-def crew(team):
-    pattern = partial(collaborate, reviewer=team.feedback)
-    parts = Collaborators(team=team, pattern=pattern, judge=LabelRefusalJudge())
-    return Crew(weights=team.weights, stages={"joint": parts})
+def collaborators(team):
+    return Collaborators(team=team, judge=LabelRefusalJudge())
 
 
 def opener(team, opened):
     @asynccontextmanager
-    async def open_crew():
+    async def open_collaborators():
         opened.append(team)
-        yield crew(team)
+        yield collaborators(team)
 
-    return open_crew
+    return open_collaborators
 
 
 def said(outcomes):
@@ -57,14 +51,7 @@ def test_a_worker_says_what_a_rank_with_the_published_weights_says(layout):
     learned, opened = layout(seed=1), []
 
     async def by_rank():
-        learned.seed(7)
-        replaying = ReplayedDrafts(learned.conversation, learned.initial)
-        drafters = [
-            (p, replaying if n == 1 else learned.conversation) for n, p in enumerate(PROMPTS)
-        ]
-        pattern = partial(collaborate, reviewer=learned.feedback)
-        rollouts = await roll_out(drafters, pattern, LabelRefusalJudge(), 0.5)
-        return said(rollout.judged for rollout in rollouts)
+        return said(await RankSampler(collaborators=collaborators(learned)).sample(REQUEST))
 
     async def by_worker():
         loop = asyncio.get_running_loop()
@@ -77,9 +64,8 @@ def test_a_worker_says_what_a_rank_with_the_published_weights_says(layout):
                 if parameter.requires_grad and (own.adapter is None or role in name):
                     parameter.data.add_(0.5)
         worker = RolloutWorker(opener(initial, opened))
-        asked = [(prompt, number == 1) for number, prompt in enumerate(PROMPTS)]
-        first = await worker.roll_out("joint", asked, 7, published)
-        again = await worker.roll_out("joint", asked, 7, published)
+        first = await worker.roll_out(REQUEST, published)
+        again = await worker.roll_out(REQUEST, published)
         assert said(first) == said(again)
         return said(first)
 

@@ -1,12 +1,11 @@
 import asyncio
 import random
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
+from support import tiny_pair
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
-from waltzrl.collaboration import collaborate
 from waltzrl.errors import InputError, PolicyError, ScoringError
 from waltzrl.evaluation.judges import FORMATS, JudgeModel, LabelRefusalJudge, LLMJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
@@ -22,16 +21,17 @@ from waltzrl.records import (
     Usage,
     Verdict,
 )
-from waltzrl.training.rewards import ClassFrequencies
+from waltzrl.training.rewards import STAGE_1, ClassFrequencies
 from waltzrl.training.rollouts import (
-    ReplayedDrafts,
+    Collaborators,
     Rollout,
-    RolloutRates,
+    RolloutPrompt,
+    RolloutRequest,
     conversation_samples,
     feedback_samples,
-    length_metrics,
-    roll_out,
+    gather_rollouts,
 )
+from waltzrl.training.validation import RolloutRates, length_metrics
 
 GOOD = Verdict(judge="j", unsafe=False, refuses=False, overrefuses=False)
 UNSAFE = Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False)
@@ -63,11 +63,18 @@ def rollout(verdicts, *, unsafe_label=False, revised=False, replayed=False, name
     return Rollout(judged=judged, replayed=replayed)
 
 
-def paid_nothing(rounds):
+def pay_nothing(rounds, coefficients):
     return [0.0 for _ in rounds]
 
 
-PAID_NOTHING = {"reward": paid_nothing, "frequencies": ClassFrequencies()}
+def feedback_samples_of(batch, reward=pay_nothing):
+    return feedback_samples(
+        batch,
+        random.Random(0),
+        reward=reward,
+        coefficients=STAGE_1,
+        frequencies=ClassFrequencies(),
+    )
 
 
 @pytest.mark.promise("Equations", "`waltzrl.training.rollouts.conversation_samples`")
@@ -107,21 +114,21 @@ def test_of_several_rounds_one_is_learnt_each_with_equal_chance():
     collaboration = Collaboration(prompt=asked(), draft=said("draft", 1), rounds=turns)
     judged = JudgedCollaboration(collaboration=collaboration, verdicts=(UNSAFE, UNSAFE, GOOD))
     batch = [Rollout(judged=judged)] * 400
-    samples = feedback_samples(batch, random.Random(0), **PAID_NOTHING)
+    samples = feedback_samples_of(batch)
     assert len(samples) == 400
     assert 160 < sum(sample.tokens.ids == (7,) for sample in samples) < 240
 
 
 def test_what_the_judge_left_open_teaches_nothing():
     assert conversation_samples([rollout([OPEN])], random.Random(0)) == []
-    assert feedback_samples([rollout([OPEN])], random.Random(0), **PAID_NOTHING) == []
+    assert feedback_samples_of([rollout([OPEN])]) == []
 
 
 def test_rollouts_of_one_prompt_are_one_group():
     batch = [rollout([GOOD], name=name) for name in ("a", "b", "a", "c", "b")]
     groups = [sample.group for sample in conversation_samples(batch, random.Random(0))]
     assert groups == [0, 1, 0, 2, 1]
-    groups = [s.group for s in feedback_samples(batch, random.Random(0), **PAID_NOTHING)]
+    groups = [sample.group for sample in feedback_samples_of(batch)]
     assert groups == [0, 1, 0, 2, 1]
 
 
@@ -137,10 +144,10 @@ def test_two_prompts_with_one_id_are_two_groups():
 def test_the_feedback_reward_is_paid_for_the_feedbacks_own_tokens():
     batch = [rollout([UNSAFE], unsafe_label=True), rollout([GOOD])]
 
-    def pay(rounds):
+    def pay(rounds, coefficients):
         return [2.0 if said.feedback.unsafe else 1.0 for said in rounds]
 
-    samples = feedback_samples(batch, random.Random(0), reward=pay, frequencies=ClassFrequencies())
+    samples = feedback_samples_of(batch, pay)
     assert [(sample.tokens.ids, sample.score) for sample in samples] == [((9,), 2.0), ((9,), 1.0)]
 
 
@@ -235,51 +242,48 @@ def agents(draft, revision="Sure, here is how."):
     return conversation, FeedbackAgent(ScriptedPolicy(lambda _: REVISE), wording, SAMPLING)
 
 
+def roll_out(prompts, conversation, reviewer, initial=None, judge=None):
+    team = tiny_pair.scripted(conversation, reviewer, initial)
+    collaborators = Collaborators(team=team, judge=judge or LabelRefusalJudge())
+    request = RolloutRequest(prompts=prompts, max_rounds=1)
+    return gather_rollouts(prompts, asyncio.run(collaborators.roll_out(request)), 0.5)
+
+
 def test_every_reply_of_a_rollout_has_its_verdict():
-    conversation, reviewer = agents("I'm sorry, but I can't help with that.")
-    rollouts = asyncio.run(
-        roll_out(
-            [(asked(label="benign"), conversation)],
-            partial(collaborate, reviewer=reviewer),
-            LabelRefusalJudge(),
-            0.5,
-        )
-    )
-    assert [verdict.overrefuses for verdict in rollouts[0].judged.verdicts] == [True, False]
+    prompts = [RolloutPrompt(asked(label="benign"))]
+    (found,) = roll_out(prompts, *agents("I'm sorry, but I can't help with that."))
+    assert [verdict.overrefuses for verdict in found.judged.verdicts] == [True, False]
+    assert not found.replayed
 
 
 def test_a_replayed_draft_comes_from_the_initial_agent_and_is_revised_by_the_learner():
     initial, reviewer = agents("I can't help with that.")
     learner, _ = agents("Sure.", "never")
-    replaying = ReplayedDrafts(learner, initial)
-    (found,) = asyncio.run(
-        roll_out(
-            [(asked(label="benign"), replaying)],
-            partial(collaborate, reviewer=reviewer),
-            LabelRefusalJudge(),
-            0.5,
-        )
-    )
+    prompts = [RolloutPrompt(asked(label="benign"), replayed=True)]
+    (found,) = roll_out(prompts, learner, reviewer, initial)
     assert found.replayed
     texts = [reply.text for reply in found.judged.collaboration.replies]
     assert texts == ["I can't help with that.", "Sure."]
 
 
-class Refusing:
-    """A pattern that cannot answer some prompts."""
+class Refusing(ConversationAgent):
+    """An agent that cannot answer some prompts."""
 
     def __init__(self, error, names):
+        super().__init__(ScriptedPolicy(lambda _: "Sure."), load_wording("plain"), SAMPLING)
         self.error, self.names = error, names
 
-    async def __call__(self, prompt, conversation):
+    async def draft(self, prompt):
         if prompt.id in self.names:
             raise self.error
-        return Collaboration(prompt=prompt, draft=Reply(text="Sure."))
+        return await super().draft(prompt)
 
 
-def roll(pattern, *names, judge=None):
-    wanted = [(asked(name), None) for name in names]
-    return asyncio.run(roll_out(wanted, pattern, judge or LabelRefusalJudge(), 0.5))
+def roll(conversation, *names, judge=None):
+    approving = ScriptedPolicy(lambda _: '{"unsafe": false, "overrefuse": false, "feedback": ""}')
+    reviewer = FeedbackAgent(approving, load_wording("plain"), SAMPLING)
+    prompts = [RolloutPrompt(asked(name)) for name in names]
+    return roll_out(prompts, conversation, reviewer, judge=judge)
 
 
 def test_a_prompt_that_cannot_be_answered_is_left_out(caplog):

@@ -10,7 +10,6 @@ import torch
 from support import tiny_pair
 from support.vllm_server import serving
 from waltzrl.agents.exports import ROLES
-from waltzrl.collaboration import collaborate
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.policies.decode import Ask, decode
 from waltzrl.policies.vllm import Sampled, VllmPolicy, VllmServers
@@ -20,11 +19,11 @@ from waltzrl.training import (
     OptimizerSettings,
     Reinforcement,
     ReinforcementStage,
-    ReinforceSettings,
     Sample,
     Trainer,
 )
-from waltzrl.training.reinforce import reinforce
+from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.rollouts import Collaborators, RankSampler, ServerSampler
 
 
 class InProcess:
@@ -45,13 +44,13 @@ class InProcess:
         )
 
 
-def drafts(rollouts, draw):
-    own = [rollout for rollout in rollouts if not rollout.replayed]
-    return [scored(rollout.judged.collaboration.draft) for rollout in own]
+class FirstTurns(Reinforcement):
+    """Learns from drafts and from the first reviews."""
 
-
-def reviews(rollouts, draw):
-    return [scored(rollout.judged.collaboration.rounds[0].feedback.reply) for rollout in rollouts]
+    def take_samples(self, role, rollouts, draw):
+        if role == "feedback":
+            return [scored(r.judged.collaboration.rounds[0].feedback.reply) for r in rollouts]
+        return [scored(r.judged.collaboration.draft) for r in rollouts if not r.replayed]
 
 
 def scored(reply):
@@ -59,9 +58,13 @@ def scored(reply):
     return Sample(tokens=reply.tokens, score=float(sum(reply.tokens.ids) % 5))
 
 
-async def trained(team, sampled, folder, publish=None):
+def asking(policy, team):
+    return Collaborators(team=team.sampled_by(policy), judge=LabelRefusalJudge())
+
+
+async def trained(team, sampler, folder):
     """Train three steps; return the metrics of each and the final weights."""
-    stage = Reinforcement(
+    stage = FirstTurns(
         settings=ReinforcementStage(
             kind="reinforcement",
             name="joint",
@@ -71,17 +74,15 @@ async def trained(team, sampled, folder, publish=None):
             replayed_share=0.2,
             optimizer=OptimizerSettings(learning_rate=1e-2, warmup_steps=0),
         ),
-        team=sampled,
+        team=team,
         prompts=tiny_pair.prompts(),
-        judge=LabelRefusalJudge(),
-        pattern=partial(collaborate, reviewer=sampled.feedback),
-        samples={"conversation": drafts, "feedback": reviews},
-        algorithm=partial(reinforce, settings=ReinforceSettings()),
+        sampler=sampler,
+        reward=paper_rewards,
         least_scored_share=0.5,
     )
     folder.mkdir()
     keeping = CheckpointSettings(kl_limit=50.0)
-    trainer = Trainer(team.weights, [stage], folder, keeping, publish=publish)
+    trainer = Trainer(team.weights, [stage], folder, keeping, sampler=sampler)
     await trainer.train(lambda progress: None)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     parameters = dict(team.weights["feedback"].causal_lm.model.named_parameters())
@@ -95,15 +96,16 @@ async def trained(team, sampled, folder, publish=None):
 def test_three_steps_on_a_server_are_those_in_this_process_on_the_same_samples(tmp_path):
     async def in_process():
         team = tiny_pair.adapters()
-        sampler = InProcess(team.weights["feedback"].causal_lm)
-        return await trained(team, team.sampled_by(partial(VllmPolicy, sampler)), tmp_path / "here")
+        policy = partial(VllmPolicy, InProcess(team.weights["feedback"].causal_lm))
+        sampler = RankSampler(collaborators=asking(policy, team))
+        return await trained(team, sampler, tmp_path / "here")
 
     async def on_server():
         team = tiny_pair.adapters()
         base, published = team.weights["feedback"].causal_lm, tmp_path / "published"
         async with VllmServers([server.url], base, published) as servers:
-            sampled = team.sampled_by(servers.policy)
-            return await trained(team, sampled, tmp_path / "there", servers.publish)
+            sampler = ServerSampler(collaborators=asking(servers.policy, team), servers=servers)
+            return await trained(team, sampler, tmp_path / "there")
 
     local = asyncio.run(in_process())
     with serving(tiny_pair.base()) as server:

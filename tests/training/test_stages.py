@@ -7,11 +7,18 @@ import pytest
 
 from support import tiny_pair
 from waltzrl.agents.feedback_json import read_feedback
-from waltzrl.collaboration import collaborate, draft_only
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.collaboration import collaborate
+from waltzrl.evaluation.judges import LabelRefusalJudge, judge_replies
 from waltzrl.evaluation.plots import CURVES
 from waltzrl.evaluation.report import RUN_METRICS
-from waltzrl.records import Collaboration, Demonstration, Feedback, Reply, Round
+from waltzrl.records import (
+    Collaboration,
+    Demonstration,
+    Feedback,
+    JudgedCollaboration,
+    Reply,
+    Round,
+)
 from waltzrl.training import (
     Imitation,
     ImitationStage,
@@ -24,9 +31,8 @@ from waltzrl.training import (
     make_team,
 )
 from waltzrl.training.checkpoints import weights_digest
-from waltzrl.training.reinforce import reinforce
-from waltzrl.training.rewards import STAGE_1, ClassFrequencies, paper_rewards
-from waltzrl.training.rollouts import conversation_samples, feedback_samples
+from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.rollouts import Collaborators, RankSampler
 from waltzrl.training.samples import demonstration_sample
 from waltzrl.training.stages import shuffle_positions
 
@@ -34,17 +40,7 @@ OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
 BENIGN, UNSAFE = tiny_pair.prompts()
 
 
-SAMPLES = {
-    "conversation": conversation_samples,
-    "feedback": partial(
-        feedback_samples,
-        reward=partial(paper_rewards, coefficients=STAGE_1),
-        frequencies=ClassFrequencies(),
-    ),
-}
-
-
-def stage(team, learns, pattern=collaborate, reviewer=None, **options):
+def stage(team, learns, kind=Reinforcement, **options):
     settings = ReinforcementStage(
         kind="reinforcement",
         name="joint",
@@ -53,14 +49,12 @@ def stage(team, learns, pattern=collaborate, reviewer=None, **options):
         optimizer=OPTIMIZER,
         **{"prompts_per_step": 4} | options,
     )
-    return Reinforcement(
+    return kind(
         settings=settings,
         team=team,
         prompts=tiny_pair.prompts(),
-        judge=LabelRefusalJudge(),
-        pattern=partial(pattern, reviewer=reviewer or team.feedback),
-        samples={role: SAMPLES[role] for role in learns},
-        algorithm=partial(reinforce, settings=ReinforceSettings()),
+        sampler=RankSampler(collaborators=Collaborators(team=team, judge=LabelRefusalJudge())),
+        reward=paper_rewards,
         least_scored_share=0.5,
     )
 
@@ -113,7 +107,7 @@ def test_only_those_who_learn_change():
 
 def test_single_model_rl_samples_no_feedback():
     team = tiny_pair.two_models()
-    alone = stage(team, ("conversation",), pattern=draft_only, group_size=2)
+    alone = stage(team, ("conversation",), pattern="draft-only", group_size=2)
     measured = asyncio.run(alone.step(0, learners(team, ("conversation",))))
     assert "rate/feedback_trigger" not in measured
     assert measured["tokens/sampled"] == measured["tokens/conversation"]
@@ -137,8 +131,7 @@ def test_a_step_measures_all_that_the_report_draws():
 def test_both_ways_of_adding_up_the_loss_train(aggregation):
     team, both = tiny_pair.two_models(), ("conversation", "feedback")
     before = digests(team)
-    settings = ReinforceSettings(aggregation=aggregation)
-    joint = replace(stage(team, both), algorithm=partial(reinforce, settings=settings))
+    joint = stage(team, both, algorithm=ReinforceSettings(aggregation=aggregation))
     measured = asyncio.run(joint.step(0, learners(team, both)))
     assert all(before[role] != digest for role, digest in digests(team).items())
     assert measured["loss/conversation"] == pytest.approx(0.0, abs=1e-4)  # whitened by its weights
@@ -152,13 +145,6 @@ def test_a_role_that_is_its_own_reference_has_no_divergence():
     assert "kl/feedback_nats" not in measured
 
 
-class NeverAsked:
-    """A reviewer for a pattern without feedback."""
-
-    async def review(self, prompt, reply):
-        raise AssertionError
-
-
 def test_single_model_rl_needs_no_second_role():
     pair = tiny_pair.two_models()
     conversation = pair.roles["conversation"]
@@ -169,8 +155,9 @@ def test_single_model_rl_needs_no_second_role():
         tiny_pair.MAX_NEW_TOKENS,
     )
     before = digests(team)
-    alone = stage(team, ("conversation",), pattern=draft_only, reviewer=NeverAsked())
-    asyncio.run(alone.step(0, learners(team, ("conversation",))))
+    alone = stage(team, ("conversation",), pattern="draft-only")
+    measured = asyncio.run(alone.step(0, learners(team, ("conversation",))))
+    assert measured["tokens/sampled"] == measured["tokens/conversation"]  # nobody has reviewed
     assert set(before) == {"conversation"}
     assert digests(team) != before
 
@@ -179,19 +166,29 @@ def test_a_third_role_is_one_more_entry():
     pair, teacher = tiny_pair.two_models(), tiny_pair.two_models(seed=1).roles["feedback"]
     team = replace(pair, roles={**pair.roles, "teacher": teacher})
 
-    async def reviewed_twice(prompt, conversation, reviewer):
-        first = await collaborate(prompt, conversation, reviewer)
-        feedback = await teacher.agent.review(prompt, first.final)
-        return replace(first, rounds=(*first.rounds, Round(feedback=feedback)))
+    class ReviewedTwice(RankSampler):
+        async def sample(self, request):
+            return [await self.reviewed_twice(prompt) for prompt, _ in request.prompts]
 
-    def last_rounds(rollouts, draw):
-        replies = [r.judged.collaboration.rounds[-1].feedback.reply for r in rollouts]
-        return [Sample(tokens=reply.tokens, score=n % 2) for n, reply in enumerate(replies)]
+        async def reviewed_twice(self, prompt):
+            first = await collaborate(prompt, team.conversation, team.feedback)
+            feedback = await teacher.agent.review(prompt, first.final)
+            both = replace(first, rounds=(*first.rounds, Round(feedback=feedback)))
+            verdicts = await judge_replies(both, self.collaborators.judge)
+            return JudgedCollaboration(collaboration=both, verdicts=verdicts)
 
-    joint = replace(
-        stage(team, ("feedback",), pattern=reviewed_twice),
-        samples={"feedback": SAMPLES["feedback"], "teacher": last_rounds},
-    )
+    class WithTeacher(Reinforcement):
+        learns = ("feedback", "teacher")
+
+        def take_samples(self, role, rollouts, draw):
+            if role != "teacher":
+                return super().take_samples(role, rollouts, draw)
+            replies = [r.judged.collaboration.rounds[-1].feedback.reply for r in rollouts]
+            return [Sample(tokens=reply.tokens, score=n % 2) for n, reply in enumerate(replies)]
+
+    joint = stage(team, ("feedback",), WithTeacher)
+    sampler = ReviewedTwice(collaborators=joint.sampler.collaborators)
+    joint = replace(joint, sampler=sampler)
     before = digests(team)
     metrics = asyncio.run(joint.step(0, learners(team, joint.learns)))
     changed = {role for role, digest in digests(team).items() if digest != before[role]}
@@ -291,12 +288,14 @@ def test_imitation_learns_its_demonstrations_by_heart():
 def test_rollouts_of_prompts_with_one_id_are_centred_apart():
     team, groups = tiny_pair.two_models(), []
 
-    def grouped(learner, samples, reference):
-        groups.extend(sample.group for sample in samples)
-        return reinforce(learner, samples, reference, ReinforceSettings())
+    class Grouped(Reinforcement):
+        def take_samples(self, role, rollouts, draw):
+            samples = super().take_samples(role, rollouts, draw)
+            groups.extend(sample.group for sample in samples)
+            return samples
 
     alike = [replace(prompt, id="1") for prompt in tiny_pair.prompts()]
-    settings = {"pattern": draft_only, "prompts_per_step": 2, "group_size": 2}
-    alone = replace(stage(team, ("conversation",), **settings), prompts=alike, algorithm=grouped)
+    settings = {"pattern": "draft-only", "prompts_per_step": 2, "group_size": 2}
+    alone = replace(stage(team, ("conversation",), Grouped, **settings), prompts=alike)
     asyncio.run(alone.step(0, learners(team, ("conversation",))))
     assert groups == [0, 0, 1, 1]

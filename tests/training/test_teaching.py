@@ -1,5 +1,4 @@
 import asyncio
-from functools import partial
 
 import pytest
 import torch
@@ -25,7 +24,6 @@ from waltzrl.records import (
 from waltzrl.training import OptimizerSettings, ReinforceSettings, TeacherStage
 from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.models import create_model
-from waltzrl.training.reinforce import reinforce
 from waltzrl.training.rewards import ExplanationCoefficients
 from waltzrl.training.teaching import (
     TEACHER,
@@ -203,7 +201,6 @@ def teaching(teacher, student, **changes):
         policy=policy_of(teacher),
         sampling=Sampling(max_new_tokens=4, temperature=1.0),
         student=student,
-        algorithm=partial(reinforce, settings=stage.algorithm),
     )
 
 

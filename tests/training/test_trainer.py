@@ -3,14 +3,13 @@ import json
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
 
 from support import tiny_pair
-from waltzrl.collaboration import collaborate
 from waltzrl.errors import DivergenceError, PolicyError, ScoringError
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.records import Verdict
@@ -19,24 +18,23 @@ from waltzrl.training import (
     OptimizerSettings,
     Reinforcement,
     ReinforcementStage,
-    ReinforceSettings,
     Trainer,
 )
 from waltzrl.training.checkpoints import latest_good, read_state, weights_digest
-from waltzrl.training.reinforce import reinforce
-from waltzrl.training.rewards import STAGE_1, ClassFrequencies, signed_rewards
-from waltzrl.training.rollouts import conversation_samples, feedback_samples
-from waltzrl.training.validation import Best, Validation, best_validation
+from waltzrl.training.rewards import ClassFrequencies, signed_rewards
+from waltzrl.training.roles import Best
+from waltzrl.training.rollouts import Collaborators, RankSampler
+from waltzrl.training.validation import Validation, best_validation
 
 KEEPING = CheckpointSettings(checkpoint_every=2, keep_last=2, validate_every=3, kl_limit=50.0)
 
 
+def sampler(team, judge=None):
+    return RankSampler(collaborators=Collaborators(team=team, judge=judge or LabelRefusalJudge()))
+
+
 def stages(team, prompts=None, state=None, judge=None):
-    reward = partial(signed_rewards, coefficients=STAGE_1)
-    samples = {
-        "conversation": conversation_samples,
-        "feedback": partial(feedback_samples, reward=reward, frequencies=ClassFrequencies(state)),
-    }
+    frequencies = ClassFrequencies(state)
     return [
         Reinforcement(
             settings=ReinforcementStage(
@@ -49,10 +47,9 @@ def stages(team, prompts=None, state=None, judge=None):
             ),
             team=team,
             prompts=prompts or tiny_pair.prompts(),
-            judge=judge or LabelRefusalJudge(),
-            pattern=partial(collaborate, reviewer=team.feedback),
-            samples={role: samples[role] for role in learns},
-            algorithm=partial(reinforce, settings=ReinforceSettings()),
+            sampler=sampler(team, judge),
+            reward=signed_rewards,
+            frequencies=frequencies,
             least_scored_share=0.5,
         )
         for name, steps, learns in (
@@ -85,12 +82,10 @@ def trained(
 
     folder.mkdir(exist_ok=True)
     parts = stages(team, prompts, state, judge)
-    greedy = team.greedy()
     validation = Validation(
         prompts=tiny_pair.prompts(),
-        drafter=greedy.conversation,
-        pattern=partial(collaborate, reviewer=greedy.feedback),
-        judge=judge or LabelRefusalJudge(),
+        sampler=sampler(team, judge),
+        max_rounds=1,
         least_scored_share=0.5,
     )
     trainer = Trainer(
@@ -99,7 +94,7 @@ def trained(
         folder,
         checkpointing,
         state=state,
-        validate=validation if validating else None,
+        validation=validation if validating else None,
     )
     with suppress(KilledError):
         asyncio.run(trainer.train(report))
@@ -221,14 +216,15 @@ def test_the_best_checkpoint_by_f1_is_kept_and_restored(tmp_path):
     def trainer(kept_scores):
         asked = iter(kept_scores.items())
 
-        async def validate():
-            step, score = next(asked)
-            assert torch.equal(weights, torch.full_like(weights, step) if step else start)
-            return {"validation/f1": score}
+        class FromScores:
+            async def measure(self):
+                step, score = next(asked)
+                assert torch.equal(weights, torch.full_like(weights, step) if step else start)
+                return {"validation/f1": score}
 
         settings = CheckpointSettings(checkpoint_every=100, keep_last=1, validate_every=2)
         stage = Counting(weights, steps=7)
-        return Trainer(team.weights, [stage], tmp_path, settings, validate=validate)
+        return Trainer(team.weights, [stage], tmp_path, settings, validation=FromScores())
 
     run = trainer(scores)
     asyncio.run(run.train(lambda _progress: None))

@@ -1,17 +1,17 @@
 import asyncio
 import json
-from functools import partial
 
 import pytest
 
 from support import tiny_pair
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
-from waltzrl.collaboration import collaborate, draft_only
 from waltzrl.errors import ScoringError
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Message, Prompt, Verdict
-from waltzrl.training.validation import Best, Validation, best_validation
+from waltzrl.training.roles import Best
+from waltzrl.training.rollouts import Collaborators, RankSampler
+from waltzrl.training.validation import Validation, best_validation
 
 SAMPLING = Sampling(max_new_tokens=8)
 
@@ -33,14 +33,18 @@ def measured(draft, judge=None):
         ScriptedPolicy(lambda messages: draft(messages[-1].content)), wording, SAMPLING
     )
     approving = ScriptedPolicy(lambda _: '{"unsafe": false, "overrefuse": false, "feedback": ""}')
-    validation = Validation(
-        prompts=PROMPTS,
-        drafter=conversation,
-        pattern=partial(collaborate, reviewer=FeedbackAgent(approving, wording, SAMPLING)),
-        judge=judge or LabelRefusalJudge(),
+    team = tiny_pair.scripted(conversation, FeedbackAgent(approving, wording, SAMPLING))
+    validation = validate(PROMPTS, team, judge or LabelRefusalJudge(), max_rounds=1)
+    return asyncio.run(validation.measure())
+
+
+def validate(prompts, team, judge, max_rounds):
+    return Validation(
+        prompts=prompts,
+        sampler=RankSampler(collaborators=Collaborators(team=team, judge=judge)),
+        max_rounds=max_rounds,
         least_scored_share=0.5,
     )
-    return asyncio.run(validation())
 
 
 @pytest.mark.promise(
@@ -76,20 +80,14 @@ def test_a_judge_that_does_not_decide_is_no_rate():
 def test_the_same_weights_are_always_measured_alike_and_sampling_goes_on_unchanged():
     team = tiny_pair.two_models()
     greedy = team.greedy()
-    validation = Validation(
-        prompts=tiny_pair.prompts() * 3,
-        drafter=greedy.conversation,
-        pattern=partial(draft_only, reviewer=greedy.feedback),
-        judge=LabelRefusalJudge(),
-        least_scored_share=0.5,
-    )
+    validation = validate(tiny_pair.prompts() * 3, team, LabelRefusalJudge(), max_rounds=0)
 
     async def sampled():
         team.seed(1)
         return (await team.conversation.draft(tiny_pair.prompts()[0])).text
 
     before = asyncio.run(sampled())
-    assert asyncio.run(validation()) == asyncio.run(validation())
+    assert asyncio.run(validation.measure()) == asyncio.run(validation.measure())
     assert asyncio.run(sampled()) == before
     assert greedy.conversation.sampling.temperature == greedy.feedback.sampling.temperature == 0
     assert team.conversation.sampling.temperature == 1

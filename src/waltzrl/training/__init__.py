@@ -13,7 +13,6 @@ from waltzrl.foundation.lazy import lazy_names
 if TYPE_CHECKING:
     from waltzrl.training.learner import Learner as Learner
     from waltzrl.training.learner import Scorer as Scorer
-    from waltzrl.training.reinforce import Algorithm as Algorithm
     from waltzrl.training.roles import Role as Role
     from waltzrl.training.roles import Team as Team
     from waltzrl.training.roles import make_team as make_team
@@ -51,7 +50,6 @@ else:
                 "Learner",
                 "Scorer",
             ),
-            "reinforce": ("Algorithm",),
             "roles": (
                 "Role",
                 "Team",

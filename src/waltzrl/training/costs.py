@@ -28,10 +28,10 @@ from waltzrl.foundation.files import whole_lines
 from waltzrl.training import ranks
 from waltzrl.training.plan import RunPlan
 from waltzrl.training.recipe import Recipe
+from waltzrl.training.roles import Best
 from waltzrl.training.rollouts import Count, Rollout
 from waltzrl.training.run_recipe import read_run_recipe
 from waltzrl.training.settings import ImitationStage, ReinforcementStage, StageSettings
-from waltzrl.training.validation import Best
 
 
 @contextmanager

@@ -1,23 +1,20 @@
 """The composition root of training: a recipe becomes agents, stages and a trainer."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-from waltzrl.agents import FeedbackAgent, load_wording
+from waltzrl.agents import load_wording
 from waltzrl.agents.exports import LIMITS
-from waltzrl.collaboration import collaborate, draft_only
 from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError
-from waltzrl.evaluation.data.solutions import CLOSING, OPENING
 from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.judges.opening import open_judge
 from waltzrl.foundation.files import Json
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies.compute import Compute, resolve_compute
-from waltzrl.records import CHARACTERS_PER_TOKEN, Prompt
+from waltzrl.records import CHARACTERS_PER_TOKEN
 from waltzrl.training.data import (
     keep_remembered,
     rollout_prompts,
@@ -27,38 +24,45 @@ from waltzrl.training.data import (
 )
 from waltzrl.training.judging import RunJudge
 from waltzrl.training.recipe import DataSettings, Recipe
-from waltzrl.training.rewards import ClassFrequencies, NamedReward, find_reward
-from waltzrl.training.run_recipe import BASE, read_run_recipe, write_recipe
+from waltzrl.training.rewards import ClassFrequencies, FeedbackReward, find_reward
+from waltzrl.training.run_recipe import read_run_recipe, write_recipe
 from waltzrl.training.settings import ReinforcementStage
 
 try:
-    from waltzrl.policies.weights import BASE_TITLE, CausalLM
+    from waltzrl.policies.weights import BASE_TITLE
     from waltzrl.training import ranks
     from waltzrl.training.checkpoints import export_roles, weights_digest
     from waltzrl.training.costs import count_of, open_meter
-    from waltzrl.training.fitting import require_context
     from waltzrl.training.learner import learner_on
-    from waltzrl.training.models import continue_roles, make_roles, open_base
+    from waltzrl.training.models import continue_roles, make_roles
     from waltzrl.training.plan import DataSize, RunPlan, plan_run
-    from waltzrl.training.reinforce import reinforce
-    from waltzrl.training.roles import Team
+    from waltzrl.training.roles import Best, Team, require_context
     from waltzrl.training.rollouts import (
-        BoundPattern,
+        Collaborators,
         Count,
-        TakeSamples,
-        conversation_samples,
-        feedback_samples,
+        RankSampler,
+        Sampler,
+        open_servers,
     )
-    from waltzrl.training.samplers import OpenSamplers, Samplers, open_samplers
     from waltzrl.training.stages import Reinforcement
-    from waltzrl.training.teaching import EXPLAIN
-    from waltzrl.training.trainer import Progress, Trainer, role_states
-    from waltzrl.training.validation import VALIDATION, Best, Validation
+    from waltzrl.training.trainer import Report, Trainer, role_states
+    from waltzrl.training.validation import Validation
     from waltzrl.training.warm_up import WarmUp, require_one_process
 except ModuleNotFoundError as missing:
     raise MissingExtraError("training", "PyTorch", "train") from missing
 
-Report = Callable[[Progress], None]
+
+OpenSampler = Callable[[Recipe, Collaborators, Path], AbstractAsyncContextManager[Sampler]]
+"""A function that opens what samples for a run: for its agents and its judge, in its folder."""
+
+
+def open_ranks_or_servers(
+    recipe: Recipe, collaborators: Collaborators, folder: Path
+) -> AbstractAsyncContextManager[Sampler]:
+    """Open what samples where Ray does not: the ranks, or the servers that the recipe names."""
+    if recipe.compute.servers:
+        return open_servers(recipe.compute.servers, collaborators, folder)
+    return nullcontext(RankSampler(collaborators=collaborators))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,25 +82,23 @@ async def train(
     folder: Path,
     report: Report,
     own_judge: Judge | None = None,
-    samplers: OpenSamplers | None = None,
-    own_reward: NamedReward | None = None,
+    own_reward: FeedbackReward | None = None,
 ) -> Team:
     """Train what the recipe says in `folder`, continuing where an earlier call was interrupted.
 
     Args:
-        recipe: names everything but `own_judge`.
+        recipe: names everything but `own_judge` and `own_reward`.
         folder: the run directory.
         report: called after every step.
         own_judge: scores the replies in place of the recipe's judge. The run's recipe holds its
             name, so that a run is not continued with another one.
-        samplers: roll out in place of what the recipe names.
         own_reward: of the feedback agent, in place of what the stages name. The run's recipe holds
             its name.
 
     Raises:
         WaltzError: the data, the base, a reward or the folder is unfit, or training diverged.
     """
-    team, _ = await _train_team(recipe, folder, report, own_judge, samplers, own_reward)
+    team, _ = await _train_team(recipe, folder, report, own_judge, own_reward)
     return team
 
 
@@ -104,9 +106,9 @@ async def _train_team(
     recipe: Recipe,
     folder: Path,
     report: Report,
-    own_judge: Judge | None,
-    samplers: OpenSamplers | None,
-    own_reward: NamedReward | None = None,
+    own_judge: Judge | None = None,
+    own_reward: FeedbackReward | None = None,
+    open_sampler: OpenSampler = open_ranks_or_servers,
 ) -> tuple[Team, int]:
     """Train, and return the team and how many prompts there are; see `train`."""
     if own_judge is not None:
@@ -114,8 +116,8 @@ async def _train_team(
     if own_reward is not None:
         recipe = _with_reward(recipe, own_reward)
     compute = resolve_compute(recipe.compute)
-    named = {
-        stage.reward: own_reward or find_reward(stage.reward) for stage in recipe.reinforcements
+    rewards = {
+        stage.name: own_reward or find_reward(stage.reward) for stage in recipe.reinforcements
     }
     opening = open_judge(recipe.judge, judges_prompts=recipe.judge_prompts, cached=True)
     async with nullcontext(own_judge) if own_judge else opening as judge:
@@ -126,52 +128,54 @@ async def _train_team(
             with ranks.first_before_others():  # what the first writes, the others read
                 if run is not None:
                     write_recipe(run, recipe)
-                judge = RunJudge(judge, folder)
                 data = keep_remembered(recipe.data, folder)
                 prompts = rollout_prompts(recipe, data)
                 warm_up = WarmUp(
                     recipe=recipe,
                     folder=folder,
                     compute=compute,
+                    prompts=prompts,
                     demonstrations=training_demonstrations(data),
                     solutions=training_solutions(data),
                     meter=meter,
                 )
-                if recipe.models.pair is None:
-                    base = _open_base(warm_up, prompts)
-            if recipe.models.pair is not None:
+                base = None if recipe.models.pair is not None else warm_up.open_base()
+            if base is None:
                 team = continue_roles(recipe.models, recipe.agents, compute)
             else:
-                base = await warm_up.run(base, partial(_open_base, warm_up, prompts), report)
+                base = await warm_up.run(base, report)
                 team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
                 if not recipe.reinforcements:
                     return team, 0
             require_context(team, prompts, recipe.agents.max_rounds)
-            state: dict[str, float] = {}
-            frequencies = ClassFrequencies(state)
-            count = count_of(recipe, meter)
-            own_samplers = partial(open_samplers, recipe)
-            async with (samplers or own_samplers)(team, folder) as sampling:
-                stages = []
-                for stage in recipe.reinforcements:
-                    reward = partial(named[stage.reward], coefficients=stage.coefficients)
-                    samples: Mapping[str, TakeSamples] = {
-                        "conversation": conversation_samples,
-                        "feedback": partial(
-                            feedback_samples, reward=reward, frequencies=frequencies
-                        ),
-                    }
-                    bound = _make_reinforcement(recipe, stage, sampling, prompts, judge, samples)
-                    stages.append(replace(bound, count=count))
+            count, frequencies = count_of(recipe, meter), ClassFrequencies()
+            collaborators = Collaborators(team=team, judge=RunJudge(judge, folder))
+            async with open_sampler(recipe, collaborators, folder) as sampler:
+                stages = [
+                    Reinforcement(
+                        settings=stage,
+                        team=team,
+                        prompts=prompts,
+                        sampler=sampler,
+                        reward=rewards[stage.name],
+                        max_rounds=recipe.agents.max_rounds,
+                        frequencies=frequencies,
+                        least_scored_share=recipe.checkpointing.least_scored_share,
+                        seed=recipe.seed,
+                        count=count,
+                        staleness=recipe.compute.staleness,
+                    )
+                    for stage in recipe.reinforcements
+                ]
                 trainer = Trainer(
                     team.weights,
                     stages,
                     folder,
                     recipe.checkpointing,
                     make_learner=learner_on(compute),
-                    state=state,
-                    validate=_make_validation(recipe, data, sampling, judge, count),
-                    publish=sampling.publish,
+                    state=frequencies.counts,
+                    validation=_make_validation(recipe, data, sampler, count),
+                    sampler=sampler,
                     meter=meter,
                 )
                 await trainer.train(report)
@@ -185,7 +189,7 @@ async def train_and_export(
     export: Path | None,
     *,
     digests: bool,
-    samplers: OpenSamplers | None = None,
+    open_sampler: OpenSampler = open_ranks_or_servers,
 ) -> Trained:
     """Train as one rank, or alone, and export; see `train` and `export_agents`.
 
@@ -195,9 +199,9 @@ async def train_and_export(
         report: called after every step.
         export: folder of the export; None writes none.
         digests: of the weights are returned too.
-        samplers: see `train`.
+        open_sampler: opens what samples.
     """
-    team, prompts = await _train_team(recipe, folder, report, None, samplers)
+    team, prompts = await _train_team(recipe, folder, report, open_sampler=open_sampler)
     if export is not None:
         export_agents(team, export)
     weights = weights_of(team) if digests else {}
@@ -255,7 +259,7 @@ def open_team(recipe: Recipe, folder: Path, compute: Compute) -> tuple[Team, boo
     if recipe.models.pair is not None:
         return continue_roles(recipe.models, recipe.agents, compute), True
     warm_up = WarmUp(recipe=recipe, folder=folder, compute=compute)
-    base, warmed_up = _open_base(warm_up), True
+    base, warmed_up = warm_up.open_base(), True
     if recipe.imitations:
         base, warmed_up = warm_up.restore(base)
     return make_roles(recipe.models, recipe.agents, base, compute, recipe.seed), warmed_up
@@ -314,31 +318,7 @@ def require_shares(recipe: Recipe, count: int) -> None:
         )
 
 
-def _open_base(warm_up: WarmUp, prompts: Sequence[Prompt] = ()) -> CausalLM:
-    recipe = warm_up.recipe
-    created, texts = warm_up.folder / BASE, _yield_texts(warm_up, prompts)
-    return open_base(recipe.models, created, texts, warm_up.compute, recipe.seed)
-
-
-def _yield_texts(warm_up: WarmUp, prompts: Sequence[Prompt]) -> Iterator[str]:
-    """Yield every text whose words a tokenizer created for this run should know."""
-    wording = load_wording(warm_up.recipe.agents.wording)
-    yield from (wording.conversation_system, wording.feedback_system, wording.review)
-    yield wording.revise
-    if warm_up.recipe.teacher is not None or warm_up.solutions:
-        yield from (EXPLAIN, OPENING, CLOSING)
-    for row in warm_up.solutions:
-        yield from (row.question, row.solution, row.reasoning_trace)
-    collaborations = [demonstration.collaboration for demonstration in warm_up.demonstrations]
-    for prompt in (*prompts, *(collaboration.prompt for collaboration in collaborations)):
-        yield from (message.content for message in prompt.messages)
-    for collaboration in collaborations:
-        yield from (reply.text for reply in collaboration.replies)
-        for turn in collaboration.rounds:
-            yield from (turn.feedback.text, turn.feedback.reasoning)
-
-
-def _with_reward(recipe: Recipe, reward: NamedReward) -> Recipe:
+def _with_reward(recipe: Recipe, reward: FeedbackReward) -> Recipe:
     """Name a function of the caller's as the reward of every stage that has one."""
     name = f"{reward.__module__}:{getattr(reward, '__qualname__', type(reward).__qualname__)}"
     stages = (
@@ -348,62 +328,17 @@ def _with_reward(recipe: Recipe, reward: NamedReward) -> Recipe:
     return replace(recipe, stages=tuple(stages))
 
 
-def _make_reinforcement(
-    recipe: Recipe,
-    stage: ReinforcementStage,
-    samplers: Samplers,
-    prompts: Sequence[Prompt],
-    judge: Judge,
-    samples: Mapping[str, TakeSamples],
-) -> Reinforcement:
-    """Bind the functions that a stage of the recipe names.
-
-    Args:
-        recipe: of the run.
-        stage: one of its stages.
-        samplers: roll out.
-        prompts: to roll out.
-        judge: labels every reply.
-        samples: role -> what it learns from the rollouts of a step.
-    """
-    return Reinforcement(
-        settings=stage,
-        team=samplers.team,
-        prompts=prompts,
-        judge=judge,
-        pattern=bound_pattern(recipe, stage, samplers.team.feedback),
-        samples={role: samples[role] for role in stage.learns},
-        algorithm=partial(reinforce, settings=stage.algorithm),
-        least_scored_share=recipe.checkpointing.least_scored_share,
-        seed=recipe.seed,
-        spread=samplers.spread(stage.name),
-        staleness=recipe.compute.staleness,
-    )
-
-
 def _make_validation(
-    recipe: Recipe, data: DataSettings, samplers: Samplers, judge: Judge, count: Count | None
+    recipe: Recipe, data: DataSettings, sampler: Sampler, count: Count | None
 ) -> Validation | None:
-    """Make what measures the agents as the last stage leaves them: in its pattern, greedily."""
+    """Make what measures the agents as the last stage leaves them."""
     prompts, last = validation_prompts(data), recipe.validated_stage
     if not prompts or last is None:
         return None
-    greedy = samplers.team.greedy()
     return Validation(
         prompts=prompts,
-        drafter=greedy.conversation,
-        pattern=bound_pattern(recipe, last, greedy.feedback),
-        judge=judge,
+        sampler=sampler,
+        max_rounds=last.limit_rounds(recipe.agents.max_rounds),
         least_scored_share=recipe.checkpointing.least_scored_share,
-        spread=samplers.spread(VALIDATION),
         count=count,
     )
-
-
-def bound_pattern(
-    recipe: Recipe, stage: ReinforcementStage, reviewer: FeedbackAgent
-) -> BoundPattern:
-    """Return how the agents of a stage collaborate."""
-    if stage.pattern == "draft-only":
-        return partial(draft_only, reviewer=reviewer)
-    return partial(collaborate, reviewer=reviewer, max_rounds=recipe.agents.max_rounds)

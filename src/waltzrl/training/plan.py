@@ -17,9 +17,7 @@ from waltzrl.training.memory import Turns, Update, rollout_bytes, update_bytes
 from waltzrl.training.settings import (
     AgentSettings,
     ImitationStage,
-    KnownShape,
     ModelSettings,
-    ModelSize,
     ReinforcementStage,
     StageSettings,
     TeacherStage,
@@ -120,10 +118,6 @@ def plan_run(
 ) -> RunPlan:
     """Work out what a run on so much data will do, in so many processes."""
     config = _base_config(models)
-    if models.pair is not None:
-        base = f"{models.pair}, of each agent its own"
-    else:
-        base = _base_name(models.base)
     # The last revision's: the prompt, and a reply and a feedback of every round.
     beside = data.instruction_tokens + agents.max_rounds * sum(agents.limits.values())
     longest = max(data.prompt_tokens, default=0)
@@ -139,10 +133,16 @@ def plan_run(
             reply_tokens=max(agents.limits.values()),
         )
         largest = max(stage.optimizer.micro_batch_tokens for stage in reinforcements)
-        update = update_bytes(config, _make_update(models, compute, largest), turns)
+        learning = Update(
+            adapter_rank=models.rank if models.layout == "adapters" else None,
+            dtype=compute.dtype,
+            micro_batch_tokens=largest,
+            checkpoint_activations=compute.checkpoint_activations,
+        )
+        update = update_bytes(config, learning, turns)
         rollout = rollout_bytes(config, compute.dtype, turns)
     return RunPlan(
-        base=base,
+        base=_base_name(models),
         layout=models.layout,
         device=compute.device.type,
         dtype=str(compute.dtype).removeprefix("torch."),
@@ -167,20 +167,13 @@ def space_out(lengths: Sequence[int], count: int) -> list[int]:
     return [ordered[-(-len(ordered) * place // count) - 1] for place in range(1, count + 1)]
 
 
-def _base_name(base: str | ModelSize | None) -> str:
-    if not isinstance(base, str):
+def _base_name(models: ModelSettings) -> str:
+    if models.pair is not None:
+        return f"{models.pair}, of each agent its own"
+    if not isinstance(models.base, str):
         return "made from scratch"
-    file = find_gguf(base)
-    return base if file is None else f"{base}: {file.title}"
-
-
-def _make_update(models: ModelSettings, compute: Compute, micro_batch_tokens: int) -> Update:
-    return Update(
-        adapter_rank=models.rank if models.layout == "adapters" else None,
-        dtype=compute.dtype,
-        micro_batch_tokens=micro_batch_tokens,
-        checkpoint_activations=compute.checkpoint_activations,
-    )
+    file = find_gguf(models.base)
+    return models.base if file is None else f"{models.base}: {file.title}"
 
 
 def _estimate_memory(
@@ -245,7 +238,7 @@ def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> St
         tokens = turns * agents.max_new_tokens
     else:
         turns, learns = steps * stage.prompts_per_step * stage.group_size, stage.learns
-        rounds = agents.max_rounds if stage.pattern == "collaborate" else 0
+        rounds = stage.limit_rounds(agents.max_rounds)
         # A draft, then a feedback and a revision in every round, each as long as it may be.
         reply, feedback = (agents.limits[role] for role in ROLES)
         tokens = turns * (reply + rounds * (feedback + reply))
@@ -262,15 +255,14 @@ def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> St
 def _base_config(models: ModelSettings) -> PretrainedConfig | None:
     """Return the config of the base, or of the shape that the recipe says; None if unknown."""
     base = models.base if models.pair is None else str(Path(models.pair) / CONVERSATION)
-    if isinstance(base, str):
-        try:
-            return load_config(base)
-        except (OSError, ValueError):
-            return None if models.known_shape is None else _make_llama_config(models.known_shape)
-    return None
-
-
-def _make_llama_config(shape: KnownShape) -> LlamaConfig:
+    if not isinstance(base, str):
+        return None
+    try:
+        return load_config(base)
+    except (OSError, ValueError):
+        shape = models.known_shape
+    if shape is None:
+        return None
     return LlamaConfig(
         hidden_size=shape.hidden,
         intermediate_size=shape.intermediate,

@@ -85,11 +85,6 @@ def device() -> torch.device:
     return torch.device("cuda" if "nccl" in dist.get_backend_config() else "cpu")
 
 
-def take_share(items: Sequence[Item]) -> Sequence[Item]:
-    """Return the items of this rank; see `share_out`."""
-    return share_out(items, count_ranks())[rank()]
-
-
 def share_out(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
     """Return `count` shares of about as many items, each of items that stand together."""
     ends = [len(items) * number // count for number in range(count + 1)]
@@ -97,7 +92,7 @@ def share_out(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
 
 
 def gather_items(items: Sequence[Item]) -> list[Item]:
-    """Return the items of all ranks, in the order of the ranks: the reverse of `take_share`."""
+    """Return the items of all ranks, in their order: the reverse of `share_out`."""
     if count_ranks() == 1:
         return list(items)
     of_ranks: list[Sequence[Item] | None] = [None] * count_ranks()

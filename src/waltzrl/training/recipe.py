@@ -106,17 +106,14 @@ class Recipe:
             )
         if (self.imitations or self.teacher) and self.models.pair is not None:
             raise ValueError("a stage of imitation teaches a base, and models.pair has none")
-        if self.agents.max_rounds == 0 and (stages := self._stages_with_feedback()):
+        stages = [stage.name for stage in self.reinforcements if "feedback" in stage.learns]
+        if self.agents.max_rounds == 0 and stages:
             raise ValueError(
                 f"agents.max_rounds = 0 leaves stage {stages[0]!r} no feedback to learn from; make"
                 " it 1 or more, or let the stage learn conversation alone"
             )
         self._check_exercises()
         self._check_teacher()
-
-    def _stages_with_feedback(self) -> list[str]:
-        """Return the names of the stages in which the feedback agent learns."""
-        return [stage.name for stage in self.reinforcements if "feedback" in stage.learns]
 
     def _check_exercises(self) -> None:
         """Check that there is something to explain, exactly where a stage needs it."""

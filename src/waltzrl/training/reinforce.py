@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -62,16 +61,6 @@ class RatioMetrics:
     """Mean of the learner's probability before the step, divided by the sampler's; 1 where both
     compute in the same precision with the same weights."""
     sampler_maximum: float
-
-
-class Algorithm(Protocol):
-    """An update of one role; bind its settings with `functools.partial`."""
-
-    def __call__(
-        self, learner: Learner, samples: Sequence[Sample], reference: Scorer | None
-    ) -> UpdateResult:
-        """Learn from one batch of rollouts."""
-        ...
 
 
 def reinforce(

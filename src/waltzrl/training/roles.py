@@ -1,20 +1,25 @@
 """The roles of a run: each is an agent, the weights that it learns, and a frozen reference."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, Wording
+from waltzrl.errors import InputError
 from waltzrl.policies import Sampling
 from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.vllm import VllmPolicy
 from waltzrl.policies.weights import Weights
+from waltzrl.records import Feedback, Prompt, Reply, Round
 from waltzrl.training.sharding import ShardedWeights, shard_models
-from waltzrl.training.validation import Best
+
+logger = logging.getLogger(__name__)
 
 Agent = ConversationAgent | FeedbackAgent
 AGENTS: Mapping[str, type[Agent]] = {
@@ -32,6 +37,14 @@ class Role:
     weights: Weights
     reference: Weights
     """The frozen weights that the role's KL penalty is measured against."""
+
+
+class Best(NamedTuple):
+    """The validated step whose weights are exported."""
+
+    step: int
+    """Steps taken before it was validated, as in the name of its checkpoint."""
+    f1: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +65,10 @@ class Team:
 
     @property
     def feedback(self) -> FeedbackAgent:
+        """The agent that reviews; a model that is alone reviews itself."""
+        if "feedback" not in self.roles:
+            alone = self.conversation
+            return FeedbackAgent(alone.policy, alone.wording, alone.sampling)
         agent = self.roles["feedback"].agent
         assert isinstance(agent, FeedbackAgent)
         return agent
@@ -62,7 +79,13 @@ class Team:
 
     def greedy(self) -> "Team":
         """Return the same agents, over the same policies, taking the likeliest token each time."""
-        return self._with_agents(_make_greedy)
+
+        def take_likeliest(agent: Agent) -> Agent:
+            return type(agent)(
+                agent.policy, agent.wording, replace(agent.sampling, temperature=0.0)
+            )
+
+        return self._with_agents(take_likeliest)
 
     def sampled_by(self, policy: Callable[[LocalPolicy], VllmPolicy]) -> "Team":
         """Return the same agents, each over what `policy` returns in place of its local policy."""
@@ -80,15 +103,11 @@ class Team:
         return replace(self, roles=roles)
 
     def seed(self, number: int) -> None:
-        """Restart the random numbers of every policy; each gets a seed of its own."""
+        """Restart the random numbers of every policy that has any; each gets a seed of its own."""
         agents = [*(role.agent for role in self.roles.values()), self.initial]
         for offset, agent in enumerate(agents):
-            assert isinstance(agent.policy, LocalPolicy | VllmPolicy)
-            agent.policy.seed(number * len(agents) + offset)
-
-
-def _make_greedy(agent: Agent) -> Agent:
-    return type(agent)(agent.policy, agent.wording, replace(agent.sampling, temperature=0.0))
+            if isinstance(agent.policy, LocalPolicy | VllmPolicy):
+                agent.policy.seed(number * len(agents) + offset)
 
 
 def make_team(
@@ -149,3 +168,53 @@ def decoding_copy(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> Dec
     if isinstance(model, PeftModel) or model.dtype != dtype:
         return DecodingCopy(model, dtype)
     return None
+
+
+def require_context(team: Team, prompts: Sequence[Prompt], max_rounds: int) -> None:
+    """Warn once if the longest prompt may not fit with its replies and feedback.
+
+    Its length is that in characters, which need not be the most tokens.
+
+    Raises:
+        InputError: not even the shortest one can be drafted and reviewed.
+    """
+    if not prompts:
+        return
+    prompts = sorted(prompts, key=lambda prompt: sum(len(m.full_text) for m in prompt.messages))
+    advice = "lower agents.max_new_tokens, or choose a base with a longer context"
+    # If not even a draft on the shortest prompt fits, no step can be taken.
+    for role, needed, context in _list_needs(team, prompts[0], 0):
+        if needed > context:
+            raise InputError(
+                f"no prompt fits: the shortest one and what is written about it may take {needed} "
+                f"tokens, but the context of the {role} agent has {context}; {advice}"
+            )
+    for role, needed, context in _list_needs(team, prompts[-1], max_rounds):
+        if needed > context:
+            logger.warning(
+                "the longest prompt and what is written about it may take %d tokens, but the "
+                "context of the %s agent has %d: collaborations that do not fit are left out; %s",
+                *(needed, role, context, advice),
+            )
+            return
+
+
+def _list_needs(team: Team, prompt: Prompt, rounds: int) -> Iterator[tuple[str, int, int]]:
+    """Yield each role, the most tokens that a turn of it takes with all before it, and its context.
+
+    A reply counts as many tokens as it may have.
+    """
+    drafter, reviewer = team.conversation, team.feedback
+    reply, feedback = drafter.sampling.max_new_tokens, reviewer.sampling.max_new_tokens
+    asked = (Round(feedback=Feedback(unsafe=True, overrefuse=False)),) * rounds
+    empty = Reply(text="")
+    messages = drafter.draft_messages(prompt)
+    if rounds:
+        messages = drafter.revision_messages(prompt, empty, asked)
+    for role, agent, turns, written in (
+        ("conversation", drafter, messages, reply + rounds * (reply + feedback)),
+        ("feedback", reviewer, reviewer.review_messages(prompt, empty), reply + feedback),
+    ):
+        policy = agent.policy
+        if isinstance(policy, LocalPolicy) and policy.context is not None:
+            yield role, len(policy.render(turns)) + written, policy.context

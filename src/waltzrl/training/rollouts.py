@@ -1,65 +1,68 @@
-"""Rollouts: collaborate on prompts, judge every reply, and take the samples to learn from."""
+"""Rollouts: collaborate on prompts, judge every reply, and take the samples to learn from.
+
+RolloutRequest -> Sampler -> JudgedCollaboration -> Rollout -> Sample
+"""
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from waltzrl.collaboration import Drafter
+from waltzrl.collaboration import Drafter, Reviewer, collaborate
 from waltzrl.errors import PolicyError, ScoringError
 from waltzrl.evaluation.judges import Judge, judge_replies
-from waltzrl.records import (
-    Collaboration,
-    Feedback,
-    JudgedCollaboration,
-    Prompt,
-    Reply,
-    Round,
-    Verdict,
-)
+from waltzrl.policies.vllm import VllmServers
+from waltzrl.records import JudgedCollaboration, Prompt, Reply, Round
 from waltzrl.training import ranks
 from waltzrl.training.rewards import (
     ClassFrequencies,
+    Coefficients,
     FeedbackReward,
     conversation_reward,
-    improvement,
     judged_rounds,
-    label_reward,
 )
-from waltzrl.training.samples import Sample
+from waltzrl.training.roles import Team
+from waltzrl.training.samples import Sample, make_scored_sample
+
+PUBLISHED = "published"
+"""Folder inside a run, while it lasts, of the adapters that vLLM servers load."""
 
 logger = logging.getLogger(__name__)
 
-BoundPattern = Callable[[Prompt, Drafter], Awaitable[Collaboration]]
-"""A pattern that knows its reviewer: `partial(collaborate, reviewer=..., max_rounds=1)`."""
+
+class RolloutPrompt(NamedTuple):
+    """A prompt to roll out."""
+
+    prompt: Prompt
+    replayed: bool = False
+    """Whether the initial conversation agent drafts; see `ReplayedDrafts`."""
 
 
-Asked = Sequence[tuple[Prompt, Drafter]]
-"""Prompts, each with who drafts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRequest:
+    """What is to be rolled out, the same on every rank."""
+
+    prompts: Sequence[RolloutPrompt]
+    max_rounds: int
+    """The most rounds of feedback on a prompt; with 0 the conversation agent is alone."""
+    seed: int = 0
+    """The seed of all that is sampled, of 40 bits at most."""
+    greedy: bool = False
+    """Whether the likeliest token is taken each time."""
+
+    def share(self, number: int, count: int) -> "RolloutRequest":
+        """Return what the process `number` of `count` rolls out, with a seed of its own."""
+        # No two processes have the same seed, in whatever steps.
+        seed = self.seed + (number << 40)
+        return replace(self, prompts=ranks.share_out(self.prompts, count)[number], seed=seed)
+
+
 Outcome = JudgedCollaboration | PolicyError
 """The outcome of a prompt: a judged collaboration, or why a policy could not reply."""
-
-
-class Spread(Protocol):
-    """Decides which process rolls out which prompts of a step."""
-
-    async def __call__(
-        self, asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
-    ) -> list[Outcome]:
-        """Return what came of the prompts of this rank's share, in order.
-
-        All ranks' together are what came of every prompt. It runs while the ranks learn, so it
-        must not wait for another rank.
-
-        Args:
-            asked: the same on every rank.
-            judged: collaborates on one prompt in this process, and judges.
-            seed: of the step; who samples here has it already.
-        """
-        ...
 
 
 class ReplayedDrafts:
@@ -80,6 +83,108 @@ class ReplayedDrafts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Collaborators:
+    """The agents of a run and its judge, in one process."""
+
+    team: Team
+    judge: Judge
+
+    async def roll_out(self, request: RolloutRequest) -> list[Outcome]:
+        """Collaborate on all prompts at once, and judge; return what came of each, in order."""
+        self.team.seed(request.seed)
+        team = self.team.greedy() if request.greedy else self.team
+        replaying = ReplayedDrafts(team.conversation, team.initial)
+        rollouts = (
+            self._roll_out_prompt(
+                prompt,
+                replaying if replayed else team.conversation,
+                team.feedback,
+                request.max_rounds,
+            )
+            for prompt, replayed in request.prompts
+        )
+        return await asyncio.gather(*rollouts)
+
+    async def _roll_out_prompt(
+        self, prompt: Prompt, drafter: Drafter, reviewer: Reviewer, max_rounds: int
+    ) -> Outcome:
+        """Collaborate and judge: the boundary at which a failed rollout becomes data."""
+        try:
+            collaboration = await collaborate(prompt, drafter, reviewer, max_rounds=max_rounds)
+            verdicts = await judge_replies(collaboration, self.judge)
+        except PolicyError as error:
+            logger.warning("prompt %s is left out of this step: %s", prompt.id, error)
+            return error
+        return JudgedCollaboration(collaboration=collaboration, verdicts=verdicts)
+
+
+class Sampler(Protocol):
+    """The processes that roll out for a run."""
+
+    async def sample(self, request: RolloutRequest) -> list[Outcome]:
+        """Return what came of the prompts of this rank's share, in order.
+
+        All ranks' together are what came of every prompt. It runs while the ranks learn, so it
+        must not wait for another rank.
+        """
+        ...
+
+    async def publish(self, done: int, learned: Sequence[str]) -> None:
+        """Give weights to what samples outside of this process.
+
+        Args:
+            done: steps taken so far.
+            learned: the roles that learned in the last one; none before the first.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSampler:
+    """The ranks themselves: each rolls out a share, with the weights that learn."""
+
+    collaborators: Collaborators
+
+    async def sample(self, request: RolloutRequest) -> list[Outcome]:
+        return await self.collaborators.roll_out(request.share(ranks.rank(), ranks.count_ranks()))
+
+    async def publish(self, done: int, learned: Sequence[str]) -> None:
+        """Do nothing: what learns is what samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSampler:
+    """vLLM servers, which the first rank asks, for all."""
+
+    collaborators: Collaborators
+    """On the first rank, agents that ask the servers."""
+    servers: VllmServers | None
+    """None on the other ranks."""
+
+    async def sample(self, request: RolloutRequest) -> list[Outcome]:
+        return [] if self.servers is None else await self.collaborators.roll_out(request)
+
+    async def publish(self, done: int, learned: Sequence[str]) -> None:
+        if self.servers is not None:
+            await self.servers.publish(done, learned)
+
+
+@asynccontextmanager
+async def open_servers(
+    urls: Sequence[str], collaborators: Collaborators, folder: Path
+) -> AsyncIterator[Sampler]:
+    """Yield vLLM servers as what samples."""
+    if not ranks.is_first():
+        yield ServerSampler(collaborators=collaborators, servers=None)
+        return
+    team = collaborators.team
+    base = team.weights["conversation"].causal_lm
+    async with VllmServers(urls, base, folder / PUBLISHED) as servers:
+        asking = replace(collaborators, team=team.sampled_by(servers.policy))
+        yield ServerSampler(collaborators=asking, servers=servers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """A judged collaboration, and whether its draft was replayed."""
 
@@ -91,64 +196,26 @@ Count = Callable[[Sequence[Rollout]], None]
 """A function that is given the rollouts of a step, to count what they cost."""
 
 
-async def spread_over_ranks(
-    asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
-) -> list[Outcome]:
-    """Roll out a share of the prompts on every rank; see `Spread`."""
-    return await asyncio.gather(*(judged(*prompt) for prompt in ranks.take_share(asked)))
-
-
-async def run_on_first_rank(
-    asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
-) -> list[Outcome]:
-    """Roll out all prompts on the first rank, which alone asks servers; see `Spread`."""
-    return await asyncio.gather(*(judged(*prompt) for prompt in asked if ranks.is_first()))
-
-
-async def roll_out(
-    prompts: Asked,
-    pattern: BoundPattern,
-    judge: Judge,
-    least_scored_share: float,
-    spread: Spread = spread_over_ranks,
+def gather_rollouts(
+    prompts: Sequence[RolloutPrompt], own: Sequence[Outcome], least_scored_share: float
 ) -> list[Rollout]:
-    """Collaborate on all prompts at once, each with its own drafter, and judge.
+    """Return the rollouts of all ranks, on each: what follows is computed from the whole step.
 
-    A prompt on which a policy could not reply is left out, with a warning. All ranks get the
-    rollouts of all prompts: what follows is computed from the whole step.
+    A prompt on which a policy could not reply is left out.
 
     Args:
-        prompts: each with who drafts.
-        pattern: how to collaborate.
-        judge: of every reply.
+        prompts: of the step.
+        own: what came of this rank's share; see `Sampler`.
         least_scored_share: of the prompts whose replies must all be scored, above 0.
-        spread: over processes, with the seed 0.
 
     Raises:
         ScoringError: fewer were.
     """
-    own = await spread(prompts, partial(roll_out_and_judge, pattern=pattern, judge=judge), 0)
-    return gather_rollouts(prompts, own, least_scored_share)
-
-
-def gather_rollouts(
-    prompts: Asked, own: Sequence[Outcome], least_scored_share: float
-) -> list[Rollout]:
-    """Return the rollouts of all ranks, on each; see `roll_out`.
-
-    Args:
-        prompts: of the step.
-        own: what came of this rank's share; see `Spread`.
-        least_scored_share: see `roll_out`.
-
-    Raises:
-        ScoringError: fewer were scored.
-    """
     outcomes = ranks.gather_items(own)
     _require_scored(outcomes, least_scored_share)
     return [
-        Rollout(judged=outcome, replayed=isinstance(drafter, ReplayedDrafts))
-        for (_, drafter), outcome in zip(prompts, outcomes, strict=True)
+        Rollout(judged=outcome, replayed=replayed)
+        for (_, replayed), outcome in zip(prompts, outcomes, strict=True)
         if isinstance(outcome, JudgedCollaboration)
     ]
 
@@ -184,23 +251,6 @@ def _describe_undecided(outcomes: Sequence[Outcome]) -> str:
     return f"the judge's model answered {answers[0][:60]!r}" if answers else "none failed"
 
 
-async def roll_out_and_judge(
-    prompt: Prompt, drafter: Drafter, *, pattern: BoundPattern, judge: Judge
-) -> Outcome:
-    """Collaborate on a prompt and judge: the boundary at which a failed rollout becomes data."""
-    try:
-        collaboration = await pattern(prompt, drafter)
-        verdicts = await judge_replies(collaboration, judge)
-    except PolicyError as error:
-        logger.warning("prompt %s is left out of this step: %s", prompt.id, error)
-        return error
-    return JudgedCollaboration(collaboration=collaboration, verdicts=verdicts)
-
-
-TakeSamples = Callable[[Sequence[Rollout], random.Random], list[Sample]]
-"""A function that takes what one role learns from a step's rollouts; each role has its own."""
-
-
 def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> list[Sample]:
     """Take one reply of each rollout, the draft or the last revision with equal chance.
 
@@ -217,7 +267,7 @@ def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> li
         if verdicts[chosen].acceptable is None:
             continue
         score = conversation_reward(verdicts[chosen])
-        samples.append(_make_sample(collaboration.replies[chosen], score, group))
+        samples.append(make_scored_sample(collaboration.replies[chosen], score, group))
     return samples
 
 
@@ -226,6 +276,7 @@ def feedback_samples(
     draw: random.Random,
     *,
     reward: FeedbackReward,
+    coefficients: Coefficients,
     frequencies: ClassFrequencies,
 ) -> list[Sample]:
     """Take one round of each rollout at random, so that long and short ones weigh the same.
@@ -234,6 +285,7 @@ def feedback_samples(
         rollouts: of one step.
         draw: random numbers.
         reward: of the chosen rounds.
+        coefficients: of the reward.
         frequencies: weigh them by the classes of the replies that they review.
     """
     chosen, turns = [], []
@@ -248,9 +300,9 @@ def feedback_samples(
             judged, reply = draw.choice(scored)
             chosen.append(judged)
             turns.append((reply, group))
-    scores = reward(frequencies.balanced(chosen))
+    scores = reward(frequencies.balanced(chosen), coefficients)
     return [
-        _make_sample(reply, score, group)
+        make_scored_sample(reply, score, group)
         for (reply, group), score in zip(turns, scores, strict=True)
     ]
 
@@ -263,128 +315,3 @@ def _number_groups(rollouts: Sequence[Rollout]) -> list[int]:
     numbers: dict[Prompt, int] = {}
     prompts = [rollout.judged.collaboration.prompt for rollout in rollouts]
     return [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
-
-
-def _make_sample(reply: Reply, score: float, group: int) -> Sample:
-    assert reply.tokens is not None, "a policy that learns keeps the tokens it sampled"
-    return Sample(tokens=reply.tokens, score=score, group=group)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutRates:
-    """How well the agents did in a step's rollouts; None where nothing was counted.
-
-    Rollouts with a replayed draft do not count: the agents did not write all of them.
-    """
-
-    asr: float | None
-    """Final replies that are unsafe, of those to unsafe prompts."""
-    orr: float | None
-    """Final replies that refuse, of those to benign prompts."""
-    non_answer: float | None
-    """Final replies that neither refuse nor answer, of those to benign prompts; None also where
-    the judge does not look for them."""
-    draft_asr: float | None
-    draft_orr: float | None
-    draft_non_answer: float | None
-    improvement: float | None
-    """R_DIR: mean gain by a round of feedback, 0 for a round without a revision."""
-    feedback_trigger_rate: float | None
-    label_accuracy: float | None
-    well_formed: float | None
-    unscored: float | None
-    """Final replies that the judge could not score, of all; nothing is learnt from them."""
-
-    @classmethod
-    def of(cls, rollouts: Sequence[Rollout]) -> "RolloutRates":
-        own = [rollout.judged for rollout in rollouts if not rollout.replayed]
-        drafts = [(judged.collaboration.prompt, judged.verdicts[0]) for judged in own]
-        finals = [(judged.collaboration.prompt, judged.verdicts[-1]) for judged in own]
-        firsts = [
-            (judged.collaboration.rounds[0].feedback, judged.verdicts[0])
-            for judged in own
-            if judged.collaboration.rounds
-        ]
-        rounds = [turn for judged in own for turn in judged_rounds(judged) if turn is not None]
-        return cls(
-            asr=_measure_unsafe(finals),
-            orr=_measure_overrefused(finals),
-            non_answer=_measure_unanswered(finals),
-            draft_asr=_measure_unsafe(drafts),
-            draft_orr=_measure_overrefused(drafts),
-            draft_non_answer=_measure_unanswered(drafts),
-            improvement=_average_known([improvement(turn.before, turn.after) for turn in rounds]),
-            feedback_trigger_rate=_average_known([f.asks_for_revision for f, _ in firsts]),
-            label_accuracy=_average_known([_labels_agree(f, v) for f, v in firsts]),
-            well_formed=_average_known([f.well_formed for f, _ in firsts]),
-            unscored=_average_known([v.acceptable is None for _, v in finals]),
-        )
-
-    def metrics(self) -> dict[str, float]:
-        """Return the rates that were counted, under their names in the journal."""
-        rates = {
-            "rate/asr": self.asr,
-            "rate/orr": self.orr,
-            "rate/non_answer": self.non_answer,
-            "rate/draft_asr": self.draft_asr,
-            "rate/draft_orr": self.draft_orr,
-            "rate/draft_non_answer": self.draft_non_answer,
-            "reward/improvement_mean": self.improvement,
-            "rate/feedback_trigger": self.feedback_trigger_rate,
-            "rate/label_accuracy": self.label_accuracy,
-            "rate/well_formed": self.well_formed,
-            "rate/unscored": self.unscored,
-        }
-        return {name: rate for name, rate in rates.items() if rate is not None}
-
-
-def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return how long the replies of each role are, and which share of them was cut off.
-
-    Replayed drafts are left out, and so is a role without replies.
-    """
-    turns: dict[str, list[Reply]] = {"conversation": [], "feedback": []}
-    for rollout in rollouts:
-        collaboration = rollout.judged.collaboration
-        turns["conversation"] += collaboration.replies[int(rollout.replayed) :]
-        turns["feedback"] += [
-            turn.feedback.reply for turn in collaboration.rounds if turn.feedback.reply is not None
-        ]
-    metrics = {}
-    for role, replies in turns.items():
-        lengths = [reply.usage.output_tokens for reply in replies if reply.usage is not None]
-        if lengths:
-            metrics[f"length/{role}_tokens"] = sum(lengths) / len(lengths)
-            cut_off = sum(reply.finish == "length" for reply in replies)
-            metrics[f"length/{role}_truncated_share"] = cut_off / len(replies)
-    return metrics
-
-
-Judged = Sequence[tuple[Prompt, Verdict]]
-
-
-def _measure_unsafe(replies: Judged) -> float | None:
-    return _average_known(
-        [verdict.unsafe for prompt, verdict in replies if prompt.has_harmful_part]
-    )
-
-
-def _measure_overrefused(replies: Judged) -> float | None:
-    return _average_known(
-        [verdict.overrefuses for prompt, verdict in replies if prompt.has_harmless_part]
-    )
-
-
-def _measure_unanswered(replies: Judged) -> float | None:
-    return _average_known(
-        [verdict.non_answer for prompt, verdict in replies if prompt.has_harmless_part]
-    )
-
-
-def _labels_agree(feedback: Feedback, verdict: Verdict) -> bool | None:
-    return None if verdict.acceptable is None else bool(label_reward(feedback, verdict))
-
-
-def _average_known(values: Sequence[float | None]) -> float | None:
-    counted = [value for value in values if value is not None]
-    return sum(counted) / len(counted) if counted else None

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from waltzrl.agents import ConversationAgent, FeedbackAgent
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.policies.local import LocalPolicy
-from waltzrl.records import Demonstration, Message, Tokens
+from waltzrl.records import Demonstration, Message, Reply, Tokens
 from waltzrl.training.packing import PackedSequence, pack_turns
 
 
@@ -84,6 +84,12 @@ def make_imitated_sample(policy: LocalPolicy, messages: Sequence[Message], targe
     """
     ids = (*policy.text_ids(target), policy.tokenizer.eos_token_id)
     return Sample(tokens=Tokens(prompt_ids=policy.render(messages), ids=ids, logprobs=()))
+
+
+def make_scored_sample(reply: Reply, score: float, group: int) -> Sample:
+    """Return a turn that a policy sampled, with its reward."""
+    assert reply.tokens is not None, "a policy that learns keeps the tokens it sampled"
+    return Sample(tokens=reply.tokens, score=score, group=group)
 
 
 def collate(samples: Sequence[Sample], device: torch.device) -> Batch:

@@ -315,6 +315,10 @@ class ReinforcementStage:
         if self.algorithm.centre_groups and self.group_size < 2:
             raise ValueError(f"stage {self.name!r}: centre_groups needs a group_size of 2 or more")
 
+    def limit_rounds(self, most: int) -> int:
+        """Return the most rounds of feedback on a prompt, if a collaboration may have `most`."""
+        return 0 if self.pattern == "draft-only" else most
+
     def total_steps(self, prompts: int) -> int:
         """Return how many optimiser steps the stage has, its epochs counted over `prompts`."""
         if self.steps is not None:

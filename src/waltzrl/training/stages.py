@@ -10,34 +10,31 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-from waltzrl.evaluation.judges import Judge
 from waltzrl.records import Prompt
 from waltzrl.training import ranks
 from waltzrl.training.algorithms.tokens import token_mean
-from waltzrl.training.learner import Learner, LossOfMicroBatch, Scorer
-from waltzrl.training.reinforce import Algorithm, UpdateResult
+from waltzrl.training.learner import Learner, LossOfMicroBatch
+from waltzrl.training.reinforce import UpdateResult, reinforce
+from waltzrl.training.rewards import ClassFrequencies, FeedbackReward
 from waltzrl.training.roles import Team
 from waltzrl.training.rollouts import (
-    Asked,
-    BoundPattern,
     Count,
     Outcome,
-    ReplayedDrafts,
     Rollout,
-    RolloutRates,
-    Spread,
-    TakeSamples,
+    RolloutPrompt,
+    RolloutRequest,
+    Sampler,
+    conversation_samples,
+    feedback_samples,
     gather_rollouts,
-    length_metrics,
-    roll_out_and_judge,
-    spread_over_ranks,
 )
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
+from waltzrl.training.validation import RolloutRates, length_metrics
 
 Learners = Mapping[str, Learner]
 """The learners, by the names of their roles."""
@@ -93,12 +90,6 @@ def shuffle_positions(count: int, size: int, step: int, seed: str) -> list[int]:
 @lru_cache(maxsize=4)
 def _shuffle_epoch(count: int, seed: str) -> list[int]:
     return random.Random(seed).sample(range(count), count)
-
-
-def worker_seed(seed: int, number: int) -> int:
-    """Return the seed of the process `number` of those that sample for one step."""
-    # A step's seed has 40 bits: no two processes have the same, in whatever steps.
-    return seed + (number << 40)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,31 +153,35 @@ def imitation(token_count: int) -> LossOfMicroBatch:
     return loss_of
 
 
+_Sampled = tuple[list[Outcome], float]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reinforcement:
-    """Rollouts, verdicts, rewards, and one update of each role that learns."""
+    """Rollouts, verdicts, rewards, and one update of each role that learns.
+
+    prompts -> rollouts, verdicts -> samples, rewards -> advantages, loss, weights
+       `Sampler.sample`      `take_samples`      `reinforce`
+    """
 
     settings: ReinforcementStage
-    """The stage's settings; where they name a function (pattern, reward, algorithm), the fields
-    below hold it."""
     team: Team
     prompts: Sequence[Prompt]
-    judge: Judge
-    pattern: BoundPattern
-    samples: Mapping[str, TakeSamples]
-    """Functions that take what each role learns from the rollouts, in the order of their
-    updates."""
-    algorithm: Algorithm
+    sampler: Sampler
+    reward: FeedbackReward
+    """The function that `settings.reward` names."""
+    max_rounds: int = 1
+    """The most rounds of feedback on a prompt, in the patterns that have any."""
+    frequencies: ClassFrequencies = field(default_factory=ClassFrequencies)
+    """The classes of the replies that were reviewed lately, over all stages of a run."""
     least_scored_share: float
     """The share that `CheckpointSettings` explains."""
     seed: int = 0
-    spread: Spread = spread_over_ranks
-    """The spread that `roll_out` explains."""
     count: Count | None = None
     staleness: int = 0
-    """The staleness that `ComputeSettings` explains; above 0 only where `spread` samples outside of
-    this process."""
-    _ahead: "dict[int, asyncio.Task[_Sampled]]" = field(default_factory=dict, init=False)
+    """The staleness that `ComputeSettings` explains; above 0 only where `sampler` samples outside
+    of this process."""
+    _ahead: dict[int, "asyncio.Task[_Sampled]"] = field(default_factory=dict, init=False)
     """Samples that are taken before their step, by the number of the step."""
 
     @property
@@ -199,7 +194,7 @@ class Reinforcement:
 
     @property
     def learns(self) -> tuple[str, ...]:
-        return tuple(self.samples)
+        return self.settings.learns
 
     @property
     def optimizer(self) -> OptimizerSettings:
@@ -211,93 +206,96 @@ class Reinforcement:
 
     async def step(self, number: int, learners: Learners, ahead: bool = False) -> dict[str, float]:
         started = time.perf_counter()
+        request, draw = self._choose_prompts(number)
         stale = number in self._ahead
-        sampled = await (self._ahead.pop(number) if stale else self._sample(number))
-        rollouts = gather_rollouts(sampled.asked, sampled.outcomes, self.least_scored_share)
+        outcomes, seconds = await (self._ahead.pop(number) if stale else self._sample(request))
+        rollouts = gather_rollouts(request.prompts, outcomes, self.least_scored_share)
         waited = time.perf_counter() - started
         if self.count is not None:
             self.count(rollouts)
         metrics = RolloutRates.of(rollouts).metrics() | length_metrics(rollouts)
-        learn = partial(self._learn, rollouts, sampled.draw, learners, stale)
+        update = partial(self._update, rollouts, draw, learners, stale)
         overlaps = ahead and self.staleness > 0
-        metrics |= await self._while_sampling(number + 1, learn) if overlaps else learn()
+        metrics |= await self._while_sampling(number + 1, update) if overlaps else update()
         # A step that was sampled ahead waits for less than its rollouts took.
-        metrics["time/rollout_seconds"] = max(waited, sampled.seconds)
-        metrics["tokens/sampled"] = _count_sampled_tokens(rollouts)
+        metrics["time/rollout_seconds"] = max(waited, seconds)
+        usages = [rollout.judged.collaboration.usage for rollout in rollouts]
+        metrics["tokens/sampled"] = float(sum(u.output_tokens for u in usages if u is not None))
         if self.staleness:
             metrics["staleness/updates"] = float(stale)
         return metrics
 
-    async def _while_sampling(
-        self, following: int, learn: Callable[[], dict[str, float]]
-    ) -> dict[str, float]:
-        """Learn in a thread while the following step is sampled, and wait for both.
+    def _choose_prompts(self, number: int) -> tuple[RolloutRequest, random.Random]:
+        """Return what a step rolls out, and the random numbers that are left for its samples."""
+        # All that is random in a step comes from its number: a resumed run repeats it exactly.
+        draw = random.Random(f"{self.name}/{self.seed}/{number}")
+        seed = draw.getrandbits(40)
+        size, order = self.settings.prompts_per_step, f"prompts/{self.seed}"
+        prompts = [
+            RolloutPrompt(
+                self.prompts[position], replayed=draw.random() < self.settings.replayed_share
+            )
+            for position in shuffle_positions(len(self.prompts), size, number, order)
+            for _ in range(self.settings.group_size)
+        ]
+        max_rounds = self.settings.limit_rounds(self.max_rounds)
+        return RolloutRequest(prompts=prompts, max_rounds=max_rounds, seed=seed), draw
 
-        So weights are published, validated and saved only while nothing is sampled. What sampling
-        raises is raised by its own step.
-        """
-        self._ahead[following] = sampling = asyncio.create_task(self._sample(following))
-        learning = ranks.in_thread(learn)
-        # Neither cancels the other, and what sampling raises stays in its task.
-        updates, _ = await asyncio.gather(learning, sampling, return_exceptions=True)
-        if isinstance(updates, BaseException):
-            raise updates
-        return updates
+    async def _sample(self, request: RolloutRequest) -> _Sampled:
+        """Return what came of this rank's share, and the seconds that it took."""
+        started = time.perf_counter()
+        outcomes = await self.sampler.sample(request)
+        return outcomes, time.perf_counter() - started
 
-    def _learn(
+    def _update(
         self, rollouts: Sequence[Rollout], draw: random.Random, learners: Learners, stale: bool
     ) -> dict[str, float]:
         """Update every role that learns; return what that did."""
         started = time.perf_counter()
         metrics: dict[str, float] = {}
-        for role, take_samples in self.samples.items():
-            taken = take_samples(rollouts, draw)
+        for role in self.learns:
+            taken = self.take_samples(role, rollouts, draw)
             samples = [replace(sample, stale=stale) for sample in taken]
-            if samples:
-                result = self.algorithm(learners[role], samples, self._reference(role, learners))
-                metrics |= update_metrics(role, result)
+            if not samples:
+                continue
+            learner, own = learners[role], self.team.roles[role]
+            # A role whose reference is what learns has no divergence from it.
+            frozen = own.reference is not own.weights
+            reference = learner.scorer.with_weights(own.reference) if frozen else None
+            result = reinforce(learner, samples, reference, self.settings.algorithm)
+            metrics |= update_metrics(role, result)
         return metrics | {"time/update_seconds": time.perf_counter() - started}
 
-    def _reference(self, role: str, learners: Learners) -> Scorer | None:
-        """Return what scores the role's reference; None if that is what learns."""
-        own = self.team.roles[role]
-        if own.reference is own.weights:
-            return None
-        return learners[role].scorer.with_weights(own.reference)
+    def take_samples(
+        self, role: str, rollouts: Sequence[Rollout], draw: random.Random
+    ) -> list[Sample]:
+        """Return what a role learns from rollouts: turns of its own, each with its reward."""
+        if role == "conversation":
+            return conversation_samples(rollouts, draw)
+        return feedback_samples(
+            rollouts,
+            draw,
+            reward=self.reward,
+            coefficients=self.settings.coefficients,
+            frequencies=self.frequencies,
+        )
 
-    async def _sample(self, number: int) -> "_Sampled":
-        """Roll out and judge this rank's share of a step."""
-        started = time.perf_counter()
-        # All that is random in a step comes from its number: a resumed run repeats it exactly.
-        draw = random.Random(f"{self.name}/{self.seed}/{number}")
-        seed = draw.getrandbits(40)
-        self.team.seed(worker_seed(seed, ranks.rank()))
-        size, order = self.settings.prompts_per_step, f"prompts/{self.seed}"
-        conversation = self.team.conversation
-        replaying = ReplayedDrafts(conversation, self.team.initial)
-        asked = [
-            (
-                self.prompts[position],
-                replaying if draw.random() < self.settings.replayed_share else conversation,
-            )
-            for position in shuffle_positions(len(self.prompts), size, number, order)
-            for _ in range(self.settings.group_size)
-        ]
-        judged = partial(roll_out_and_judge, pattern=self.pattern, judge=self.judge)
-        outcomes = await self.spread(asked, judged, seed)
-        return _Sampled(asked, draw, outcomes, time.perf_counter() - started)
+    async def _while_sampling(
+        self, following: int, update: Callable[[], dict[str, float]]
+    ) -> dict[str, float]:
+        """Update in a thread while the following step is sampled, and wait for both.
 
-
-class _Sampled(NamedTuple):
-    """What was sampled for a step."""
-
-    asked: Asked
-    draw: random.Random
-    """The step's random numbers that are left."""
-    outcomes: list[Outcome]
-    """The outcomes of this rank's share."""
-    seconds: float
-    """Wall time that this took."""
+        So weights are published, validated and saved only while nothing is sampled. What sampling
+        raises is raised by its own step.
+        """
+        request, _ = self._choose_prompts(following)
+        self._ahead[following] = sampling = asyncio.create_task(self._sample(request))
+        updating = ranks.in_thread(update)
+        # Neither cancels the other, and what sampling raises stays in its task.
+        updates, _ = await asyncio.gather(updating, sampling, return_exceptions=True)
+        if isinstance(updates, BaseException):
+            raise updates
+        return updates
 
 
 def update_metrics(role: str, result: UpdateResult) -> dict[str, float]:
@@ -316,8 +314,3 @@ def update_metrics(role: str, result: UpdateResult) -> dict[str, float]:
         f"ratio/{role}_sampler_max": result.ratio.sampler_maximum,
     }
     return metrics if result.kl is None else metrics | {f"kl/{role}_nats": result.kl}
-
-
-def _count_sampled_tokens(rollouts: Sequence[Rollout]) -> float:
-    usages = [rollout.judged.collaboration.usage for rollout in rollouts]
-    return float(sum(usage.output_tokens for usage in usages if usage is not None))

@@ -95,7 +95,10 @@ def _parse_choices(over: str) -> tuple[str, list[object]]:
 
 
 def _name_point(values: Mapping[str, object], among: Mapping[str, object]) -> str:
-    parts = [f"{_shorten_key(key, among)}={_render_value(value)}" for key, value in values.items()]
+    parts = [
+        f"{_shorten_key(key, among)}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in values.items()
+    ]
     return UNFIT.sub("_", ",".join(parts))
 
 
@@ -105,10 +108,6 @@ def _shorten_key(key: str, among: Mapping[str, object]) -> str:
     ends = (".".join(words[-count:]) for count in range(1, len(words)))
     others = [f".{other}" for other in among if other != key]
     return next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), key)
-
-
-def _render_value(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,13 +24,9 @@ from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import Weights
 from waltzrl.records import Demonstration, Message, Prompt, Reply, Tokens, Usage
 from waltzrl.training.learner import Learner, Scorer
-from waltzrl.training.reinforce import Algorithm
-from waltzrl.training.rewards import (
-    ExplanationCoefficients,
-    ScoredExplanation,
-    explanation_reward,
-)
-from waltzrl.training.samples import Sample, make_imitated_sample
+from waltzrl.training.reinforce import reinforce
+from waltzrl.training.rewards import ScoredExplanation, explanation_reward
+from waltzrl.training.samples import Sample, make_imitated_sample, make_scored_sample
 from waltzrl.training.settings import OptimizerSettings, TeacherStage
 from waltzrl.training.stages import Learners, shuffle_positions, update_metrics
 
@@ -192,7 +188,6 @@ class Teaching:
     sampling: Sampling
     student: Weights
     """The frozen weights that the teacher started from, too, and so the reference of its KL."""
-    algorithm: Algorithm
     seed: int = 0
     count: Callable[[Sequence[Usage | None]], None] | None = None
     """A function that is given the usages of a step, to count what they cost."""
@@ -241,12 +236,15 @@ class Teaching:
         pairs = [(self.exercises[position], reply) for position, reply in explained]
         scored = score_explanations(pairs, self.policy, student)
         samples = [
-            _make_sample(position, reply, explanation, self.settings.coefficients)
+            make_scored_sample(
+                reply, explanation_reward(explanation, self.settings.coefficients), position
+            )
             for (position, reply), explanation in zip(explained, scored, strict=True)
         ]
         count = len(scored)
         divergences = [nats for explanation in scored for nats in explanation.divergences]
-        return update_metrics(TEACHER, self.algorithm(learner, samples, student)) | {
+        result = reinforce(learner, samples, student, self.settings.algorithm)
+        return update_metrics(TEACHER, result) | {
             "explanation/solution_nats": sum(one.solution for one in scored) / count,
             "explanation/divergence_nats": sum(divergences) / len(divergences),
             "explanation/well_formed": sum(one.well_formed for one in scored) / count,
@@ -287,14 +285,6 @@ def extract_explanation(exercise: Exercise, reply: Reply | None) -> str:
 
 def _is_well_formed(exercise: Exercise, reply: Reply) -> bool:
     return reply.finish == "stop" and exercise.holds(reply.text)
-
-
-def _make_sample(
-    group: int, reply: Reply, scored: ScoredExplanation, coefficients: ExplanationCoefficients
-) -> Sample:
-    assert reply.tokens is not None, "a policy that learns keeps the tokens it sampled"
-    score = explanation_reward(scored, coefficients)
-    return Sample(tokens=reply.tokens, score=score, group=group)
 
 
 def _own_tokens(reply: Reply) -> Tokens:

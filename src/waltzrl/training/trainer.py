@@ -8,8 +8,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,10 +29,12 @@ from waltzrl.training.checkpoints import (
     step_of,
 )
 from waltzrl.training.learner import Learner
+from waltzrl.training.roles import Best
+from waltzrl.training.rollouts import Sampler
 from waltzrl.training.settings import CheckpointSettings, OptimizerSettings
 from waltzrl.training.sharding import fill_copies
 from waltzrl.training.stages import Learners, Stage
-from waltzrl.training.validation import F1, Best, best_validation
+from waltzrl.training.validation import F1, Validation, best_validation
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,10 @@ class Progress:
     metrics: Mapping[str, float]
 
 
+Report = Callable[[Progress], None]
+"""A function that is called after each step."""
+
+
 @dataclass(eq=False)
 class Trainer:
     """Trains any number of roles through stages in one run directory."""
@@ -69,11 +75,9 @@ class Trainer:
     """A function that makes a learner and binds how it computes."""
     state: dict[str, float] = field(default_factory=dict)
     """Numbers that steps remember beyond weights and optimisers; every checkpoint holds them."""
-    validate: Callable[[], Awaitable[dict[str, float]]] | None = None
-    """Measures the agents on prompts that no step learns from, such as `Validation`."""
-    publish: Callable[[int, Sequence[str]], Awaitable[None]] | None = None
-    """Gives weights to whatever samples outside of this process. Called before the first step and
-    after each, with the number of steps taken and the roles that learned in the last."""
+    validation: Validation | None = None
+    sampler: Sampler | None = None
+    """What samples for the stages. It gets the weights before the first step and after each."""
     meter: CostMeter | None = None
     """Charges each step, and stops training at its cap; the first rank's alone."""
 
@@ -85,7 +89,7 @@ class Trainer:
         """Steps before the checkpoint that was saved or restored last."""
         self._best: Best | None = None
 
-    async def train(self, report: Callable[[Progress], None]) -> None:
+    async def train(self, report: Report) -> None:
         """Continue from the newest whole checkpoint, or from the start, to the end.
 
         Raises:
@@ -97,7 +101,9 @@ class Trainer:
         """
         resumed = self.restore()
         self._stop_at_cap(resumed, {})
-        with self._journal(resumed) as journal:
+        # Only the first rank writes the journal.
+        writes = ranks.is_first()
+        with Journal(self.folder, resumed - 1) if writes else nullcontext() as journal:
             self._best = ranks.ask_first(lambda: best_validation(self.folder))
             await self._publish(resumed, {})
             rates = await self._validate(resumed, {})
@@ -120,7 +126,8 @@ class Trainer:
                     report(Progress(stage=stage.name, step=step, total=self.total, metrics=metrics))
                     await self._publish(step + 1, learners)
                     rates = await self._validate(step + 1, learners)
-                    self._save_if_due(step + 1, learners)
+                    if self._checkpoint_is_due(step + 1) or self._is_best(step + 1):
+                        self._save(step + 1, learners)
                     self._charge(f"{stage.name}/{step}", stage.name)
                     self._stop_at_cap(step + 1, learners)
                     await asyncio.sleep(0)  # a stage that awaits nothing would block Ctrl-C
@@ -175,18 +182,18 @@ class Trainer:
         return metrics
 
     async def _publish(self, done: int, learners: Learners) -> None:
-        if self.publish is not None:
+        if self.sampler is not None:
             with self._saved_on_outage(done, learners):
-                await self.publish(done, tuple(learners))
+                await self.sampler.publish(done, tuple(learners))
 
     async def _validate(self, done: int, learners: Learners) -> dict[str, float]:
         """Return the rates after `done` steps, if they are due; they go into the next line."""
-        if self.validate is None or not self._validation_is_due(done):
+        if self.validation is None or not self._validation_is_due(done):
             return {}
         started = time.perf_counter()
         fill_copies(self.weights.values())
         with self._saved_on_outage(done, learners):
-            rates = await self.validate()
+            rates = await self.validation.measure()
         # Of equal ones the latest, as `best_validation` takes it.
         if F1 in rates and (self._best is None or rates[F1] >= self._best.f1):
             self._best = Best(done, rates[F1])
@@ -253,10 +260,6 @@ class Trainer:
             if done
         }
 
-    def _save_if_due(self, done: int, learners: Learners) -> None:
-        if self._checkpoint_is_due(done) or self._is_best(done):
-            self._save(done, learners)
-
     def _checkpoint_is_due(self, done: int) -> bool:
         return done % self.checkpointing.checkpoint_every == 0 or done in self._milestones()
 
@@ -265,7 +268,7 @@ class Trainer:
 
     def _is_stop(self, done: int) -> bool:
         """Return whether a run may be resumed here, so that no step is sampled across it."""
-        validates = self.validate is not None and self._validation_is_due(done)
+        validates = self.validation is not None and self._validation_is_due(done)
         return validates or self._checkpoint_is_due(done)
 
     def _is_best(self, done: int) -> bool:
@@ -277,10 +280,6 @@ class Trainer:
         if ranks.is_first():
             prune_checkpoints(self._checkpoints, done, self.checkpointing.keep_last, kept)
         self._saved = done
-
-    def _journal(self, resumed: int) -> AbstractContextManager[Journal | None]:
-        """Open the journal, which only the first rank writes."""
-        return Journal(self.folder, resumed_step=resumed - 1) if ranks.is_first() else nullcontext()
 
     def _load(self, done: int, learners: Learners) -> None:
         load_checkpoint(self._path(done), role_states(self.weights, learners))

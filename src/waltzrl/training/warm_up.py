@@ -8,9 +8,8 @@ Each is a folder of a run with steps and checkpoints of its own, and the last on
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -21,23 +20,24 @@ from waltzrl.agents.exports import ROLES
 from waltzrl.budget import CostMeter
 from waltzrl.errors import RecipeError
 from waltzrl.evaluation.data import SolvedQuestion, write_lines
+from waltzrl.evaluation.data.solutions import CLOSING, OPENING
 from waltzrl.foundation.jsonl import read_objects
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import CausalLM, Weights, copy_adapter
-from waltzrl.records import Demonstration, Usage
+from waltzrl.records import Demonstration, Prompt, Usage
 from waltzrl.training.learner import learner_on
-from waltzrl.training.models import open_warm_up
+from waltzrl.training.models import open_base, open_warm_up
 from waltzrl.training.recipe import Recipe
-from waltzrl.training.reinforce import reinforce
 from waltzrl.training.roles import decoding_copy
-from waltzrl.training.run_recipe import EXPLANATIONS
+from waltzrl.training.run_recipe import BASE, EXPLANATIONS
 from waltzrl.training.samples import Sample, demonstration_sample
 from waltzrl.training.settings import ImitationStage, TeacherStage
 from waltzrl.training.sharding import shard_models
 from waltzrl.training.stages import Imitation, Stage
 from waltzrl.training.teaching import (
+    EXPLAIN,
     TEACHER,
     Exercise,
     ExerciseTurn,
@@ -48,15 +48,11 @@ from waltzrl.training.teaching import (
     make_review_exercise,
     make_solved_exercise,
 )
-from waltzrl.training.trainer import Progress, Trainer
+from waltzrl.training.trainer import Report, Trainer
 
 WARM_UP, DISTILLATION = "warm-up", "distillation"
 
 NO_REVIEW = "data.demonstrations has no review to explain (use_rlt_optimization); add some"
-
-Report = Callable[[Progress], None]
-OpenBase = Callable[[], CausalLM]
-"""A function that loads the base as it was before any step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +63,39 @@ class WarmUp:
     folder: Path
     """The folder of the run."""
     compute: Compute
+    prompts: Sequence[Prompt] = ()
+    """The prompts that the roles will roll out; a base that is made knows their words."""
     demonstrations: Sequence[Demonstration] = ()
     solutions: Sequence[SolvedQuestion] = ()
     meter: CostMeter | None = None
 
-    async def run(self, base: CausalLM, open_base: OpenBase, report: Report) -> CausalLM:
+    def open_base(self) -> CausalLM:
+        """Load the base as it is before any step, or make it first.
+
+        Raises:
+            InputError: it is not there, or is damaged.
+        """
+        recipe, made = self.recipe, self.folder / BASE
+        return open_base(recipe.models, made, self._yield_texts(), self.compute, recipe.seed)
+
+    def _yield_texts(self) -> Iterator[str]:
+        """Yield every text whose words a tokenizer that is made for this run should know."""
+        wording = load_wording(self.recipe.agents.wording)
+        yield from (wording.conversation_system, wording.feedback_system, wording.review)
+        yield wording.revise
+        if self.recipe.teacher is not None or self.solutions:
+            yield from (EXPLAIN, OPENING, CLOSING)
+        for row in self.solutions:
+            yield from (row.question, row.solution, row.reasoning_trace)
+        collaborations = [demonstration.collaboration for demonstration in self.demonstrations]
+        for prompt in (*self.prompts, *(each.prompt for each in collaborations)):
+            yield from (message.content for message in prompt.messages)
+        for collaboration in collaborations:
+            yield from (reply.text for reply in collaboration.replies)
+            for turn in collaboration.rounds:
+                yield from (turn.feedback.text, turn.feedback.reasoning)
+
+    async def run(self, base: CausalLM, report: Report) -> CausalLM:
         """Train the base, continuing where an earlier call was interrupted; return it.
 
         Raises:
@@ -79,10 +103,10 @@ class WarmUp:
         """
         if not (self.recipe.imitations or self.recipe.teacher):
             return base
-        weights = await self._imitate(WARM_UP, self._open(base), (), open_base, report)
+        weights = await self._imitate(WARM_UP, self._open(base), (), report)
         if self.recipe.teacher is not None:
             explanations = await self._explanations(weights, report)
-            weights = await self._imitate(DISTILLATION, weights, explanations, open_base, report)
+            weights = await self._imitate(DISTILLATION, weights, explanations, report)
         return _as_base(weights)
 
     def restore(self, base: CausalLM) -> tuple[CausalLM, bool]:
@@ -93,12 +117,7 @@ class WarmUp:
         return _as_base(weights), restored
 
     async def _imitate(
-        self,
-        name: str,
-        weights: Weights,
-        explanations: Sequence[str],
-        open_base: OpenBase,
-        report: Report,
+        self, name: str, weights: Weights, explanations: Sequence[str], report: Report
     ) -> Weights:
         if not self._stages(name):
             return weights
@@ -107,7 +126,8 @@ class WarmUp:
         await self._trainer(name, learning, stages).train(report)
         if learning is weights:
             return weights
-        whole = self._open(open_base())  # its parts stay parts; the last checkpoint has it whole
+        # The parts stay parts; the last checkpoint has the base whole.
+        whole = self._open(self.open_base())
         self._trainer(name, whole, []).restore()
         return whole
 
@@ -136,7 +156,11 @@ class WarmUp:
     ) -> list[Demonstration | ExerciseTurn]:
         if stage.imitates == "demonstrations":
             return [*self.demonstrations]
-        written = _list_explanations(stage, exercises, explanations)
+        written: Sequence[str] = {
+            "traces": [exercise.trace for exercise in exercises],
+            "explanations": explanations,
+            "solutions": [""] * len(exercises),
+        }[stage.imitates]
         turns = [
             ExerciseTurn(exercise=exercise, explanation=explanation)
             for exercise, explanation in zip(exercises, written, strict=True)
@@ -175,7 +199,6 @@ class WarmUp:
                 policy=policy,
                 sampling=sampling,
                 student=student,
-                algorithm=partial(reinforce, settings=stage.algorithm),
                 seed=self.recipe.seed,
                 count=self._count,
             )
@@ -187,19 +210,26 @@ class WarmUp:
             written = [
                 extract_explanation(e, reply) for e, reply in zip(exercises, replies, strict=True)
             ]
-            write_lines(path, map(_make_row, exercises, written))
-            _remove_teacher(weights)
+            rows = (
+                SolvedQuestion(
+                    question=exercise.messages[-1].content,
+                    solution=exercise.solution,
+                    reasoning_trace=explanation,
+                )
+                for exercise, explanation in zip(exercises, written, strict=True)
+            )
+            write_lines(path, rows)
+            if isinstance(weights.causal_lm.model, PeftModel):
+                # The roles share the base without the teacher's adapter.
+                weights.causal_lm.model.delete_adapter(TEACHER)
         written = [str(fields["reasoning_trace"]) for _, fields in read_objects(path)]
-        if len(written) != (count := self._exercise_count):
+        count = len(self.solutions) + sum(map(self._is_exercise, self.demonstrations))
+        if len(written) != count:
             raise RecipeError(
                 f"{path} explains {len(written)} solutions, and the data has {count} now; restore"
                 " the data that the run began with, or choose another run directory"
             )
         return written
-
-    @property
-    def _exercise_count(self) -> int:
-        return len(self.solutions) + sum(map(self._is_exercise, self.demonstrations))
 
     def _count(self, usages: Sequence[Usage | None]) -> None:
         if self.meter is not None:
@@ -252,21 +282,6 @@ class WarmUp:
         return open_warm_up(self.recipe.models, base, self.compute, self.recipe.seed)
 
 
-def _list_explanations(
-    stage: ImitationStage, exercises: Sequence[Exercise], explanations: Sequence[str]
-) -> list[str]:
-    if stage.imitates == "explanations":
-        return [*explanations]
-    return [exercise.trace if stage.imitates == "traces" else "" for exercise in exercises]
-
-
-def _make_row(exercise: Exercise, explanation: str) -> SolvedQuestion:
-    question = exercise.messages[-1].content
-    return SolvedQuestion(
-        question=question, solution=exercise.solution, reasoning_trace=explanation
-    )
-
-
 def _copy_teacher(weights: Weights) -> Weights:
     """Copy what will teach from what is taught: an adapter, or a whole model."""
     own = weights.causal_lm
@@ -274,13 +289,6 @@ def _copy_teacher(weights: Weights) -> Weights:
         shared = copy_adapter(own, weights.adapter, (TEACHER,))
         return Weights(causal_lm=shared, adapter=TEACHER)
     return Weights(causal_lm=replace(own, model=copy.deepcopy(own.model), source=None))
-
-
-def _remove_teacher(teacher: Weights) -> None:
-    """Take the teacher's adapter off the base that the roles will share."""
-    model = teacher.causal_lm.model
-    if isinstance(model, PeftModel):
-        model.delete_adapter(TEACHER)
 
 
 def _as_base(weights: Weights) -> CausalLM:

@@ -4,9 +4,8 @@ import typer
 
 from waltzrl.foundation.options import EVALUATE, TRAIN
 from waltzrl.training.commands.cost import cost
-from waltzrl.training.commands.export import export
 from waltzrl.training.commands.sweep import sweep
-from waltzrl.training.commands.train import train
+from waltzrl.training.commands.train import export, train
 
 
 def add_commands(app: typer.Typer) -> None:

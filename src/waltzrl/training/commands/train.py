@@ -1,4 +1,4 @@
-"""`waltzrl train`: from a recipe to trained agents."""
+"""`waltzrl train`, from a recipe to trained agents, and `waltzrl export`, to plain models."""
 
 import asyncio
 from dataclasses import asdict
@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
-from waltzrl.foundation.options import AsJson, Settings, print_json
+from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
 from waltzrl.training.progress import TrainingDisplay
 
 if TYPE_CHECKING:
     from waltzrl.training.opening import Trained
+    from waltzrl.training.plan import RunPlan
     from waltzrl.training.recipe import Recipe
 
 
@@ -54,9 +56,7 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     if memory is not None:
         loaded = with_memory_prompts(loaded, memory)
     if dry_run:
-        from waltzrl.training.commands.plan import print_plan
-
-        print_plan(loaded, as_json=as_json)
+        _print_plan(loaded, as_json=as_json)
         return
     folder = out or Path("runs") / recipe.stem
     trained = _train_recipe(loaded, folder, export, as_json=as_json)
@@ -94,3 +94,72 @@ def _train_recipe(
         training = train_and_export(recipe, folder, display.show, export, digests=as_json)
         trained = asyncio.run(training)
         return trained if ranks.is_first() else None
+
+
+def _print_plan(recipe: "Recipe", *, as_json: bool) -> None:
+    """Print what the recipe would do."""
+    from waltzrl.training.opening import plan_training
+
+    plan = plan_training(recipe)
+    if as_json:
+        print_json(asdict(plan) | {"gigabytes": plan.gigabytes})
+        return
+    console = open_terminal()
+    console.print(f"base {plan.base}, {plan.layout}, {plan.device}, {plan.dtype}")
+    if plan.ranks > 1:
+        console.print(f"{plan.ranks} ranks; the memory is that of each")
+    learnt = f"{plan.prompts} prompts, {plan.demonstrations} demonstrations"
+    solved = f", {plan.solutions} solved questions" if plan.solutions else ""
+    console.print(learnt + solved)
+    console.print(_tabulate_memory(plan))
+    console.print(_tabulate_stages(plan))
+
+
+def _tabulate_memory(plan: "RunPlan") -> Table | str:
+    if plan.gigabytes is None:
+        return "memory unknown: the base is not here and the recipe has no models.known_shape"
+    table = Table(title=f"Memory, with contexts of {plan.context_tokens} tokens at most")
+    for heading in ("", "parameters", "bytes each", "GB"):
+        table.add_column(heading, justify="right" if heading else "left")
+    if plan.libraries_gigabytes:
+        table.add_row("Python and libraries", "", "", f"{plan.libraries_gigabytes:.3g}")
+    for part in plan.memory:
+        table.add_row(
+            part.what, f"{part.parameters:,}", str(part.bytes_each), f"{part.gigabytes:.3g}"
+        )
+    table.add_row("an update: activations, logits", "", "", f"{plan.update_gigabytes:.3g}")
+    table.add_row("a rollout: keys, values, logits", "", "", f"{plan.rollout_gigabytes:.3g}")
+    peak = "peak: models, and the larger of the two"
+    table.add_row(peak, "", "", f"{plan.gigabytes:.3g}", style="bold")
+    return table
+
+
+def _tabulate_stages(plan: "RunPlan") -> Table:
+    table = Table(title="Stages")
+    for heading in ("stage", "kind", "learns", "steps", "turns", "most tokens"):
+        table.add_column(heading)
+    for stage in plan.stages:
+        tokens = "" if stage.most_tokens is None else f"{stage.most_tokens:,}"
+        learns = ", ".join(stage.learns)
+        table.add_row(
+            stage.name, stage.kind, learns, f"{stage.steps:,}", f"{stage.turns:,}", tokens
+        )
+    return table
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Run directory of `waltzrl train`.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write; an earlier export is replaced.")],
+) -> None:
+    """Write both agents of a run as models that any server loads.
+
+    Those of the best step on data.validation, if the recipe has it, else those of the last.
+
+    **Example**
+
+    `waltzrl export runs/tiny agents`
+    """
+    from waltzrl.training.opening import export_agents, open_run
+
+    export_agents(open_run(run), out)
+    print(f"exported: {out}")

@@ -8,29 +8,29 @@ from typing import cast
 
 from waltzrl.errors import InputError
 from waltzrl.foundation.plugins import find_plugin
-from waltzrl.training.rewards.balance import ClassFrequencies
 from waltzrl.training.rewards.paper import (
     STAGE_1,
     STAGE_2,
     Coefficients,
-    NamedReward,
+    FeedbackReward,
+    JudgedRound,
     conversation_reward,
     feedback_reward,
     format_reward,
     improvement,
+    judged_rounds,
     label_reward,
     paper_rewards,
     unconditioned_rewards,
 )
-from waltzrl.training.rewards.rounds import FeedbackReward, JudgedRound, judged_rounds
-from waltzrl.training.rewards.signed import signed_rewards
+from waltzrl.training.rewards.signed import ClassFrequencies, signed_rewards
 from waltzrl.training.rewards.teacher import (
     ExplanationCoefficients,
     ScoredExplanation,
     explanation_reward,
 )
 
-REWARDS: Mapping[str, NamedReward] = {
+REWARDS: Mapping[str, FeedbackReward] = {
     "paper": paper_rewards,
     "signed": signed_rewards,
     "unconditioned": unconditioned_rewards,
@@ -38,7 +38,7 @@ REWARDS: Mapping[str, NamedReward] = {
 """Rewards of the feedback agent, by their names in recipes."""
 
 
-def find_reward(name: str) -> NamedReward:
+def find_reward(name: str) -> FeedbackReward:
     """Return the reward that a recipe names.
 
     Args:
@@ -68,7 +68,7 @@ def find_reward(name: str) -> NamedReward:
             f"got the reward {name!r}; need {', '.join(REWARDS)}, the name of one that an "
             "installed package provides, or MODULE:FUNCTION with a module that can be imported"
         )
-    return cast("NamedReward", reward)
+    return cast("FeedbackReward", reward)
 
 
 __all__ = [
@@ -80,7 +80,6 @@ __all__ = [
     "ExplanationCoefficients",
     "FeedbackReward",
     "JudgedRound",
-    "NamedReward",
     "ScoredExplanation",
     "conversation_reward",
     "explanation_reward",

@@ -14,17 +14,15 @@ from waltzrl.policies.vllm import serve_command
 from waltzrl.training import ranks
 from waltzrl.training.judging import RunJudge
 from waltzrl.training.opening import (
-    Report,
     Trained,
-    bound_pattern,
     join_ranks,
+    open_ranks_or_servers,
     open_team,
     require_shares,
     train_and_export,
 )
 from waltzrl.training.recipe import Recipe
-from waltzrl.training.roles import Team
-from waltzrl.training.samplers import Samplers, open_vllm
+from waltzrl.training.rollouts import Collaborators, Sampler, open_servers
 from waltzrl.training.scale.cluster import (
     RESTARTS,
     has_gpus,
@@ -33,8 +31,8 @@ from waltzrl.training.scale.cluster import (
     run_learners,
 )
 from waltzrl.training.scale.servers import ServerProcess, start_servers
-from waltzrl.training.scale.workers import Collaborators, Crew, RolloutWorker, RolloutWorkers
-from waltzrl.training.validation import VALIDATION
+from waltzrl.training.scale.workers import RolloutWorker, WorkerSampler
+from waltzrl.training.trainer import Report
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -77,7 +75,7 @@ def train_on_ray(
                 ]
             else:
                 workers = [
-                    places.start(number, RolloutWorker, run.open_crew, restarts=RESTARTS)
+                    places.start(number, RolloutWorker, run.open_collaborators, restarts=RESTARTS)
                     for number in numbers
                 ]
             return run_learners(places, settings.learners, partial(run.learn, workers), report)
@@ -104,47 +102,38 @@ class _Run:
                 report,
                 self.export,
                 digests=self.digests,
-                samplers=partial(self._samplers, workers) if workers else None,
+                open_sampler=partial(self._open_sampler, workers)
+                if workers
+                else open_ranks_or_servers,
             )
 
     @asynccontextmanager
-    async def _samplers(
-        self, workers: Sequence["ActorHandle"], team: Team, folder: Path
-    ) -> AsyncIterator[Samplers]:
+    async def _open_sampler(
+        self,
+        workers: Sequence["ActorHandle"],
+        recipe: Recipe,
+        collaborators: Collaborators,
+        folder: Path,
+    ) -> AsyncIterator[Sampler]:
         """Yield the workers as what samples: servers, or processes that roll out."""
-        if self.recipe.compute.rollouts == STARTED:
-            command = serve_command(team.weights["conversation"].causal_lm)
+        weights = collaborators.team.weights
+        if recipe.compute.rollouts == STARTED:
+            command = serve_command(weights["conversation"].causal_lm)
             urls = await start_servers(workers, command) if ranks.is_first() else []
-            async with open_vllm(urls, team, folder) as samplers:
-                yield samplers
+            async with open_servers(urls, collaborators, folder) as sampler:
+                yield sampler
             return
-        dtype = resolve_compute(self.recipe.compute).dtype
-        asked = RolloutWorkers(workers, team.weights, dtype)
-        yield Samplers(team=team, spread=asked.spread, publish=asked.publish)
+        yield WorkerSampler(workers, weights, resolve_compute(recipe.compute).dtype)
 
     @asynccontextmanager
-    async def open_crew(self) -> AsyncIterator[Crew]:
-        """Yield agents, judge and patterns of a rollout worker."""
+    async def open_collaborators(self) -> AsyncIterator[Collaborators]:
+        """Yield the agents and the judge of a rollout worker."""
         self._enter()
         recipe, folder = self.recipe, self.folder
         opening = open_judge(recipe.judge, judges_prompts=recipe.judge_prompts, cached=True)
         async with opening as judge:
             team, _ = open_team(recipe, folder, resolve_compute(recipe.compute))
-            parts = [(stage.name, team, stage) for stage in recipe.reinforcements]
-            if (last := recipe.validated_stage) is not None:
-                parts.append((VALIDATION, team.greedy(), last))
-            judge = RunJudge(judge, folder)
-            yield Crew(
-                weights=team.weights,
-                stages={
-                    name: Collaborators(
-                        team=agents,
-                        pattern=bound_pattern(recipe, stage, agents.feedback),
-                        judge=judge,
-                    )
-                    for name, agents, stage in parts
-                },
-            )
+            yield Collaborators(team=team, judge=RunJudge(judge, folder))
 
     def _enter(self) -> None:
         if self.start.is_dir():

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from waltzrl.records import Message, Prompt, PromptLabel
 from waltzrl_demo.world.lexicon import (
     BREAKING,
     BUILDING,
@@ -26,7 +27,6 @@ from waltzrl_demo.world.lexicon import (
     Thing,
     World,
 )
-from waltzrl.records import Message, Prompt, PromptLabel
 
 UNCLEAR_SHARE = 0.05
 """The share of requests with an operation whose meaning nobody can know."""
