@@ -4,11 +4,13 @@
 | --- | --- |
 | `waltzrl.commands` | a function that adds commands to the command line |
 | `waltzrl.drawings` | a function that draws a record as SVG |
+| `waltzrl.judges` | a function that opens a judge |
 | `waltzrl.presets` | a module with settings of a gateway, and what to verify it with |
 | `waltzrl.reviewers` | a function that loads a classifier |
 | `waltzrl.rewards` | a reward of the feedback agent |
 | `waltzrl.routes` | a function that returns the handler of further routes of a gateway |
 | `waltzrl.services` | a function that opens what a gateway does with what it has served |
+| `waltzrl.sets` | how a set of prompts is read from its published file |
 | `waltzrl.upstreams` | a function that opens an upstream which is no server |
 """
 

@@ -11,11 +11,11 @@ from typing import Literal, get_args
 from waltzrl.errors import InputError
 from waltzrl.evaluation.collecting import Selection
 from waltzrl.evaluation.data import (
-    SETS,
     import_set,
     read_prompts,
 )
 from waltzrl.evaluation.data.generator import GeneratedPrompt, Split, generate
+from waltzrl.evaluation.data.importers import find_set
 from waltzrl.records import Collaboration, Prompt
 from waltzrl.store.audit import read_collaborations
 
@@ -69,7 +69,7 @@ def read_set(name: str, users: UserSplit) -> list[Prompt]:
     if name.startswith(AUDIT):
         return [collaboration.prompt for collaboration in read_audited_collaborations(name)]
     public, colon, path = name.partition(":")
-    if colon and public in SETS:
+    if colon and find_set(public):
         return import_set(public, Path(path))
     return read_prompts(Path(name))
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import cast
 
 from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.opening import installed_reviewers, open_reviewer
@@ -24,6 +25,7 @@ from waltzrl.evaluation.judges import (
 )
 from waltzrl.evaluation.judges.formats import FORMATS, check_model
 from waltzrl.foundation.files import cache_folder
+from waltzrl.foundation.plugins import find_plugin
 from waltzrl.policies.opening import local_policy, remote_policy
 
 OFFLINE_JUDGES: dict[str, Callable[[], Judge]] = {
@@ -32,8 +34,9 @@ OFFLINE_JUDGES: dict[str, Callable[[], Judge]] = {
 }
 """Judges that need nothing but their name."""
 JUDGE_NAMES = (
-    f"{', '.join(OFFLINE_JUDGES)}, smollm2 (package waltzrl-smollm2), saved:FILE, labelled:SET, or "
-    f"KIND:MODEL@URL or KIND:FOLDER with the KIND {', '.join(FORMATS)}"
+    f"{', '.join(OFFLINE_JUDGES)}, smollm2 (package waltzrl-smollm2), one that another package "
+    "provides, saved:FILE, labelled:SET, or KIND:MODEL@URL or KIND:FOLDER with the KIND "
+    f"{', '.join(FORMATS)}"
 )
 CACHE_VARIABLE = "WALTZRL_JUDGE_CACHE"
 
@@ -118,6 +121,8 @@ def _open_offline(name: str) -> Judge:
         return make_judge()
     if name in installed_reviewers():
         return open_reviewer(name)
+    if make_judge := cast("Callable[[], Judge] | None", find_plugin("waltzrl.judges", name)):
+        return make_judge()
     kind, _, place = name.partition(":")
     if kind == "saved" and place:
         return SavedJudge.load(Path(place))

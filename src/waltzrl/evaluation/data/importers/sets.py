@@ -7,9 +7,11 @@ differ, every name is listed and the first that holds a text counts.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from waltzrl.errors import InputError
 from waltzrl.evaluation.data.importers.rows import TableRow, read_rows
+from waltzrl.foundation.plugins import find_plugin
 from waltzrl.records import Message, Prompt, PromptLabel
 
 Labeller = Callable[[TableRow, str], PromptLabel | None]
@@ -32,11 +34,16 @@ class PublicSet:
     """Column names, for files that have no header line."""
 
 
+def find_set(name: str) -> PublicSet | None:
+    """Return a set of ours, or of an installed package (group `waltzrl.sets`); None if unknown."""
+    return SETS.get(name) or cast("PublicSet | None", find_plugin("waltzrl.sets", name))
+
+
 def import_set(name: str, path: Path) -> list[Prompt]:
     """Read a public set from a local file in its published format.
 
     Args:
-        name: one of `SETS`.
+        name: one of `SETS`, or of a set that an installed package provides.
         path: .csv, .tsv, .json or .jsonl, as published.
 
     Returns:
@@ -45,9 +52,9 @@ def import_set(name: str, path: Path) -> list[Prompt]:
     Raises:
         InputError: the name is unknown, or the file cannot be read; names file, line and column.
     """
-    if name not in SETS:
+    public_set = find_set(name)
+    if public_set is None:
         raise InputError(f"unknown set {name!r}; known are {', '.join(SETS)}")
-    public_set = SETS[name]
     rows = enumerate(read_rows(path, public_set.header), start=1)
     prompts = [
         _make_prompt(row, public_set, path.name, f"{name}/{number}", name) for number, row in rows
