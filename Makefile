@@ -13,7 +13,7 @@ SMOLLM2 := $(VENV)/smollm2
 REVIEWER := packages/waltzrl-smollm2
 FRAMEWORKS := .venv-frameworks
 FRAMEWORK_TESTS := packages/waltzrl-integrations/tests/frameworks
-PACKAGES := demo evolution integrations mcp routing specialists verify
+PACKAGES := $(filter-out $(REVIEWER),$(wildcard packages/*))
 # One more process than cores, because many tests wait.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # What begins first is decided in conftest.py, not by the number of tests in a group.
@@ -105,12 +105,12 @@ clean:  ## Remove the environments and caches; runs/ stays
 
 # torch comes first and pinned, because plain pip would fetch a CUDA build for a wider range. uv
 # installs the rest in a quarter of pip's time.
-$(READY): pyproject.toml $(PACKAGES:%=packages/waltzrl-%/pyproject.toml)
+$(READY): pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile "torch==2.13.0" "uv>=0.13"
 	$(BIN)/uv pip install --quiet --system-certs --python $(VENV) \
 	--editable ".[train,report,flywheel,postgres,parquet,prices]" --group dev \
-	$(PACKAGES:%=--editable packages/waltzrl-%)
+	$(PACKAGES:%=--editable %)
 	touch $(READY)
 
 # Compiles what the tests import, which their processes would all do at the same time.
