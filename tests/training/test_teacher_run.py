@@ -178,7 +178,7 @@ def test_without_such_stages_the_roles_start_from_the_base_itself(tmp_path):
     chosen = load_recipe(save_recipe(tmp_path), ["models.layout=adapters"])
     compute, base = resolve_compute(chosen.compute), tiny_model()
     warm_up = WarmUp(recipe=chosen, folder=tmp_path, compute=compute)
-    assert asyncio.run(warm_up.run(base, tiny_model, lambda progress: None)) is base
+    assert asyncio.run(warm_up.run(base, lambda progress: None)) is base
     assert not hasattr(base.model, "peft_config")
 
 
