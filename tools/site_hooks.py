@@ -23,4 +23,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Name the files outside of `docs`, which the site does not have, in place of links."""
+    if page.file.src_uri.startswith("reference/"):  # there, `..` is `docs`
+        return markdown
     return OUTSIDE.sub(r"\1 (`\2`)", markdown)
