@@ -162,8 +162,9 @@ def test_the_architecture_has_every_package_and_what_it_plugs_in():
     paths = [ROOT / "pyproject.toml", *ROOT.glob("packages/*/pyproject.toml")]
     projects = [tomllib.loads(path.read_text())["project"] for path in paths]
     assert {project["name"] for project in projects} <= words
-    kernel = {path.stem for path in (ROOT / "src/waltzrl").iterdir()} - {"__init__", "py"}
-    assert kernel - {"__pycache__"} <= words
+    modules = [*(ROOT / "src/waltzrl").glob("*.py"), *(ROOT / "src/waltzrl").glob("*/__init__.py")]
+    kernel = {path.stem if path.stem != "__init__" else path.parent.name for path in modules}
+    assert kernel <= words
     rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", plugins, re.MULTILINE))
     for project in projects:
         for group, entries in project.get("entry-points", {}).items():

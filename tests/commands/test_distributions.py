@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.gateway_processes import gateway_process, upstream_process
+from support.timing import wait_until
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")
@@ -66,7 +67,7 @@ def test_a_gateway_serves(installed, tmp_path):
             python=installed / "python",
         ) as gateway,
     ):
-        assert gateway.get("/readyz")[0] == 200
+        wait_until(lambda: gateway.get("/readyz")[0] == 200)
 
 
 def test_a_command_of_a_distribution_that_is_absent_names_it(installed, tmp_path):

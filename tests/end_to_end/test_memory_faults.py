@@ -13,7 +13,7 @@ import pytest
 from support.databases import postgres_server, postgres_url
 from support.gateway_processes import gateway_process, upstream_process
 from support.recorders import at
-from support.timing import until
+from support.timing import until, wait_until
 from waltzrl.gateway.settings import load_gateway
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.opening import GateOverride, propose_release
@@ -146,6 +146,8 @@ def test_whichever_recorder_is_killed_all_that_was_answered_is_remembered(gatewa
         return {one.id for one in answers}
 
     answered = asyncio.run(story())
+    # On a busy machine a new recorder takes longer to start than a gateway's stop waits.
+    wait_until(lambda: answered <= set(at(postgres_url)))
     for gateway in gateways:
         gateway.process.terminate()
         assert gateway.process.wait(60) == 0

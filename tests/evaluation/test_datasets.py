@@ -112,7 +112,8 @@ def test_the_generators_demonstrations_teach_both_roles_both_kinds_equally():
 def test_choices_of_one_request_in_an_audit_log_are_prompts_of_their_own(tmp_path):
     asked = prompt("r", "How?")
     said = [Collaboration(prompt=asked, draft=Reply(text=text)) for text in ("One.", "Two.")]
-    lines = [msgspec.json.encode({"id": "r", "collaboration": one}) + b"\n" for one in said]
+    content = {"id": "r", "subject": "", "time": 0.0}
+    lines = [msgspec.json.encode(content | {"collaboration": one}) + b"\n" for one in said]
     (tmp_path / "contents-000001.jsonl").write_bytes(b"".join(lines))
     found = list(read_audited_collaborations(f"audit:{tmp_path}"))
     assert [one.draft.text for one in found] == ["One.", "Two."]
