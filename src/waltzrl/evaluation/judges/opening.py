@@ -34,9 +34,8 @@ OFFLINE_JUDGES: dict[str, Callable[[], Judge]] = {
 }
 """Judges that need nothing but their name."""
 JUDGE_NAMES = (
-    f"{', '.join(OFFLINE_JUDGES)}, smollm2 (package waltzrl-smollm2), one that another package "
-    "provides, saved:FILE, labelled:SET, or KIND:MODEL@URL or KIND:FOLDER with the KIND "
-    f"{', '.join(FORMATS)}"
+    f"{', '.join(OFFLINE_JUDGES)}, smollm2 (package waltzrl-smollm2), saved:FILE, labelled:SET, or "
+    f"KIND:MODEL@URL or KIND:FOLDER with the KIND {', '.join(FORMATS)}"
 )
 CACHE_VARIABLE = "WALTZRL_JUDGE_CACHE"
 
