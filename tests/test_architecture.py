@@ -22,7 +22,7 @@ from waltzrl_demo.arms import CHANGES
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-PAPERS = [*sorted(ROOT.glob("*.md")), *DOCS]
+PAPERS = [*sorted(ROOT.glob("*.md")), *DOCS, *sorted(ROOT.glob("packages/*/README.md"))]
 GENERATED = {ROOT / f"docs/reference/{name}.md": write for name, write in PAGES.items()}
 LONGEST = {"README.md": 85, "CONTRIBUTING.md": 100, "AGENTS.md": 60}
 
