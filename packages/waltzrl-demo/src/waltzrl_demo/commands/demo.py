@@ -30,7 +30,7 @@ def demo(
 ) -> None:
     """Train and evaluate every row of the paper's table in miniature, and print the table.
 
-    Takes about ten minutes on two cores and 2 GB of memory; the same command resumes.
+    Takes about twenty minutes on two cores and 2 GB of memory; the same command resumes.
     `waltzrl study` does it with many seeds.
 
     **Example**
