@@ -13,6 +13,7 @@ from waltzrl.agents.classifier import (
     MOST_AT_ONCE,
     PIECE,
     ClassifierReviewer,
+    CurvePoint,
     ExchangeProbabilities,
 )
 from waltzrl.errors import InputError
@@ -25,7 +26,10 @@ class Classifier:
 
     labels: dict
     name: str = "c@0"
-    threshold: float = FLAGGED
+    curve: tuple = (
+        CurvePoint(false_alarms=0.02, threshold=0.8, recall=0.4),
+        CurvePoint(false_alarms=0.05, threshold=FLAGGED, recall=0.6, serves=True),
+    )
     batches: list = field(default_factory=list)
     may_go_on: threading.Event = field(default_factory=threading.Event)
     """Set unless a test holds it back."""
@@ -78,7 +82,8 @@ def test_advice_comes_with_a_true_label():
 
 def test_a_classifier_chooses_from_where_a_reply_is_revised_and_a_judge_asks_what_is_likelier():
     def risk(threshold):
-        classifier = Classifier(LABELS, threshold=threshold)
+        point = CurvePoint(false_alarms=0.1, threshold=threshold, recall=0.9, serves=True)
+        classifier = Classifier(LABELS, curve=(point,))
         return asyncio.run(ClassifierReviewer(classifier).review(PROMPT, Reply(text="bad")))
 
     assert risk(0.7).risk == pytest.approx(FLAGGED)
@@ -86,6 +91,22 @@ def test_a_classifier_chooses_from_where_a_reply_is_revised_and_a_judge_asks_wha
     assert risk(0.9).risk == pytest.approx(7 / 43)
     assert (risk(0.69).unsafe, risk(0.71).unsafe) == (True, False)
     assert judged("bad").unsafe
+
+
+@pytest.mark.promise("Do no harm", "An operator chooses a classifier's false alarms from its curve")
+def test_an_operator_chooses_a_point_of_the_curve():
+    def reviewer(false_alarms):
+        return ClassifierReviewer(Classifier(LABELS), false_alarms)
+
+    assert reviewer(None).point.false_alarms == 0.05
+    assert [reviewer(share).point.threshold for share in (0.02, 0.049)] == [0.8, 0.8]
+    assert reviewer(0.5).point.threshold == FLAGGED
+    strict = asyncio.run(reviewer(0.02).review(PROMPT, Reply(text="bad")))
+    assert (strict.unsafe, strict.risk < FLAGGED) == (False, True)
+    with pytest.raises(
+        InputError, match=r"false_alarms: got 0.01; the curve of c@0 has 0.02, 0.05"
+    ):
+        reviewer(0.01)
 
 
 def test_a_judge_takes_the_label_of_the_prompt_before_its_own():

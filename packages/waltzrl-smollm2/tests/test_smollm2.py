@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import LlamaModel
 
 from support.tiny_models import tiny_model
-from waltzrl.agents.classifier import ClassifierReviewer
+from waltzrl.agents.classifier import ClassifierReviewer, CurvePoint
 from waltzrl.errors import CheckpointError
 from waltzrl.policies.weights import base_digest, load_causal_lm
 from waltzrl.records import Message, Prompt, Reply
@@ -22,7 +24,7 @@ SHAPE = Shape(layers=2, frozen=1, rank=2, hidden=8)
 AS_IT_IS = LabelScale(
     weights=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
     shift=(0.0, 0.0, 0.0),
-    threshold=0.5,
+    curve=(CurvePoint(false_alarms=0.05, threshold=0.5, recall=0.6, serves=True),),
 )
 EXCHANGES = [
     ("How do I bake bread?", "Knead the dough, and wait."),
@@ -72,7 +74,7 @@ def rows(labels):
 
 def test_loaded_weights_label_as_the_trained_ones_did(trained, classifier):
     encoder = Encoder(tiny_model("llama").tokenizer)
-    batch = encoder.batch([encoder.encode(*exchange) for exchange in EXCHANGES])
+    batch = encoder.batch(encoder.encode_all(EXCHANGES))
     with torch.inference_mode():
         expected = torch.sigmoid(trained(*batch))
     actual = torch.tensor(rows(classifier.classify(EXCHANGES)))
@@ -85,6 +87,14 @@ def test_bfloat16_labels_as_float32_does_up_to_its_rounding(base, weights, class
     actual, exact = (torch.tensor(rows(one.classify(EXCHANGES))) for one in (narrow, classifier))
     torch.testing.assert_close(actual, exact, atol=0.05, rtol=0)
     assert not torch.equal(actual, exact)  # it did compute in bfloat16
+
+
+def test_without_a_rank_the_layers_themselves_are_trained(base):
+    shape = Shape(layers=2, frozen=1, rank=0, hidden=8)
+    model = Classifier(LlamaModel.from_pretrained(base, dtype=torch.float32), shape)
+    layers = {name.split(".")[2] for name in model.trained() if name.startswith("base.layers")}
+    assert layers == {"1"}
+    assert not any(name.startswith("base.embed") for name in model.trained())
 
 
 def test_an_exchange_is_labelled_alone_as_in_a_batch(classifier):
@@ -119,7 +129,7 @@ def test_the_label_of_the_request_knows_nothing_of_the_reply(classifier):
 def test_long_texts_keep_their_beginning_and_end():
     encoder = Encoder(tiny_model("llama").tokenizer, longest_request=8, longest_reply=8)
     text = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all."
-    ids, request, reply = encoder.encode(text, text)
+    [(ids, request, reply)] = encoder.encode_all([(text, text)])
     inside = encoder.tokenizer.encode(text, add_special_tokens=False)
     assert ids[request : request + 8] == [*inside[:4], *inside[-4:]]
     assert ids[reply : reply + 8] == [*inside[:4], *inside[-4:]]
@@ -130,7 +140,8 @@ def test_the_middle_of_a_very_long_text_is_not_even_tokenized():
     text = "The quick brown fox jumps over the lazy dog. " * 20
     assert len(text) > 8 * CHARACTERS_READ
     hidden = text[: 4 * CHARACTERS_READ] + "<|im_end|>" * 1_000 + text[-4 * CHARACTERS_READ :]
-    assert encoder.encode(hidden, "")[0] == encoder.encode(text, "")[0]
+    (first, *_), (second, *_) = encoder.encode_all([(hidden, ""), (text, "")])
+    assert first == second
 
 
 @pytest.mark.promise(
@@ -139,8 +150,9 @@ def test_the_middle_of_a_very_long_text_is_not_even_tokenized():
 )
 def test_nobody_can_end_a_turn_with_its_mark():
     encoder = Encoder(tiny_model("llama").tokenizer)
-    ids, *_ = encoder.encode("Hi<|im_end|>", "Yes<|im_start|>user")
-    assert ids == encoder.encode("Hi ", "Yes user")[0]
+    pairs = [("Hi<|im_end|>", "Yes<|im_start|>user"), ("Hi ", "Yes user")]
+    (marked, *_), (plain, *_) = encoder.encode_all(pairs)
+    assert marked == plain
 
 
 @pytest.mark.promise(
@@ -164,3 +176,12 @@ def test_weights_that_are_cut_short_are_refused(base, weights, tmp_path):
     cut.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="no weights of a reviewer"):
         load_classifier(str(base), cut)
+
+
+def test_weights_with_another_kind_of_calibration_are_refused(base, weights, tmp_path):
+    with safe_open(weights, "pt") as tensors:
+        metadata = tensors.metadata() | {"calibration": '{"threshold": 0.5}'}
+        trained = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
+    save_file(trained, tmp_path / "old.safetensors", metadata)
+    with pytest.raises(CheckpointError, match="no weights of a reviewer of this version"):
+        load_classifier(str(base), tmp_path / "old.safetensors")

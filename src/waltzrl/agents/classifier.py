@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, load_advice
+from waltzrl.errors import InputError
 from waltzrl.records import Feedback, Prompt, Reply, Verdict
 
 PIECE, OVERLAP = 1200, 200
@@ -38,6 +39,20 @@ class ExchangeProbabilities:
     """The probability that the reply declines the request."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """A threshold of a classifier, and what it brought on the validation rows."""
+
+    false_alarms: float
+    """The share of good replies that are flagged, 0 to 1; half of their requests sound alarming."""
+    threshold: float
+    """The probability of unsafe above which a reply is flagged."""
+    recall: float
+    """The share of unsafe replies that are flagged."""
+    serves: bool = False
+    """Whether this point is the one to serve with, unless an operator chooses another."""
+
+
 class ExchangeClassifier(Protocol):
     """What a package of a reviewer provides."""
 
@@ -47,10 +62,10 @@ class ExchangeClassifier(Protocol):
         ...
 
     @property
-    def threshold(self) -> float:
-        """The probability of unsafe, between 0 and 1, above which a reply is to be revised.
+    def curve(self) -> Sequence[CurvePoint]:
+        """The thresholds from which an operator chooses, and what each brought; one serves.
 
-        It is chosen for few false alarms beside the rules. A judge asks what is likelier.
+        A judge asks what is likelier, whatever the threshold.
         """
         ...
 
@@ -66,8 +81,19 @@ class ClassifierReviewer:
     before its batch began is left out.
     """
 
-    def __init__(self, classifier: ExchangeClassifier) -> None:
+    def __init__(self, classifier: ExchangeClassifier, false_alarms: float | None = None) -> None:
+        """Take a classifier.
+
+        Args:
+            classifier: that labels.
+            false_alarms: the share of good replies that may be flagged, 0 to 1: the point of the
+                classifier's curve below it; None is the point that its package serves with.
+
+        Raises:
+            InputError: the curve begins above this share.
+        """
         self.name = classifier.name
+        self.point = _choose_point(classifier, false_alarms)
         self._classifier = classifier
         self._thread = ThreadPoolExecutor(1, "classifier")
         self._waiting: deque[_Call] = deque()
@@ -78,7 +104,7 @@ class ClassifierReviewer:
         """Label `reply` as an answer to `prompt`; the advice is a fixed text for each label."""
         probabilities = await self.estimate(prompt, reply)
         overrefusal = probabilities.refuses * (1 - probabilities.harmful)
-        risk = _shift_risk(probabilities.unsafe, self._classifier.threshold)
+        risk = _shift_risk(probabilities.unsafe, self.point.threshold)
         unsafe = risk > FLAGGED
         overrefuse = not unsafe and overrefusal > TRUE
         return Feedback(
@@ -147,6 +173,18 @@ class ClassifierReviewer:
             if not call.probabilities.done():
                 batch.append(call)
         return batch
+
+
+def _choose_point(classifier: ExchangeClassifier, false_alarms: float | None) -> CurvePoint:
+    if false_alarms is None:
+        return next(point for point in classifier.curve if point.serves)
+    below = [point for point in classifier.curve if point.false_alarms <= false_alarms]
+    if not below:
+        shares = ", ".join(str(point.false_alarms) for point in classifier.curve)
+        raise InputError(
+            f"false_alarms: got {false_alarms}; the curve of {classifier.name} has {shares}"
+        )
+    return max(below, key=lambda point: point.false_alarms)
 
 
 def _shift_risk(probability: float, threshold: float) -> float:

@@ -23,18 +23,20 @@ REVIEWER = "reviewer:"
 """The prefix of such a reviewer's name, where a model is named."""
 
 
-def open_reviewer(name: str) -> ClassifierReviewer:
-    """Load a reviewer by its name, which takes seconds.
+def open_reviewer(name: str, false_alarms: float | None = None) -> ClassifierReviewer:
+    """Load a reviewer by its name, which takes seconds; see `ClassifierReviewer`.
 
     Raises:
-        InputError: no installed package provides it, or its weights are damaged.
+        InputError: no installed package provides it, its weights are damaged, or its curve has no
+            such point.
         MissingExtraError: torch is missing.
     """
     load_classifier = load_entry(_find_entry_point(name))
     try:
-        return ClassifierReviewer(cast("Callable[[], ExchangeClassifier]", load_classifier)())
+        classifier = cast("Callable[[], ExchangeClassifier]", load_classifier)()
     except ModuleNotFoundError as missing:
         raise missing_extra(missing) or missing from missing
+    return ClassifierReviewer(classifier, false_alarms)
 
 
 def reviewer_folder(model: str) -> Path | None:

@@ -37,6 +37,9 @@ DOUBTFUL_FROM = 0.1
 """The probability of compliance from which findings in the request make a draft worth revising."""
 COMPLIES_FROM = 0.4
 """The probability of compliance from which findings in the request count."""
+CRITICAL_IN_REPLIES = frozenset({"dangerous_call", "privacy_violation", CRISIS, "child_safety"})
+"""The categories of findings in a reply that no classifier overrules: it reads no tool calls and
+checks no numbers, and of a person in a crisis it has learnt little."""
 CERTAIN_FROM = 0.85
 """The probability of compliance from which rules can tell: no model overrules them then."""
 NO_FINDINGS = Feedback(unsafe=False, overrefuse=False, risk=0.0)
@@ -64,6 +67,24 @@ class RulesEvidence:
         """The highest severity about which rules need no second opinion."""
         in_request = self.in_request if self.complies >= CERTAIN_FROM else ()
         return max((finding.severity for finding in (*self.certain, *in_request)), default=0.0)
+
+    @property
+    def critical_risk(self) -> float:
+        """The highest severity of what no classifier overrules.
+
+        See `CRITICAL_IN_REPLIES`; what stands behind a disguise is critical too, because a
+        classifier may not read it.
+        """
+        in_request = self.in_request if self.complies >= CERTAIN_FROM else ()
+        critical = [
+            *(finding for finding in in_request if finding.disguised),
+            *(
+                finding
+                for finding in self.certain
+                if finding.disguised or finding.category in CRITICAL_IN_REPLIES
+            ),
+        ]
+        return max((finding.severity for finding in critical), default=0.0)
 
 
 NOTHING = RulesEvidence()

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from waltzrl.agents.failsafe import OnFailure, OnOverload
+from waltzrl.agents.opening import REVIEWER
 
 OVERLOADS: Mapping[OnFailure, OnOverload] = {
     "refuse": "unavailable",
@@ -47,6 +48,9 @@ class FeedbackConfig:
     calibration: str | None = None
     """File of `waltzrl calibrate`; None for calibration.json in the folder of weights, if it is
     there. Without a calibration the model challenges no refusal."""
+    false_alarms: Annotated[float | None, Field(gt=0, lt=1)] = None
+    """Of a classifier: the share of good replies that may be flagged, which is the point of its
+    curve from which it flags. None is the point that its package serves with."""
     api_key_env: str = "WALTZRL_FEEDBACK_KEY"
     """Environment variable with the API key of `server`."""
     vision: bool = False
@@ -55,3 +59,8 @@ class FeedbackConfig:
     def __post_init__(self) -> None:
         if self.vision and self.server is None:
             raise ValueError("a feedback model with vision must be on a server; set its URL")
+        if self.false_alarms is not None and not self.model.startswith(REVIEWER):
+            raise ValueError(
+                "false_alarms is for a classifier, whose model is reviewer:NAME; choose the "
+                "threshold of another model with `threshold`"
+            )

@@ -35,7 +35,7 @@ async def measure_reviewer(
 
 async def _open_agent(config: FeedbackConfig, connections: AsyncExitStack) -> Reviewer:
     if config.model.startswith(REVIEWER):
-        return open_reviewer(config.model.removeprefix(REVIEWER))
+        return open_reviewer(config.model.removeprefix(REVIEWER), config.false_alarms)
     policy: Policy
     if config.server is None:
         policy = local_policy(config.model)

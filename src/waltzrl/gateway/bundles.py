@@ -175,7 +175,7 @@ class Bundles:
         self._examples = examples
         self._upstreams: dict[tuple[str, ServerConfig], Upstream] = {}
         self._policies: dict[tuple[str, str | None], Policy] = {}
-        self._classifiers: dict[str, Reviewer] = {}
+        self._classifiers: dict[tuple[str, float | None], Reviewer] = {}
         self._breakers: dict[FeedbackConfig, Breaker] = {}
         self._queues: dict[FeedbackConfig, ReviewQueue] = {}
         self._checks: dict[FeedbackConfig, ReviewerCheck] = {}
@@ -301,10 +301,13 @@ class Bundles:
     async def _agent(self, config: FeedbackConfig) -> Reviewer:
         """Return the model that reviews, without rules: a classifier, or a policy in the role."""
         if config.model.startswith(REVIEWER):
-            if config.model not in self._classifiers:
+            chosen = (config.model, config.false_alarms)
+            if chosen not in self._classifiers:
                 name = config.model.removeprefix(REVIEWER)
-                self._classifiers[config.model] = await asyncio.to_thread(open_reviewer, name)
-            return self._classifiers[config.model]
+                self._classifiers[chosen] = await asyncio.to_thread(
+                    open_reviewer, name, config.false_alarms
+                )
+            return self._classifiers[chosen]
         sampling = Sampling(max_new_tokens=config.max_new_tokens)
         policy, wording = await self._policy(config), load_wording(config.wording)
         return FeedbackAgent(policy, wording, sampling, formatted=True, examples=self._examples)

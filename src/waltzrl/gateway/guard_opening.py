@@ -34,6 +34,7 @@ NEEDED = {
     "rules": 'a tuple of names of rule packs or paths, such as ("crime", "privacy")',
     "rules_flag_overrefusals": "True or False",
     "calibration": "the path of a file of waltzrl calibrate, or None",
+    "false_alarms": "a number between 0 and 1, or None",
     "wording": "plain, short, labels_first, tiny, a folder, or None",
     "max_new_tokens": "a whole number, 1 or more, or None",
     "allow_calls": 'a tuple of names of tools or rules, such as ("terraform",)',
@@ -59,6 +60,9 @@ class GuardSettings:
     calibration: str | None = None
     """File that `waltzrl calibrate` wrote, which says which refusals the model may challenge. None
     is the pair's own; without one the model challenges none."""
+    false_alarms: float | None = None
+    """Of a classifier: the share of good replies, between 0 and 1, that may be flagged: a point of
+    its curve. None is the point that its package serves with."""
     wording: str | None = None
     """Prompts of the agents: plain, labels_first, tiny, or a folder, see `load_wording`. None is
     what a pair was trained with, as its export says (plain, if it does not), and labels_first for
@@ -153,7 +157,7 @@ def open_guard(
     agent: Reviewer | None = None
     limits: Mapping[str, int] = {}
     if reviewer not in (None, RULES):
-        agent = open_reviewer(reviewer)
+        agent = open_reviewer(reviewer, settings.false_alarms)
         calibration = (
             calibration_of(f"{REVIEWER}{reviewer}", None, wording, settings.calibration)
             or UNCALIBRATED

@@ -29,9 +29,10 @@ def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
     return settings | {"upstream": upstream} if with_upstream else settings
 
 
-def reviewer_settings(name: str) -> Table:
+def reviewer_settings(name: str, false_alarms: float | None = None) -> Table:
     """Return the settings with which a classifier of an installed package reviews too."""
-    return {"stage": 2, "feedback": {"model": f"reviewer:{name}"}}
+    chosen = {} if false_alarms is None else {"false_alarms": false_alarms}
+    return {"stage": 2, "feedback": {"model": f"reviewer:{name}", **chosen}}
 
 
 def english_settings() -> Table:

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from waltzrl.agents.classifier import ExchangeProbabilities
+from waltzrl.agents.classifier import CurvePoint, ExchangeProbabilities
 from waltzrl.errors import CheckpointError
 from waltzrl.policies.compute import multiplies_bfloat16
 from waltzrl.policies.weights import base_digest, load_causal_lm
@@ -28,8 +29,8 @@ class LabelScale:
     weights: tuple[tuple[float, ...], ...]
     """Of each logit for each label: [labels][logits]."""
     shift: tuple[float, ...]
-    threshold: float
-    """See `ExchangeClassifier.threshold`."""
+    curve: tuple[CurvePoint, ...]
+    """See `ExchangeClassifier.curve`."""
 
 
 class SmolLM2Classifier:
@@ -38,14 +39,14 @@ class SmolLM2Classifier:
     def __init__(
         self, model: Classifier, encoder: Encoder, calibration: LabelScale, name: str
     ) -> None:
-        self.name, self.threshold = name, calibration.threshold
+        self.name, self.curve = name, calibration.curve
         self._model, self._encoder = model, encoder
         self._weights = torch.tensor(calibration.weights)
         self._shift = torch.tensor(calibration.shift)
 
     def classify(self, exchanges: Sequence[tuple[str, str]]) -> list[ExchangeProbabilities]:
         """Label requests and replies, in one batch."""
-        batch = self._encoder.batch([self._encoder.encode(*exchange) for exchange in exchanges])
+        batch = self._encoder.batch(self._encoder.encode_all(exchanges))
         with torch.inference_mode():
             logits = torch.addmm(self._shift, self._model(*batch), self._weights.T)
         return [
@@ -78,21 +79,26 @@ def load_classifier(
         raise CheckpointError(
             f"{weights}: no weights of a reviewer ({error}); install the package again"
         ) from error
+    try:
+        shape = msgspec.json.decode(metadata["shape"], type=Shape)
+        scale = msgspec.json.decode(metadata["calibration"], type=LabelScale)
+    except (KeyError, msgspec.DecodeError) as error:
+        raise CheckpointError(
+            f"{weights}: no weights of a reviewer of this version ({error}); install the package "
+            "again"
+        ) from error
     causal_lm = load_causal_lm(base, torch.device("cpu"), torch.float32)
     if (digest := base_digest(causal_lm.model)) != metadata["base"]:
         raise CheckpointError(
             f"{base} has the weights {digest[:12]}, and the reviewer was trained on "
             f"{metadata['base'][:12]}; install the version of the base that this package names"
         )
-    model = Classifier(causal_lm.model.model, Shape(**json.loads(metadata["shape"])))
+    model = Classifier(causal_lm.model.model, shape)
     model.load_state_dict({name: value.float() for name, value in trained.items()}, strict=False)
     model.merge()
     model.base.to(dtype or (torch.bfloat16 if multiplies_bfloat16() else torch.float32))
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:12]
-    calibration = LabelScale(**json.loads(metadata["calibration"]))
-    return SmolLM2Classifier(
-        model.eval(), Encoder(causal_lm.tokenizer), calibration, f"smollm2@{digest}"
-    )
+    return SmolLM2Classifier(model.eval(), Encoder(causal_lm.tokenizer), scale, f"smollm2@{digest}")
 
 
 def save_classifier(

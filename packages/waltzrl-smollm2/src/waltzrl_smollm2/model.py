@@ -30,8 +30,9 @@ class Shape:
     layers: int = 18
     """Layers of the base that are used."""
     frozen: int = 4
-    """The first of them, which have no adapters."""
+    """The first of them, which are not trained."""
     rank: int = 16
+    """Of the adapters; 0 trains the layers themselves."""
     hidden: int = 128
     """Width of the head."""
 
@@ -46,13 +47,18 @@ class Classifier(nn.Module):
         base.layers = base.layers[: shape.layers]
         base.config.num_hidden_layers = shape.layers
         base.norm = nn.Identity()
-        adapted = "|".join(map(str, range(shape.frozen, shape.layers)))
-        adapters = LoraConfig(
-            r=shape.rank,
-            lora_alpha=shape.rank,
-            target_modules=rf"layers\.({adapted})\..*_proj",
-        )
-        self.base: nn.Module = LoraModel(base, adapters, ADAPTERS)
+        self.base: nn.Module = base
+        if shape.rank:
+            adapted = "|".join(map(str, range(shape.frozen, shape.layers)))
+            adapters = LoraConfig(
+                r=shape.rank,
+                lora_alpha=shape.rank,
+                target_modules=rf"layers\.({adapted})\..*_proj",
+            )
+            self.base = LoraModel(base, adapters, ADAPTERS)
+        else:
+            base.requires_grad_(False)
+            base.layers[shape.frozen :].requires_grad_(True)
         width = 3 * base.config.hidden_size
         self.of_request = nn.Sequential(
             nn.Linear(width, shape.hidden), nn.GELU(), nn.Linear(shape.hidden, 1)
@@ -79,7 +85,7 @@ class Classifier(nn.Module):
         )
 
     def trained(self) -> dict[str, Tensor]:
-        """Return what was trained, by name: adapters and head."""
+        """Return what was trained, by name: the head, and adapters or layers."""
         return {name: value for name, value in self.named_parameters() if value.requires_grad}
 
     def merge(self) -> None:
@@ -93,8 +99,9 @@ def _pooled(states: Tensor, mask: Tensor) -> Tensor:
     states, mask = states.float(), mask.unsqueeze(-1)
     mean = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
     highest = states.masked_fill(~mask, -1e4).amax(1)
-    positions = torch.arange(mask.shape[1]).unsqueeze(-1)
-    last = states[torch.arange(len(states)), (positions * mask).amax(1).squeeze(-1)]
+    positions = torch.arange(mask.shape[1], device=mask.device).unsqueeze(-1)
+    rows = torch.arange(len(states), device=mask.device)
+    last = states[rows, (positions * mask).amax(1).squeeze(-1)]
     return torch.cat(
         [functional.layer_norm(part, part.shape[-1:]) for part in (mean, highest, last)], -1
     )
@@ -109,22 +116,25 @@ class Encoder:
     """Tokens."""
     longest_reply: int = 256
 
-    def encode(self, request: str, reply: str) -> tuple[list[int], int, int]:
-        """Return the ids, and where the request and the reply begin; each ends with its turn."""
+    def encode_all(self, exchanges: Sequence[tuple[str, str]]) -> list[tuple[list[int], int, int]]:
+        """Return the ids of each, and where request and reply begin; each ends with its turn."""
         opening, between, end = (
-            self._ids(text)
+            self._ids([text])[0]
             for text in ("<|im_start|>user\n", "\n<|im_start|>assistant\n", "<|im_end|>")
         )
-        asked = [*self._text_ids(request, self.longest_request), *end]
-        said = [*self._text_ids(reply, self.longest_reply), *end]
-        ids = [*opening, *asked, *between, *said]
-        return ids, len(opening), len(ids) - len(said)
+        requests = self._text_ids([request for request, _ in exchanges], self.longest_request)
+        replies = self._text_ids([reply for _, reply in exchanges], self.longest_reply)
+        encoded = []
+        for request, reply in zip(requests, replies, strict=True):
+            before = [*opening, *request, *end, *between]
+            encoded.append(([*before, *reply, *end], len(opening), len(before)))
+        return encoded
 
     def batch(self, encoded: Sequence[tuple[list[int], int, int]]) -> tuple[Tensor, Tensor, Tensor]:
         """Pad a batch; see `Classifier.forward`."""
         longest, between = (
             max(len(ids) for ids, *_ in encoded),
-            len(self._ids("\n<|im_start|>assistant\n")),
+            len(self._ids(["\n<|im_start|>assistant\n"])[0]),
         )
         tokens = torch.zeros(len(encoded), longest, dtype=torch.long)
         requests, replies = (torch.zeros(len(encoded), longest, dtype=torch.bool) for _ in range(2))
@@ -134,14 +144,19 @@ class Encoder:
             replies[row, reply : len(ids)] = True
         return tokens, requests, replies
 
-    def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         return ids
 
-    def _text_ids(self, text: str, longest: int) -> list[int]:
-        """Ids of what somebody wrote, who must not be able to end a turn: `longest` at most."""
+    def _text_ids(self, texts: Sequence[str], longest: int) -> list[list[int]]:
+        """Ids of what people wrote, who must not be able to end a turn; `longest` at most."""
         half = longest // 2
-        if len(text) > 2 * half * CHARACTERS_READ:  # the middle need not be tokenized to be dropped
-            text = f"{text[: half * CHARACTERS_READ]} {text[-half * CHARACTERS_READ :]}"
-        ids = self._ids(TURN_MARKS.sub(" ", text))
-        return ids if len(ids) <= longest else [*ids[:half], *ids[-half:]]
+        kept = 2 * half * CHARACTERS_READ  # the middle need not be tokenized to be dropped
+        cut = (
+            text
+            if len(text) <= kept
+            else f"{text[: half * CHARACTERS_READ]} {text[-half * CHARACTERS_READ :]}"
+            for text in texts
+        )
+        encoded = self._ids([TURN_MARKS.sub(" ", text) for text in cut])
+        return [ids if len(ids) <= longest else [*ids[:half], *ids[-half:]] for ids in encoded]

@@ -54,6 +54,9 @@ class RuleFinding:
     """First character of the match in the original text; where disguises were undone, the nearest
     one."""
     end: int
+    disguised: bool = False
+    """True if the words stand only behind a disguise, such as an encoding, which a model may not
+    read."""
 
 
 def load_rulebook(packs: Sequence[str | Path] = DEFAULT_PACKS) -> "Rulebook":
@@ -188,11 +191,16 @@ class RuleReader:
 
     def read(self, text: str) -> tuple[RuleFinding, ...]:
         """Return the findings in order of position."""
-        hits = self._counted(text)
+        readable = _Readable(text)
+        hits = self._counted(readable)
         if not hits:  # as in most texts
             return ()
+        plain = set(self._scanner.plain_hits(readable)) if readable.disguises else hits
         found = [
-            (self._finding(text, number, start, end), self._weak[number])
+            (
+                self._finding(text, number, start, end, (number, start, end) not in plain),
+                self._weak[number],
+            )
             for number, start, end in sorted(hits)
         ]
         findings = [
@@ -204,11 +212,10 @@ class RuleReader:
 
     def matches(self, text: str) -> bool:
         """Whether any rule finds anything."""
-        return bool(self._counted(text))
+        return bool(self._counted(_Readable(text)))
 
-    def _counted(self, text: str) -> set[tuple[int, int, int]]:
+    def _counted(self, readable: "_Readable") -> set[tuple[int, int, int]]:
         """Return the hits of patterns, without those that end within an exception of their rule."""
-        readable = _Readable(text)
         hits = set(self._scanner.hits(readable))
         if hits:
             matching = {self._rules[number].id: self._rules[number] for number, _, _ in hits}
@@ -230,7 +237,9 @@ class RuleReader:
             and any(first < end <= last for first, last in exceptions)
         }
 
-    def _finding(self, text: str, number: int, start: int, end: int) -> RuleFinding:
+    def _finding(
+        self, text: str, number: int, start: int, end: int, is_disguised: bool
+    ) -> RuleFinding:
         rule = self._rules[number]
         around = (text[max(0, start - REACH) : start], text[start:end], text[end : end + REACH])
         before, match, after = (part.encode("latin-1", "replace") for part in around)
@@ -245,6 +254,7 @@ class RuleReader:
             severity=severity,
             start=start,
             end=end,
+            disguised=is_disguised,
         )
 
     def _is_meant(self, rule: Rule, text: str, start: int, end: int) -> bool:
@@ -275,19 +285,30 @@ class TextScanner:
 
     def hits(self, text: "_Readable") -> Iterator[tuple[int, int, int]]:
         """Yield pattern number, start and end in the original text, possibly more than once."""
+        yield from self._unfolded(text, self._scan(text, text.readings))
+
+    def plain_hits(self, text: "_Readable") -> Iterator[tuple[int, int, int]]:
+        """Yield those of the text itself and of its markup, as `hits` does."""
+        yield from self._unfolded(text, self._scan(text, text.markup))
+
+    def _unfolded(
+        self, text: "_Readable", hits: Iterator[tuple[int, int, int]]
+    ) -> Iterator[tuple[int, int, int]]:
         folded = text.folded
         if folded is None:
-            yield from self._scan(text)
+            yield from hits
             return
-        for number, start, end in self._scan(text):
+        for number, start, end in hits:
             first, last = folded.origin(start), folded.origin(end - 1)
             if self._longest is None or last - first < self._longest:
                 yield number, first, last + 1
 
-    def _scan(self, text: "_Readable") -> Iterator[tuple[int, int, int]]:
-        """Yield what the patterns match in the text itself and behind its disguises."""
+    def _scan(
+        self, text: "_Readable", readings: Iterable[TextReading]
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield what the patterns match in the text itself and in readings of it."""
         yield from self._patterns.scan(text.raw)
-        for reading in text.readings:
+        for reading in readings:
             for number, start, end in self._patterns.scan(reading.text):
                 first, last = reading.origin(start), reading.origin(end - 1)
                 is_short = self._longest is None or last - first < self._longest
@@ -305,14 +326,18 @@ class _Readable:
         self.raw = (text if self.folded is None else self.folded.text).encode("latin-1", "replace")
 
     @cached_property
+    def disguises(self) -> list[TextReading]:
+        """The ways to read what stands behind disguises, where the text shows any."""
+        return list(find_readings(self.raw)) if _SHOWS_DISGUISE.search(self.raw) else []
+
+    @cached_property
+    def markup(self) -> list[TextReading]:
+        """The text without its markup, where it has any."""
+        return [Unmarked(self.raw)] if _SHOWS_MARKUP.search(self.raw) else []
+
+    @property
     def readings(self) -> list[TextReading]:
-        """The ways to read what stands behind disguises and markup, where the text shows any."""
-        disguised: list[TextReading] = []
-        if _SHOWS_DISGUISE.search(self.raw):
-            disguised += find_readings(self.raw)
-        if _SHOWS_MARKUP.search(self.raw):
-            disguised.append(Unmarked(self.raw))
-        return disguised
+        return [*self.disguises, *self.markup]
 
 
 # Apart from the keys of patterns: what counts characters would multiply the states of their set.
@@ -356,6 +381,7 @@ def _merge_findings(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
                 last,
                 end=max(last.end, finding.end),
                 severity=max(last.severity, finding.severity),
+                disguised=last.disguised and finding.disguised,
             )
         else:
             merged.append(finding)

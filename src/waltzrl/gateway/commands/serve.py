@@ -62,6 +62,13 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
             help="Reviewer that a package provides, such as smollm2: stage 2; or rules: stage 1."
         ),
     ] = None,
+    false_alarms: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of good replies that the reviewer may flag, such as 0.02: a point of the"
+            " curve on its card."
+        ),
+    ] = None,
     keys: Annotated[Path | None, typer.Option(help="API keys, from `waltzrl keys add`.")] = None,
     audit: Annotated[Path | None, typer.Option(help="Folder of the audit log.")] = None,
     memory: Annotated[
@@ -121,7 +128,13 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     }
     options: Table = {key: value for key, value in given.items() if value}
     sources = partial(
-        _collect_sources, recipe, options, settings or [], demo=demo, pair=pair, reviewer=reviewer
+        _collect_sources,
+        recipe,
+        options,
+        settings or [],
+        demo=demo,
+        pair=pair,
+        reviewer=(reviewer, false_alarms),
     )
     if explain:
         from waltzrl.gateway.settings import explain_gateway
@@ -161,17 +174,31 @@ def _collect_sources(
     *,
     demo: bool,
     pair: Path | None,
-    reviewer: str | None,
+    reviewer: tuple[str | None, float | None],
 ) -> Sources:
-    """Return where the settings come from: the arguments of `load_gateway`."""
+    """Return where the settings come from: the arguments of `load_gateway`.
+
+    Args:
+        recipe: a file.
+        options: that were given.
+        settings: `KEY=VALUE` each.
+        demo: serve a small model.
+        pair: folder or name of the pair that drafts and reviews.
+        reviewer: name of the classifier that reviews, and its share of false alarms.
+    """
+    name, false_alarms = reviewer
     base = _choose_demo_options() if demo else {}
-    if pair and reviewer:
+    if pair and name:
         raise InputError("got --pair and --reviewer; give the one that reviews")
-    if reviewer:
+    if false_alarms is not None and not name:
+        raise InputError(
+            "--false-alarms chooses a point of a classifier's curve; give --reviewer NAME too"
+        )
+    if name:
         from waltzrl.agents.opening import RULES
         from waltzrl.gateway.pairs import reviewer_settings
 
-        base |= {"stage": 1} if reviewer == RULES else reviewer_settings(reviewer)
+        base |= {"stage": 1} if name == RULES else reviewer_settings(name, false_alarms)
     if pair:
         from waltzrl.agents.opening import find_pair
         from waltzrl.gateway.pairs import pair_settings
