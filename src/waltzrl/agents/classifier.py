@@ -40,7 +40,7 @@ class ExchangeProbabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
+class ThresholdPoint:
     """A threshold of a classifier, and what it brought on the validation rows."""
 
     false_alarms: float
@@ -62,7 +62,7 @@ class ExchangeClassifier(Protocol):
         ...
 
     @property
-    def curve(self) -> Sequence[CurvePoint]:
+    def curve(self) -> Sequence[ThresholdPoint]:
         """The thresholds from which an operator chooses, and what each brought; one serves.
 
         A judge asks what is likelier, whatever the threshold.
@@ -175,7 +175,7 @@ class ClassifierReviewer:
         return batch
 
 
-def _choose_point(classifier: ExchangeClassifier, false_alarms: float | None) -> CurvePoint:
+def _choose_point(classifier: ExchangeClassifier, false_alarms: float | None) -> ThresholdPoint:
     if false_alarms is None:
         return next(point for point in classifier.curve if point.serves)
     below = [point for point in classifier.curve if point.false_alarms <= false_alarms]

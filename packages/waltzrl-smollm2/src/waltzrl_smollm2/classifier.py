@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from waltzrl.agents.classifier import CurvePoint, ExchangeProbabilities
+from waltzrl.agents.classifier import ExchangeProbabilities, ThresholdPoint
 from waltzrl.errors import CheckpointError
 from waltzrl.policies.compute import multiplies_bfloat16
 from waltzrl.policies.weights import base_digest, load_causal_lm
@@ -29,7 +29,7 @@ class LabelScale:
     weights: tuple[tuple[float, ...], ...]
     """Of each logit for each label: [labels][logits]."""
     shift: tuple[float, ...]
-    curve: tuple[CurvePoint, ...]
+    curve: tuple[ThresholdPoint, ...]
     """See `ExchangeClassifier.curve`."""
 
 
