@@ -133,7 +133,7 @@ class ClassifierReviewer:
         """Classify a reply, a long one in pieces: the most unsafe counts, and how it begins."""
         request = "\n".join(turn.content for turn in prompt.messages if turn.role == "user")
         probabilities = await asyncio.gather(
-            *(self._classified(request, piece) for piece in _cut_text(reply.reviewed_text))
+            *(self._classified(request, piece) for piece in cut_text(reply.reviewed_text))
         )
         return ExchangeProbabilities(
             harmful=probabilities[0].harmful,
@@ -201,7 +201,7 @@ class _Call:
     probabilities: "asyncio.Future[ExchangeProbabilities]"
 
 
-def _cut_text(text: str) -> Iterator[str]:
+def cut_text(text: str, longest: int = PIECE, overlap: int = OVERLAP) -> Iterator[str]:
     """Cut a text into pieces that overlap; an empty one is a piece."""
-    for start in range(0, max(1, len(text) - OVERLAP), PIECE - OVERLAP):
-        yield text[start : start + PIECE]
+    for start in range(0, max(1, len(text) - overlap), longest - overlap):
+        yield text[start : start + longest]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast, get_args
 
 from waltzrl.agents.classifier import ClassifierReviewer, ExchangeClassifier
 from waltzrl.errors import InputError, missing_extra
@@ -21,6 +21,10 @@ RULES = "rules"
 PAIR = "pair"
 REVIEWER = "reviewer:"
 """The prefix of such a reviewer's name, where a model is named."""
+GUARD = "guard:"
+"""The prefix of the name of a guard model, where a reviewer is named."""
+GuardKind = Literal["wildguard", "llama-guard", "qwen3guard", "granite-guardian", "shieldgemma"]
+"""The guard models whose formats we speak."""
 
 
 def open_reviewer(name: str, false_alarms: float | None = None) -> ClassifierReviewer:
@@ -65,6 +69,20 @@ def find_pair(name: Path) -> Path:
             " installed package that brings a pair, such as smollm2"
         )
     return found[0]
+
+
+def guard_kind(name: str) -> GuardKind:
+    """Return a kind of guard model by its name.
+
+    Raises:
+        InputError: there is none.
+    """
+    for kind in get_args(GuardKind):
+        if kind == name:
+            return cast("GuardKind", kind)
+    raise InputError(
+        f"got the kind of guard model {name!r}, need one of {', '.join(get_args(GuardKind))}"
+    )
 
 
 def installed_reviewers() -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from waltzrl.agents.failsafe import OnFailure, OnOverload
-from waltzrl.agents.opening import REVIEWER
+from waltzrl.agents.opening import REVIEWER, GuardKind
 
 OVERLOADS: Mapping[OnFailure, OnOverload] = {
     "refuse": "unavailable",
@@ -39,6 +39,9 @@ class FeedbackConfig:
     `reviewer:NAME` for a classifier that an installed package provides."""
     server: str | None = None
     """URL of an OpenAI-compatible server, without `/chat/completions`."""
+    guard: GuardKind | None = None
+    """The kind of guard model that `model` on `server` is: it is asked in its own format, and the
+    advice is ours, by category. None is a model that reviews in words."""
     wording: str = "labels_first"
     """labels_first for a model that was not trained to review, plain or tiny for one that was."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 512
@@ -59,6 +62,8 @@ class FeedbackConfig:
     def __post_init__(self) -> None:
         if self.vision and self.server is None:
             raise ValueError("a feedback model with vision must be on a server; set its URL")
+        if self.guard is not None and self.server is None:
+            raise ValueError(f"a {self.guard} model must be on a server; set its URL")
         if self.false_alarms is not None and not self.model.startswith(REVIEWER):
             raise ValueError(
                 "false_alarms is for a classifier, whose model is reviewer:NAME; choose the "

@@ -12,7 +12,7 @@ from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
 from waltzrl.evaluation.calibration import JudgedReply, calibrate
-from waltzrl.evaluation.judges import read_saved_verdicts
+from waltzrl.evaluation.judges import FORMATS, GuardModelReviewer, read_saved_verdicts
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.opening import local_policy, remote_policy
 from waltzrl.records import Message, Prompt, Reply, Verdict
@@ -40,8 +40,10 @@ async def _open_agent(config: FeedbackConfig, connections: AsyncExitStack) -> Re
     if config.server is None:
         policy = local_policy(config.model)
     else:
-        remote = remote_policy(config.server, config.model, key_env=config.api_key_env)
-        policy = await connections.enter_async_context(remote)
+        opened = remote_policy(config.server, config.model, key_env=config.api_key_env)
+        policy = remote = await connections.enter_async_context(opened)
+        if config.guard is not None:
+            return GuardModelReviewer(FORMATS[config.guard], remote)
     sampling = Sampling(max_new_tokens=config.max_new_tokens)
     return FeedbackAgent(policy, load_wording(config.wording), sampling, formatted=True)
 

@@ -53,7 +53,7 @@ from waltzrl.gateway.reviewer_check import ReviewerCheck
 from waltzrl.gateway.router import UpstreamRoute, UpstreamRouter
 from waltzrl.gateway.settings import BundleRecipe, bundle_table
 from waltzrl.gateway.upstream import HttpUpstream, UpstreamListener, ignore_response
-from waltzrl.policies import Policy, Sampling
+from waltzrl.policies import Policy, RemotePolicy, Sampling
 from waltzrl.policies.gguf import short_name
 from waltzrl.policies.opening import local_policy, remote_policy
 from waltzrl.policies.settings import (
@@ -174,7 +174,8 @@ class Bundles:
         self._on_review_failure, self._on_response = on_review_failure, on_response
         self._examples = examples
         self._upstreams: dict[tuple[str, ServerConfig], Upstream] = {}
-        self._policies: dict[tuple[str, str | None], Policy] = {}
+        self._remote: dict[tuple[str, str], RemotePolicy] = {}
+        self._local: dict[str, Policy] = {}
         self._classifiers: dict[tuple[str, float | None], Reviewer] = {}
         self._breakers: dict[FeedbackConfig, Breaker] = {}
         self._queues: dict[FeedbackConfig, ReviewQueue] = {}
@@ -309,14 +310,25 @@ class Bundles:
                 )
             return self._classifiers[chosen]
         sampling = Sampling(max_new_tokens=config.max_new_tokens)
+        if config.guard is not None:
+            from waltzrl.evaluation.judges import (  # few gateways need them
+                FORMATS,
+                GuardModelReviewer,
+            )
+
+            return GuardModelReviewer(FORMATS[config.guard], await self._remote_policy(config))
         policy, wording = await self._policy(config), load_wording(config.wording)
         return FeedbackAgent(policy, wording, sampling, formatted=True, examples=self._examples)
 
     async def _policy(self, config: FeedbackConfig) -> Policy:
         if config.server is None:
             return await self._local_policy(config.model)
+        return await self._remote_policy(config)
+
+    async def _remote_policy(self, config: FeedbackConfig) -> RemotePolicy:
+        assert config.server is not None, "FeedbackConfig requires a server of a guard"
         key = (config.model, config.server)
-        if key not in self._policies:
+        if key not in self._remote:
             policy = remote_policy(
                 config.server,
                 config.model,
@@ -324,14 +336,13 @@ class Bundles:
                 concurrency=REVIEWS_AT_ONCE,
                 retries=1,
             )
-            self._policies[key] = await self._connections.enter_async_context(policy)
-        return self._policies[key]
+            self._remote[key] = await self._connections.enter_async_context(policy)
+        return self._remote[key]
 
     async def _local_policy(self, folder: str) -> Policy:
-        if (folder, None) not in self._policies:
-            policy = await asyncio.to_thread(local_policy, folder, in_thread=True)
-            self._policies[folder, None] = policy
-        return self._policies[folder, None]
+        if folder not in self._local:
+            self._local[folder] = await asyncio.to_thread(local_policy, folder, in_thread=True)
+        return self._local[folder]
 
     async def _upstream(self, recipe: BundleRecipe) -> Upstream:
         config = recipe.upstream

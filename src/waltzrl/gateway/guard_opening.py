@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path, PurePath
+from typing import cast
 
 import msgspec
 
@@ -20,12 +21,20 @@ from waltzrl.agents import (
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits, verify_export
 from waltzrl.agents.identity import calibration_of
-from waltzrl.agents.opening import REVIEWER, RULES, find_pair, open_reviewer
+from waltzrl.agents.opening import (
+    GUARD,
+    REVIEWER,
+    RULES,
+    find_pair,
+    guard_kind,
+    open_reviewer,
+)
 from waltzrl.agents.rules import DEFAULT_PACKS, load_rulebook
 from waltzrl.collaboration import Reviewer, guarded
 from waltzrl.errors import InputError
+from waltzrl.evaluation.judges import FORMATS, GuardModelReviewer, JudgeFormat
 from waltzrl.gateway.guard import LONGEST_REPLY, GatewayGuard, Guard, LocalGuard
-from waltzrl.policies import Policy, RemotePolicy, Sampling
+from waltzrl.policies import GuardPolicy, Policy, RemotePolicy, Sampling
 from waltzrl.policies.opening import local_policy, require_local_policies
 
 NEEDED = {
@@ -110,7 +119,8 @@ def open_guard(
     Args:
         reviewer: a classifier that a package provides, by name: `open_guard("smollm2")` with the
             package waltzrl-smollm2. It reviews together with the rules. Loading takes seconds.
-            `rules` is the rules alone, as without an argument.
+            `rules` is the rules alone, as without an argument. `guard:KIND`, such as
+            `guard:qwen3guard`, says which kind of guard model `model` is.
         model: reviews together with the rules; such as
             `RemotePolicy("http://localhost:8000/v1", "guard")`.
         pair: folder that `waltzrl export` wrote, or a name, such as `smollm2` with the package
@@ -137,7 +147,9 @@ def open_guard(
     """
     _check_types(reviewer, pair, settings)
     _check_policies(model=model, gateway=gateway, upstream=upstream)
-    reviewers = {"reviewer": reviewer, "model": model, "pair": pair, "gateway": gateway}
+    guard = _find_guard(reviewer, model)
+    named = reviewer if guard is None else None
+    reviewers = {"reviewer": named, "model": model, "pair": pair, "gateway": gateway}
     given = [name for name, value in reviewers.items() if value is not None]
     if len(given) > 1:
         raise InputError(
@@ -156,10 +168,10 @@ def open_guard(
     calibration = UNCALIBRATED
     agent: Reviewer | None = None
     limits: Mapping[str, int] = {}
-    if reviewer not in (None, RULES):
-        agent = open_reviewer(reviewer, settings.false_alarms)
+    if named not in (None, RULES):
+        agent = open_reviewer(named, settings.false_alarms)
         calibration = (
-            calibration_of(f"{REVIEWER}{reviewer}", None, wording, settings.calibration)
+            calibration_of(f"{REVIEWER}{named}", None, wording, settings.calibration)
             or UNCALIBRATED
         )
     elif folder is not None:
@@ -175,9 +187,7 @@ def open_guard(
         allow_calls=settings.allow_calls,
     )
     if model is not None:
-        agent = FeedbackAgent(
-            model, prompts, _make_sampling(settings, limits, "feedback"), formatted=True
-        )
+        agent = _make_agent(model, guard, prompts, _make_sampling(settings, limits, "feedback"))
     drafter = _make_drafter(upstream, prompts, _make_sampling(settings, limits, "conversation"))
     max_rounds = settings.max_rounds if drafter is not None else 0
     return LocalGuard(
@@ -186,6 +196,31 @@ def open_guard(
         partial(guarded, max_rounds=max_rounds, refusal=RefusalTexts(rules.rulebook).choose),
         [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],
     )
+
+
+def _find_guard(reviewer: str | None, model: Policy | None) -> JudgeFormat | None:
+    """Return the format of the guard model that a reviewer's name says; None if it says none.
+
+    Raises:
+        InputError: there is no such kind, or no model of it.
+    """
+    if reviewer is None or not reviewer.startswith(GUARD):
+        return None
+    kind = guard_kind(reviewer.removeprefix(GUARD))
+    if model is None:
+        raise InputError(
+            f"reviewer {reviewer!r} needs model=, a policy of that guard model, such as "
+            'RemotePolicy("http://localhost:8000/v1", "guard")'
+        )
+    return FORMATS[kind]
+
+
+def _make_agent(
+    model: Policy, guard: JudgeFormat | None, prompts: Wording, sampling: Sampling
+) -> Reviewer:
+    if guard is not None:
+        return GuardModelReviewer(guard, cast("GuardPolicy", model))
+    return FeedbackAgent(model, prompts, sampling, formatted=True)
 
 
 def _check_types(reviewer: object, pair: object, settings: object) -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from waltzrl.agents import pair_wording
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits
+from waltzrl.agents.opening import GUARD, guard_kind
+from waltzrl.errors import InputError
 from waltzrl.foundation.validation import Table
 
 ENGLISH = "smollm2"
@@ -33,6 +35,25 @@ def reviewer_settings(name: str, false_alarms: float | None = None) -> Table:
     """Return the settings with which a classifier of an installed package reviews too."""
     chosen = {} if false_alarms is None else {"false_alarms": false_alarms}
     return {"stage": 2, "feedback": {"model": f"reviewer:{name}", **chosen}}
+
+
+def guard_settings(name: str, server: str | None) -> Table:
+    """Return the settings with which a guard model on a server reviews.
+
+    Args:
+        name: `guard:KIND`, or `guard:KIND:MODEL` where the server calls it something else.
+        server: its URL.
+
+    Raises:
+        InputError: there is no such kind, or no server.
+    """
+    kind, _, model = name.removeprefix(GUARD).partition(":")
+    kind = guard_kind(kind)
+    if server is None:
+        raise InputError(
+            f"--reviewer {name} needs --reviewer-server, the URL of an OpenAI-compatible server"
+        )
+    return {"stage": 2, "feedback": {"model": model or kind, "guard": kind, "server": server}}
 
 
 def english_settings() -> Table:

@@ -9,6 +9,7 @@ from waltzrl.evaluation.judges.agreement import (
 from waltzrl.evaluation.judges.answers import AnswerCache
 from waltzrl.evaluation.judges.formats import FORMATS, JudgeFormat
 from waltzrl.evaluation.judges.guard import LinearGuard
+from waltzrl.evaluation.judges.guard_model_reviewer import GuardModelReviewer
 from waltzrl.evaluation.judges.harm import HarmJudge
 from waltzrl.evaluation.judges.judge import (
     Judge,
@@ -31,6 +32,7 @@ __all__ = [
     "FORMATS",
     "Agreement",
     "AnswerCache",
+    "GuardModelReviewer",
     "HarmJudge",
     "Judge",
     "JudgeFormat",

@@ -59,8 +59,12 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     reviewer: Annotated[
         str | None,
         typer.Option(
-            help="Reviewer that a package provides, such as smollm2: stage 2; or rules: stage 1."
+            help="Reviewer that a package provides, such as smollm2, or guard:KIND[:MODEL] on"
+            " --reviewer-server: stage 2; or rules: stage 1."
         ),
+    ] = None,
+    reviewer_server: Annotated[
+        str | None, typer.Option(help="URL of the server of a guard model that reviews.")
     ] = None,
     false_alarms: Annotated[
         float | None,
@@ -112,6 +116,9 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     `waltzrl serve --upstream http://localhost:8000/v1 --reviewer smollm2` reviews with the
     classifier of the package waltzrl-smollm2 as well as with the rules.
 
+    `waltzrl serve --upstream URL --reviewer guard:qwen3guard --reviewer-server URL` reviews with a
+    guard model.
+
     `waltzrl serve recipes/gateway.toml --explain` prints what each setting is, and who sets it.
 
     `waltzrl serve --demo` needs no upstream: it serves SmolLM2 where waltzrl-smollm2 is installed,
@@ -134,7 +141,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         settings or [],
         demo=demo,
         pair=pair,
-        reviewer=(reviewer, false_alarms),
+        reviewer=(reviewer, reviewer_server, false_alarms),
     )
     if explain:
         from waltzrl.gateway.settings import explain_gateway
@@ -174,7 +181,7 @@ def _collect_sources(
     *,
     demo: bool,
     pair: Path | None,
-    reviewer: tuple[str | None, float | None],
+    reviewer: tuple[str | None, str | None, float | None],
 ) -> Sources:
     """Return where the settings come from: the arguments of `load_gateway`.
 
@@ -184,9 +191,9 @@ def _collect_sources(
         settings: `KEY=VALUE` each.
         demo: serve a small model.
         pair: folder or name of the pair that drafts and reviews.
-        reviewer: name of the classifier that reviews, and its share of false alarms.
+        reviewer: name of what reviews, the server of a guard, and a classifier's false alarms.
     """
-    name, false_alarms = reviewer
+    name, server, false_alarms = reviewer
     base = _choose_demo_options() if demo else {}
     if pair and name:
         raise InputError("got --pair and --reviewer; give the one that reviews")
@@ -195,16 +202,26 @@ def _collect_sources(
             "--false-alarms chooses a point of a classifier's curve; give --reviewer NAME too"
         )
     if name:
-        from waltzrl.agents.opening import RULES
-        from waltzrl.gateway.pairs import reviewer_settings
-
-        base |= {"stage": 1} if name == RULES else reviewer_settings(name, false_alarms)
+        base |= _choose_reviewer(name, server, false_alarms)
     if pair:
         from waltzrl.agents.opening import find_pair
         from waltzrl.gateway.pairs import pair_settings
 
         base |= pair_settings(find_pair(pair), with_upstream="upstream" not in options)
     return recipe, base | options, settings, os.environ
+
+
+def _choose_reviewer(name: str, server: str | None, false_alarms: float | None) -> "Table":
+    from waltzrl.agents.opening import GUARD, RULES
+    from waltzrl.gateway.pairs import guard_settings, reviewer_settings
+
+    if name.startswith(GUARD):
+        return guard_settings(name, server)
+    if server is not None:
+        raise InputError(
+            f"--reviewer-server is for a guard model, --reviewer guard:KIND; got {name}"
+        )
+    return {"stage": 1} if name == RULES else reviewer_settings(name, false_alarms)
 
 
 def _choose_demo_options() -> "Table":
