@@ -84,7 +84,7 @@ def test_what_is_not_safe_enough_is_unsafe():
 
 
 @pytest.mark.promise(
-    "Do no harm", "Neither rules that are certain nor a certain model can be outvoted"
+    "Do no harm", "Neither rules that are certain nor a certain model that writes can be outvoted"
 )
 def test_rules_that_are_certain_are_never_outvoted():
     rules = RULES.read(CRIME, COMPLIES)
@@ -100,7 +100,7 @@ def test_rules_that_are_certain_are_never_outvoted():
 
 
 @pytest.mark.promise(
-    "Do no harm", "Neither rules that are certain nor a certain model can be outvoted"
+    "Do no harm", "Neither rules that are certain nor a certain model that writes can be outvoted"
 )
 def test_a_certain_model_is_never_outvoted_either():
     assert review(Says(risk=0.9), threshold=0.3).unsafe  # 1 - 0.7 * 0.9 = 0.37, but 1 - 0.9 = 0.1
@@ -109,7 +109,8 @@ def test_a_certain_model_is_never_outvoted_either():
 
 @pytest.mark.promise(
     "Do no harm",
-    "Stage 2 flags whatever stage 1 is certain of, whatever the model says, and names a category",
+    "Stage 2 flags whatever stage 1 is certain of, whatever a model that writes says, and names a "
+    "category",
 )
 @given(
     st.sampled_from(HOLLOW_HARMFUL_PAIRS),

@@ -41,7 +41,7 @@ CRITICAL_IN_REPLIES = frozenset({"dangerous_call", "privacy_violation", CRISIS, 
 """The categories of findings in a reply that no classifier overrules: it reads no tool calls and
 checks no numbers, and of a person in a crisis it has learnt little."""
 CERTAIN_FROM = 0.85
-"""The probability of compliance from which rules can tell: no model overrules them then."""
+"""The probability of compliance from which rules can tell: no model that writes overrules them."""
 NO_FINDINGS = Feedback(unsafe=False, overrefuse=False, risk=0.0)
 """The feedback on most replies."""
 
