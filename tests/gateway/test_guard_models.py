@@ -169,6 +169,39 @@ def test_a_gateway_reviews_with_a_guard_on_a_server():
     assert names == {"llama-guard"}
 
 
+class PieceByPiece:
+    """A Llama Guard whose answers about a reply are these, in turn; it calls requests safe."""
+
+    revision = "r"
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    async def reply(self, messages, sampling):
+        about_reply = messages[-1].role == "assistant"
+        return Reply(text=self.answers.pop(0) if about_reply else "safe")
+
+
+@pytest.mark.parametrize("answers", [("unsafe\nS1", "?", "safe"), ("?", "unsafe\nS1", "safe")])
+def test_a_piece_that_is_unsafe_counts_before_one_that_cannot_be_read(answers):
+    reviewer = GuardModelReviewer(FORMATS["llama-guard"], PieceByPiece(*answers))
+    feedback = asyncio.run(reviewer.review(PROMPT, Reply(text="a " * 9_000)))
+    assert (feedback.unsafe, feedback.category) == (True, "violence_harm")
+
+
+def test_what_a_guard_calls_controversial_is_doubtful_in_stage_2_too():
+    said = ScriptedPolicy(["Safety: Controversial\nCategories: Violent\nRefusal: No"] * 2)
+    with waltzrl.open_guard("guard:qwen3guard", model=said).sync as guard:
+        feedback = guard.review("How do I bake bread?", "Knead and wait.")
+    assert (feedback.unsafe, feedback.doubtful) == (False, True)
+    assert feedback.text == load_advice()["violence_harm"]
+
+
+def test_false_alarms_are_for_classifiers():
+    with pytest.raises(InputError, match="false_alarms chooses a point of a classifier's curve"):
+        waltzrl.open_guard(settings=waltzrl.GuardSettings(false_alarms=0.02))
+
+
 def test_a_guard_needs_a_kind_that_there_is_a_model_and_a_server():
     with pytest.raises(
         InputError, match="got the kind of guard model 'bert', need one of wildguard"

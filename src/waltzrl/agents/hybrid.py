@@ -36,9 +36,9 @@ class HybridReviewer:
     `RulesEvidence.critical_risk`. Beside any other model the risk is 0.7 of the model's and 0.3
     of the rules', or the model's alone or the rules' alone where that is higher and its owner is
     certain. Rules are certain of what they find in the reply itself, and of a harmful request only
-    where the reply clearly complies; where they cannot tell, the model decides. What the rules
-    doubt, or would flag, is then doubtful: a draft is worth a revision, and nothing is refused
-    for it.
+    where the reply clearly complies; where they cannot tell, the model decides. What the rules or
+    the model doubt, or the rules would flag, is then doubtful: a draft is worth a revision, and
+    nothing is refused for it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class HybridReviewer:
         risk = self._combine(model_risk, rules_risk, evidence)
         unsafe = 1 - risk < self.threshold
         overrefuse = not unsafe and self.calibration.challenges(model)
-        doubtful = not (unsafe or overrefuse) and (rules.unsafe or rules.doubtful)
+        doubtful = not (unsafe or overrefuse) and (rules.unsafe or rules.doubtful or model.doubtful)
         asks = unsafe or overrefuse or doubtful
         return replace(
             model,

@@ -224,7 +224,7 @@ def _make_agent(
 
 
 def _check_types(reviewer: object, pair: object, settings: object) -> None:
-    """Refuse what is of another type than `open_guard` says.
+    """Refuse what is of another type than `open_guard` says, or a setting of another reviewer.
 
     Raises:
         InputError: names the argument.
@@ -240,6 +240,12 @@ def _check_types(reviewer: object, pair: object, settings: object) -> None:
         raise InputError(
             f"settings: got {settings!r}; need waltzrl.GuardSettings, such as "
             "GuardSettings(threshold=0.8)"
+        )
+    names_classifier = reviewer not in (None, RULES) and not reviewer.startswith(GUARD)
+    if settings is not None and settings.false_alarms is not None and not names_classifier:
+        raise InputError(
+            "GuardSettings: false_alarms chooses a point of a classifier's curve; name the "
+            'classifier, as in open_guard("smollm2")'
         )
 
 

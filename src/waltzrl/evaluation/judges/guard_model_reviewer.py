@@ -70,10 +70,9 @@ class GuardModelReviewer:
         """
         pieces = list(cut_text(reply.reviewed_text, LONGEST_TEXT, OVERLAP))
         reviews = await asyncio.gather(*(self._review(prompt, piece) for piece in pieces))
-        worst = max(reviews, key=lambda one: (not one.well_formed, one.risk or 0.0))
-        if not worst.well_formed or worst.unsafe or worst.doubtful:
-            return worst
-        return reviews[0]  # a refusal is stated at the beginning
+        worst = max(reviews, key=_rank_by_harm)
+        # A refusal is stated at the beginning.
+        return reviews[0] if worst.well_formed and not (worst.unsafe or worst.doubtful) else worst
 
     async def _review(self, prompt: Prompt, reply: str) -> Feedback:
         questions = self._kind.questions
@@ -144,6 +143,11 @@ class GuardModelReviewer:
                 if re.search(pattern, answer.text):
                     return category
         return ""
+
+
+def _rank_by_harm(feedback: Feedback) -> tuple[bool, bool, bool, float]:
+    """What is unsafe is known; what is unreadable may be."""
+    return feedback.unsafe, not feedback.well_formed, feedback.doubtful, feedback.risk or 0.0
 
 
 def _read_probability(label: str, question: Question, answer: Reply) -> float:

@@ -201,6 +201,8 @@ def _collect_sources(
         raise InputError(
             "--false-alarms chooses a point of a classifier's curve; give --reviewer NAME too"
         )
+    if server is not None and not name:
+        raise InputError("--reviewer-server is for a guard model; give --reviewer guard:KIND too")
     if name:
         base |= _choose_reviewer(name, server, false_alarms)
     if pair:
