@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from subprocess import TimeoutExpired
 
@@ -71,8 +72,10 @@ class Forked:
         return self.poll()
 
     def send_signal(self, number):
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        # The server may have reaped it, and not have told us yet.
+        with suppress(ProcessLookupError):
+            if self.poll() is None:
+                os.kill(self.pid, number)
 
     def kill(self):
         self.send_signal(signal.SIGKILL)
