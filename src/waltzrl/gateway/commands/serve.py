@@ -197,9 +197,10 @@ def _collect_sources(
     base = _choose_demo_options() if demo else {}
     if pair and name:
         raise InputError("got --pair and --reviewer; give the one that reviews")
-    if false_alarms is not None and not name:
+    if false_alarms is not None and (name in (None, "rules") or name.startswith("guard:")):
         raise InputError(
-            "--false-alarms chooses a point of a classifier's curve; give --reviewer NAME too"
+            "--false-alarms chooses a point of a classifier's curve; give --reviewer NAME of one,"
+            " such as smollm2"
         )
     if server is not None and not name:
         raise InputError("--reviewer-server is for a guard model; give --reviewer guard:KIND too")
