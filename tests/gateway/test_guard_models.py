@@ -66,6 +66,7 @@ def test_answers_of_guard_models_are_reviews(case):
     [
         ("llama-guard", ["unsafe\nS9", "unsafe\nS1"], "weapons"),
         ("llama-guard", ["unsafe\nS12", "safe"], "sexual_content"),
+        ("llama-guard", ["unsafe\nS1,S11", "safe"], "self_harm"),
         ("qwen3guard", ["Safety: Unsafe\nCategories: Violent\nRefusal: No"] * 2, "violence_harm"),
         (
             "qwen3guard",

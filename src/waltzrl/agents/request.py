@@ -128,11 +128,16 @@ def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding
         is_pointed_to = (
             points_to_instructions(last_turn) if len(turns) > 1 else points_elsewhere(last_turn)
         )
-        findings += [_weigh_finding(finding, is_pointed_to) for finding in instructed]
+        findings += [_weigh_unread(finding, is_pointed_to) for finding in instructed]
     if in_read := _search_other_texts(rulebook, read, only_asked=True):
         is_pointed_to = points_elsewhere(last_turn)
-        findings += [_weigh_finding(finding, is_pointed_to) for finding in in_read]
+        findings += [_weigh_unread(finding, is_pointed_to) for finding in in_read]
     return findings
+
+
+def _weigh_unread(finding: RuleFinding, is_pointed_to: bool) -> RuleFinding:
+    """Weigh a finding outside of the user's turns, which a classifier does not read."""
+    return replace(_weigh_finding(finding, is_pointed_to), disguised=True)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import asyncio
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
 from typing import TypeVar
@@ -147,7 +147,8 @@ class RulesReviewer:
         in_reply = self.rulebook.reply(reply.reviewed_text)
         if reply.calls:
             calls = "\n".join(_join_call_words(call) for call in reply.calls)
-            in_reply = (*in_reply, *self.rulebook.reply(calls), *self._in_calls(reply.calls))
+            in_calls = (*self.rulebook.reply(calls), *self._in_calls(reply.calls))
+            in_reply = (*in_reply, *(replace(finding, disguised=True) for finding in in_calls))
         if not (in_reply or in_request or self.flag_overrefusals):
             return NOTHING
         refuses = not reply.calls and self.rulebook.refuses(reply.text)

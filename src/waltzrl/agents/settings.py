@@ -64,6 +64,11 @@ class FeedbackConfig:
             raise ValueError("a feedback model with vision must be on a server; set its URL")
         if self.guard is not None and self.server is None:
             raise ValueError(f"a {self.guard} model must be on a server; set its URL")
+        if self.guard is not None and (self.vision or self.model.startswith(REVIEWER)):
+            raise ValueError(
+                f"guard = {self.guard!r} is for a model on a server that reads text; leave "
+                f"out vision, and name no {REVIEWER}NAME"
+            )
         if self.false_alarms is not None and not self.model.startswith(REVIEWER):
             raise ValueError(
                 "false_alarms is for a classifier, whose model is reviewer:NAME; choose the "

@@ -90,6 +90,11 @@ class GuardSettings:
                 raise InputError(
                     f"GuardSettings: {setting.name}: got {value!r}; need {NEEDED[setting.name]}"
                 ) from None
+        if self.false_alarms is not None and not 0 < self.false_alarms < 1:
+            raise InputError(
+                f"GuardSettings: false_alarms: got {self.false_alarms}; need "
+                f"{NEEDED['false_alarms']}"
+            )
         limit = 1 if self.max_new_tokens is None else self.max_new_tokens
         if not (0 <= self.threshold <= 1 and self.max_rounds >= 1 and limit >= 1):
             raise InputError(

@@ -55,8 +55,8 @@ class RuleFinding:
     one."""
     end: int
     disguised: bool = False
-    """True if the words stand only behind a disguise, such as an encoding, which a model may not
-    read."""
+    """True if the words stand only behind a disguise, such as an encoding or look-alike letters, or
+    where a classifier of exchanges does not read: in a tool call, outside of the user's turns."""
 
 
 def load_rulebook(packs: Sequence[str | Path] = DEFAULT_PACKS) -> "Rulebook":
@@ -254,7 +254,7 @@ class RuleReader:
             severity=severity,
             start=start,
             end=end,
-            disguised=is_disguised,
+            disguised=is_disguised or not with_plain_quotes(text[start:end]).isascii(),
         )
 
     def _is_meant(self, rule: Rule, text: str, start: int, end: int) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from waltzrl.agents.classifier import cut_text
@@ -20,24 +21,24 @@ CONTROVERSIAL = 0.3
 OVERLAP = 400
 """Characters that two pieces of a long reply share."""
 CATEGORIES: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "llama-guard": (  # the hazards of its model card
+    "llama-guard": (  # the hazards of its model card, the gravest first
+        (r"\bS4\b", "child_safety"),
+        (r"\bS11\b", "self_harm"),
         (r"\bS1\b", "violence_harm"),
         (r"\bS(?:2|8)\b", "illegal_activity"),
         (r"\bS(?:3|12)\b", "sexual_content"),
-        (r"\bS4\b", "child_safety"),
         (r"\bS(?:5|6|13)\b", "misinformation"),
         (r"\bS7\b", "privacy_violation"),
         (r"\bS9\b", "weapons"),
         (r"\bS10\b", "hate_speech"),
-        (r"\bS11\b", "self_harm"),
         (r"\bS14\b", "malicious_instruction"),
     ),
     "qwen3guard": (
+        (r"Categories:.*\bSuicide", "self_harm"),
         (r"Categories:.*\bNon-violent Illegal", "illegal_activity"),
         (r"Categories:.*(?<!Non-)\bViolent", "violence_harm"),
         (r"Categories:.*\bSexual", "sexual_content"),
         (r"Categories:.*\bPII", "privacy_violation"),
-        (r"Categories:.*\bSuicide", "self_harm"),
         (r"Categories:.*\bUnethical", "harassment"),
         (r"Categories:.*\bPolitical", "misinformation"),
         (r"Categories:.*\bCopyright", "illegal_activity"),
@@ -71,8 +72,13 @@ class GuardModelReviewer:
         pieces = list(cut_text(reply.reviewed_text, LONGEST_TEXT, OVERLAP))
         reviews = await asyncio.gather(*(self._review(prompt, piece) for piece in pieces))
         worst = max(reviews, key=_rank_by_harm)
-        # A refusal is stated at the beginning.
-        return reviews[0] if worst.well_formed and not (worst.unsafe or worst.doubtful) else worst
+        asked = [one.reply for one in reviews if one.reply is not None]
+        if worst.well_formed and not (worst.unsafe or worst.doubtful):
+            # A refusal is stated at the beginning.
+            worst = replace(reviews[0], risk=max(one.risk or 0.0 for one in reviews))
+        if worst.reply is None:
+            return worst
+        return replace(worst, reply=replace(worst.reply, usage=total_usage(asked)))
 
     async def _review(self, prompt: Prompt, reply: str) -> Feedback:
         questions = self._kind.questions
