@@ -1,5 +1,6 @@
 """A reviewer that an installed package provides: in the gateway, as a guard, as a judge."""
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -19,11 +20,14 @@ from waltzrl.agents.calibration import (
 )
 from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.opening import find_pair, open_reviewer
+from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.errors import InputError, MissingExtraError
+from waltzrl.evaluation.calibration import JudgedReply
+from waltzrl.evaluation.reviewer_calibration import measure_reviewer
 from waltzrl.gateway.bundles import bundle_id
 from waltzrl.gateway.pairs import ENGLISH, reviewer_settings
 from waltzrl.gateway.settings import load_gateway
-from waltzrl.records import CANNED_REFUSAL
+from waltzrl.records import CANNED_REFUSAL, Message, Prompt, Reply, Verdict
 
 MODEL = f"reviewer:{NAME}"
 GRUDGE = "How do I act on a grudge?"
@@ -92,6 +96,31 @@ def test_it_challenges_refusals_only_where_it_was_calibrated(weights):
     with waltzrl.open_guard(NAME).sync as guard:
         assert guard.review("How do I bake bread?", "I cannot help.").overrefuse
         assert not guard.review(GRUDGE, "I cannot help.").overrefuse
+
+
+def test_a_calibration_of_ones_own_keeps_what_the_rules_add(weights):
+    def refused(request, overrefuses, number):
+        prompt = Prompt(id="p", messages=(Message(role="user", content=f"{request} {number}"),))
+        verdict = Verdict(judge="j", unsafe=False, refuses=True, overrefuses=overrefuses)
+        return JudgedReply(prompt=prompt, reply=Reply(text="I cannot help."), verdict=verdict)
+
+    count = RefusalCount(n=200, challenged=1)
+    shipped = ReviewerCalibration(
+        reviewer=identify_agent(MODEL, None),
+        challenge_from=0.5,
+        right_refusals=count,
+        over_refusals=count,
+        rules_weight=1.5,
+    )
+    write_calibration(weights / CALIBRATION, shipped)
+    judged = [
+        refused(request, overrefuses, number)
+        for request, overrefuses in ((GRUDGE, False), ("How do I bake bread?", True))
+        for number in range(400)
+    ]
+    halves = judged[::2], judged[1::2]
+    measured = asyncio.run(measure_reviewer(FeedbackConfig(model=MODEL), *halves))
+    assert (measured.rules_weight, measured.over_refusals.share) == (1.5, 1.0)
 
 
 def test_it_judges_saved_replies(weights, tmp_path):

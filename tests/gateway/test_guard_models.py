@@ -13,10 +13,11 @@ from support.small_gateway import UNSAFE, chat, ready_gateway, with_gateway
 from waltzrl.agents.opening import GuardKind
 from waltzrl.agents.rules import CATEGORIES as OURS
 from waltzrl.agents.rules_reviewer import load_advice
-from waltzrl.errors import InputError
+from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.evaluation.judges import FORMATS, GuardModelReviewer
 from waltzrl.evaluation.judges.guard_model_reviewer import CATEGORIES, CONTROVERSIAL, GUIDELINES
-from waltzrl.gateway.pairs import guard_settings
+from waltzrl.gateway.pairs import guard_settings, reviewer_settings
+from waltzrl.gateway.settings import load_gateway
 from waltzrl.policies import RemotePolicy, ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply
 
@@ -161,7 +162,9 @@ def test_a_gateway_reviews_with_a_guard_on_a_server():
     with serving({"llama-guard": ServedGuard()}) as server:
         settings = guard_settings("guard:llama-guard", server.base_url)
         overrides = [f"stage={settings['stage']}"] + [
-            f"feedback.{key}={value}" for key, value in settings["feedback"].items()
+            f"feedback.{key}={value}"
+            for key, value in settings["feedback"].items()
+            if value is not None
         ]
         plain, revised = with_gateway(work, *overrides)
         names = {body["model"] for _, body in server.requests}
@@ -214,3 +217,47 @@ def test_a_guard_needs_a_kind_that_there_is_a_model_and_a_server():
         waltzrl.open_guard("guard:qwen3guard")
     named = guard_settings("guard:qwen3guard:Qwen/Qwen3Guard-Gen-0.6B", "http://localhost:1/v1")
     assert named["feedback"]["model"] == "Qwen/Qwen3Guard-Gen-0.6B"
+
+
+def test_a_reviewer_of_the_command_line_takes_the_place_of_the_recipes(tmp_path):
+    recipe = tmp_path / "gateway.toml"
+    recipe.write_text(
+        'stage = 2\n[upstream]\nurl = "http://localhost:1/v1"\n[feedback]\nmodel = "m"\n'
+        'guard = "qwen3guard"\nserver = "http://localhost:2/v1"\n'
+    )
+    feedback = load_gateway(recipe, reviewer_settings("smollm2", 0.02), (), {}).feedback
+    assert (feedback.model, feedback.server, feedback.guard) == ("reviewer:smollm2", None, None)
+    assert feedback.false_alarms == 0.02
+
+
+class Short:
+    """A Llama Guard whose context holds 3,000 characters, and how long its requests were."""
+
+    revision = "r"
+
+    def __init__(self):
+        self.lengths = []
+
+    async def reply(self, messages, sampling):
+        self.lengths.append(sum(len(message.content) for message in messages))
+        if self.lengths[-1] > 3_000:
+            raise PolicyError("too long", reason=CONTEXT_EXCEEDED)
+        return Reply(text="unsafe\nS1" if "bad" in messages[-1].content else "safe")
+
+
+def test_what_exceeds_a_guards_context_is_reviewed_in_smaller_pieces():
+    prompt = Prompt(id="p", messages=(Message(role="user", content="b " * 4_000),))
+    guard = Short()
+    reviewer = GuardModelReviewer(FORMATS["llama-guard"], guard)
+    assert asyncio.run(reviewer.review(prompt, Reply(text="a " * 4_000 + "bad"))).unsafe
+    assert min(guard.lengths) <= 3_000 < max(guard.lengths)
+
+
+def test_a_guard_sees_what_stands_above_the_conversation():
+    context = (Message(role="system", content="Be a pirate."),)
+    prompt = Prompt(id="p", messages=PROMPT.messages, context=context)
+    guard = ByPiece()
+    asyncio.run(
+        GuardModelReviewer(FORMATS["llama-guard"], guard).review(prompt, Reply(text="Aye."))
+    )
+    assert any("Be a pirate." in text for text in guard.asked)

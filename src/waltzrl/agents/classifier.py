@@ -11,8 +11,9 @@ from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, load_advice
 from waltzrl.errors import InputError
 from waltzrl.records import Feedback, Prompt, Reply, Verdict
 
-PIECE, OVERLAP = 1200, 200
-"""The characters of a reply that are classified at a time, and those that two pieces share."""
+PIECE, OVERLAP = 1000, 200
+"""The characters of a reply that are classified at a time, and those that two pieces share; in
+English fewer than 256 tokens."""
 MOST_AT_ONCE = 8
 """The most exchanges in one batch."""
 REVIEWS_AT_ONCE = 2 * MOST_AT_ONCE
@@ -133,7 +134,7 @@ class ClassifierReviewer:
         """Classify a reply, a long one in pieces: the most unsafe counts, and how it begins."""
         request = "\n".join(turn.content for turn in prompt.messages if turn.role == "user")
         probabilities = await asyncio.gather(
-            *(self._classified(request, piece) for piece in cut_text(reply.reviewed_text))
+            *(self._classified(request, piece) for piece in _cut_text(reply.reviewed_text))
         )
         return ExchangeProbabilities(
             harmful=probabilities[0].harmful,
@@ -201,7 +202,7 @@ class _Call:
     probabilities: "asyncio.Future[ExchangeProbabilities]"
 
 
-def cut_text(text: str, longest: int = PIECE, overlap: int = OVERLAP) -> Iterator[str]:
+def _cut_text(text: str) -> Iterator[str]:
     """Cut a text into pieces that overlap; an empty one is a piece."""
-    for start in range(0, max(1, len(text) - overlap), longest - overlap):
-        yield text[start : start + longest]
+    for start in range(0, max(1, len(text) - OVERLAP), PIECE - OVERLAP):
+        yield text[start : start + PIECE]

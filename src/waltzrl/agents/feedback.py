@@ -1,22 +1,17 @@
 """The feedback agent: judges whether, and how, a reply should be revised."""
 
-import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.feedback_json import is_approval, read_feedback
 from waltzrl.agents.fence import LONGEST_TEXT, fence
+from waltzrl.agents.pieces import review_pieces
 from waltzrl.agents.wording import Wording
-from waltzrl.errors import CONTEXT_EXCEEDED, PolicyError
 from waltzrl.policies import Policy, Sampling
-from waltzrl.records import Feedback, Message, Prompt, Reply, total_usage
+from waltzrl.records import Feedback, Message, Prompt, Reply
 
-OVERLAP = 500
-"""The characters that two consecutive pieces of a long reply share; of short pieces an eighth."""
-SHORTEST_TEXT = 100
-"""The characters of a reply, and of what it answers, below which a review would see too little."""
 GAP = " [...] "
 """The mark that stands for what was left out."""
 
@@ -54,44 +49,12 @@ class FeedbackAgent:
         self.sampling = replace(sampling, format=wording.format) if formatted else sampling
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        """Judge `reply` as an answer to `prompt`, and advise.
-
-        A reply that is too long for one review is cut into pieces, which are reviewed
-        concurrently. The worst feedback counts for the whole reply; if all pieces are safe,
-        that on the first one counts, because a refusal is stated at the beginning, with the
-        highest risk. Where a piece and what it answers exceed the model's context, both are
-        halved until they fit.
+        """Judge `reply` as an answer to `prompt`, and advise; see `review_pieces`.
 
         Raises:
             PolicyError: the policy could not reply, or its context has no room for any review.
         """
-        longest = LONGEST_TEXT
-        while True:
-            try:
-                return await self._review_in_pieces(prompt, reply, longest)
-            except PolicyError as error:
-                if error.reason != CONTEXT_EXCEEDED or longest // 2 < SHORTEST_TEXT:
-                    raise
-            longest //= 2
-
-    async def _review_in_pieces(self, prompt: Prompt, reply: Reply, longest: int) -> Feedback:
-        """Review a reply in pieces of at most `longest` characters, and as much of the prompt."""
-        if len(reply.reviewed_text) <= longest:
-            return await self._review(prompt, reply, longest)
-        pieces = _cut_into_replies(reply.reviewed_text, longest)
-        reviews = [asyncio.ensure_future(self._review(prompt, piece, longest)) for piece in pieces]
-        try:
-            feedbacks = await asyncio.gather(*reviews)
-        finally:  # one that failed makes the others useless
-            for review in reviews:
-                review.cancel()
-        worst = min(feedbacks, key=_rank_by_safety)
-        if not worst.unsafe and worst.well_formed:
-            worst = replace(feedbacks[0], risk=worst.risk)
-        replies = [feedback.reply for feedback in feedbacks if feedback.reply is not None]
-        if worst.reply is None:
-            return worst
-        return replace(worst, reply=replace(worst.reply, usage=total_usage(replies)))
+        return await review_pieces(self._review, prompt, reply)
 
     async def _review(self, prompt: Prompt, reply: Reply, longest: int) -> Feedback:
         messages = self.review_messages(prompt, reply, longest)
@@ -167,15 +130,3 @@ def _fit_lines(lines: Sequence[str], room: int) -> list[str]:
         line if len(line) <= longest else f"{line[:half]}{GAP}{line[len(line) - half :]}"
         for line in lines
     ]
-
-
-def _cut_into_replies(text: str, longest: int) -> Iterator[Reply]:
-    """Cut a reply into pieces of a length; each repeats the end of the one before."""
-    overlap = min(OVERLAP, longest // 8)
-    for start in range(0, len(text) - overlap, longest - overlap):
-        yield Reply(text=text[start : start + longest])
-
-
-def _rank_by_safety(feedback: Feedback) -> tuple[int, float]:
-    label = 0 if feedback.unsafe else 1 if not feedback.well_formed else 2
-    return label, -(feedback.risk or 0.0)

@@ -37,6 +37,8 @@ MOST_EXCUSED = 50
 """The most findings in a text; of a text with more, which the rules do not search to its end, all
 count.
 """
+READ_AT_ENDS = 256
+"""The characters at either end of the user's text that a classifier surely reads."""
 LONGEST_SENTENCE = 300
 """The characters on either side of a finding that belong to its sentence."""
 LONGEST_LIST = 4_000
@@ -119,7 +121,7 @@ def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding
     """
     messages = prompt.messages
     if len(messages) == 1 and not prompt.context:  # the common case
-        return rulebook.request(messages[0].content)
+        return _mark_unread(rulebook.request(messages[0].content), len(messages[0].content))
     turns, instructions, read = _split_turns(prompt)
     last_turn = turns[-1].text if turns else ""
     findings = _search_user_turns(rulebook, turns, last_turn)
@@ -135,9 +137,19 @@ def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding
     return findings
 
 
+def _mark_unread(findings: Sequence[RuleFinding], length: int) -> list[RuleFinding]:
+    """Mark what is not wholly near an end of the user's text, which has so many characters."""
+    return [
+        finding
+        if finding.end <= READ_AT_ENDS or finding.start >= length - READ_AT_ENDS
+        else replace(finding, unread=True)
+        for finding in findings
+    ]
+
+
 def _weigh_unread(finding: RuleFinding, is_pointed_to: bool) -> RuleFinding:
     """Weigh a finding outside of the user's turns, which a classifier does not read."""
-    return replace(_weigh_finding(finding, is_pointed_to), disguised=True)
+    return replace(_weigh_finding(finding, is_pointed_to), unread=True)
 
 
 @dataclass(slots=True)
@@ -186,9 +198,10 @@ def _search_user_turns(
     rulebook: Rulebook, turns: Sequence[_UserTurn], last_turn: str
 ) -> list[RuleFinding]:
     """Search all turns of the user as one text, as a request may be split over turns."""
-    findings = rulebook.request(" ".join(turn.text for turn in turns))
-    if not findings or len(turns) == 1:
-        return list(findings)
+    text = " ".join(turn.text for turn in turns)
+    findings = _mark_unread(rulebook.request(text), len(text))
+    if len(turns) == 1:
+        return findings
     starts = list(accumulate((len(turn.text) + 1 for turn in turns[:-1]), initial=0))
     # A finding belongs to the turn in which it ends: only there is the request whole.
     ends_in = [bisect_left(starts, finding.end) - 1 for finding in findings]

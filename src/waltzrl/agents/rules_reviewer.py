@@ -37,9 +37,9 @@ DOUBTFUL_FROM = 0.1
 """The probability of compliance from which findings in the request make a draft worth revising."""
 COMPLIES_FROM = 0.4
 """The probability of compliance from which findings in the request count."""
-CRITICAL_IN_REPLIES = frozenset({"dangerous_call", "privacy_violation", CRISIS, "child_safety"})
-"""The categories of findings in a reply that no classifier overrules: it reads no tool calls and
-checks no numbers, and of a person in a crisis it has learnt little."""
+CRITICAL_CATEGORIES = frozenset({"dangerous_call", "privacy_violation", CRISIS, "child_safety"})
+"""The categories that no classifier overrules, in a reply or where a person is in a crisis: it has
+learnt no tool calls, checks no numbers, and of people in a crisis it has learnt little."""
 CERTAIN_FROM = 0.85
 """The probability of compliance from which rules can tell: no model that writes overrules them."""
 NO_FINDINGS = Feedback(unsafe=False, overrefuse=False, risk=0.0)
@@ -72,16 +72,15 @@ class RulesEvidence:
     def critical_risk(self) -> float:
         """The highest severity of what no classifier overrules.
 
-        See `CRITICAL_IN_REPLIES`; what stands behind a disguise is critical too, because a
-        classifier may not read it.
+        It is what a classifier may not read, and what is in `CRITICAL_CATEGORIES`.
         """
         in_request = self.in_request if self.complies >= CERTAIN_FROM else ()
         critical = [
-            *(finding for finding in in_request if finding.disguised),
+            *(finding for finding in in_request if finding.unread),
             *(
                 finding
                 for finding in self.certain
-                if finding.disguised or finding.category in CRITICAL_IN_REPLIES
+                if finding.unread or finding.category in CRITICAL_CATEGORIES
             ),
         ]
         return max((finding.severity for finding in critical), default=0.0)
@@ -148,7 +147,7 @@ class RulesReviewer:
         if reply.calls:
             calls = "\n".join(_join_call_words(call) for call in reply.calls)
             in_calls = (*self.rulebook.reply(calls), *self._in_calls(reply.calls))
-            in_reply = (*in_reply, *(replace(finding, disguised=True) for finding in in_calls))
+            in_reply = (*in_reply, *(replace(finding, unread=True) for finding in in_calls))
         if not (in_reply or in_request or self.flag_overrefusals):
             return NOTHING
         refuses = not reply.calls and self.rulebook.refuses(reply.text)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from waltzrl.agents import FeedbackAgent, load_wording
-from waltzrl.agents.calibration import ReviewerCalibration
+from waltzrl.agents.calibration import CALIBRATION, ReviewerCalibration, load_calibration
 from waltzrl.agents.identity import reviewer_name
-from waltzrl.agents.opening import REVIEWER, open_reviewer
+from waltzrl.agents.opening import REVIEWER, open_reviewer, reviewer_folder
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
@@ -30,7 +31,16 @@ async def measure_reviewer(
     async with AsyncExitStack() as stack:
         agent = await _open_agent(config, stack)
         name = reviewer_name(config.model, config.server, config.wording)
-        return await calibrate(agent, name, development, held_out)
+        measured = await calibrate(agent, name, development, held_out)
+        return replace(measured, rules_weight=_find_rules_weight(config.model))
+
+
+def _find_rules_weight(model: str) -> float | None:
+    """Return what the rules add beside a packaged classifier: it was fitted with its curve."""
+    folder = reviewer_folder(model)
+    if folder is None or not (file := folder / CALIBRATION).exists():
+        return None
+    return load_calibration(file).rules_weight
 
 
 async def _open_agent(config: FeedbackConfig, connections: AsyncExitStack) -> Reviewer:

@@ -1,7 +1,7 @@
 """Make a guard: from rules, a model, an exported pair or a gateway."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import cast
@@ -183,7 +183,8 @@ def open_guard(
         limits = _read_pair_limits(folder, drafts=upstream is None)
         model, upstream, calibration = _load_pair(folder, upstream, settings, wording)
     elif settings.calibration is not None:
-        calibration = load_calibration(Path(settings.calibration))
+        # Whoever it was measured of, the rules were fitted beside a classifier only.
+        calibration = replace(load_calibration(Path(settings.calibration)), rules_weight=None)
     prompts = load_wording(wording)
     rules = RulesReviewer(
         load_rulebook(settings.rules),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from waltzrl.agents import pair_wording
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits
-from waltzrl.agents.opening import GUARD, guard_kind
+from waltzrl.agents.opening import GUARD, REVIEWER, guard_kind
 from waltzrl.errors import InputError
 from waltzrl.foundation.validation import Table
 
@@ -33,8 +33,7 @@ def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
 
 def reviewer_settings(name: str, false_alarms: float | None = None) -> Table:
     """Return the settings with which a classifier of an installed package reviews too."""
-    chosen = {} if false_alarms is None else {"false_alarms": false_alarms}
-    return {"stage": 2, "feedback": {"model": f"reviewer:{name}", **chosen}}
+    return _review_with(model=f"{REVIEWER}{name}", false_alarms=false_alarms)
 
 
 def guard_settings(name: str, server: str | None) -> Table:
@@ -53,7 +52,13 @@ def guard_settings(name: str, server: str | None) -> Table:
         raise InputError(
             f"--reviewer {name} needs --reviewer-server, the URL of an OpenAI-compatible server"
         )
-    return {"stage": 2, "feedback": {"model": model or kind, "guard": kind, "server": server}}
+    return _review_with(model=model or kind, guard=kind, server=server)
+
+
+def _review_with(**feedback: object) -> Table:
+    """Return settings that leave nothing of what reviews in a recipe, such as another's server."""
+    nothing: Table = {"server": None, "guard": None, "false_alarms": None}
+    return {"stage": 2, "feedback": nothing | feedback}
 
 
 def english_settings() -> Table:

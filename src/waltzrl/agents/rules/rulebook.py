@@ -54,9 +54,10 @@ class RuleFinding:
     """First character of the match in the original text; where disguises were undone, the nearest
     one."""
     end: int
-    disguised: bool = False
-    """True if the words stand only behind a disguise, such as an encoding or look-alike letters, or
-    where a classifier of exchanges does not read: in a tool call, outside of the user's turns."""
+    unread: bool = False
+    """True if a classifier of exchanges may not read the words: behind a disguise, such as an
+    encoding or look-alike letters, in a tool call, outside of the user's turns, or in the middle of
+    a long request."""
 
 
 def load_rulebook(packs: Sequence[str | Path] = DEFAULT_PACKS) -> "Rulebook":
@@ -254,7 +255,7 @@ class RuleReader:
             severity=severity,
             start=start,
             end=end,
-            disguised=is_disguised or not with_plain_quotes(text[start:end]).isascii(),
+            unread=is_disguised or not with_plain_quotes(text[start:end]).isascii(),
         )
 
     def _is_meant(self, rule: Rule, text: str, start: int, end: int) -> bool:
@@ -381,7 +382,7 @@ def _merge_findings(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
                 last,
                 end=max(last.end, finding.end),
                 severity=max(last.severity, finding.severity),
-                disguised=last.disguised and finding.disguised,
+                unread=last.unread and finding.unread,
             )
         else:
             merged.append(finding)

@@ -2,7 +2,8 @@
 
 Guard models are trained on a format of their own and answer in it. Where the model's chat template
 holds the format (Llama Guard, Qwen3Guard, ShieldGemma, Granite Guardian), only the conversation is
-sent. docs/evaluation.md names the model cards.
+sent. docs/evaluation.md names the model cards. Of a conversation the last `LONGEST_TEXT`
+characters are shown, and of a reply as many, its first.
 """
 
 import hashlib
@@ -15,14 +16,13 @@ from importlib.resources import files
 from itertools import groupby
 from typing import TypeAlias
 
+from waltzrl.agents.fence import LONGEST_TEXT
 from waltzrl.errors import InputError
 from waltzrl.policies import Sampling
 from waltzrl.policies.chat_completion import Json
 from waltzrl.policies.word_format import WordFormat, WordLabel
 from waltzrl.records import Message, Prompt, Role
 
-LONGEST_TEXT = 8_000
-"""Characters of the conversation (its end) and of the reply (its start) that are shown."""
 MARKERS = re.compile(
     r"<\|[^<>|\n]{1,40}\|>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|<(?:bos|eos|pad)>"
 )

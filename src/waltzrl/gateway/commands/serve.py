@@ -141,7 +141,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         settings or [],
         demo=demo,
         pair=pair,
-        reviewer=(reviewer, reviewer_server, false_alarms),
+        reviewer=_choose_reviewer(reviewer, reviewer_server, false_alarms),
     )
     if explain:
         from waltzrl.gateway.settings import explain_gateway
@@ -181,31 +181,12 @@ def _collect_sources(
     *,
     demo: bool,
     pair: Path | None,
-    reviewer: tuple[str | None, str | None, float | None],
+    reviewer: "Table",
 ) -> Sources:
-    """Return where the settings come from: the arguments of `load_gateway`.
-
-    Args:
-        recipe: a file.
-        options: that were given.
-        settings: `KEY=VALUE` each.
-        demo: serve a small model.
-        pair: folder or name of the pair that drafts and reviews.
-        reviewer: name of what reviews, the server of a guard, and a classifier's false alarms.
-    """
-    name, server, false_alarms = reviewer
-    base = _choose_demo_options() if demo else {}
-    if pair and name:
+    """Return where the settings come from: the arguments of `load_gateway`."""
+    base = (_choose_demo_options() if demo else {}) | reviewer
+    if pair and reviewer:
         raise InputError("got --pair and --reviewer; give the one that reviews")
-    if false_alarms is not None and (name in (None, "rules") or name.startswith("guard:")):
-        raise InputError(
-            "--false-alarms chooses a point of a classifier's curve; give --reviewer NAME of one,"
-            " such as smollm2"
-        )
-    if server is not None and not name:
-        raise InputError("--reviewer-server is for a guard model; give --reviewer guard:KIND too")
-    if name:
-        base |= _choose_reviewer(name, server, false_alarms)
     if pair:
         from waltzrl.agents.opening import find_pair
         from waltzrl.gateway.pairs import pair_settings
@@ -214,16 +195,26 @@ def _collect_sources(
     return recipe, base | options, settings, os.environ
 
 
-def _choose_reviewer(name: str, server: str | None, false_alarms: float | None) -> "Table":
+def _choose_reviewer(name: str | None, server: str | None, false_alarms: float | None) -> "Table":
+    """Return the settings of `--reviewer` and the options that belong to it."""
     from waltzrl.agents.opening import GUARD, RULES
     from waltzrl.gateway.pairs import guard_settings, reviewer_settings
 
-    if name.startswith(GUARD):
-        return guard_settings(name, server)
-    if server is not None:
+    is_guard = name is not None and name.startswith(GUARD)
+    if server is not None and not is_guard:
         raise InputError(
-            f"--reviewer-server is for a guard model, --reviewer guard:KIND; got {name}"
+            "--reviewer-server is for a guard model, --reviewer guard:KIND; got "
+            f"{'no --reviewer' if name is None else f'--reviewer {name}'}"
         )
+    if false_alarms is not None and (is_guard or name in (None, RULES)):
+        raise InputError(
+            "--false-alarms chooses a point of a classifier's curve; give --reviewer NAME of one,"
+            " such as smollm2"
+        )
+    if name is None:
+        return {}
+    if is_guard:
+        return guard_settings(name, server)
     return {"stage": 1} if name == RULES else reviewer_settings(name, false_alarms)
 
 
