@@ -53,6 +53,8 @@ CURVE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15)
 CHALLENGED = 0.01
 """The share of right refusals of the validation sets that may be challenged."""
 RULES_FLAG = 0.3
+HIGHEST = 1e3
+"""Log odds above all others."""
 PLAIN = "all but the templates"
 TEMPLATES = "jailbreakbench in templates"
 
@@ -64,6 +66,11 @@ class Column:
     validate: Array
     test: Array
     cut: float
+
+    def raised(self, validate: Mask, test: Mask) -> "Column":
+        """Return what puts these rows above all others, at the same cut."""
+        pairs = ((validate, self.validate), (test, self.test))
+        return Column(*(np.where(mask, HIGHEST, value) for mask, value in pairs), self.cut)
 
 
 @dataclass(frozen=True)
@@ -111,16 +118,34 @@ class Trained:
         return Column(on_validation, self.log_odds("test")[:, UNSAFE] + test, cut)
 
 
+@dataclass(frozen=True, slots=True)
+class OfRules:
+    """What the rules say of a part's rows."""
+
+    risks: Array
+    critical: Array
+    """See `RulesEvidence.critical_risk`."""
+
+    @classmethod
+    def read(cls, part: Part) -> "OfRules":
+        rules = RulesReviewer(load_rulebook())
+        said = [rules.evidence(prompt_of(one), Reply(text=one.reply)) for one in part.rows]
+        return cls(
+            np.array([rules.feedback(evidence).risk for evidence in said]),
+            np.array([evidence.critical_risk for evidence in said]),
+        )
+
+
 def main(data: Path, base: str, out: Path, chosen: str) -> None:
     validation, test = parts(data, out).values()
-    rules = RulesReviewer(load_rulebook())
-    of_rules = [reviewed(rules, part) for part in (validation, test)]
+    rules = [OfRules.read(part) for part in (validation, test)]
     trained = Trained.read(out / chosen, validation, test)
-    weight = fitted_rules_weight(trained, of_rules[0])
-    served = trained.column(weight * of_rules[0], weight * of_rules[1])
+    weight = fitted_rules_weight(trained, rules[0].risks)
+    fitted = trained.column(*(weight * said.risks for said in rules))
+    served = fitted.raised(*(said.critical > RULES_FLAG for said in rules))
     columns = {
         "keywords": Column(*(reviewed(load_keywords(), part) for part in (validation, test)), 0.5),
-        "rules": Column(of_rules[0], of_rules[1], RULES_FLAG),
+        "rules": Column(*(said.risks for said in rules), RULES_FLAG),
         "TF-IDF": by_words(training_rows(data, out, Variant()), validation, test),
         "reviewer alone": trained.column(),
         "as it serves": served,
@@ -130,7 +155,7 @@ def main(data: Path, base: str, out: Path, chosen: str) -> None:
         columns = {"shipped before": before, **columns}
     print_hollow(test, columns)
     print_recorded(test, columns)
-    points = print_curve(validation, test, served)
+    points = print_curve(validation, test, fitted, served)
     challenge_from, counts = print_refusals(trained, served)
     show_reliability(trained, out / "reliability.png")
     print_variants(out, validation, test)
@@ -189,12 +214,15 @@ def text_of(one: Exchange) -> str:
     return f"{one.request}\n{one.reply}"
 
 
+def prompt_of(one: Exchange) -> Prompt:
+    return Prompt(id="0", messages=(Message(role="user", content=one.request),))
+
+
 def reviewed(reviewer: Reviewer, part: Part) -> Array:
     async def review() -> list[float]:
         risks = []
         for one in part.rows:
-            prompt = Prompt(id="0", messages=(Message(role="user", content=one.request),))
-            feedback = await reviewer.review(prompt, Reply(text=one.reply))
+            feedback = await reviewer.review(prompt_of(one), Reply(text=one.reply))
             risks.append(float(feedback.unsafe) if feedback.risk is None else feedback.risk)
         return risks
 
@@ -267,8 +295,13 @@ def print_recorded(test: Part, columns: dict[str, Column]) -> None:
         print(f"| {source} | {bad[own].sum()} | {(~bad[own]).sum()} | {' | '.join(cells)} |")
 
 
-def print_curve(validation: Part, test: Part, served: Column) -> tuple[ThresholdPoint, ...]:
-    """Print what each point of the curve gives, by set where benign rows are hard."""
+def print_curve(
+    validation: Part, test: Part, fitted: Column, served: Column
+) -> tuple[ThresholdPoint, ...]:
+    """Print what each point of the curve gives, by set where benign rows are hard.
+
+    The points are those of the classifier and what the rules add; what is critical comes on top.
+    """
     bad = test.bad[test.hollow]
     sources = np.array([one.source for one in test.rows[test.hollow]])
     value, points = served.test[test.hollow], []
@@ -276,9 +309,9 @@ def print_curve(validation: Part, test: Part, served: Column) -> tuple[Threshold
     print(f"\n| false alarms on validation | recall | false alarms | {' | '.join(hard)} |")
     print(f"| ---: | ---: | ---: {'| ---: ' * len(hard)}|")
     for share in CURVE:
-        cut = cut_at(served.validate, validation, share)
+        cut = cut_at(fitted.validate, validation, share)
         found = validation.bad[validation.hollow]
-        recall = float((served.validate[validation.hollow][found] > cut).mean())
+        recall = float((fitted.validate[validation.hollow][found] > cut).mean())
         points.append(
             ThresholdPoint(
                 false_alarms=share,
