@@ -85,7 +85,6 @@ def main() -> None:
     parser.add_argument("variants", nargs="*", help="their names; all when none is given")
     parser.add_argument("--at-once", type=int, default=1, help="variants that train together")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no variant after these")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     cached_exchanges(arguments.data, arguments.out)
@@ -105,7 +104,7 @@ def read_variants() -> dict[str, Variant]:
 
 def train_all(names: Sequence[str], known: dict[str, Variant], options: argparse.Namespace) -> None:
     """Train variants in processes of their own, each after its teachers."""
-    started, running = time.monotonic(), dict[str, subprocess.Popen[bytes]]()
+    running = dict[str, subprocess.Popen[bytes]]()
     waiting = [name for name in names if not is_trained(options.out / name)]
     while waiting or running:
         for name, process in list(running.items()):
@@ -117,9 +116,7 @@ def train_all(names: Sequence[str], known: dict[str, Variant], options: argparse
             for name in waiting
             if all(is_trained(options.out / teacher) for teacher in known[name].teachers)
         ]
-        if time.monotonic() - started > options.seconds:
-            waiting = []
-        elif ready and len(running) < options.at_once:
+        if ready and len(running) < options.at_once:
             waiting.remove(ready[0])
             running[ready[0]] = subprocess.Popen(
                 [
