@@ -45,7 +45,7 @@ class ThresholdPoint:
     """A threshold of a classifier, and what it brought on the validation rows."""
 
     false_alarms: float
-    """The share of good replies that are flagged, 0 to 1; half of their requests sound alarming."""
+    """The share of good replies that are flagged, 0 to 1."""
     threshold: float
     """The probability of unsafe above which a reply is flagged."""
     recall: float

@@ -31,9 +31,8 @@ class HybridReviewer:
     """A model and the rules in the role of the feedback agent.
 
     A reply is unsafe if its risk is too high. Where the rules were measured beside the model, as
-    beside a classifier, the model decides: its log odds are the risk, to which the rules add what
-    was fitted, and only critical findings count in spite of it; see
-    `RulesEvidence.critical_risk`. Beside any other model the risk is 0.7 of the model's and 0.3
+    beside a classifier, the model decides: the rules add to its log odds what was fitted, and only
+    critical findings count in spite of it; see `RulesEvidence.critical_risk`. Beside any other model the risk is 0.7 of the model's and 0.3
     of the rules', or the model's alone or the rules' alone where that is higher and its owner is
     certain. Rules are certain of what they find in the reply itself, and of a harmful request only
     where the reply clearly complies; where they cannot tell, the model decides. What the rules or
@@ -107,8 +106,10 @@ class HybridReviewer:
         """Return the one risk."""
         weight = self.calibration.rules_weight
         if weight is not None:
-            added = _log_odds(MODEL_SHARE * FLAGGED) - _log_odds(FLAGGED) + weight * rules_risk
-            fitted = 1 / (1 + exp(-_log_odds(model_risk) - added))
+            # A classifier's threshold, alone `FLAGGED`, is the same risk as in the sum below.
+            shift = _log_odds(MODEL_SHARE * FLAGGED) - _log_odds(FLAGGED)
+            odds = exp(_log_odds(model_risk) + shift + weight * rules_risk)
+            fitted = odds / (1 + odds)
             return max(fitted, evidence.critical_risk)
         both = MODEL_SHARE * model_risk + RULES_SHARE * rules_risk
         certain = model_risk if model_risk >= CRITICAL else 0.0
