@@ -35,10 +35,9 @@ class HybridReviewer:
     critical findings count in spite of it; see `RulesEvidence.critical_risk`. Beside any other
     model the risk is 0.7 of the model's and 0.3 of the rules', or the model's alone or the rules'
     alone where that is higher and its owner is certain. Rules are certain of what they find in the
-    reply itself, and of a harmful request only
-    where the reply clearly complies; where they cannot tell, the model decides. What the rules or
-    the model doubt, or the rules would flag, is then doubtful: a draft is worth a revision, and
-    nothing is refused for it.
+    reply itself, and of a harmful request only where the reply clearly complies; where they cannot
+    tell, the model decides. What the rules or the model doubt, or the rules would flag, is then
+    doubtful: a draft is worth a revision, and nothing is refused for it.
     """
 
     def __init__(
