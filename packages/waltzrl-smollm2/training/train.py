@@ -46,7 +46,7 @@ TEACHING = "teaching.npy"
 CHECKPOINT_SECONDS = 300.0
 LONGEST_REQUEST, LONGEST_REPLY = 128, 256
 """Tokens."""
-EVALUATED_AT_ONCE = 64
+EVALUATED_AT_ONCE = 128
 OURS = ("contrast", "boundary", "everyday", "written replies")
 
 
@@ -64,8 +64,6 @@ class Variant:
     batch: int = 64
     rate: float = 5e-4
     """Of adapters or layers."""
-    smoothing: float = 0.0
-    """How far labels are moved from 0 and 1."""
     teaches: bool = False
     """Whether others learn from it."""
     teachers: Sequence[str] = ()
@@ -202,7 +200,7 @@ def learn(
     for step, (encoded, labels, soft) in enumerate(batches[first:], first + 1):
         with narrow(device):
             logits = model(*(part.to(device) for part in encoder.batch(encoded))).float()
-        loss = _loss(logits, labels.to(device), variant.smoothing)
+        loss = _loss(logits, labels.to(device))
         if soft is not None:
             taught = _weighted(logits, soft.to(device), torch.ones_like(logits))
             loss = (1 - TAUGHT) * loss + TAUGHT * taught
@@ -331,9 +329,8 @@ def _labels(one: Exchange) -> list[float]:
     ]
 
 
-def _loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    targets = labels.clamp(min=0) * (1 - 2 * smoothing) + smoothing
-    return _weighted(logits, targets, labels >= 0)
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return _weighted(logits, labels.clamp(min=0), labels >= 0)
 
 
 def _weighted(logits: Tensor, targets: Tensor, known: Tensor) -> Tensor:
