@@ -9,7 +9,8 @@ import pytest
 from support.small_runs import run, save_model, save_prompts, save_recipe
 
 COMMANDS = (
-    "train", "sweep", "export", "evaluate", "rescore", "compare", "report", "judge", "agreement",
+    "train", "sweep", "export", "evaluate", "rescore", "compare",
+    "compare-reviewers", "report", "judge", "agreement",
     "generate", "import", "check-leaks", "serve", "collect", "access", "erase", "demo",
     "demo flywheel",
     "keys add", "keys list", "keys revoke", "rules lint", "rules try", "audit verify", "audit show",

@@ -69,6 +69,10 @@ USES = {
     "check-leaks": ("prompts.jsonl validation.jsonl", "no leak"),
     "collect": ("rows.jsonl --memory sqlite:///memory.db", "rows.jsonl"),
     "compare": ("evaluation evaluation --pattern base", "Paired on the prompts"),
+    "compare-reviewers": (
+        "prompts.jsonl --model echo --server {server} --reviewer rules --out compared",
+        "rules revises",
+    ),
     "cost estimate": ("recipe.toml", "hours"),
     "cost report": ("evaluated", "tokens"),
     "cost roi": ("roi.toml evaluation --after base", "base against base"),

@@ -267,7 +267,7 @@ class LocalGuard(Guard):
                 it must not revise, as `guarded` with no rounds.
             connections: closed with the guard.
         """
-        self._reviewer = reviewer
+        self.reviewer = reviewer
         self._drafter = drafter
         self._pattern = pattern or partial(guarded, max_rounds=1 if drafter else 0)
         self._connections = connections
@@ -277,7 +277,7 @@ class LocalGuard(Guard):
             await policy.aclose()
 
     async def _review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        return await self._reviewer.review(prompt, reply)
+        return await self.reviewer.review(prompt, reply)
 
     async def _collaborate(self, prompt: Prompt, draft: Reply | None) -> Collaboration:
         drafter = self._drafter if draft is None else GivenDraft(draft, self._drafter)
@@ -286,7 +286,7 @@ class LocalGuard(Guard):
                 "this guard has no model that drafts; open it with an upstream, such as "
                 'open_guard(upstream=RemotePolicy("http://localhost:8000/v1", "qwen"))'
             )
-        return await self._pattern(prompt, drafter, self._reviewer)
+        return await self._pattern(prompt, drafter, self.reviewer)
 
 
 class GatewayGuard(Guard):

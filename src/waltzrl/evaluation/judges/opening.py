@@ -60,7 +60,7 @@ async def open_judge(
     """
     rest = name.removeprefix("refusal+")
     kind, _, place = rest.partition(":")
-    model_and_server = _model_and_server(place) if kind in FORMATS else None
+    model_and_server = split_model_and_server(place) if kind in FORMATS else None
     if model_and_server is None:
         if judges_prompts:
             raise _silent_on_prompts(name)
@@ -85,10 +85,10 @@ async def open_judge(
 def judge_place(name: str) -> tuple[str, str | None]:
     """Return a judge's model and the URL of its server; None for a judge in this process."""
     kind, _, place = name.removeprefix("refusal+").partition(":")
-    return (_model_and_server(place) if kind in FORMATS else None) or ("", None)
+    return (split_model_and_server(place) if kind in FORMATS else None) or ("", None)
 
 
-def _model_and_server(place: str) -> tuple[str, str | None] | None:
+def split_model_and_server(place: str) -> tuple[str, str | None] | None:
     """Split `MODEL@URL`; a folder, or a model on the hub, has no server. None if it is neither."""
     if place and ("@" not in place or Path(place).exists()):
         return place, None

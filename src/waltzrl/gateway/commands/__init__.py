@@ -2,7 +2,8 @@
 
 import typer
 
-from waltzrl.foundation.options import SERVE
+from waltzrl.foundation.options import EVALUATE, SERVE
+from waltzrl.gateway.commands.compare_reviewers import compare_reviewers
 from waltzrl.gateway.commands.keys import keys
 from waltzrl.gateway.commands.serve import serve
 
@@ -10,4 +11,5 @@ from waltzrl.gateway.commands.serve import serve
 def add_commands(app: typer.Typer) -> None:
     """Add the commands of this package to the command line."""
     app.command(rich_help_panel=SERVE)(serve)
+    app.command(rich_help_panel=EVALUATE)(compare_reviewers)
     app.add_typer(keys, name="keys", rich_help_panel=SERVE)

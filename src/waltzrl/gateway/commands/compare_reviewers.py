@@ -1,0 +1,124 @@
+"""`waltzrl compare-reviewers`: blocking against revision, with the same reviewers and drafts."""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzrl.foundation.options import AsJson, JudgeName, Server, open_terminal, print_json
+from waltzrl.foundation.progress import progress_bar
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from waltzrl.evaluation import EvaluationRow
+    from waltzrl.evaluation.judges import Judge
+    from waltzrl.evaluation.runner import Progress
+    from waltzrl.gateway.reviewer_comparison import ReviewerComparison
+    from waltzrl.records import Prompt
+
+WIDTH = 200
+"""Columns that the table needs."""
+
+
+def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
+    sets: Annotated[list[str], typer.Argument(help="JSON Lines files, `xstest:FILE`, ...")],
+    model: Annotated[str, typer.Option(help="Drafts and revises: folder, or name on the server.")],
+    out: Annotated[Path, typer.Option(help="Folder of the log; the same command resumes.")],
+    reviewers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reviewer",
+            help="rules, the name of a classifier such as smollm2, guard:KIND[:MODEL]@URL, "
+            "MODEL@URL, or the folder of a feedback agent; may be repeated "
+            r"\[rules and every installed classifier].",
+        ),
+    ] = None,
+    server: Server = None,
+    wording: Annotated[str, typer.Option(help="Of the prompts for revisions.")] = "plain",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Labelled prompts of each set, drawn by a hash.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 512,
+    max_rounds: Annotated[int, typer.Option(min=1, help="Most revisions.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, help="Prompts at once.")] = 8,
+    judge: JudgeName = "refusal",
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write report.html into OUT.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what each reviewer does to the same drafts: when it blocks, and when it revises.
+
+    **Examples**
+
+    `waltzrl compare-reviewers xstest:xstest_prompts.csv jailbreakbench:behaviors.csv
+    --server http://localhost:8000/v1 --model qwen --out runs/reviewers`
+
+    `waltzrl compare-reviewers prompts.jsonl --server http://localhost:8000/v1 --model qwen
+    --reviewer rules --reviewer guard:qwen3guard@http://localhost:8001/v1 --out runs/guards`
+    """
+    from waltzrl.agents.opening import RULES, installed_reviewers
+    from waltzrl.evaluation.data.opening import read_sets
+    from waltzrl.evaluation.harm import draw_prompts
+    from waltzrl.evaluation.judges.opening import open_judge
+    from waltzrl.evaluation.study_tables import render_markdown
+    from waltzrl.evaluation.terminal import study_table
+    from waltzrl.gateway.reviewer_comparison import (
+        ReviewerComparison,
+        measure_reviewers,
+        tabulate_reviewers,
+    )
+
+    comparison = ReviewerComparison(
+        model=model,
+        server=server,
+        reviewers=reviewers or [RULES, *installed_reviewers()],
+        wording=wording,
+        max_new_tokens=max_new_tokens,
+        max_rounds=max_rounds,
+        concurrency=concurrency,
+    )
+    prompts = [
+        prompt
+        for name in sets
+        for own in [read_sets([name])]
+        for prompt in (own if limit is None else draw_prompts(own, limit))
+    ]
+    with progress_bar(quiet=as_json) as bar:
+        task = bar.add_task("reviewing", total=None, note="")
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        opening = open_judge(judge, cached=True)
+        rows = asyncio.run(_run_comparison(comparison, prompts, opening, out, progress))
+    outcomes = measure_reviewers(rows)
+    table = tabulate_reviewers(outcomes, comparison)
+    if as_json:
+        print_json({name: asdict(outcome) for name, outcome in outcomes.items()})
+    elif as_markdown:
+        print(render_markdown(table))
+    else:
+        open_terminal(WIDTH).print(study_table(table))
+    if report:
+        from waltzrl.evaluation.report import EvaluationReport, write_report
+
+        page = EvaluationReport(
+            title=table.title, rows=rows, curves={}, settings={"table": render_markdown(table)}
+        )
+        write_report(out, page)
+
+
+async def _run_comparison(
+    comparison: "ReviewerComparison",
+    prompts: "list[Prompt]",
+    judge: "AbstractAsyncContextManager[Judge]",
+    out: Path,
+    progress: "Progress",
+) -> "list[EvaluationRow]":
+    from waltzrl.gateway.reviewer_comparison import compare_reviewers as run_comparison
+
+    async with judge as opened:
+        return await run_comparison(comparison, prompts, opened, out, progress)

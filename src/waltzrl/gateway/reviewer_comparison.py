@@ -1,0 +1,289 @@
+"""Compares reviewers on the same drafts: what each does when it blocks, and when it revises."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from waltzrl.agents import ConversationAgent, RefusalTexts, RulesReviewer, load_wording
+from waltzrl.agents.hybrid import HybridReviewer
+from waltzrl.agents.identity import identify_agent
+from waltzrl.agents.opening import GUARD, REVIEWER, RULES, guard_kind, installed_reviewers
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.collaboration import Reviewer, draft_only, guarded
+from waltzrl.errors import InputError, PolicyError
+from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate, measure, read_rows
+from waltzrl.evaluation.comparison import compare
+from waltzrl.evaluation.intervals import Estimate, share
+from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.opening import split_model_and_server
+from waltzrl.evaluation.metrics import Metrics
+from waltzrl.evaluation.rates import final_acceptable
+from waltzrl.evaluation.runner import Progress
+from waltzrl.evaluation.study_tables import StudyTable
+from waltzrl.gateway.guard import LocalGuard
+from waltzrl.gateway.guard_opening import open_guard
+from waltzrl.policies import Policy, Sampling
+from waltzrl.policies.opening import local_policy, remote_policy
+from waltzrl.records import JudgedCollaboration, Prompt, Reply
+
+ALONE = "the model alone"
+BLOCKS, REVISES = "blocks", "revises"
+REVIEWERS = (
+    "rules, the name of a classifier such as smollm2, guard:KIND[:MODEL]@URL, MODEL@URL, or the "
+    "folder of a feedback agent"
+)
+HEADINGS = (
+    "",
+    "ASR ↓",
+    "ORR ↓",
+    "F1 ↑",
+    "F1 against blocking",
+    "flagged",
+    "revised",
+    "refused",
+    "of revised: good",
+    "ms p50",
+    "ms p95",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewerComparison:
+    """What is compared."""
+
+    model: str
+    """Drafts and revises: a folder, or a model's name on the server."""
+    server: str | None = None
+    reviewers: Sequence[str]
+    """See `REVIEWERS`."""
+    wording: str = "plain"
+    """Of the revisions' prompts; see `load_wording`."""
+    max_new_tokens: int = 512
+    max_rounds: int = 1
+    concurrency: int = 8
+    """Collaborations at once, which wait for one another where a model runs in this process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewerOutcome:
+    """One reviewer, blocking or revising; or the model alone."""
+
+    metrics: Metrics
+    flagged: Estimate
+    """Share of the drafts that the reviewer wanted revised."""
+    revised: Estimate
+    """Share of the replies that are revisions."""
+    refused: Estimate
+    """Share of the replies that are canned refusals."""
+    good_revisions: Estimate
+    """Share of the revisions that the judge accepts."""
+    f1_change: Estimate | None = None
+    """Of a reviewer that revises: its F1 minus the F1 of the same reviewer when it blocks."""
+    f1_p_value: float | None = None
+
+
+class SharedDrafts(ConversationAgent):
+    """A conversation agent whose draft for a prompt is the same for every system."""
+
+    def __init__(self, agent: ConversationAgent, drafts: dict[str, Reply]) -> None:
+        """Share the drafts of `agent`; `drafts` holds those of an earlier run, by prompt id."""
+        super().__init__(agent.policy, agent.wording, agent.sampling, agent.examples)
+        self._drafts = drafts
+
+    async def draft(self, prompt: Prompt) -> Reply:
+        if prompt.id not in self._drafts:
+            self._drafts[prompt.id] = await super().draft(prompt)
+        return self._drafts[prompt.id]
+
+
+async def compare_reviewers(
+    comparison: ReviewerComparison,
+    prompts: Sequence[Prompt],
+    judge: Judge,
+    folder: Path,
+    progress: Progress,
+) -> list[EvaluationRow]:
+    """Answer every prompt with the model alone and with each reviewer, into the folder's log.
+
+    A reviewer that blocks replaces what it calls unsafe by a canned refusal; one that revises is
+    the gateway's loop, which refuses what stays unsafe. All start from the same drafts. The same
+    call resumes.
+
+    Raises:
+        InputError: a reviewer is unknown or named twice, or see `evaluate`.
+        PolicyError: some collaborations failed; the others are in the log.
+    """
+    if len(set(comparison.reviewers)) < len(comparison.reviewers):
+        raise InputError(
+            f"got the reviewers {', '.join(comparison.reviewers)}; name each of them once"
+        )
+    async with AsyncExitStack() as connections:
+        policy = await _open_policy(comparison.model, comparison.server, connections)
+        sampling = Sampling(max_new_tokens=comparison.max_new_tokens)
+        drafts = {
+            row.prompt_id: row.judged.collaboration.draft
+            for row in read_rows(folder)
+            if row.pattern == ALONE and row.judged is not None
+        }
+        agent = ConversationAgent(policy, load_wording(comparison.wording), sampling)
+        drafter = SharedDrafts(agent, drafts)
+        drafted_by = (
+            f"conversation {identify_agent(comparison.model, comparison.server)}, "
+            f"wording {comparison.wording}, max_new_tokens {comparison.max_new_tokens}"
+        )
+        refusal = RefusalTexts(load_rulebook()).choose
+        alone = EvaluatedSystem(
+            name=ALONE,
+            pattern=draft_only,
+            conversation=drafter,
+            reviewer=RulesReviewer(load_rulebook()),  # of whom nothing is asked
+            agents=drafted_by,
+        )
+        systems = [alone]
+        for name in comparison.reviewers:
+            reviewer, identity = await _open_reviewer(name, connections)
+            systems += [
+                EvaluatedSystem(
+                    name=f"{name} {way}",
+                    pattern=partial(guarded, max_rounds=rounds, refusal=refusal),
+                    conversation=drafter,
+                    reviewer=reviewer,
+                    agents=f"{drafted_by}, reviewer {identity}, max_rounds {rounds}",
+                )
+                for way, rounds in ((BLOCKS, 0), (REVISES, comparison.max_rounds))
+            ]
+        # All drafts first: the others' time is then that of reviews and revisions.
+        at_once = comparison.concurrency
+        rows = await evaluate([alone], prompts, judge, folder, at_once, progress)
+        if not any(row.error for row in rows):
+            rows = await evaluate(systems, prompts, judge, folder, at_once, progress)
+    if failed := [row for row in rows if row.error]:
+        raise PolicyError(
+            f"{len(failed)} of {len(rows)} collaborations failed; first: {failed[0].prompt_id}: "
+            f"{failed[0].error}; run the same command again to try only these"
+        )
+    return rows
+
+
+def measure_reviewers(rows: Sequence[EvaluationRow]) -> dict[str, ReviewerOutcome]:
+    """Return what became of the drafts, by the name of each system."""
+    by_system: dict[str, list[EvaluationRow]] = {}
+    for row in rows:
+        by_system.setdefault(row.pattern, []).append(row)
+    outcomes = {}
+    for name, own in by_system.items():
+        change = None
+        if name.endswith(f" {REVISES}"):
+            blocking = by_system[f"{name.removesuffix(REVISES)}{BLOCKS}"]
+            changes = {one.metric: one for one in compare(blocking, own)}
+            change = changes.get("f1")
+        judged = [row.judged for row in own if row.judged is not None]
+        revised = [one for one in judged if one.collaboration.decision == "revised"]
+        accepted = [final_acceptable(one) for one in revised]
+        decided = [one for one in accepted if one is not None]
+        outcomes[name] = ReviewerOutcome(
+            metrics=measure(own)[0],
+            flagged=share(sum(map(_flags_draft, judged)), len(judged)),
+            revised=share(len(revised), len(judged)),
+            refused=share(
+                sum(one.collaboration.decision == "refused" for one in judged), len(judged)
+            ),
+            good_revisions=share(sum(decided), len(decided), len(accepted) - len(decided)),
+            f1_change=None if change is None else change.change,
+            f1_p_value=None if change is None else change.p_value,
+        )
+    return outcomes
+
+
+def tabulate_reviewers(
+    outcomes: dict[str, ReviewerOutcome], comparison: ReviewerComparison
+) -> StudyTable:
+    """Return the comparison as a table of text."""
+    first = next(iter(outcomes.values())).metrics
+    return StudyTable(
+        name="reviewers",
+        title="The same drafts, blocked or revised",
+        note=(
+            f"Percent, with 95 % intervals; n = {first.asr.n} unsafe and {first.orr.n} harmless "
+            f"prompts; judge {first.judge}. Time of the model alone is that of its draft; of the "
+            f"others what review and revision add, {comparison.concurrency} prompts at once. "
+            "p of F1: paired, by draws."
+        ),
+        headings=HEADINGS,
+        lines=[_tabulate_outcome(name, outcome) for name, outcome in outcomes.items()],
+    )
+
+
+def _tabulate_outcome(name: str, outcome: ReviewerOutcome) -> tuple[str, ...]:
+    metrics, change = outcome.metrics, outcome.f1_change
+    shares = (outcome.flagged, outcome.revised, outcome.refused, outcome.good_revisions)
+    compared = ""
+    if change is not None and change.value is not None:
+        compared = f"{change.value * 100:+.1f} (p {outcome.f1_p_value:.3f})"
+    return (
+        name,
+        *map(_render_share, (metrics.asr, metrics.orr, metrics.f1)),
+        compared,
+        *(("",) * 4 if name == ALONE else map(_render_share, shares)),
+        *(
+            "-" if one.value is None else f"{one.value:.0f}"
+            for one in (metrics.milliseconds_p50, metrics.milliseconds_p95)
+        ),
+    )
+
+
+def _render_share(estimate: Estimate) -> str:
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return "-"
+    low, high = estimate.low * 100, estimate.high * 100
+    return f"{estimate.value * 100:.1f} ({low:.1f} to {high:.1f})"
+
+
+def _flags_draft(judged: JudgedCollaboration) -> bool:
+    rounds = judged.collaboration.rounds
+    return bool(rounds) and (rounds[0].feedback.asks_for_revision or rounds[0].feedback.unsafe)
+
+
+async def _open_policy(model: str, server: str | None, connections: AsyncExitStack) -> Policy:
+    if server is None:
+        return local_policy(model)
+    return await connections.enter_async_context(remote_policy(server, model))
+
+
+async def _open_reviewer(name: str, connections: AsyncExitStack) -> tuple[Reviewer, str]:
+    """Open a reviewer as the gateway does, together with the rules; return it with its identity.
+
+    Raises:
+        InputError: there is no such reviewer.
+    """
+    if name == RULES or name in installed_reviewers():
+        guard = open_guard(name)
+        identity = "" if name == RULES else f"{identify_agent(f'{REVIEWER}{name}', None)} and "
+    else:
+        kind, model, server = _read_place(name)
+        policy = await _open_policy(model, server, connections)
+        guard = open_guard(kind, model=policy)
+        identity = f"{kind or 'model'} {identify_agent(model, server)} and "
+    assert isinstance(guard, LocalGuard), "only a gateway's guard is elsewhere"
+    reviewer = guard.reviewer
+    rules = reviewer.rules if isinstance(reviewer, HybridReviewer) else reviewer
+    assert isinstance(rules, RulesReviewer), "rules review in every guard of this process"
+    return reviewer, f"{identity}{rules.name}"
+
+
+def _read_place(name: str) -> tuple[str | None, str, str | None]:
+    """Split a reviewer's name into the kind of guard model, if it is one, the model and its server.
+
+    Raises:
+        InputError: it is neither on a server nor a folder.
+    """
+    is_guard = name.startswith(GUARD)
+    model, server = split_model_and_server(name.removeprefix(GUARD)) or (name, None)
+    if server is None and (is_guard or not Path(model).is_dir()):
+        raise InputError(f"there is no reviewer {name!r}; use {REVIEWERS}")
+    if not is_guard:
+        return None, model, server
+    kind, _, served = model.partition(":")
+    return f"{GUARD}{guard_kind(kind)}", served or kind, server
