@@ -143,7 +143,7 @@ async def compare_reviewers(
         )
         systems = [alone]
         for name in comparison.reviewers:
-            reviewer, identity = await _open_reviewer(name, connections)
+            reviewer, identity = await open_named_reviewer(name, connections)
             systems += [
                 EvaluatedSystem(
                     name=f"{name} {way}",
@@ -252,8 +252,12 @@ async def _open_policy(model: str, server: str | None, connections: AsyncExitSta
     return await connections.enter_async_context(remote_policy(server, model))
 
 
-async def _open_reviewer(name: str, connections: AsyncExitStack) -> tuple[Reviewer, str]:
+async def open_named_reviewer(name: str, connections: AsyncExitStack) -> tuple[Reviewer, str]:
     """Open a reviewer as the gateway does, together with the rules; return it with its identity.
+
+    Args:
+        name: see `REVIEWERS`.
+        connections: close those to servers.
 
     Raises:
         InputError: there is no such reviewer.
