@@ -28,6 +28,8 @@ Arm = Literal["", "serving", "candidate", "shadow"]
 """The side of a release that answered; empty when none was under way. Nobody sees a shadow's
 reply."""
 
+OTHER_LANGUAGE = "not for this language"
+"""How `Feedback.failure` begins where a reviewer does not read the language of the request."""
 CANNED_REFUSAL = "Sorry, I can't help with that."
 
 
@@ -211,8 +213,8 @@ class Feedback:
     rules: tuple[str, ...] = ()
     """Names of the stage-1 rules that matched."""
     failure: str = ""
-    """The reason why no model reviewed the reply, such as `timeout`; empty when one did or none was
-    asked."""
+    """The reason why no model reviewed the reply, such as `timeout`, or why its review may be worth
+    nothing, `not for this language: de`; empty when one did or none was asked."""
 
     @property
     def asks_for_revision(self) -> bool:

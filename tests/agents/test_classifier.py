@@ -26,6 +26,7 @@ class Classifier:
 
     labels: dict
     name: str = "c@0"
+    languages: tuple = ("en",)
     curve: tuple = (
         ThresholdPoint(false_alarms=0.02, threshold=0.8, recall=0.4),
         ThresholdPoint(false_alarms=0.05, threshold=FLAGGED, recall=0.6, serves=True),

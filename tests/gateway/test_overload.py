@@ -41,6 +41,7 @@ batches = []
 class HeldBack:
     name = "words@0"
     curve = (ThresholdPoint(false_alarms=0.05, threshold=0.5, recall=0.9, serves=True),)
+    languages = ("en",)
 
     def classify(self, exchanges):
         batches.append([request for request, _ in exchanges])

@@ -12,6 +12,7 @@ from waltzrl.agents.classifier import ThresholdPoint, ExchangeProbabilities
 class Words:
     name = "words@0"
     curve = (ThresholdPoint(false_alarms=0.05, threshold=0.5, recall=0.9, serves=True),)
+    languages = ("en",)
 
     def classify(self, exchanges):
         return [

@@ -78,7 +78,8 @@ def test_the_gateway_is_ready_with_the_shipped_reviewer(tmp_path, monkeypatch):
             wait_until(lambda: "its self-test" in log.read_text(), 60.0)
             wait_until(lambda: gateway.get("/readyz")[0] == 200, 60.0)
             ready = json.loads(gateway.get("/readyz")[2])
-    assert ready["checks"]["reviewer"] == {"status": "ok", "detail": ""}
+    detail = "not for other languages than en"
+    assert ready["checks"]["reviewer"] == {"status": "ok", "detail": detail}
     assert ready["status"] == "ready"
 
 
@@ -87,6 +88,7 @@ class Broken:
 
     def __init__(self, classifier, change, labels=lambda labels: labels):
         self.name, self.curve = classifier.name, classifier.curve
+        self.languages = classifier.languages
         self.classifier, self.change, self.labels = classifier, change, labels
 
     def classify(self, exchanges):

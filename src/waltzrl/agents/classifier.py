@@ -70,6 +70,11 @@ class ExchangeClassifier(Protocol):
         """
         ...
 
+    @property
+    def languages(self) -> Sequence[str]:
+        """The languages that it reads, as ISO 639-1 codes; empty for all."""
+        ...
+
     def classify(self, exchanges: Sequence[tuple[str, str]]) -> list[ExchangeProbabilities]:
         """Label requests and replies, in one batch."""
         ...
@@ -93,7 +98,7 @@ class ClassifierReviewer:
         Raises:
             InputError: the curve begins above this share.
         """
-        self.name = classifier.name
+        self.name, self.languages = classifier.name, classifier.languages
         self.point = _choose_point(classifier, false_alarms)
         self._classifier = classifier
         self._thread = ThreadPoolExecutor(1, "classifier")

@@ -93,6 +93,9 @@ NOTHING = RulesEvidence()
 class RulesReviewer:
     """Rules in the role of the feedback agent: no model, deterministic, in microseconds."""
 
+    languages = ("en",)
+    """Those that the packs are written in."""
+
     def __init__(
         self,
         rulebook: Rulebook,

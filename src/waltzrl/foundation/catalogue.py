@@ -85,6 +85,11 @@ GATEWAY_METRICS = (
     _counter("errors", "Errors that were answered, and clients that disconnected.", "api", "kind"),
     _counter("forwarded", "Requests that the upstream answered without a review.", "api"),
     _counter("review_failures", "Reviews that the feedback model did not give.", "cause"),
+    _counter(
+        "other_language_reviews",
+        "Reviews of requests in a language that the reviewer does not read.",
+        "language",
+    ),
     _counter("unaudited", "Answers without an audit record."),
     _counter(
         "tokens",

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import fields
 from functools import partial
@@ -24,7 +24,7 @@ from waltzrl.agents import (
 )
 from waltzrl.agents.breaker import Breaker, BreakerState
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration
-from waltzrl.agents.classifier import FIRST_AT_ONCE
+from waltzrl.agents.classifier import FIRST_AT_ONCE, ClassifierReviewer
 from waltzrl.agents.classifier import REVIEWS_AT_ONCE as CLASSIFIED_AT_ONCE
 from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.failsafe import (
@@ -36,6 +36,7 @@ from waltzrl.agents.failsafe import (
     is_overload,
 )
 from waltzrl.agents.identity import calibration_of, identify_agent
+from waltzrl.agents.languages import LanguageReviewer, find_other_language
 from waltzrl.agents.opening import REVIEWER, open_reviewer
 from waltzrl.agents.review_queue import ReviewQueue
 from waltzrl.agents.rules import Rulebook, load_rulebook
@@ -62,7 +63,7 @@ from waltzrl.policies.settings import (
     ServerConfig,
     UpstreamConfig,
 )
-from waltzrl.records import Feedback
+from waltzrl.records import OTHER_LANGUAGE, Feedback, Prompt
 
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """The variable of an upstream's API key; the upstream's name is filled in."""
@@ -158,6 +159,7 @@ class Bundles:
         limits: Limits,
         model_name: str | None,
         on_review_failure: Callable[[ReviewFailure], None],
+        on_other_language: Callable[[str], None],
         on_response: UpstreamListener = ignore_response,
         examples: ExampleSource | None = None,
     ) -> None:
@@ -167,16 +169,18 @@ class Bundles:
             limits: on the sizes of an upstream's replies.
             model_name: the name for clients of a model in this process; None for its folder's.
             on_review_failure: called with the cause of each failed review by a model.
+            on_other_language: called with the language of what a reviewer does not read.
             on_response: called with the outcome of each request to an upstream.
             examples: for feedback models.
         """
         self._limits, self._model_name = limits, model_name
         self._on_review_failure, self._on_response = on_review_failure, on_response
+        self._on_other_language = on_other_language
         self._examples = examples
         self._upstreams: dict[tuple[str, ServerConfig], Upstream] = {}
         self._remote: dict[tuple[str, str], RemotePolicy] = {}
         self._local: dict[str, Policy] = {}
-        self._classifiers: dict[tuple[str, float | None], Reviewer] = {}
+        self._classifiers: dict[tuple[str, float | None], ClassifierReviewer] = {}
         self._breakers: dict[FeedbackConfig, Breaker] = {}
         self._queues: dict[FeedbackConfig, ReviewQueue] = {}
         self._checks: dict[FeedbackConfig, ReviewerCheck] = {}
@@ -200,12 +204,33 @@ class Bundles:
             id=id_,
             stage=(recipe.stage if recipe.enabled else 0),
             pattern=_make_pattern(recipe, rules.rulebook) if recipe.enabled else draft_only,
-            reviewer=reviewer,
+            reviewer=self._in_its_languages(recipe, reviewer),
             admission=reviewer.admit if isinstance(reviewer, FailsafeReviewer) else None,
             wording=load_wording(recipe.upstream.wording),
             upstream=await self._upstream(recipe),
             categories={rule.id: rule.category for rule in rules.rulebook.rules},
             vision=has_model and recipe.feedback is not None and recipe.feedback.vision,
+        )
+
+    def languages(self, recipe: BundleRecipe) -> Sequence[str]:
+        """Return the languages that an open bundle's reviewer reads; empty for all."""
+        if recipe.stage == 1 or recipe.feedback is None:
+            return RulesReviewer.languages
+        agent = self._classifiers.get((recipe.feedback.model, recipe.feedback.false_alarms))
+        return () if agent is None else agent.languages
+
+    def declines(self, recipe: BundleRecipe, prompt: Prompt) -> bool:
+        """Return whether an open bundle declines a request for its language alone."""
+        return recipe.on_other_language == "refuse" and bool(
+            find_other_language(prompt, self.languages(recipe))
+        )
+
+    def _in_its_languages(self, recipe: BundleRecipe, reviewer: Reviewer) -> Reviewer:
+        languages = self.languages(recipe)
+        if not (recipe.enabled and languages):
+            return reviewer
+        return LanguageReviewer(
+            reviewer, languages, recipe.on_other_language, self._on_other_language
         )
 
     def rules(self, recipe: BundleRecipe) -> RulesReviewer:
@@ -425,6 +450,8 @@ def _make_pattern(recipe: BundleRecipe, rules: Rulebook) -> Pattern:
 
 def _fails_open(on_failure: OnFailure, on_overload: OnOverload, feedback: Feedback) -> bool:
     """Return whether a reply is sent for which there is no review."""
+    if feedback.failure.startswith(OTHER_LANGUAGE):
+        return False  # feedback is only without a form here if the operator declines these
     return on_overload == "pass" if is_overload(feedback.failure) else on_failure == "serve"
 
 

@@ -1,6 +1,6 @@
 """Make a guard: from rules, a model, an exported pair or a gateway."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -21,6 +21,7 @@ from waltzrl.agents import (
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits, verify_export
 from waltzrl.agents.identity import calibration_of
+from waltzrl.agents.languages import LanguageReviewer, OnOtherLanguage
 from waltzrl.agents.opening import (
     GUARD,
     REVIEWER,
@@ -46,6 +47,7 @@ NEEDED = {
     "false_alarms": "a number between 0 and 1, or None",
     "wording": "plain, short, labels_first, tiny, a folder, or None",
     "max_new_tokens": "a whole number, 1 or more, or None",
+    "on_other_language": "serve or refuse",
     "allow_calls": 'a tuple of names of tools or rules, such as ("terraform",)',
 }
 """The values that each of the settings takes, for errors."""
@@ -66,6 +68,9 @@ class GuardSettings:
     find nothing in a harmful one, and then ask for an answer to it."""
     allow_calls: tuple[str, ...] = ()
     """Tool calls that the rules for them let pass: `TOOL`, `PACK/RULE`, or `TOOL:PACK/RULE`."""
+    on_other_language: OnOtherLanguage = "serve"
+    """If a request is in a language that the reviewer does not read, as rules and classifiers read
+    only English: go by what it says of the reply, or refuse. `Feedback.failure` names it."""
     calibration: str | None = None
     """File that `waltzrl calibrate` wrote, which says which refusals the model may challenge. None
     is the pair's own; without one the model challenges none."""
@@ -172,9 +177,11 @@ def open_guard(
     wording = settings.wording or ("labels_first" if folder is None else pair_wording(folder))
     calibration = UNCALIBRATED
     agent: Reviewer | None = None
+    languages: Sequence[str] = RulesReviewer.languages if model is None and pair is None else ()
     limits: Mapping[str, int] = {}
     if named not in (None, RULES):
-        agent = open_reviewer(named, settings.false_alarms)
+        agent = classifier = open_reviewer(named, settings.false_alarms)
+        languages = classifier.languages
         calibration = (
             calibration_of(f"{REVIEWER}{named}", None, wording, settings.calibration)
             or UNCALIBRATED
@@ -196,8 +203,9 @@ def open_guard(
         agent = _make_agent(model, guard, prompts, _make_sampling(settings, limits, "feedback"))
     drafter = _make_drafter(upstream, prompts, _make_sampling(settings, limits, "conversation"))
     max_rounds = settings.max_rounds if drafter is not None else 0
+    both = rules if agent is None else HybridReviewer(agent, rules, settings.threshold, calibration)
     return LocalGuard(
-        rules if agent is None else HybridReviewer(agent, rules, settings.threshold, calibration),
+        LanguageReviewer(both, languages, settings.on_other_language),
         drafter,
         partial(guarded, max_rounds=max_rounds, refusal=RefusalTexts(rules.rulebook).choose),
         [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],

@@ -32,6 +32,7 @@ class BackendCounters(MetricGroup):
     def __init__(self) -> None:
         causes = [(cause,) for cause in get_args(ReviewFailure)]
         self._failures = LabeledCounter("waltzrl_review_failures_total", causes)
+        self._other_languages = LabeledCounter("waltzrl_other_language_reviews_total")
         self._responses = LabeledCounter("waltzrl_upstream_responses_total")
 
     def upstream_answered(self, upstream: str, status: str) -> None:
@@ -46,6 +47,10 @@ class BackendCounters(MetricGroup):
     def review_failed(self, cause: ReviewFailure) -> None:
         """Count a failed review by a model."""
         self._failures.add(cause)
+
+    def other_language(self, language: str) -> None:
+        """Count a review of a request in a language that the reviewer does not read."""
+        self._other_languages.add(language)
 
 
 class ReviewScores(MetricGroup):

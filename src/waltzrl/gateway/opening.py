@@ -134,6 +134,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         recipe.limits,
         model_name,
         backend.review_failed,
+        backend.other_language,
         backend.upstream_answered,
         examples and examples.shown_to("feedback"),
     )
@@ -200,7 +201,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 usd=None if costs is None else costs.usd,
             ),
             access,
-            streams=StreamSettings(stream_mode, rules),
+            streams=StreamSettings(stream_mode, rules, partial(bundles.declines, recipe.bundle)),
             metrics=metrics,
             readiness=readiness,
             extra=ExtraRoutes(services, _open_routing(recipe, services), recipe.pass_through),
@@ -312,7 +313,10 @@ def _make_anonymous_caller(recipe: GatewayRecipe) -> Caller:
 
 def _check_reviewer(bundles: Bundles, recipe: GatewayRecipe) -> Health:
     check = bundles.check(recipe.bundle)
-    return OK if check is None else check.health()
+    health = OK if check is None else check.health()
+    if health.detail or not (languages := bundles.languages(recipe.bundle)):
+        return health
+    return replace(health, detail=f"not for other languages than {', '.join(languages)}")
 
 
 def _collect_status(

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from waltzrl.agents import ConversationAgent, RefusalTexts, RulesReviewer, load_wording
-from waltzrl.agents.hybrid import HybridReviewer
 from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.opening import GUARD, REVIEWER, RULES, guard_kind, installed_reviewers
 from waltzrl.agents.rules import load_rulebook
@@ -271,10 +270,7 @@ async def open_named_reviewer(name: str, connections: AsyncExitStack) -> tuple[R
         guard = open_guard(kind, model=policy)
         identity = f"{kind or 'model'} {identify_agent(model, server)} and "
     assert isinstance(guard, LocalGuard), "only a gateway's guard is elsewhere"
-    reviewer = guard.reviewer
-    rules = reviewer.rules if isinstance(reviewer, HybridReviewer) else reviewer
-    assert isinstance(rules, RulesReviewer), "rules review in every guard of this process"
-    return reviewer, f"{identity}{rules.name}"
+    return guard.reviewer, f"{identity}{RulesReviewer(load_rulebook()).name}"
 
 
 def _read_place(name: str) -> tuple[str | None, str, str | None]:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from waltzrl.agents.failsafe import OnFailure, OnOverload
+from waltzrl.agents.languages import OnOtherLanguage
 from waltzrl.agents.refusals import DEFAULT
 from waltzrl.agents.rules import CATEGORIES, DEFAULT_PACKS
 from waltzrl.agents.settings import FeedbackConfig, ReviewConfig
@@ -96,6 +97,10 @@ class BundleRecipe:
     """If the model fails or cannot be read: decline, let the rules decide, or send the draft
     unreviewed. The first two decline whatever the rules rate as critical."""
     review: ReviewConfig = field(default_factory=ReviewConfig)
+    on_other_language: OnOtherLanguage = "serve"
+    """If a request is in a language that the reviewer does not read, as rules and classifiers read
+    only English: go by what it says of the reply, or decline. A model that reviews in words, and a
+    guard model, are taken to read all."""
     rules_flag_overrefusals: bool = False
     """Let the rules flag a refusal as an over-refusal if they find nothing in the request. They
     miss many harmful requests, and then ask the model to answer them."""

@@ -39,6 +39,7 @@ SWITCHES: Sequence[Switch] = (
                 "max_rounds",
                 "observe_only",
                 "on_failure",
+                "on_other_language",
                 "review",
             ),
             *("refusals", "review_timeout_ms", "rules", "rules_flag_overrefusals"),
@@ -58,7 +59,7 @@ SWITCHES: Sequence[Switch] = (
         by="stage",
     ),
     Switch(
-        keys=("max_rounds", "refusals", "stream"),
+        keys=("max_rounds", "on_other_language", "refusals", "stream"),
         off=lambda values: bool(values["enabled"] and values["observe_only"]),
         because="observe_only sends every draft as it is; set observe_only = false",
         by="observe_only",

@@ -12,6 +12,7 @@ import msgspec
 
 from waltzrl.errors import InputError
 from waltzrl.foundation.files import whole_lines
+from waltzrl.records import OTHER_LANGUAGE
 from waltzrl.store.audit.merkle import inclusion_proof, leaf_hash
 from waltzrl.store.audit.note import Checkpoint, NoteError, read_notes
 from waltzrl.store.audit.record import DecisionRecord, Entry, RoundRecord
@@ -94,6 +95,12 @@ def one_page(entry: Entry) -> str:
     return "\n".join(lines)
 
 
+def _describe_failure(failure: str) -> list[str]:
+    if failure.startswith(OTHER_LANGUAGE):
+        return [f"the reviewer is {failure}"]
+    return [f"no review by the model: {failure}"] if failure else []
+
+
 def explain_decision(record: DecisionRecord) -> str:
     """Return the cause of a decision: reason, rules, category, risk and its parts, failure."""
     parts = [record.reason or "nothing was objected to"]
@@ -104,7 +111,7 @@ def explain_decision(record: DecisionRecord) -> str:
         known = ", ".join(f"{name} {risk:g}" for name, risk in risks if risk is not None)
         if turn.risk is not None:
             about.append(f"risk {turn.risk:g}" + (f" ({known})" if known else ""))
-        about += [f"no review by the model: {turn.failure}"] if turn.failure else []
+        about += _describe_failure(turn.failure)
         round_ = f"round {number}: " if len(record.rounds) > 1 else ""
         parts += [round_ + ", ".join(about)] if about else []
     return "; ".join(parts)
