@@ -110,6 +110,13 @@ def test_an_operator_chooses_a_point_of_the_curve():
         reviewer(0.01)
 
 
+def test_a_curve_that_says_nowhere_or_twice_where_it_serves_is_an_error():
+    point = ThresholdPoint(false_alarms=0.02, threshold=0.8, recall=0.4)
+    with pytest.raises(InputError, match="the curve of c@0 has 0 points to serve with, need one"):
+        ClassifierReviewer(Classifier(LABELS, curve=(point,)))
+    assert ClassifierReviewer(Classifier(LABELS, curve=(point,)), 0.02).point == point
+
+
 def test_a_judge_takes_the_label_of_the_prompt_before_its_own():
     assert judged("sorry").overrefuses
     assert not judged("sorry", "unsafe").overrefuses

@@ -96,7 +96,7 @@ class ClassifierReviewer:
                 classifier's curve below it; None is the point that its package serves with.
 
         Raises:
-            InputError: the curve begins above this share.
+            InputError: the curve begins above this share, or does not say where it serves.
         """
         self.name, self.languages = classifier.name, classifier.languages
         self.point = _choose_point(classifier, false_alarms)
@@ -183,7 +183,13 @@ class ClassifierReviewer:
 
 def _choose_point(classifier: ExchangeClassifier, false_alarms: float | None) -> ThresholdPoint:
     if false_alarms is None:
-        return next(point for point in classifier.curve if point.serves)
+        serving = [point for point in classifier.curve if point.serves]
+        if len(serving) != 1:
+            raise InputError(
+                f"the curve of {classifier.name} has {len(serving)} points to serve with, need "
+                "one; mend its package, or choose a point by false_alarms"
+            )
+        return serving[0]
     below = [point for point in classifier.curve if point.false_alarms <= false_alarms]
     if not below:
         shares = ", ".join(str(point.false_alarms) for point in classifier.curve)
