@@ -9,7 +9,6 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from time import monotonic
 from typing import Literal
 
-from waltzrl.agents import RulesReviewer
 from waltzrl.agents.breaker import Breaker
 from waltzrl.agents.hybrid import CRITICAL, UNREADABLE
 from waltzrl.agents.review_queue import ReviewQueue
@@ -44,8 +43,8 @@ class FailsafeReviewer:
 
     reviewer: Reviewer
     """The reviewer that decides unless it fails."""
-    fallback: RulesReviewer
-    """The rules that apply when it fails."""
+    fallback: Reviewer
+    """The rules, which apply when it fails."""
     _: KW_ONLY
     breaker: Breaker
     """The breaker that stops calls to a reviewer that keeps failing."""
@@ -140,6 +139,8 @@ class FailsafeReviewer:
 
     def _without_review(self, missing: "_NoReview", rules: Feedback) -> Feedback:
         """Apply the operator's choice for replies that the model did not review."""
+        if not rules.well_formed:  # the operator declines what the rules cannot read
+            return rules
         reasoning = f"the model did not review this reply ({missing.failure})"
         rules = replace(rules, reply=missing.reply, failure=missing.failure)
         choice = self.on_overload if missing.is_overload else self.on_failure

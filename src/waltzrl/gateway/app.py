@@ -307,7 +307,7 @@ class App:
         http.reached_gateway = True
         writer = http.wire.writer(request.chat)
         async with aclosing(
-            stream(self._gateway, request, self.streams, writer, self._costs)
+            stream(self._gateway, request, self.streams.rules, writer, self._costs)
         ) as parts:
             first = await anext(parts)  # what fails before it has a status of its own
             await http.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))

@@ -36,7 +36,7 @@ from waltzrl.agents.failsafe import (
     is_overload,
 )
 from waltzrl.agents.identity import calibration_of, identify_agent
-from waltzrl.agents.languages import LanguageReviewer, find_other_language
+from waltzrl.agents.languages import LanguageReviewer
 from waltzrl.agents.opening import REVIEWER, open_reviewer
 from waltzrl.agents.review_queue import ReviewQueue
 from waltzrl.agents.rules import Rulebook, load_rulebook
@@ -63,7 +63,7 @@ from waltzrl.policies.settings import (
     ServerConfig,
     UpstreamConfig,
 )
-from waltzrl.records import OTHER_LANGUAGE, Feedback, Prompt
+from waltzrl.records import OTHER_LANGUAGE, Feedback
 
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """The variable of an upstream's API key; the upstream's name is filled in."""
@@ -197,6 +197,7 @@ class Bundles:
             MissingExtraError: weights must be loaded and torch is not installed.
         """
         rules, reviewer = self.rules(recipe), await self.reviewer(recipe)
+        languages = self._languages(recipe)
         has_model = recipe.enabled and recipe.stage == 2
         id_, description = await asyncio.to_thread(describe_bundle, recipe, rules.rulebook)
         self.descriptions[id_] = (recipe, description)
@@ -204,7 +205,9 @@ class Bundles:
             id=id_,
             stage=(recipe.stage if recipe.enabled else 0),
             pattern=_make_pattern(recipe, rules.rulebook) if recipe.enabled else draft_only,
-            reviewer=self._in_its_languages(recipe, reviewer),
+            reviewer=self._in_languages(recipe, reviewer, languages),
+            languages=languages,
+            on_other_language=recipe.on_other_language,
             admission=reviewer.admit if isinstance(reviewer, FailsafeReviewer) else None,
             wording=load_wording(recipe.upstream.wording),
             upstream=await self._upstream(recipe),
@@ -212,22 +215,19 @@ class Bundles:
             vision=has_model and recipe.feedback is not None and recipe.feedback.vision,
         )
 
-    def languages(self, recipe: BundleRecipe) -> Sequence[str]:
-        """Return the languages that an open bundle's reviewer reads; empty for all."""
+    def _languages(self, recipe: BundleRecipe) -> Sequence[str]:
+        """Return the languages that the reviewer of an opened recipe reads; none are all."""
+        if not recipe.enabled:
+            return ()
         if recipe.stage == 1 or recipe.feedback is None:
             return RulesReviewer.languages
         agent = self._classifiers.get((recipe.feedback.model, recipe.feedback.false_alarms))
         return () if agent is None else agent.languages
 
-    def declines(self, recipe: BundleRecipe, prompt: Prompt) -> bool:
-        """Return whether an open bundle declines a request for its language alone."""
-        return recipe.on_other_language == "refuse" and bool(
-            find_other_language(prompt, self.languages(recipe))
-        )
-
-    def _in_its_languages(self, recipe: BundleRecipe, reviewer: Reviewer) -> Reviewer:
-        languages = self.languages(recipe)
-        if not (recipe.enabled and languages):
+    def _in_languages(
+        self, recipe: BundleRecipe, reviewer: Reviewer, languages: Sequence[str]
+    ) -> Reviewer:
+        if not languages:
             return reviewer
         return LanguageReviewer(
             reviewer, languages, recipe.on_other_language, self._on_other_language
@@ -305,7 +305,7 @@ class Bundles:
             )
         return FailsafeReviewer(
             HybridReviewer(agent, rules, recipe.threshold, calibration or UNCALIBRATED),
-            rules,
+            self._in_languages(recipe, rules, RulesReviewer.languages),
             breaker=breaker,
             budget_seconds=recipe.review_timeout_ms / 1e3,
             queue=self._queue(config),

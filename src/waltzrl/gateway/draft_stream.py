@@ -73,6 +73,7 @@ class DraftStream:
         """True if a text came in the field for refusals: from there on the draft waits for its
         review.
         """
+        self._held_back = False
         self._parts: list[str] = []
         """All reasoning and text that was read, also what is dropped: all of it costs tokens."""
         self._calls: tuple[ToolCall, ...] = ()
@@ -89,6 +90,10 @@ class DraftStream:
         reasoning, text = "".join(self._reasoning), "".join(self._text)
         in_text = max(0, self._sent - self._text_start)
         return Piece(reasoning[: min(self._sent, self._reasoned)], text[:in_text])
+
+    def hold_back(self) -> None:
+        """Send nothing of the draft before its review."""
+        self._held_back = True
 
     async def read(self, deltas: AsyncGenerator[UpstreamDelta, None]) -> UpstreamReply:
         """Read a draft to its end, and release of it what the window allows.
@@ -193,7 +198,7 @@ class DraftStream:
             seen = reasoning + ("\n" if text and self._reasoned else "") + text
         if text:
             self._text.append(text)
-        if self._refused or (self.can_retract and self._reasoned):
+        if self._held_back or self._refused or (self.can_retract and self._reasoned):
             return False
         released = self._window.add(seen)
         piece = Piece(

@@ -4,7 +4,7 @@ request bytes -> ChatRequest -> guarded() -> Answer -> reply bytes, or a stream 
 """
 
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol
@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 
 from waltzrl.agents import Wording
+from waltzrl.agents.languages import OnOtherLanguage, find_other_language
 from waltzrl.collaboration import Pattern, Reviewer
 from waltzrl.foundation.logs import NO_REQUEST, RequestContext
 from waltzrl.gateway.health import Health
@@ -277,11 +278,21 @@ class Bundle:
     """The rules' categories: the id of each rule -> its category."""
     vision: bool = False
     """True if the reviewer sees images."""
+    languages: Sequence[str] = ()
+    """The languages that the reviewer reads, as ISO 639-1 codes; none are all."""
+    on_other_language: OnOtherLanguage = "serve"
+    """What becomes of a request in another language."""
     admission: Callable[[], AbstractContextManager[object]] | None = None
     """The function that is called before a draft is generated: it raises an OverloadError if the
     draft could not be reviewed in time; what it returns is left when the draft is there. None if
     every draft can be.
     """
+
+    def declines(self, prompt: Prompt) -> bool:
+        """Return whether every reply to a prompt is declined, for its language alone."""
+        return self.on_other_language == "refuse" and bool(
+            find_other_language(prompt, self.languages)
+        )
 
 
 class Assignment(msgspec.Struct, frozen=True):

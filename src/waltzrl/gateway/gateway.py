@@ -170,6 +170,12 @@ class Gateway:
         chat = choice_of(request.chat, number)
         agent = GatewayAgent(chat, assignment.bundle, request.bearer, stream)
         agent.is_reviewed_first = _pattern_after_sending(request, assignment.bundle) is None
+        if (
+            stream is not None
+            and agent.is_reviewed_first
+            and assignment.bundle.declines(chat.prompt)
+        ):
+            stream.hold_back()
         exchange = await self._collaborate(request, number, assignment, agent, agent)
         return _make_answer(exchange, agent)
 

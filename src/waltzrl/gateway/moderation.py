@@ -9,7 +9,7 @@ from waltzrl.gateway.exchange import ChatRequest, GatewayRequest, Json
 from waltzrl.gateway.gateway import Gateway, all_of
 from waltzrl.gateway.reviews import NO_MODEL
 from waltzrl.gateway.wire.fields import as_name, as_object, as_text, invalid_field, read_object
-from waltzrl.records import Feedback, Message, Prompt, Reply
+from waltzrl.records import OTHER_LANGUAGE, Feedback, Message, Prompt, Reply
 
 MOST_INPUTS = 32
 COMPLIANCE = "Certainly. Here is what you asked for."
@@ -81,6 +81,12 @@ async def moderate_replies(
     )
     rounds = [answer.collaboration.rounds[0] for answer in answers if answer.collaboration]
     feedback = [round_.feedback for round_ in rounds]
+    for place, one in enumerate(feedback):
+        if one.failure.startswith(OTHER_LANGUAGE) and not one.well_formed:
+            number = place // 2  # each input is reviewed twice
+            raise RequestError(
+                400, "invalid_request", f"input {number}: {one.reasoning}", param="input"
+            )
     if not all(one.well_formed for one in feedback):
         raise RequestError(503, "unreviewed", "the reviewer could not review the input; try again")
     bundle = gateway.selector.serving

@@ -27,7 +27,7 @@ from waltzrl.gateway.app import App, ExtraRoutes, MemoryRoutes, RoutingHandler
 from waltzrl.gateway.bundles import Bundles
 from waltzrl.gateway.costs import open_costs
 from waltzrl.gateway.events import log_decision
-from waltzrl.gateway.exchange import Assignment, BundleSelector
+from waltzrl.gateway.exchange import Assignment, Bundle, BundleSelector
 from waltzrl.gateway.gateway import (
     DecisionLog,
     Gateway,
@@ -184,7 +184,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 "gateway": access.admission.health,
                 "audit": decisions.health,
                 "upstream": lambda: selector.serving.upstream.health(),
-                "reviewer": lambda: _check_reviewer(bundles, recipe),
+                "reviewer": lambda: _check_reviewer(bundles, recipe, selector.serving),
                 **({} if costs is None else {"costs": costs.health}),
             },
         )
@@ -201,7 +201,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 usd=None if costs is None else costs.usd,
             ),
             access,
-            streams=StreamSettings(stream_mode, rules, partial(bundles.declines, recipe.bundle)),
+            streams=StreamSettings(stream_mode, rules),
             metrics=metrics,
             readiness=readiness,
             extra=ExtraRoutes(services, _open_routing(recipe, services), recipe.pass_through),
@@ -311,12 +311,12 @@ def _make_anonymous_caller(recipe: GatewayRecipe) -> Caller:
     )
 
 
-def _check_reviewer(bundles: Bundles, recipe: GatewayRecipe) -> Health:
+def _check_reviewer(bundles: Bundles, recipe: GatewayRecipe, serving: Bundle) -> Health:
     check = bundles.check(recipe.bundle)
     health = OK if check is None else check.health()
-    if health.detail or not (languages := bundles.languages(recipe.bundle)):
+    if health.detail or not serving.languages:
         return health
-    return replace(health, detail=f"not for other languages than {', '.join(languages)}")
+    return replace(health, detail=f"not for other languages than {', '.join(serving.languages)}")
 
 
 def _collect_status(

@@ -86,15 +86,15 @@ class ReviewerOutcome:
 class SharedDrafts(ConversationAgent):
     """A conversation agent whose draft for a prompt is the same for every system."""
 
-    def __init__(self, agent: ConversationAgent, drafts: dict[str, Reply]) -> None:
-        """Share the drafts of `agent`; `drafts` holds those of an earlier run, by prompt id."""
+    def __init__(self, agent: ConversationAgent, drafts: dict[Prompt, Reply]) -> None:
+        """Share the drafts of `agent`; `drafts` holds those of an earlier run."""
         super().__init__(agent.policy, agent.wording, agent.sampling, agent.examples)
         self._drafts = drafts
 
     async def draft(self, prompt: Prompt) -> Reply:
-        if prompt.id not in self._drafts:
-            self._drafts[prompt.id] = await super().draft(prompt)
-        return self._drafts[prompt.id]
+        if prompt not in self._drafts:
+            self._drafts[prompt] = await super().draft(prompt)
+        return self._drafts[prompt]
 
 
 async def compare_reviewers(
@@ -121,11 +121,12 @@ async def compare_reviewers(
     async with AsyncExitStack() as connections:
         policy = await _open_policy(comparison.model, comparison.server, connections)
         sampling = Sampling(max_new_tokens=comparison.max_new_tokens)
-        drafts = {
-            row.prompt_id: row.judged.collaboration.draft
+        said = [
+            row.unjudged if row.judged is None else row.judged.collaboration
             for row in read_rows(folder)
-            if row.pattern == ALONE and row.judged is not None
-        }
+            if row.pattern == ALONE
+        ]
+        drafts = {one.prompt: one.draft for one in said if one is not None}
         agent = ConversationAgent(policy, load_wording(comparison.wording), sampling)
         drafter = SharedDrafts(agent, drafts)
         drafted_by = (
@@ -153,7 +154,8 @@ async def compare_reviewers(
                 )
                 for way, rounds in ((BLOCKS, 0), (REVISES, comparison.max_rounds))
             ]
-        # All drafts first: the others' time is then that of reviews and revisions.
+        # All drafts first: no system drafts again, and the others' time is that of reviews and
+        # revisions.
         at_once = comparison.concurrency
         rows = await evaluate([alone], prompts, judge, folder, at_once, progress)
         if not any(row.error for row in rows):

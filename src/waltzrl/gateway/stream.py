@@ -11,9 +11,8 @@ from waltzrl.errors import RequestError
 from waltzrl.gateway.draft_stream import DraftStream, Piece
 from waltzrl.gateway.exchange import Answer, GatewayRequest
 from waltzrl.gateway.gateway import Gateway, choice_of, internal_error
-from waltzrl.gateway.stream_modes import StreamMode, Window
+from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.gateway.wire.format import StreamWriter, encode_comments
-from waltzrl.records import Prompt
 
 KEEPALIVE_SECONDS = 5.0
 """A keepalive is sent after this silence: clients and proxies drop idle streams."""
@@ -29,14 +28,6 @@ class StreamSettings:
     """The mode of the operator, which holds unless a request or its key has another."""
     rules: RulesReviewer
     """The rules that decide how much of a draft is sent before its final review."""
-    declines: Callable[[Prompt], bool] = lambda _prompt: False
-    """Whether the review will decline whatever the draft is, so that nothing of it may be sent."""
-
-    def open_window(self, mode: StreamMode, prompt: Prompt) -> Window:
-        """Open the window of a draft in a mode; only `audit` sends what will be declined."""
-        if mode is not StreamMode.AUDIT and self.declines(prompt):
-            mode = StreamMode.BUFFER
-        return mode.behaviour.open_window(self.rules, prompt)
 
 
 Event = tuple[int, Piece | Answer | RequestError]
@@ -46,7 +37,7 @@ Event = tuple[int, Piece | Answer | RequestError]
 async def stream(
     gateway: Gateway,
     request: GatewayRequest,
-    settings: StreamSettings,
+    rules: RulesReviewer,
     writer: StreamWriter,
     costs: Callable[[Sequence[Answer]], Iterable[tuple[bytes, bytes]]],
 ) -> AsyncGenerator[bytes, None]:
@@ -61,7 +52,7 @@ async def stream(
     """
     count = request.chat.n
     events: asyncio.Queue[Event] = asyncio.Queue()
-    drafts = [await _open_draft(request, number, settings, events) for number in range(count)]
+    drafts = [await _open_draft(request, number, rules, events) for number in range(count)]
     tasks = [
         asyncio.create_task(_answer_choice(gateway, request, number, draft, events))
         for number, draft in enumerate(drafts)
@@ -96,13 +87,13 @@ async def stream(
 
 
 async def _open_draft(
-    request: GatewayRequest, number: int, settings: StreamSettings, events: asyncio.Queue[Event]
+    request: GatewayRequest, number: int, rules: RulesReviewer, events: asyncio.Queue[Event]
 ) -> DraftStream:
     """Open the window of a choice, which may read the prompt; its text goes into `events`."""
     mode = request.stream_mode
     assert mode is not None, "this request is streamed"
     prompt = choice_of(request.chat, number).prompt
-    window = await beside_others(prompt, 0, partial(settings.open_window, mode, prompt))
+    window = await beside_others(prompt, 0, partial(mode.behaviour.open_window, rules, prompt))
     return DraftStream(
         window,
         lambda piece: events.put_nowait((number, piece)),
