@@ -267,7 +267,7 @@ async def open_named_reviewer(name: str, connections: AsyncExitStack) -> tuple[R
         guard = open_guard(name)
         identity = "" if name == RULES else f"{identify_agent(f'{REVIEWER}{name}', None)} and "
     else:
-        kind, model, server = _read_place(name)
+        kind, model, server = read_place(name)
         policy = await _open_policy(model, server, connections)
         guard = open_guard(kind, model=policy)
         identity = f"{kind or 'model'} {identify_agent(model, server)} and "
@@ -275,7 +275,7 @@ async def open_named_reviewer(name: str, connections: AsyncExitStack) -> tuple[R
     return guard.reviewer, f"{identity}{RulesReviewer(load_rulebook()).name}"
 
 
-def _read_place(name: str) -> tuple[str | None, str, str | None]:
+def read_place(name: str) -> tuple[str | None, str, str | None]:
     """Split a reviewer's name into the kind of guard model, if it is one, the model and its server.
 
     Raises:
