@@ -75,7 +75,7 @@ def test_an_injection_is_withheld_and_assessed_once():
     class Counting:
         async def review(self, prompt, reply):
             reviewed.append(prompt.request)
-            return await rules._reviewer.review(prompt, reply)
+            return await rules.reviewer.review(prompt, reply)
 
     rules = open_guard()
     guard = type(rules)(Counting(), None)

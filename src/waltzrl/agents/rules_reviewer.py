@@ -7,13 +7,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from waltzrl.agents.compliance import compliance, compliance_digest
 from waltzrl.agents.request import request_findings
-from waltzrl.agents.rules import CALL_SIDES, Rulebook, RuleFinding, language_of
-from waltzrl.records import Feedback, Prompt, Reply, ToolCall
+from waltzrl.agents.rules import (
+    CALL_SIDES,
+    Rulebook,
+    RuleFinding,
+    find_other_language,
+    language_of,
+)
+from waltzrl.collaboration import Reviewer
+from waltzrl.records import OTHER_LANGUAGE, Feedback, Prompt, Reply, ToolCall
 
+OnOtherLanguage = Literal["serve", "refuse"]
 CRISIS = "self_harm"
 """The category of what a person in a crisis says."""
 AGAINST_ANOTHER = "self_harm/suicide-of-another"
@@ -276,3 +284,66 @@ def _sort_by_severity(
 
 def _drop_duplicates(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
+
+
+def language_besides(prompt: Prompt, languages: Sequence[str]) -> str:
+    """Return the code of a language of the user's turns that is none of these; "" without one.
+
+    Args:
+        prompt: the conversation.
+        languages: ISO 639-1 codes; none are all.
+    """
+    if not languages:
+        return ""
+    known = tuple(languages)
+    texts = (turn.content for turn in prompt.messages if turn.role == "user")
+    return next(filter(None, (find_other_language(text, known) for text in texts)), "")
+
+
+class LanguageReviewer:
+    """A reviewer that says when a request is in a language that it does not read.
+
+    Its feedback then names the language in `failure`. It stands, whatever it is worth; or, if the
+    operator so chose, nobody is asked and it is not well-formed, so that the reply is refused.
+    """
+
+    def __init__(
+        self,
+        reviewer: Reviewer,
+        languages: Sequence[str],
+        on_other: OnOtherLanguage = "serve",
+        on_found: Callable[[str], None] | None = None,
+    ) -> None:
+        """Wrap a reviewer.
+
+        Args:
+            reviewer: reviews.
+            languages: those that it reads, as ISO 639-1 codes.
+            on_other: what follows for a request in another.
+            on_found: called with the language of each review of such a request.
+        """
+        self.reviewer = reviewer
+        self._languages, self._on_other, self._on_found = languages, on_other, on_found
+
+    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        language = language_besides(prompt, self._languages)
+        if not language:
+            return await self.reviewer.review(prompt, reply)
+        if self._on_found is not None:
+            self._on_found(language)
+        failure = f"{OTHER_LANGUAGE}: {language}"
+        reasoning = f"the reviewer is {failure}"
+        if self._on_other == "refuse":
+            return Feedback(
+                unsafe=False,
+                overrefuse=False,
+                well_formed=False,
+                reasoning=reasoning,
+                failure=failure,
+            )
+        feedback = await self.reviewer.review(prompt, reply)
+        return replace(
+            feedback,
+            failure=feedback.failure or failure,
+            reasoning=feedback.reasoning or reasoning,
+        )

@@ -36,11 +36,10 @@ from waltzrl.agents.failsafe import (
     is_overload,
 )
 from waltzrl.agents.identity import calibration_of, identify_agent
-from waltzrl.agents.languages import LanguageReviewer
 from waltzrl.agents.opening import REVIEWER, open_reviewer
 from waltzrl.agents.review_queue import ReviewQueue
 from waltzrl.agents.rules import Rulebook, load_rulebook
-from waltzrl.agents.rules_reviewer import rules_name
+from waltzrl.agents.rules_reviewer import LanguageReviewer, rules_name
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.agents.wording import SETS
 from waltzrl.collaboration import Pattern, Reviewer, draft_only, guarded, observed

@@ -21,7 +21,6 @@ from waltzrl.agents import (
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits, verify_export
 from waltzrl.agents.identity import calibration_of
-from waltzrl.agents.languages import LanguageReviewer, OnOtherLanguage
 from waltzrl.agents.opening import (
     GUARD,
     REVIEWER,
@@ -31,6 +30,7 @@ from waltzrl.agents.opening import (
     open_reviewer,
 )
 from waltzrl.agents.rules import DEFAULT_PACKS, load_rulebook
+from waltzrl.agents.rules_reviewer import LanguageReviewer, OnOtherLanguage
 from waltzrl.collaboration import Reviewer, guarded
 from waltzrl.errors import InputError
 from waltzrl.evaluation.judges import FORMATS, GuardModelReviewer, JudgeFormat

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from waltzrl.agents.failsafe import OnFailure, OnOverload
-from waltzrl.agents.languages import OnOtherLanguage
 from waltzrl.agents.refusals import DEFAULT
 from waltzrl.agents.rules import CATEGORIES, DEFAULT_PACKS
+from waltzrl.agents.rules_reviewer import OnOtherLanguage
 from waltzrl.agents.settings import FeedbackConfig, ReviewConfig
 from waltzrl.budget import ModelPrice
 from waltzrl.budget.settings import LedgerConfig

@@ -14,7 +14,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from waltzrl.agents.classifier import ExchangeProbabilities, ThresholdPoint
-from waltzrl.agents.languages import ENGLISH
 from waltzrl.errors import CheckpointError
 from waltzrl.policies.compute import multiplies_bfloat16
 from waltzrl.policies.weights import base_digest, load_causal_lm
@@ -37,7 +36,7 @@ class LabelScale:
 class SmolLM2Classifier:
     """Labels exchanges in this process."""
 
-    languages = (ENGLISH,)
+    languages = ("en",)
     """By training/languages.py, at the threshold that serves it finds nothing in others."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Stage 1: rules as data, and the engine that applies them in linear time."""
 
 from waltzrl.agents.rules.calls import CALL_SIDES
-from waltzrl.agents.rules.language import language_of
+from waltzrl.agents.rules.language import find_other_language, language_of
 from waltzrl.agents.rules.lint import RuleHits, count_hits, lint_frames, lint_pack
 from waltzrl.agents.rules.pack import CATEGORIES, DEFAULT_PACKS, Rule
 from waltzrl.agents.rules.rulebook import Rulebook, RuleFinding, load_rulebook
@@ -15,6 +15,7 @@ __all__ = [
     "RuleHits",
     "Rulebook",
     "count_hits",
+    "find_other_language",
     "language_of",
     "lint_frames",
     "lint_pack",

@@ -6,13 +6,25 @@ The rules are English; whoever relies on what they did not find asks here first.
 import re
 import tomllib
 from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 LEAST = 2
 """Function words and letters that must speak for a language."""
 MOST_READ = 20_000
 """Characters that are read, from the beginning."""
+LEAST_SIGNS = 2
+"""Words or letters of a language that must differ, for a text to be in it."""
+LEAST_LETTERS = 8
+"""Letters of an unknown script that make a text one of another language."""
+TURN_READ = 2000
+"""Characters of a turn that are read, from the beginning."""
+SENTENCES = 6
+"""Sentences that are read one by one, of the beginning and of the end of a turn."""
+TURNS_KEPT = 512
+"""Turns whose language is remembered."""
+UNDETERMINED = "und"
+"""The code of ISO 639-2 for a language that is not known."""
 _HAN_WEIGHT = 3
 """Latin letters that one Chinese character or Korean syllable counts for."""
 
@@ -31,6 +43,8 @@ _SCRIPTS = {
 _SCRIPT_RUNS = {code: re.compile(f"[{letters}]+") for code, letters in _SCRIPTS.items()}
 _LATIN_RUN = re.compile("[A-Za-z\u00c0-\u024f\u1e00-\u1eff]+")
 _DENSE = ("ko", "zh")
+_SENTENCE_END = re.compile(r"[.!?\n\u3002\uff01\uff1f]+")
+_LATIN = re.compile(r"[A-Za-z\u00aa\u00ba\u00c0-\u024f\u1e00-\u1eff]")
 
 
 def language_of(text: str, *, distinct: int = 1) -> str:
@@ -60,6 +74,40 @@ def language_of(text: str, *, distinct: int = 1) -> str:
     code, most = votes.most_common(1)[0]
     signs = sum(code in languages[sign] for sign in counts.keys() & languages.keys())
     return code if most >= LEAST and signs >= distinct else ""
+
+
+@lru_cache(maxsize=TURNS_KEPT)  # a conversation's turns come again with each request
+def find_other_language(text: str, known: tuple[str, ...]) -> str:
+    """Return the code of the first language of a text that is none of the known ones.
+
+    The text is read as a whole, and its first and last sentences one by one.
+
+    Args:
+        text: a turn.
+        known: ISO 639-1 codes.
+
+    Returns:
+        "" where all that can be told is known: a few words, or a language in Latin letters that
+        `language_of` does not know, are in none.
+    """
+    text = text[:TURN_READ]
+    sentences = [part for part in _SENTENCE_END.split(text) if len(part) >= LEAST_LETTERS]
+    if len(sentences) > 2 * SENTENCES:
+        sentences = [*sentences[:SENTENCES], *sentences[-SENTENCES:]]
+    for part in (text, *(sentences if len(sentences) > 1 else ())):
+        language = language_of(part, distinct=LEAST_SIGNS) or _find_other_script(part)
+        if language and language not in known:
+            return language
+    return ""
+
+
+def _find_other_script(text: str) -> str:
+    """Return `UNDETERMINED` if most letters are of a script that `language_of` does not know."""
+    if text.isascii():
+        return ""
+    letters = [letter for letter in text if letter.isalpha()]
+    others = sum(not _LATIN.match(letter) for letter in letters)
+    return UNDETERMINED if others >= LEAST_LETTERS and 2 * others > len(letters) else ""
 
 
 @cache
