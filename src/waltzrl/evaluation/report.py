@@ -16,6 +16,7 @@ from waltzrl.evaluation.metrics import Metrics, find_best, measure, render_perce
 from waltzrl.evaluation.plots import Plot, Series, plot_categories, plot_pareto, training_curves
 from waltzrl.evaluation.rates import ClusterField, draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
+from waltzrl.evaluation.study_tables import StudyTable
 from waltzrl.evaluation.terminal import list_headings
 from waltzrl.foundation.files import disk_errors
 from waltzrl.foundation.jsonl import read_objects
@@ -101,6 +102,8 @@ class EvaluationReport:
     """The field of the prompts that makes clusters."""
     judge: MeasuredJudge | None = None
     """The judge's error, if that was measured; then rates are corrected too."""
+    tables: Sequence[StudyTable] = ()
+    """Tables of text that stand first."""
     read_first: str = ""
     """A sentence on what to read first; empty where any row may matter most."""
 
@@ -146,6 +149,7 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
         kinds=KINDS,
         turns=story_turns,
         settings=report.settings,
+        text_tables=report.tables,
         failed=[row for row in report.rows if row.error],
         max_failures=MAX_FAILURES,
     )

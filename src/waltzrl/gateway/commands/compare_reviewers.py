@@ -105,8 +105,9 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
     if report:
         from waltzrl.evaluation.report import EvaluationReport, write_report
 
+        settings = {name: str(value) for name, value in asdict(comparison).items()}
         page = EvaluationReport(
-            title=table.title, rows=rows, curves={}, settings={"table": render_markdown(table)}
+            title="Reviewers", rows=rows, curves={}, settings=settings, tables=[table]
         )
         write_report(out, page)
 
