@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import pytest
 
@@ -69,12 +70,20 @@ def test_each_reviewer_blocks_and_revises_the_same_drafts(tmp_path, prompts, cap
         assert revises["refused"]["value"] == 0.0
         assert (revises["good_revisions"]["value"], revises["good_revisions"]["n"]) == (1.0, 2)
         assert blocks["metrics"]["f1"]["value"] == revises["metrics"]["f1"]["value"] == 1.0
-        assert (revises["f1_change"]["value"], revises["f1_p_value"] > 0.5) == (0.0, True)
-        assert blocks["f1_change"] is None
+        compared = revises["against_blocking"]
+        assert {name: change["change"]["value"] for name, change in compared.items()} == {
+            "asr": 0.0,
+            "orr": 0.0,
+            "f1": 0.0,
+        }
+        assert (compared["asr"]["p_value"], compared["f1"]["p_value"] > 0.5) == (1.0, True)
+        assert blocks["against_blocking"] == {}
     said = capsys.readouterr().out
     assert "| rules revises | 0.0 (0.0 to 65.8) |" in said
+    assert re.search(r"^\| rules \| \+0\.0 \(.+\) \| 1\.0000 \|", said, re.MULTILINE)
     page = (out / "report.html").read_text()
     assert "The same drafts, blocked or revised" in page
+    assert "Revising against blocking" in page
     assert f"{guards} revises" in page
 
 

@@ -22,6 +22,8 @@ from waltzrl.collaboration import Reviewer
 from waltzrl.records import OTHER_LANGUAGE, Feedback, Prompt, Reply, ToolCall
 
 OnOtherLanguage = Literal["serve", "refuse"]
+"""What follows where a reviewer does not read the language of a request: its review stands, or the
+reply is refused."""
 CRISIS = "self_harm"
 """The category of what a person in a crisis says."""
 AGAINST_ANOTHER = "self_harm/suicide-of-another"
@@ -286,7 +288,7 @@ def _drop_duplicates(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def language_besides(prompt: Prompt, languages: Sequence[str]) -> str:
+def find_unread_language(prompt: Prompt, languages: Sequence[str]) -> str:
     """Return the code of a language of the user's turns that is none of these; "" without one.
 
     Args:
@@ -326,7 +328,7 @@ class LanguageReviewer:
         self._languages, self._on_other, self._on_found = languages, on_other, on_found
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        language = language_besides(prompt, self._languages)
+        language = find_unread_language(prompt, self._languages)
         if not language:
             return await self.reviewer.review(prompt, reply)
         if self._on_found is not None:

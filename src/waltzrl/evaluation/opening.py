@@ -17,7 +17,7 @@ from waltzrl.agents.coaching import Coach, ExampleSource
 from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import Pattern, Reviewer, collaborate, draft_only, guarded, observed
-from waltzrl.errors import InputError, PolicyError
+from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
 from waltzrl.evaluation.data.opening import AUDIT, read_audited_collaborations
 from waltzrl.evaluation.judges import Judge, read_replies
@@ -30,10 +30,10 @@ from waltzrl.evaluation.patterns import (
     load_keywords,
     safeguard,
 )
-from waltzrl.evaluation.runner import Progress
+from waltzrl.evaluation.runner import Progress, require_complete
 from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.policies import Policy, RemotePolicy, Sampling, SavedPolicy
-from waltzrl.policies.opening import local_policy, remote_policy
+from waltzrl.policies.opening import open_policy
 from waltzrl.records import Prompt
 
 WITHOUT_WEIGHTS = {"rules", "keywords"}
@@ -67,11 +67,7 @@ async def run_evaluation(
         coach = open_connections.enter_context(_open_coach(config)) if config.examples else None
         systems = _make_systems(config, policies, judge, coach)
         rows = await evaluate(systems, prompts, judge, folder, config.concurrency, progress)
-    if failed := [row for row in rows if row.error]:
-        raise PolicyError(
-            f"{len(failed)} of {len(rows)} collaborations failed; first: {failed[0].prompt_id}: "
-            f"{failed[0].error}; run the same command again to try only these"
-        )
+    require_complete(rows)
     return rows
 
 
@@ -85,11 +81,10 @@ async def _open_policies(
             policies[name] = SavedPolicy(read_replies(Path(name.removeprefix(SAVED))))
         elif name.startswith(AUDIT):
             policies[name] = SavedPolicy({})
-        elif config.server is not None:
-            remote = remote_policy(config.server, name, concurrency=config.concurrency)
-            policies[name] = await connections.enter_async_context(remote)
         else:
-            policies[name] = local_policy(name)
+            policies[name] = await open_policy(
+                name, config.server, connections, concurrency=config.concurrency
+            )
     return policies
 
 

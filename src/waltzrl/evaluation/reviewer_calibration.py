@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from waltzrl.agents import FeedbackAgent, load_wording
 from waltzrl.agents.calibration import CALIBRATION, ReviewerCalibration, load_calibration
@@ -14,8 +15,8 @@ from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
 from waltzrl.evaluation.calibration import JudgedReply, calibrate
 from waltzrl.evaluation.judges import FORMATS, GuardModelReviewer, read_saved_verdicts
-from waltzrl.policies import Policy, Sampling
-from waltzrl.policies.opening import local_policy, remote_policy
+from waltzrl.policies import GuardPolicy, Sampling
+from waltzrl.policies.opening import open_policy
 from waltzrl.records import Message, Prompt, Reply, Verdict
 
 
@@ -46,14 +47,9 @@ def _find_rules_weight(model: str) -> float | None:
 async def _open_agent(config: FeedbackConfig, connections: AsyncExitStack) -> Reviewer:
     if config.model.startswith(REVIEWER):
         return open_reviewer(config.model.removeprefix(REVIEWER), config.false_alarms)
-    policy: Policy
-    if config.server is None:
-        policy = local_policy(config.model)
-    else:
-        opened = remote_policy(config.server, config.model, key_env=config.api_key_env)
-        policy = remote = await connections.enter_async_context(opened)
-        if config.guard is not None:
-            return GuardModelReviewer(FORMATS[config.guard], remote)
+    policy = await open_policy(config.model, config.server, connections, key_env=config.api_key_env)
+    if config.guard is not None:
+        return GuardModelReviewer(FORMATS[config.guard], cast("GuardPolicy", policy))
     sampling = Sampling(max_new_tokens=config.max_new_tokens)
     return FeedbackAgent(policy, load_wording(config.wording), sampling, formatted=True)
 

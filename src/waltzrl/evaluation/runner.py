@@ -155,6 +155,19 @@ async def rescore(folder: Path, judge: Judge, into: Path, concurrency: int) -> l
     return fresh
 
 
+def require_complete(rows: Sequence[EvaluationRow]) -> None:
+    """Check that no collaboration failed.
+
+    Raises:
+        PolicyError: some did; the others are in the log.
+    """
+    if failed := [row for row in rows if row.error]:
+        raise PolicyError(
+            f"{len(failed)} of {len(rows)} collaborations failed; first: {failed[0].prompt_id}: "
+            f"{failed[0].error}; run the same command again to try only these"
+        )
+
+
 def _require_decided(rows: Iterable[EvaluationRow]) -> None:
     require_decided([verdict for row in rows if row.judged for verdict in row.judged.verdicts])
 

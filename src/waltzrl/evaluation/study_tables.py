@@ -207,7 +207,7 @@ def _tabulate_means(study: Study) -> Iterator[StudyTable]:
                 (
                     row,
                     *(
-                        _render_cell(_average_over_seeds(values[row, m], m), _find_format(m))
+                        render_cell(_average_over_seeds(values[row, m], m), _find_format(m))
                         for m in shown
                     ),
                 )
@@ -228,7 +228,7 @@ def _tabulate_categories(study: Study) -> StudyTable:
             (
                 row,
                 *(
-                    _render_cell(
+                    render_cell(
                         _average_over_seeds(study.values(row, "f1", name), "f1"), render_percent
                     )
                     for name in names
@@ -254,12 +254,12 @@ def _tabulate_tests(study: Study) -> StudyTable:
             (
                 test.row,
                 *(
-                    _render_cell(_bound_interval(test.changes[metric].change, 1.0), _render_points)
+                    render_cell(_bound_interval(test.changes[metric].change, 1.0), render_points)
                     for metric in TESTED
                 ),
-                _render_p_value(test.changes["f1"].sign_p_value),
-                _render_p_value(test.changes["f1"].t_p_value),
-                _render_p_value(test.p_value),
+                render_p_value(test.changes["f1"].sign_p_value),
+                render_p_value(test.changes["f1"].t_p_value),
+                render_p_value(test.p_value),
                 "yes" if test.resolved else "no",
             )
             for test in tests
@@ -284,13 +284,13 @@ def _tabulate_claims(tests: Sequence[ClaimTest]) -> StudyTable:
             (
                 test.claim.text,
                 measured(test.claim),
-                _render_cell(
+                render_cell(
                     _bound_interval(test.difference.change, 2.0 if test.claim.minus else 1.0),
-                    _render_points,
+                    render_points,
                 ),
                 str(test.difference.change.n),
-                _render_p_value(test.difference.sign_p_value),
-                _render_p_value(test.p_value),
+                render_p_value(test.difference.sign_p_value),
+                render_p_value(test.p_value),
                 test.verdict,
             )
             for test in tests
@@ -314,10 +314,10 @@ def _tabulate_effects(study: Study) -> StudyTable:
             (
                 name,
                 *(
-                    _render_cell(_bound_interval(effects[metric][name].change, 1.0), _render_points)
+                    render_cell(_bound_interval(effects[metric][name].change, 1.0), render_points)
                     for metric in shown
                 ),
-                _render_p_value(effects["f1"][name].sign_p_value),
+                render_p_value(effects["f1"][name].sign_p_value),
             )
             for name in effects["f1"]
         ],
@@ -361,7 +361,8 @@ def _count_seeds(study: Study) -> str:
     return "one seed" if count == 1 else f"{count} seeds"
 
 
-def _render_cell(estimate: Estimate, show: Callable[[float | None], str]) -> str:
+def render_cell(estimate: Estimate, show: Callable[[float | None], str] = render_percent) -> str:
+    """`27.3 (20.8 to 35.0)`: a value and its interval, where it has one."""
     if estimate.value is None or estimate.low is None:
         return show(estimate.value)
     return f"{show(estimate.value)} ({show(estimate.low)} to {show(estimate.high)})"
@@ -371,9 +372,11 @@ def _find_format(metric: str) -> Callable[[float | None], str]:
     return render_plain if metric == "tokens" else render_percent
 
 
-def _render_points(value: float | None) -> str:
+def render_points(value: float | None) -> str:
+    """`-0.037` as `-3.7`, with its sign."""
     return "-" if value is None else f"{100 * value:+.1f}"
 
 
-def _render_p_value(value: float) -> str:
+def render_p_value(value: float) -> str:
+    """Return a probability with four places."""
     return "< 0.0001" if value < 1e-4 else f"{value:.4f}"

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 
 from waltzrl.agents import Wording
-from waltzrl.agents.rules_reviewer import OnOtherLanguage, language_besides
+from waltzrl.agents.rules_reviewer import OnOtherLanguage, find_unread_language
 from waltzrl.collaboration import Pattern, Reviewer
 from waltzrl.foundation.logs import NO_REQUEST, RequestContext
 from waltzrl.gateway.health import Health
@@ -290,7 +290,8 @@ class Bundle:
 
     def declines(self, prompt: Prompt) -> bool:
         """Return whether every reply to a prompt is declined, for its language alone."""
-        return self.on_other_language == "refuse" and bool(language_besides(prompt, self.languages))
+        refuses = self.on_other_language == "refuse"
+        return refuses and find_unread_language(prompt, self.languages) != ""
 
 
 class Assignment(msgspec.Struct, frozen=True):

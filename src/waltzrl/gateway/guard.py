@@ -69,7 +69,8 @@ class Guard(ABC):
         Returns:
             The labels `unsafe` and `overrefuse`; `risk`, 0 to 1, None when unknown; the names of
             the `rules` that matched; advice in `text`. When the feedback of a model is invalid,
-            `well_formed` is False and both labels are False.
+            `well_formed` is False and both labels are False. `failure` says why it may be worth
+            nothing, such as `timeout` or `not for this language: de`.
 
         Raises:
             InputError: a message or the reply is invalid.
@@ -338,6 +339,7 @@ class _GatewayReview(msgspec.Struct, kw_only=True):
     unsafe: bool
     overrefuse: bool
     reviewed: bool
+    failure: str
     risk: float | None
     rules: tuple[str, ...]
     feedback: str
@@ -350,6 +352,7 @@ class _GatewayReview(msgspec.Struct, kw_only=True):
             overrefuse=self.overrefuse,
             text=self.feedback,
             well_formed=self.reviewed,
+            failure=self.failure,
             risk=self.risk,
             rules=self.rules,
         )

@@ -1,8 +1,8 @@
 """Compares reviewers on the same drafts: what each does when it blocks, and when it revises."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -10,21 +10,27 @@ from waltzrl.agents import ConversationAgent, RefusalTexts, RulesReviewer, load_
 from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.opening import GUARD, REVIEWER, RULES, guard_kind, installed_reviewers
 from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules_reviewer import rules_name
 from waltzrl.collaboration import Reviewer, draft_only, guarded
-from waltzrl.errors import InputError, PolicyError
+from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate, measure, read_rows
-from waltzrl.evaluation.comparison import compare
+from waltzrl.evaluation.comparison import Difference, compare
 from waltzrl.evaluation.intervals import Estimate, share
 from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.judges.opening import split_model_and_server
 from waltzrl.evaluation.metrics import Metrics
 from waltzrl.evaluation.rates import final_acceptable
-from waltzrl.evaluation.runner import Progress
-from waltzrl.evaluation.study_tables import StudyTable
+from waltzrl.evaluation.runner import Progress, require_complete
+from waltzrl.evaluation.study_tables import (
+    StudyTable,
+    render_cell,
+    render_p_value,
+    render_points,
+)
 from waltzrl.gateway.guard import LocalGuard
 from waltzrl.gateway.guard_opening import open_guard
-from waltzrl.policies import Policy, Sampling
-from waltzrl.policies.opening import local_policy, remote_policy
+from waltzrl.policies import Sampling
+from waltzrl.policies.opening import open_policy
 from waltzrl.records import JudgedCollaboration, Prompt, Reply
 
 ALONE = "the model alone"
@@ -38,7 +44,6 @@ HEADINGS = (
     "ASR ↓",
     "ORR ↓",
     "F1 ↑",
-    "F1 against blocking",
     "flagged",
     "revised",
     "refused",
@@ -46,6 +51,8 @@ HEADINGS = (
     "ms p50",
     "ms p95",
 )
+COMPARED = {"asr": "ASR", "orr": "ORR", "f1": "F1"}
+"""The metrics of which revising is tested against blocking, with their headings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +85,8 @@ class ReviewerOutcome:
     """Share of the replies that are canned refusals."""
     good_revisions: Estimate
     """Share of the revisions that the judge accepts."""
-    f1_change: Estimate | None = None
-    """Of a reviewer that revises: its F1 minus the F1 of the same reviewer when it blocks."""
-    f1_p_value: float | None = None
+    against_blocking: Mapping[str, Difference] = field(default_factory=dict)
+    """Of a reviewer that revises, against the same one when it blocks, by metric."""
 
 
 class SharedDrafts(ConversationAgent):
@@ -119,7 +125,7 @@ async def compare_reviewers(
             f"got the reviewers {', '.join(comparison.reviewers)}; name each of them once"
         )
     async with AsyncExitStack() as connections:
-        policy = await _open_policy(comparison.model, comparison.server, connections)
+        policy = await open_policy(comparison.model, comparison.server, connections)
         sampling = Sampling(max_new_tokens=comparison.max_new_tokens)
         said = [
             row.unjudged if row.judged is None else row.judged.collaboration
@@ -160,11 +166,7 @@ async def compare_reviewers(
         rows = await evaluate([alone], prompts, judge, folder, at_once, progress)
         if not any(row.error for row in rows):
             rows = await evaluate(systems, prompts, judge, folder, at_once, progress)
-    if failed := [row for row in rows if row.error]:
-        raise PolicyError(
-            f"{len(failed)} of {len(rows)} collaborations failed; first: {failed[0].prompt_id}: "
-            f"{failed[0].error}; run the same command again to try only these"
-        )
+    require_complete(rows)
     return rows
 
 
@@ -175,11 +177,11 @@ def measure_reviewers(rows: Sequence[EvaluationRow]) -> dict[str, ReviewerOutcom
         by_system.setdefault(row.pattern, []).append(row)
     outcomes = {}
     for name, own in by_system.items():
-        change = None
+        changes: dict[str, Difference] = {}
         if name.endswith(f" {REVISES}"):
             blocking = by_system[f"{name.removesuffix(REVISES)}{BLOCKS}"]
-            changes = {one.metric: one for one in compare(blocking, own)}
-            change = changes.get("f1")
+            differences = {one.metric: one for one in compare(blocking, own)}
+            changes = {name: differences[name] for name in COMPARED if name in differences}
         judged = [row.judged for row in own if row.judged is not None]
         revised = [one for one in judged if one.collaboration.decision == "revised"]
         accepted = [final_acceptable(one) for one in revised]
@@ -192,42 +194,53 @@ def measure_reviewers(rows: Sequence[EvaluationRow]) -> dict[str, ReviewerOutcom
                 sum(one.collaboration.decision == "refused" for one in judged), len(judged)
             ),
             good_revisions=share(sum(decided), len(decided), len(accepted) - len(decided)),
-            f1_change=None if change is None else change.change,
-            f1_p_value=None if change is None else change.p_value,
+            against_blocking=changes,
         )
     return outcomes
 
 
 def tabulate_reviewers(
-    outcomes: dict[str, ReviewerOutcome], comparison: ReviewerComparison
-) -> StudyTable:
-    """Return the comparison as a table of text."""
+    outcomes: Mapping[str, ReviewerOutcome], comparison: ReviewerComparison
+) -> list[StudyTable]:
+    """Return the comparison as tables of text: what became of the drafts, and the paired tests."""
     first = next(iter(outcomes.values())).metrics
-    return StudyTable(
-        name="reviewers",
-        title="The same drafts, blocked or revised",
-        note=(
-            f"Percent, with 95 % intervals; n = {first.asr.n} unsafe and {first.orr.n} harmless "
-            f"prompts; judge {first.judge}. Time of the model alone is that of its draft; of the "
-            f"others what review and revision add, {comparison.concurrency} prompts at once. "
-            "p of F1: paired, by draws."
+    revising = {name: one for name, one in outcomes.items() if one.against_blocking}
+    return [
+        StudyTable(
+            name="reviewers",
+            title="The same drafts, blocked or revised",
+            note=(
+                f"Percent, with 95 % intervals; n = {first.asr.n} unsafe and {first.orr.n} "
+                f"harmless prompts; judge {first.judge}. Time of the model alone is that of its "
+                "draft; of the others what review and revision add, "
+                f"{comparison.concurrency} prompts at once."
+            ),
+            headings=HEADINGS,
+            lines=[_tabulate_outcome(name, outcome) for name, outcome in outcomes.items()],
         ),
-        headings=HEADINGS,
-        lines=[_tabulate_outcome(name, outcome) for name, outcome in outcomes.items()],
-    )
+        StudyTable(
+            name="tests",
+            title="Revising against blocking",
+            note=(
+                "Points of percent with 95 % intervals, paired by prompt. p: McNemar's exact test; "
+                "of F1 by draws."
+            ),
+            headings=("", *(part for heading in COMPARED.values() for part in (heading, "p"))),
+            lines=[
+                (name.removesuffix(f" {REVISES}"), *_tabulate_changes(one.against_blocking))
+                for name, one in revising.items()
+            ],
+        ),
+    ]
 
 
 def _tabulate_outcome(name: str, outcome: ReviewerOutcome) -> tuple[str, ...]:
-    metrics, change = outcome.metrics, outcome.f1_change
+    metrics = outcome.metrics
     shares = (outcome.flagged, outcome.revised, outcome.refused, outcome.good_revisions)
-    compared = ""
-    if change is not None and change.value is not None:
-        compared = f"{change.value * 100:+.1f} (p {outcome.f1_p_value:.3f})"
     return (
         name,
-        *map(_render_share, (metrics.asr, metrics.orr, metrics.f1)),
-        compared,
-        *(("",) * 4 if name == ALONE else map(_render_share, shares)),
+        *map(render_cell, (metrics.asr, metrics.orr, metrics.f1)),
+        *(("",) * len(shares) if name == ALONE else map(render_cell, shares)),
         *(
             "-" if one.value is None else f"{one.value:.0f}"
             for one in (metrics.milliseconds_p50, metrics.milliseconds_p95)
@@ -235,11 +248,14 @@ def _tabulate_outcome(name: str, outcome: ReviewerOutcome) -> tuple[str, ...]:
     )
 
 
-def _render_share(estimate: Estimate) -> str:
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return "-"
-    low, high = estimate.low * 100, estimate.high * 100
-    return f"{estimate.value * 100:.1f} ({low:.1f} to {high:.1f})"
+def _tabulate_changes(changes: Mapping[str, Difference]) -> Iterator[str]:
+    for metric in COMPARED:
+        if metric not in changes:
+            yield from ("-", "")
+            continue
+        found = changes[metric]
+        yield render_cell(found.change, render_points)
+        yield "" if found.p_value is None else render_p_value(found.p_value)
 
 
 def _flags_draft(judged: JudgedCollaboration) -> bool:
@@ -247,10 +263,13 @@ def _flags_draft(judged: JudgedCollaboration) -> bool:
     return bool(rounds) and (rounds[0].feedback.asks_for_revision or rounds[0].feedback.unsafe)
 
 
-async def _open_policy(model: str, server: str | None, connections: AsyncExitStack) -> Policy:
-    if server is None:
-        return local_policy(model)
-    return await connections.enter_async_context(remote_policy(server, model))
+def needs_server(name: str) -> bool:
+    """Return whether a reviewer is on a server.
+
+    Raises:
+        InputError: there is no such reviewer.
+    """
+    return not _is_packaged(name) and _read_place(name)[2] is not None
 
 
 async def open_named_reviewer(name: str, connections: AsyncExitStack) -> tuple[Reviewer, str]:
@@ -263,19 +282,23 @@ async def open_named_reviewer(name: str, connections: AsyncExitStack) -> tuple[R
     Raises:
         InputError: there is no such reviewer.
     """
-    if name == RULES or name in installed_reviewers():
+    if _is_packaged(name):
         guard = open_guard(name)
         identity = "" if name == RULES else f"{identify_agent(f'{REVIEWER}{name}', None)} and "
     else:
-        kind, model, server = read_place(name)
-        policy = await _open_policy(model, server, connections)
+        kind, model, server = _read_place(name)
+        policy = await open_policy(model, server, connections)
         guard = open_guard(kind, model=policy)
         identity = f"{kind or 'model'} {identify_agent(model, server)} and "
     assert isinstance(guard, LocalGuard), "only a gateway's guard is elsewhere"
-    return guard.reviewer, f"{identity}{RulesReviewer(load_rulebook()).name}"
+    return guard.reviewer, f"{identity}{rules_name(load_rulebook())}"
 
 
-def read_place(name: str) -> tuple[str | None, str, str | None]:
+def _is_packaged(name: str) -> bool:
+    return name == RULES or name in installed_reviewers()
+
+
+def _read_place(name: str) -> tuple[str | None, str, str | None]:
     """Split a reviewer's name into the kind of guard model, if it is one, the model and its server.
 
     Raises:

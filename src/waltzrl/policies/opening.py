@@ -1,10 +1,11 @@
 """From a model's name to a policy: behind a server, or with weights in this process."""
 
 import os
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.policies import RemotePolicy
+from waltzrl.policies import Policy, RemotePolicy
 from waltzrl.policies.remote import server_address
 
 if TYPE_CHECKING:
@@ -27,6 +28,27 @@ def remote_policy(
     server_address(server)
     key = os.environ.get(key_env)
     return RemotePolicy(server, model, api_key=key, concurrency=concurrency, retries=retries)
+
+
+async def open_policy(
+    name: str,
+    server: str | None,
+    connections: AsyncExitStack,
+    *,
+    key_env: str = "OPENAI_API_KEY",
+    concurrency: int = 16,
+) -> Policy:
+    """Open a model on a server, which `connections` closes, or load its weights.
+
+    Raises:
+        InputError: the server's address is invalid.
+        CheckpointError: there is no such model, or it is damaged.
+        MissingExtraError: torch is missing.
+    """
+    if server is None:
+        return local_policy(name)
+    remote = remote_policy(server, name, key_env=key_env, concurrency=concurrency)
+    return await connections.enter_async_context(remote)
 
 
 def require_local_policies() -> None:

@@ -6,7 +6,6 @@ inspect eval waltzrl_integrations/reviewed --model openai/qwen \
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from functools import cache
 from math import isnan, nan
 from statistics import fmean
 
@@ -14,7 +13,7 @@ import msgspec
 
 from waltzrl.agents import ConversationAgent, RefusalTexts, load_wording
 from waltzrl.agents.conversation import GivenDraft
-from waltzrl.agents.opening import RULES, installed_reviewers
+from waltzrl.agents.opening import RULES
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import Reviewer, guarded
 from waltzrl.errors import InputError
@@ -22,17 +21,14 @@ from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.evaluation.harm import draw_prompts
 from waltzrl.evaluation.intervals import harmonic
 from waltzrl.evaluation.judges.opening import open_judge
-from waltzrl.gateway.guard import LocalGuard
-from waltzrl.gateway.guard_opening import open_guard
 from waltzrl.gateway.reviewer_comparison import (
     ALONE,
     BLOCKS,
     REVISES,
+    needs_server,
     open_named_reviewer,
-    read_place,
 )
 from waltzrl.policies import Sampling
-from waltzrl.policies.opening import local_policy
 from waltzrl.records import Message, Prompt, Reply
 from waltzrl_integrations import drafts
 
@@ -105,8 +101,8 @@ def reviewed(
         for prompt in (own if limit_each is None else draw_prompts(own, limit_each))
     ]
     alone = reviewer == NOBODY
-    if not alone and _is_here(reviewer):
-        _open_here(reviewer)
+    if not alone:
+        needs_server(reviewer)  # an unknown one is an error now, before anything is asked
     answers = [generate()] if alone else [generate(), review(reviewer, revises)]
     return Task(
         dataset=MemoryDataset([_sample(prompt) for prompt in chosen], name=prompts),
@@ -124,14 +120,18 @@ def review(reviewer: str, revises: bool = True) -> Solver:
         InspectPolicy(), load_wording("plain"), Sampling(max_new_tokens=MAX_NEW_TOKENS)
     )
 
+    loaded: list[Reviewer] = []
+    """The reviewer, once a sample has loaded its weights; one on a server is opened for each."""
+
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         draft = GivenDraft(Reply(text=state.output.completion), agent)
         async with AsyncExitStack() as connections:
-            opened = (
-                _open_here(reviewer)
-                if _is_here(reviewer)
-                else (await open_named_reviewer(reviewer, connections))[0]
-            )
+            if loaded:
+                [opened] = loaded
+            else:
+                opened, _ = await open_named_reviewer(reviewer, connections)
+                if not needs_server(reviewer):
+                    loaded.append(opened)
             collaboration = await guarded(
                 _prompt_of(state), draft, opened, max_rounds=int(revises), refusal=refusal
             )
@@ -153,24 +153,6 @@ def review(reviewer: str, revises: bool = True) -> Solver:
         return state
 
     return solve
-
-
-def _is_here(name: str) -> bool:
-    """Return whether a reviewer needs no server.
-
-    Raises:
-        InputError: there is no such reviewer.
-    """
-    return name in {RULES, *installed_reviewers()} or read_place(name)[2] is None
-
-
-@cache
-def _open_here(name: str) -> Reviewer:
-    """Load a reviewer that needs no server, once."""
-    packaged = name in {RULES, *installed_reviewers()}
-    guard = open_guard(name) if packaged else open_guard(model=local_policy(name))
-    assert isinstance(guard, LocalGuard), "only a gateway's guard is elsewhere"
-    return guard.reviewer
 
 
 def _mean(

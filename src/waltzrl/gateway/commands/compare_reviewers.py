@@ -95,19 +95,21 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
         opening = open_judge(judge, cached=True)
         rows = asyncio.run(_run_comparison(comparison, prompts, opening, out, progress))
     outcomes = measure_reviewers(rows)
-    table = tabulate_reviewers(outcomes, comparison)
+    tables = tabulate_reviewers(outcomes, comparison)
     if as_json:
         print_json({name: asdict(outcome) for name, outcome in outcomes.items()})
     elif as_markdown:
-        print(render_markdown(table))
+        for table in tables:
+            print(f"## {table.title}\n\n{render_markdown(table)}")
     else:
-        open_terminal(WIDTH).print(study_table(table))
+        for table in tables:
+            open_terminal(WIDTH).print(study_table(table))
     if report:
         from waltzrl.evaluation.report import EvaluationReport, write_report
 
         settings = {name: str(value) for name, value in asdict(comparison).items()}
         page = EvaluationReport(
-            title="Reviewers", rows=rows, curves={}, settings=settings, tables=[table]
+            title="Reviewers", rows=rows, curves={}, settings=settings, tables=tables
         )
         write_report(out, page)
 
