@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from sqlalchemy import select, text
+from sqlalchemy import Engine, event, select, text
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -179,6 +179,34 @@ def test_postgres_files_hold_nothing_of_a_person_either(postgres_site):
     for file in files.iterdir():
         assert b"i am ada" not in file.read_bytes().lower()
     assert any(b"I am bob" in file.read_bytes() for file in files.iterdir())
+
+
+def test_a_transaction_that_begins_meanwhile_keeps_no_statistics_of_a_person(postgres_site):
+    leave_traces(postgres_site)
+    engine = postgres_site.engine
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("ANALYZE items"))
+        read = text("SELECT 'base/' || oid FROM pg_database WHERE datname = current_database()")
+        files = Path(connection.execute(text("SHOW data_directory")).scalar()) / (
+            connection.execute(read).scalar()
+        )
+    reader = engine.execution_options(isolation_level="REPEATABLE READ").connect()
+
+    def meanwhile(_connection, _cursor, statement, *_):
+        if statement.startswith("VACUUM (FULL, ANALYZE)"):
+            reader.execute(text("SELECT 1"))  # sees the statistics as they are now
+        elif "pg_stat_activity" in statement:
+            reader.rollback()  # while it is waited for
+
+    event.listen(Engine, "before_cursor_execute", meanwhile)
+    try:
+        assert erased(postgres_site).left == ()
+    finally:
+        event.remove(Engine, "before_cursor_execute", meanwhile)
+        reader.close()
+    with engine.connect() as connection:
+        connection.execute(text("CHECKPOINT"))
+    assert not any(b"i am ada" in file.read_bytes().lower() for file in files.iterdir())
 
 
 def test_a_transaction_that_still_sees_the_erased_rows_is_named_and_the_next_erasure_completes(

@@ -240,7 +240,9 @@ def compact_files(engine: Engine) -> None:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             _wait_for_transactions(connection)
             connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {ITEMS.name}")
-            connection.exec_driver_sql("VACUUM (FULL) pg_statistic")  # it quotes common values
+            # The statistics quote common values, and whoever began meanwhile still sees the old.
+            _wait_for_transactions(connection)
+            connection.exec_driver_sql("VACUUM (FULL) pg_statistic")
         return
     raw = engine.raw_connection()
     try:
