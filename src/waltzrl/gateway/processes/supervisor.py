@@ -291,7 +291,8 @@ class Supervisor:
     async def _answer_scrape(self, asking: WorkerProcess) -> None:
         others = [worker for worker in self._workers if worker is not asking]
         await asyncio.gather(*(worker.report() for worker in others))
-        reports = [read_families(worker.families) for worker in others]
+        # What those that have ended meanwhile have counted is in the past already.
+        reports = [read_families(each.families) for each in others if each in self._workers]
         families = msgspec.json.encode(merge_families([*reports, self._past]))
         asking.send(WorkerMessage(kind="scrape", families=msgspec.Raw(families)))
 

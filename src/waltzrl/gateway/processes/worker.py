@@ -6,12 +6,13 @@ setup -> open_gateway -> Server, until the supervisor says retire or stop, or ha
 import asyncio
 import socket
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import msgspec
 import uvloop
 
 from waltzrl.errors import WaltzError, missing_extra
+from waltzrl.foundation.background import in_background
 from waltzrl.foundation.families import Family
 from waltzrl.foundation.logs import configure_logs
 from waltzrl.foundation.validation import validate_table
@@ -59,8 +60,7 @@ async def _serve_setup(
             raise
         supervisor.send(WorkerMessage(kind="failed", text=str(missing)))
     finally:
-        writer.close()
-        await writer.wait_closed()
+        await supervisor.part()
 
 
 async def _serve_recipe(
@@ -98,8 +98,7 @@ async def _serve_recipe(
         check_bind(host, app.access.keys, open_to_all=setup.open_to_all)
         server = Server(app, app.access, tls)
         supervisor.send(WorkerMessage(kind="ready", text=describe_gateway(recipe, app)))
-        listening = asyncio.create_task(supervisor.listen(server, app))
-        stack.callback(listening.cancel)
+        await stack.enter_async_context(in_background(supervisor.listen(server, app)))
         await server.serve_on(listener)
         supervisor.send(_make_report(app))
 
@@ -120,6 +119,18 @@ class _Supervisor:
             self._others = asyncio.get_running_loop().create_future()
             self.send(WorkerMessage(kind="scrape"))
         return await asyncio.wait_for(asyncio.shield(self._others), SCRAPE_SECONDS)
+
+    async def part(self) -> None:
+        """End the connection, when all that was sent has been read.
+
+        It closes first: if it wrote to a closed connection, it would not read the last report.
+        """
+        with suppress(ConnectionError):
+            self._writer.write_eof()
+            while await self._reader.read(1 << 16):
+                pass
+            self._writer.close()
+            await self._writer.wait_closed()
 
     async def listen(self, server: Server, app: App) -> None:
         """Do what it says, until it ends."""

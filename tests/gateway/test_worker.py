@@ -1,0 +1,56 @@
+"""A worker of the gateway, as its supervisor sees it; run in a process without threads."""
+
+import subprocess
+import sys
+
+import pytest
+
+SUPERVISOR = """
+import os, socket
+import msgspec
+from waltzrl.foundation.validation import validate_table
+from waltzrl.gateway.processes.worker import serve_as_worker
+from waltzrl.gateway.processes.worker_process import GatewayMemory, WorkerMessage, WorkerSetup
+from waltzrl.gateway.processes.worker_process import read_families, read_message
+from waltzrl.gateway.settings import GatewayRecipe, recipe_table
+
+ours, theirs = socket.socketpair()
+worker = os.fork()
+if worker == 0:
+    ours.close()
+    serve_as_worker(theirs)
+    os._exit(0)
+theirs.close()
+listener, memory = socket.create_server(("127.0.0.1", 0)), GatewayMemory()
+recipe = validate_table(GatewayRecipe, {"upstream": {"url": "http://127.0.0.1:9/v1"}}, "a test")
+setup = WorkerSetup(
+    recipe=msgspec.Raw(msgspec.json.encode(recipe_table(recipe))),
+    number=0, log_number=0, public_key="", open_to_all=False,
+)
+socket.send_fds(
+    ours, [msgspec.json.encode(setup) + b"\\n"], [listener.fileno(), memory.descriptor]
+)
+lines = ours.makefile("rb")
+assert read_message(lines.readline()).kind == "ready"
+"""
+
+
+@pytest.mark.promise(
+    "Operation", "Several workers serve one port, and each tells the metrics of all"
+)
+def test_a_worker_that_has_ended_waits_until_its_last_report_was_read():
+    """A supervisor that writes to it meanwhile does not get an error before the report."""
+    code = """
+ours.sendall(WorkerMessage(kind="stop").line)
+last = read_message(lines.readline())
+assert "waltzrl_requests" in {family.name for family in read_families(last.families)}
+assert lines.readline() == b""
+ours.sendall(WorkerMessage(kind="report").line)
+lines.close()
+ours.close()
+assert os.waitpid(worker, 0)[1] == 0
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", SUPERVISOR + code], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
