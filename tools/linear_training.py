@@ -18,7 +18,7 @@ LEAST_COUNT = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
     text: str
-    """Normalised reply."""
+    """As the features are extracted from it."""
     positive: bool
     source: str
     weight: float = 1.0
@@ -63,9 +63,9 @@ class Linear:
         rows = self._matrix([set(self._features(one.text)) for one in examples])
         return list(1 / (1 + np.exp(-(rows @ self._weights) - self._bias)))
 
-    def save(self, name: str) -> Path:
+    def save(self, package: str, name: str) -> Path:
         weights = {word: float(self._weights[i]) for word, i in self._index.items()}
-        return save_weights("waltzrl/judges", name, weights, self._bias)
+        return save_weights(package, name, weights, self._bias)
 
 
 def save_weights(package: str, name: str, weights: Mapping[str, float], bias: float) -> Path:

@@ -43,7 +43,7 @@ def main(data: Path) -> None:
             unsafe = sum(score > THRESHOLD for score in model.probabilities(benign))
             print(f"  of {len(benign)} replies to benign prompts {unsafe} are called unsafe")
     everything = [one for name in SETS for one in distinct(sets[name])]
-    path = fit(everything).save("harm_weights.json.gz")
+    path = fit(everything).save("waltzrl/evaluation/judges", "harm_weights.json.gz")
     print(f"{Counter((one.source, one.positive) for one in everything)}")
     print(f"wrote {path} ({path.stat().st_size} bytes)")
 

@@ -60,7 +60,7 @@ def main(data: Path) -> None:
     for source in sources:
         report(f"unseen source {source}", examples, {source})
     report("unseen, all of our own", examples, {one for one in sources if one.startswith("own")})
-    path = fit(examples).save("refusal_weights.json.gz")
+    path = fit(examples).save("waltzrl/evaluation/judges", "refusal_weights.json.gz")
     print(f"{Counter((one.source, one.positive) for one in examples)}")
     print(f"wrote {path} ({path.stat().st_size} bytes)")
 

@@ -130,8 +130,8 @@ def test_the_texts_that_each_rule_flags_are_counted(tmp_path):
 
 @pytest.mark.promise(
     "Bad input",
-    "A rule without patterns; `weak` or `object` in a rule that is not for requests: the rule, "
-    "and what to add or remove",
+    "A rule without patterns; `ambiguous`, `weak` or `object` in a rule that is not for requests: "
+    "the rule, and what to add or remove",
 )
 def test_a_rule_without_any_pattern_is_refused(tmp_path):
     path = pack(tmp_path, {})
@@ -143,12 +143,16 @@ def test_a_rule_without_any_pattern_is_refused(tmp_path):
 
 @pytest.mark.promise(
     "Bad input",
-    "A rule without patterns; `weak` or `object` in a rule that is not for requests: the rule, "
-    "and what to add or remove",
+    "A rule without patterns; `ambiguous`, `weak` or `object` in a rule that is not for requests: "
+    "the rule, and what to add or remove",
 )
 @pytest.mark.parametrize(
     ("key", "complaint"),
-    [("weak = ['bombs']", "has weak patterns"), ("object = 'people'", "has an object")],
+    [
+        ("ambiguous = ['bombs']", "has ambiguous patterns"),
+        ("weak = ['bombs']", "has weak patterns"),
+        ("object = 'people'", "has an object"),
+    ],
 )
 def test_only_rules_for_requests_can_be_weak_or_need_an_object(tmp_path, key, complaint):
     path = pack(tmp_path, {})

@@ -58,7 +58,7 @@ def test_a_rule_that_is_certainly_wrong_more_often_than_once_in_ten_fails(pack, 
     # Wilson's interval of 1 in 21.
     assert shown[-1] == (
         "rule 'mine/bombs' has a precision of 4.8% (0.8%-22.7%); narrow a pattern, or list it under"
-        " weak"
+        " ambiguous or weak"
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from waltzrl.agents.rules.calls import CALL_SIDES, CallSide, as_read
 from waltzrl.agents.rules.pattern import RulePattern
+from waltzrl.agents.rules.request_model import load_request_model
 from waltzrl.agents.rules.scan import compile_pattern
 from waltzrl.errors import InputError
 
@@ -58,9 +59,11 @@ class Rule:
     """The severity, 0 to 1, before the context is weighed."""
     side: Side
     patterns: tuple[RulePattern, ...]
-    """The patterns, those of `weak` last."""
-    weak: int
-    """The number of the patterns that are no reason to flag a text on their own."""
+    """All patterns."""
+    weak: frozenset[RulePattern]
+    """Those that are no reason to flag a text on their own."""
+    ambiguous: frozenset[RulePattern]
+    """Those that are one only in a request that reads as harmful."""
     object: RulePattern | None
     """The words for whom or what is harmed: what a request means is unclear without it, in the same
     clause.
@@ -120,6 +123,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     side: Side
     example: str
     patterns: list[str] = []
+    ambiguous: list[str] = []
     weak: list[str] = []
     object: str = ""
     twins: list[str] = []
@@ -153,7 +157,8 @@ def shared_words() -> dict[str, str]:
 
 @cache
 def _hash_shared_files() -> bytes:
-    return sha256(read_shipped("words") + read_shipped("frames")).digest()
+    shared = read_shipped("words") + read_shipped("frames") + load_request_model().digest.encode()
+    return sha256(shared).digest()
 
 
 def read_shipped(name: str) -> bytes:
@@ -166,7 +171,11 @@ def _parse_rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     _check_row(row, where)
     try:
         pattern_of = partial(RulePattern, words=words, whole_words=row.side not in CALL_SIDES)
-        patterns = tuple(pattern_of(source=source) for source in (*row.patterns, *row.weak))
+        sure, ambiguous, weak = (
+            tuple(pattern_of(source=source) for source in sources)
+            for sources in (row.patterns, row.ambiguous, row.weak)
+        )
+        patterns = (*sure, *ambiguous, *weak)
         exceptions = tuple(pattern_of(source=source) for source in row.exceptions)
         harmed = pattern_of(source=row.object) if row.object else None
         if pack not in SHIPPED_PACKS:  # ours are compiled by the tests, and then when needed
@@ -180,7 +189,8 @@ def _parse_rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         severity=row.severity,
         side=row.side,
         patterns=patterns,
-        weak=len(row.weak),
+        weak=frozenset(weak),
+        ambiguous=frozenset(ambiguous),
         object=harmed,
         exceptions=exceptions,
         example=as_read(row.side, row.example),
@@ -196,11 +206,15 @@ def _check_row(row: _Row, where: str) -> None:
         )
     if not 0 < row.severity <= 1:
         raise InputError(f"{where} has severity {row.severity:g}; use more than 0, at most 1")
-    if not (row.patterns or row.weak):
+    if not (row.patterns or row.ambiguous or row.weak):
         raise InputError(f"{where} has no patterns; add some, or remove it")
-    if (row.weak or row.object) and row.side != "request":
-        key = "weak patterns" if row.weak else "an object"
-        raise InputError(f"{where} has {key}; only rules for requests can have that")
+    for key, given in (
+        ("ambiguous patterns", row.ambiguous),
+        ("weak patterns", row.weak),
+        ("an object", row.object),
+    ):
+        if given and row.side != "request":
+            raise InputError(f"{where} has {key}; only rules for requests can have that")
     if not row.twins:
         raise InputError(f"{where} has no twins; add harmless texts that it must not match")
 

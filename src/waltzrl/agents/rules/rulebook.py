@@ -13,6 +13,7 @@ from waltzrl.agents.rules.frames import clause_around, load_shipped_reader
 from waltzrl.agents.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.agents.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
 from waltzrl.agents.rules.pattern import RulePattern
+from waltzrl.agents.rules.request_model import READS_AS_HARMFUL, harm_probability
 from waltzrl.agents.rules.scan import (
     Folded,
     PatternScanner,
@@ -32,8 +33,8 @@ FLOOR, CEILING = 0.35, 1.25
 """Bounds of what the context multiplies a severity by; 0.9 always stays above 0.3."""
 
 UNPROVED = 0.3
-"""Factor for a finding whose asker is not the actor, or that harms nobody, and for one of a weak
-pattern that stands alone. Even a severity of 1.0 flags nothing then."""
+"""Factor for a finding whose asker is not the actor, or that harms nobody, and for one of a weak or
+ambiguous pattern that stands alone. Even a severity of 1.0 flags nothing then."""
 NEARBY = 300
 """Characters between two findings that support each other."""
 
@@ -172,11 +173,6 @@ class RuleReader:
         """
         self._weighed = weighed
         self._frames = load_shipped_reader() if framed else None
-        self._weak = [
-            number >= len(rule.patterns) - rule.weak
-            for rule in rules
-            for number in range(len(rule.patterns))
-        ]
         self._rules = [rule for rule in rules for _pattern in rule.patterns]
         self._exceptions: dict[str, TextScanner] = {}
         """The exceptions by rule; compiled when the rule first matches: few texts need any."""
@@ -187,6 +183,7 @@ class RuleReader:
             if local
             else None
         )
+        self._patterns = patterns
         self._scanner = TextScanner(patterns, self._longest)
         self.horizon = (self._longest or 0) + max(REACH, ROT13_REACH, MARK_REACH)
 
@@ -197,19 +194,26 @@ class RuleReader:
         if not hits:  # as in most texts
             return ()
         plain = set(self._scanner.plain_hits(readable)) if readable.disguises else hits
+        numbers = [number for number, _start, _end in sorted(hits)]
         found = [
-            (
-                self._finding(text, number, start, end, (number, start, end) not in plain),
-                self._weak[number],
-            )
+            self._finding(text, number, start, end, (number, start, end) not in plain)
             for number, start, end in sorted(hits)
         ]
         findings = [
-            finding if not weak or _is_supported(finding, found) else _weaken_finding(finding)
-            for finding, weak in found
+            finding
+            if self._is_sure(number, text, finding) or _is_supported(finding, found)
+            else _weaken_finding(finding)
+            for number, finding in zip(numbers, found, strict=True)
         ]
         merged = _merge_findings(sorted(findings, key=lambda f: (f.rule, f.start)))
         return tuple(sorted(merged, key=lambda f: (f.start, f.rule)))
+
+    def _is_sure(self, number: int, text: str, finding: RuleFinding) -> bool:
+        """Whether a finding of a pattern is a reason to flag a text on its own."""
+        rule, pattern = self._rules[number], self._patterns[number]
+        if pattern in rule.ambiguous:
+            return finding.unread or _reads_as_harmful(text, finding)
+        return pattern not in rule.weak
 
     def matches(self, text: str) -> bool:
         """Whether any rule finds anything."""
@@ -362,13 +366,20 @@ def _weaken_finding(finding: RuleFinding) -> RuleFinding:
     return replace(finding, severity=round(finding.severity * UNPROVED, 3))
 
 
-def _is_supported(finding: RuleFinding, found: Sequence[tuple[RuleFinding, bool]]) -> bool:
-    """Whether another rule finds something beside what a weak pattern found."""
+def _reads_as_harmful(text: str, finding: RuleFinding) -> bool:
+    """Whether the model reads harm in the request as a whole or in the clause of a finding."""
+    first, last = clause_around(text, finding.start, finding.end)
+    readings = (text, text[first:last])
+    return any(harm_probability(reading) >= READS_AS_HARMFUL for reading in readings)
+
+
+def _is_supported(finding: RuleFinding, found: Sequence[RuleFinding]) -> bool:
+    """Whether another rule finds something beside a finding."""
     return any(
         other.rule != finding.rule
         and other.severity > UNPROVED
         and (0 <= other.start - finding.end < NEARBY or 0 <= finding.start - other.end < NEARBY)
-        for other, _weak in found
+        for other in found
     )
 
 

@@ -29,7 +29,7 @@ def lint(
     """List the problems of rule packs, and measure their rules; exits with 1 if any fails.
 
     A rule fails if it misses its example, matches a twin or, on --data, if its precision is
-    certainly below 90 %: then its patterns, or some of them, belong under `weak`.
+    certainly below 90 %: then its patterns, or some of them, belong under `ambiguous` or `weak`.
 
     **Examples**
 
@@ -69,7 +69,7 @@ def _measure_packs(packs: Sequence[str], data: Sequence[Path]) -> list[str]:
         if high < LEAST_PRECISION:
             failing.append(
                 f"rule {hits.rule!r} has a precision of {interval}; narrow a pattern, or list it"
-                " under weak"
+                " under ambiguous or weak"
             )
     return failing
 
