@@ -6,7 +6,7 @@ import time
 POLL_SECONDS = 0.01
 
 
-def wait_until(condition, seconds=60.0):
+def wait_until(condition, seconds=200.0):
     """Wait until `condition()` is true and return its value; fail after so many seconds."""
     ends = time.monotonic() + seconds
     while not (value := condition()):
@@ -15,7 +15,7 @@ def wait_until(condition, seconds=60.0):
     return value
 
 
-async def until(condition, seconds=60.0):
+async def until(condition, seconds=200.0):
     """Do what `wait_until` does, and let the event loop run meanwhile."""
     loop = asyncio.get_running_loop()
     ends = loop.time() + seconds
