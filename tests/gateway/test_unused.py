@@ -62,6 +62,7 @@ def test_a_share_of_the_traffic_for_stage_2_without_stage_2_is_told(caplog):
 
 
 REVIEWED = ("stage=2", "feedback.model=guard")
+GUARDED = (*REVIEWED, "feedback.guard=qwen3guard", "feedback.server=http://localhost:8001/v1")
 
 
 @pytest.mark.promise("Settings", "A setting that another one switches off is named at the start")
@@ -89,6 +90,18 @@ REVIEWED = ("stage=2", "feedback.model=guard")
             ("stage=2", "feedback.model=reviewer:words", "feedback.server=http://a/v1"),
             "feedback.server",
             "writes no text",
+        ),
+        (
+            UPSTREAM,
+            (*GUARDED, "feedback.max_new_tokens=64"),
+            "feedback.max_new_tokens",
+            "leave out feedback.guard",
+        ),
+        (
+            UPSTREAM,
+            (*REVIEWED, "on_other_language=refuse"),
+            "on_other_language",
+            "only where the rules decide alone",
         ),
         (UPSTREAM, (*REVIEWED, "feedback.api_key_env=KEY"), "feedback.api_key_env", "no server"),
         (UPSTREAM, ("upstream.max_new_tokens=9",), "upstream.max_new_tokens", "is a server"),
@@ -130,6 +143,8 @@ def test_what_has_an_effect_or_is_the_default_is_not_told(caplog):
     assert told(caplog, "threshold=0.9", "max_rounds=2", "stream=buffer") == []
     used = (*REVIEWED, "on_failure=rules", "stage2_percentage=10", "feedback.max_new_tokens=64")
     assert told(caplog, *used) == []
+    classifier = ("stage=2", "feedback.model=reviewer:words", "on_other_language=refuse")
+    assert told(caplog, *classifier) == []
     assert told(caplog, "upstream.max_new_tokens=9", options=FOLDER) == []
     assert told(caplog, environ={"WALTZRL_STAGE": "2"}) == []
 

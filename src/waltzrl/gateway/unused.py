@@ -71,6 +71,20 @@ SWITCHES: Sequence[Switch] = (
         "or name another model",
     ),
     Switch(
+        keys=("feedback.wording", "feedback.max_new_tokens"),
+        off=lambda values: values.get("feedback.guard") is not None,
+        because="feedback.model is a guard model, which is asked in its own format; remove them, "
+        "or leave out feedback.guard",
+    ),
+    Switch(
+        keys=("on_other_language",),
+        off=lambda values: (
+            values["stage"] == 2 and not str(values["feedback.model"]).startswith(PACKAGED)
+        ),
+        because="feedback.model is taken to read every language, so it holds only where the rules "
+        "decide alone; name a classifier of a package, or set stage = 1",
+    ),
+    Switch(
         keys=("feedback.api_key_env",),
         off=lambda values: values.get("feedback.server", "") is None,
         because="the feedback model is on no server; set feedback.server",
