@@ -119,6 +119,22 @@ def test_a_calibration_of_another_reviewer_is_refused(tmp_path):
         served(tmp_path / "log", CHALLENGED, settings=settings)
 
 
+def test_a_calibration_of_a_guard_model_is_not_for_another_kind_of_it(tmp_path):
+    place, few = ("guard-8b", "http://localhost:8001/v1"), RefusalCount(n=100, challenged=1)
+    written = ReviewerCalibration(
+        reviewer=reviewer_name(*place, "labels_first", "llama-guard"),
+        challenge_from=0.5,
+        right_refusals=few,
+        over_refusals=few,
+    )
+    file = tmp_path / "calibration.json"
+    write_calibration(file, written)
+    assert calibration_of(*place, "plain", str(file), "llama-guard") == written  # it has no wording
+    for another in ("qwen3guard", None):
+        with pytest.raises(InputError, match="guard llama-guard', and this is"):
+            calibration_of(*place, "labels_first", str(file), another)
+
+
 def test_a_calibration_beside_the_weights_is_the_models(tmp_path):
     model = tmp_path / "agent"
     model.mkdir()

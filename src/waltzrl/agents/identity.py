@@ -5,7 +5,7 @@ from pathlib import Path
 
 from waltzrl.agents import wording_name
 from waltzrl.agents.calibration import CALIBRATION, ReviewerCalibration, load_calibration
-from waltzrl.agents.opening import REVIEWER, reviewer_folder
+from waltzrl.agents.opening import REVIEWER, GuardKind, reviewer_folder
 from waltzrl.policies.gguf import find_gguf
 
 
@@ -32,15 +32,22 @@ def identify_agent(name: str, server: str | None) -> str:
     return f"{path.resolve().name if folder is None else place}@{digest.hexdigest()[:12]}"
 
 
-def reviewer_name(model: str, server: str | None, wording: str) -> str:
-    """Return what a calibration names its reviewer; a classifier has no wording."""
+def reviewer_name(
+    model: str, server: str | None, wording: str, guard: GuardKind | None = None
+) -> str:
+    """Return what a calibration names its reviewer; only a model that writes has a wording."""
+    agent = identify_agent(model, server)
     if model.startswith(REVIEWER):
-        return identify_agent(model, server)
-    return f"{identify_agent(model, server)}, wording {wording_name(wording)}"
+        return agent
+    return f"{agent}, " + (f"guard {guard}" if guard else f"wording {wording_name(wording)}")
 
 
 def calibration_of(
-    model: str, server: str | None, wording: str, file: str | None
+    model: str,
+    server: str | None,
+    wording: str,
+    file: str | None,
+    guard: GuardKind | None = None,
 ) -> ReviewerCalibration | None:
     """Return the calibration of a reviewer; None if nobody measured it.
 
@@ -49,6 +56,7 @@ def calibration_of(
         server: its URL; None in this process.
         wording: of its prompts.
         file: of the calibration; None for the one in the folder of weights, if there is one.
+        guard: the kind of guard model that it is.
 
     Raises:
         InputError: the file is missing or damaged, or it is of another reviewer.
@@ -56,4 +64,4 @@ def calibration_of(
     beside = (reviewer_folder(model) or Path(model)) / CALIBRATION
     if file is None and (server is not None or not beside.exists()):
         return None
-    return load_calibration(Path(file or beside), reviewer_name(model, server, wording))
+    return load_calibration(Path(file or beside), reviewer_name(model, server, wording, guard))

@@ -31,7 +31,7 @@ async def measure_reviewer(
     """
     async with AsyncExitStack() as stack:
         agent = await _open_agent(config, stack)
-        name = reviewer_name(config.model, config.server, config.wording)
+        name = reviewer_name(config.model, config.server, config.wording, config.guard)
         measured = await calibrate(agent, name, development, held_out)
         return replace(measured, rules_weight=_find_rules_weight(config.model))
 

@@ -455,4 +455,5 @@ def _fails_open(on_failure: OnFailure, on_overload: OnOverload, feedback: Feedba
 
 
 def _find_calibration(config: FeedbackConfig) -> ReviewerCalibration | None:
-    return calibration_of(config.model, config.server, config.wording, config.calibration)
+    file, guard = config.calibration, config.guard
+    return calibration_of(config.model, config.server, config.wording, file, guard)
