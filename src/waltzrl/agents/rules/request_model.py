@@ -17,17 +17,25 @@ READS_AS_HARMFUL = 0.5
 
 def request_features(text: str) -> Iterator[str]:
     """Yield the features of a request; of a long one those of its beginning and its end."""
-    if len(text) > HEAD + TAIL:
-        text = f"{text[:HEAD]} ... {text[-TAIL:]}"
-    return extract_features(simplify_text(text))
+    return extract_features(_simplify_request(text))
 
 
-@lru_cache(maxsize=64)  # findings share a request and a clause
 def harm_probability(text: str) -> float:
     """Return the probability that a request is harmful, 0 to 1."""
-    return load_request_model().probability(request_features(text))
+    return _estimate_harm(_simplify_request(text))
 
 
 def load_request_model() -> LinearModel:
     """Return the model that comes with waltzrl."""
     return LinearModel.load("waltzrl.agents.rules", WEIGHTS)
+
+
+def _simplify_request(text: str) -> str:
+    if len(text) > HEAD + TAIL:
+        text = f"{text[:HEAD]} ... {text[-TAIL:]}"
+    return simplify_text(text)
+
+
+@lru_cache(maxsize=64)  # findings share a request and a clause
+def _estimate_harm(simplified: str) -> float:
+    return load_request_model().probability(extract_features(simplified))

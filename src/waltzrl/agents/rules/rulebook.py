@@ -194,16 +194,13 @@ class RuleReader:
         if not hits:  # as in most texts
             return ()
         plain = set(self._scanner.plain_hits(readable)) if readable.disguises else hits
-        numbers = [number for number, _start, _end in sorted(hits)]
-        found = [
-            self._finding(text, number, start, end, (number, start, end) not in plain)
-            for number, start, end in sorted(hits)
-        ]
+        ordered = sorted(hits)
+        found = [self._finding(text, *hit, hit not in plain) for hit in ordered]
         findings = [
             finding
             if self._is_sure(number, text, finding) or _is_supported(finding, found)
             else _weaken_finding(finding)
-            for number, finding in zip(numbers, found, strict=True)
+            for (number, _start, _end), finding in zip(ordered, found, strict=True)
         ]
         merged = _merge_findings(sorted(findings, key=lambda f: (f.rule, f.start)))
         return tuple(sorted(merged, key=lambda f: (f.start, f.rule)))
