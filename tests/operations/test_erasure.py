@@ -5,6 +5,7 @@ import threading
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 from msgspec import structs
 from sqlalchemy import Engine, event, select, text
@@ -209,6 +210,15 @@ def test_a_transaction_that_begins_meanwhile_keeps_no_statistics_of_a_person(pos
     assert not any(b"i am ada" in file.read_bytes().lower() for file in files.iterdir())
 
 
+@contextmanager
+def refused_because_of(pid):
+    """Wait shortly, because other tests use the same server, and wait for its transactions too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("waltzrl.store.memory.erasure.SNAPSHOT_CHECKS", 2)
+        with pytest.raises(StorageError, match=rf"older transaction\(s\) .*\(pid .*\b{pid}\b"):
+            yield
+
+
 def test_a_transaction_that_still_sees_the_erased_rows_is_named_and_the_next_erasure_completes(
     postgres_site,
 ):
@@ -216,7 +226,18 @@ def test_a_transaction_that_still_sees_the_erased_rows_is_named_and_the_next_era
     engine = postgres_site.engine.execution_options(isolation_level="REPEATABLE READ")
     with engine.connect() as reader:
         pid = reader.execute(text("SELECT pg_backend_pid() FROM items")).scalars().first()
-        with pytest.raises(StorageError, match=rf"1 older transaction\(s\) .*\(pid {pid} "):
+        with refused_because_of(pid):
+            erased(postgres_site)
+    assert erased(postgres_site).left == ()
+
+
+def test_a_transaction_of_another_database_that_holds_the_erased_rows_is_named(
+    postgres_site, postgres_server
+):
+    leave_traces(postgres_site)
+    with psycopg.connect(postgres_server) as other:
+        (pid,) = other.execute("SELECT pg_backend_pid() FROM pg_current_xact_id()").fetchone()
+        with refused_because_of(pid):
             erased(postgres_site)
     assert erased(postgres_site).left == ()
 

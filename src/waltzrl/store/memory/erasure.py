@@ -39,12 +39,16 @@ _RECORDS = "safety.waltzrl."
 """Beginning of the namespaces whose keys are ids of exchanges."""
 CHECKPOINTS = 3
 """Times that SQLite is asked to fold its write-ahead log in; each waits for readers to end."""
-SNAPSHOT_CHECKS = 40
+SNAPSHOT_CHECKS = 200
 """Times that PostgreSQL is asked, every 50 ms, whether older transactions have ended."""
 OLDER_TRANSACTIONS = text(
-    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
-    "AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL AND xact_start < :begun"
+    "SELECT pid FROM pg_stat_activity, CAST(CAST(:first AS xid8) AS xid) AS first "
+    "WHERE pid <> pg_backend_pid() AND (age(backend_xid) > age(first) OR age(backend_xmin) > "
+    "age(first) AND coalesce(datname, current_database()) = current_database())"
 )
+"""The processes with a transaction from before the first one that is not over; the snapshot of a
+vacuum reaches back to such a one in whatever database, and keeps the rows that it sees.
+"""
 ACCESS_MANIFEST = "access.json"
 COPIES = {BACKUP_MANIFEST: "a backup", ACCESS_MANIFEST: "a copy for the person"}
 """The file in a copy that is recorded like an export, and what the copy is: a folder that is
@@ -259,9 +263,10 @@ def compact_files(engine: Engine) -> None:
 
 def _wait_for_transactions(connection: Connection) -> None:
     """Wait until nobody can still see the deleted rows, because a vacuum keeps those."""
-    begun = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    last = text("SELECT CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text)")
+    first = connection.execute(last).scalar_one()
     for _ in range(SNAPSHOT_CHECKS):
-        open_ones = connection.execute(OLDER_TRANSACTIONS, {"begun": begun}).scalars().all()
+        open_ones = connection.execute(OLDER_TRANSACTIONS, {"first": first}).scalars().all()
         if not open_ones:
             return
         connection.execute(text("SELECT pg_sleep(0.05)"))
