@@ -44,8 +44,10 @@ def main(data: Path) -> None:
     rows = exchanges(data)
     examples = [*requests(rows["train"]), *development(), *twins()]
     model = Linear(examples, request_features, limit=FEATURES, inverse_penalty=INVERSE_PENALTY)
+    learnt_from = {one.text for one in examples}
     for role in ("validate", "test"):
-        measure(role, model, list(requests(rows[role])))
+        unseen = [one for one in requests(rows[role]) if one.text not in learnt_from]
+        measure(role, model, unseen)
     path = model.save("waltzrl/agents/rules", WEIGHTS)
     print(Counter((one.source, one.positive) for one in examples))
     print(f"wrote {path} ({path.stat().st_size} bytes)")

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 SUPERVISOR = """
-import os, socket
+import os, select, socket
 import msgspec
 from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.processes.worker import serve_as_worker
@@ -35,12 +35,23 @@ assert read_message(lines.readline()).kind == "ready"
 """
 
 
+def run(code):
+    done = subprocess.run(
+        [sys.executable, "-c", SUPERVISOR + code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.promise(
     "Operation", "Several workers serve one port, and each tells the metrics of all"
 )
 def test_a_worker_that_has_ended_waits_until_its_last_report_was_read():
     """A supervisor that writes to it meanwhile does not get an error before the report."""
-    code = """
+    run("""
 ours.sendall(WorkerMessage(kind="stop").line)
 last = read_message(lines.readline())
 assert "waltzrl_requests" in {family.name for family in read_families(last.families)}
@@ -49,8 +60,14 @@ ours.sendall(WorkerMessage(kind="report").line)
 lines.close()
 ours.close()
 assert os.waitpid(worker, 0)[1] == 0
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", SUPERVISOR + code], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+""")
+
+
+def test_a_worker_stops_with_a_supervisor_that_was_killed_with_something_unread():
+    run("""
+ours.sendall(WorkerMessage(kind="report").line)
+select.select([ours], [], [])
+lines.close()
+ours.close()
+assert os.waitpid(worker, 0)[1] == 0
+""")

@@ -63,7 +63,7 @@ class Rule:
     weak: frozenset[RulePattern]
     """Those that are no reason to flag a text on their own."""
     ambiguous: frozenset[RulePattern]
-    """Those that are one only in a request that reads as harmful."""
+    """Those that are such a reason only in a request that reads as harmful."""
     object: RulePattern | None
     """The words for whom or what is harmed: what a request means is unclear without it, in the same
     clause.

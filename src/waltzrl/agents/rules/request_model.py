@@ -1,8 +1,9 @@
 """How harmful a request reads: a small linear model over its words.
 
 A rule names words. Whether these ask for harm depends on the words around them, which the model has
-learnt from labelled requests (`tools/train_request_model.py`): what reads as harmless, as a whole
-and in the clause of the finding, is no reason to flag a request.
+learnt from labelled requests (`tools/train_request_model.py`). It decides of ambiguous patterns: in
+a request that reads as harmless, as a whole and in the clause of the finding, they flag nothing
+alone.
 """
 
 from collections.abc import Iterator

@@ -60,7 +60,7 @@ async def _serve_setup(
             raise
         supervisor.send(WorkerMessage(kind="failed", text=str(missing)))
     finally:
-        await supervisor.part()
+        await supervisor.disconnect()
 
 
 async def _serve_recipe(
@@ -111,7 +111,9 @@ class _Supervisor:
         self._others: asyncio.Future[list[Family]] | None = None
 
     def send(self, message: WorkerMessage) -> None:
-        self._writer.write(message.line)
+        """Send a message; a supervisor that was killed does not get it."""
+        if not self._writer.is_closing():
+            self._writer.write(message.line)
 
     async def other_metrics(self) -> Sequence[Family]:
         """Return the metrics of all other workers, added up."""
@@ -120,31 +122,33 @@ class _Supervisor:
             self.send(WorkerMessage(kind="scrape"))
         return await asyncio.wait_for(asyncio.shield(self._others), SCRAPE_SECONDS)
 
-    async def part(self) -> None:
-        """End the connection, when all that was sent has been read.
+    async def disconnect(self) -> None:
+        """Close the connection after the supervisor, so that it reads the last report.
 
-        It closes first: if it wrote to a closed connection, it would not read the last report.
+        A write of its own to a connection that is closed here would end its reading.
         """
-        with suppress(ConnectionError):
-            self._writer.write_eof()
-            while await self._reader.read(1 << 16):
-                pass
+        with suppress(ConnectionError):  # killed with something unread
+            if not self._writer.is_closing():
+                self._writer.write_eof()
+                while await self._reader.read(1 << 16):
+                    pass
             self._writer.close()
             await self._writer.wait_closed()
 
     async def listen(self, server: Server, app: App) -> None:
         """Do what it says, until it ends."""
-        while line := await self._reader.readline():
-            message = read_message(line)
-            if message.kind == "report":
-                self.send(_make_report(app))
-            elif message.kind == "scrape" and self._others is not None:
-                self._others.set_result(read_families(message.families))
-                self._others = None
-            elif message.kind == "retire":
-                server.retire()
-            elif message.kind == "stop":
-                server.stop()
+        with suppress(ConnectionError):  # killed with something unread
+            while line := await self._reader.readline():
+                message = read_message(line)
+                if message.kind == "report":
+                    self.send(_make_report(app))
+                elif message.kind == "scrape" and self._others is not None:
+                    self._others.set_result(read_families(message.families))
+                    self._others = None
+                elif message.kind == "retire":
+                    server.retire()
+                elif message.kind == "stop":
+                    server.stop()
         server.stop()  # it has ended, and nobody writes the audit log
 
 
