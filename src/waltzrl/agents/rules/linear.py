@@ -75,10 +75,12 @@ def normalise_text(text: str) -> str:
     Only the first `HEAD` and the last `TAIL` characters are read, so the cost is bounded. A
     quotation at the very start stays, because some replies are wrapped in quotation marks.
     """
-    text = text.strip()
-    if len(text) > HEAD + TAIL:
-        text = f"{text[:HEAD]} ... {text[-TAIL:]}"
-    return _QUOTATION.sub("quotation", simplify_text(text))
+    return _QUOTATION.sub("quotation", simplify_text(keep_ends(text.strip())))
+
+
+def keep_ends(text: str) -> str:
+    """Return the first `HEAD` and the last `TAIL` characters of a longer text."""
+    return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]} ... {text[-TAIL:]}"
 
 
 def simplify_text(text: str) -> str:

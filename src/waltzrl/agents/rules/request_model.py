@@ -9,7 +9,7 @@ alone.
 from collections.abc import Iterator
 from functools import lru_cache
 
-from waltzrl.agents.rules.linear import HEAD, TAIL, LinearModel, extract_features, simplify_text
+from waltzrl.agents.rules.linear import LinearModel, extract_features, keep_ends, simplify_text
 
 WEIGHTS = "request_weights.json.gz"
 READS_AS_HARMFUL = 0.5
@@ -32,9 +32,7 @@ def load_request_model() -> LinearModel:
 
 
 def _simplify_request(text: str) -> str:
-    if len(text) > HEAD + TAIL:
-        text = f"{text[:HEAD]} ... {text[-TAIL:]}"
-    return simplify_text(text)
+    return simplify_text(keep_ends(text))
 
 
 @lru_cache(maxsize=64)  # findings share a request and a clause
