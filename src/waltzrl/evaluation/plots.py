@@ -414,6 +414,9 @@ def _training_curves(series: Series, palette: Palette) -> Figure:
                 color=colour,
                 label=_shorten_name(name),
             )
+        axes.ticklabel_format(axis="y", useOffset=False)
+    for axes in grid[max(0, len(shown) - across) : len(shown)]:
+        axes.set_xlabel("training step")
     handles, names = grid[0].get_legend_handles_labels()
     figure.legend(
         handles, names, loc="outside lower center", ncols=4, frameon=False, labelcolor=palette.ink
