@@ -170,8 +170,10 @@ REPLIES: dict[str, list[PublicSet]] = {
 }
 OPTIONAL: dict[str, list[PublicSet]] = {
     "or_bench_hard": [PublicSet(role="test", limit=1319, licence="CC-BY-4.0")],
+    "hatecheck": [PublicSet(role="train", limit=2600, licence="CC-BY-4.0")],
+    "convabuse": [PublicSet(role="train", limit=1600, licence="CC-BY-4.0")],
 }
-"""Prompts that are measured where the folder holds them."""
+"""Prompts that are used where the folder holds them, by no weights that ship."""
 TEMPLATES: dict[Role, str] = {
     "train": "inthewild_jailbreak_templates",
     "test": "gptfuzzer_templates",
@@ -189,7 +191,7 @@ def exchanges(data: Path) -> dict[Role, list[Exchange]]:
         rows are not nearly those of others.
     """
     found: dict[Role, list[Exchange]] = {"train": [], "validate": [], "test": []}
-    at_hand = {name: sets for name, sets in OPTIONAL.items() if (data / f"{name}.jsonl").exists()}
+    at_hand = {name: sets for name, sets in OPTIONAL.items() if any(data.glob(f"{name}.*"))}
     for name, parts in (PROMPTS | at_hand | REPLIES).items():
         lines = _lines(data, name)
         for part in parts:
@@ -449,6 +451,27 @@ def _hate_tweets(data: Path) -> list[Line]:
     ]
 
 
+def _hatecheck(data: Path) -> list[Line]:
+    """All cases that are not hateful, and as many of the hateful ones."""
+    labels = {"hateful": "unsafe", "non-hateful": "benign"}
+    return [
+        {"prompt": row["test_case"].strip(), "label": labels[row["label_gold"]]}
+        for row in _table(data / "hatecheck.csv")
+        if row["label_gold"] == "non-hateful" or _number(row["test_case"]) % 2 == 0
+    ]
+
+
+def _convabuse(data: Path) -> list[Line]:
+    """What people say to chat bots that an annotator called abusive, or not at all."""
+    found = {}
+    for row in _table(data / "convabuse.csv"):
+        abusive = "1" in (row["is_abuse.-2"], row["is_abuse.-3"])
+        text = row["user"].strip()
+        if len(text) >= MINIMAL and (abusive or (row["is_abuse.1"] == "1" and text not in found)):
+            found[text] = {"prompt": text, "label": "unsafe" if abusive else "benign"}
+    return list(found.values())
+
+
 READERS: dict[str, Callable[[Path], list[Line]]] = {
     "gpteacher_roleplay": lambda data: _instructions(data, "gpteacher_roleplay"),
     "gpteacher_codegen": lambda data: _instructions(data, "gpteacher_codegen"),
@@ -457,8 +480,12 @@ READERS: dict[str, Callable[[Path], list[Line]]] = {
     "cyberseceval_frr": _cyberseceval,
     "diasafety": _diasafety,
     "hate_tweets": _hate_tweets,
+    "hatecheck": _hatecheck,
+    "convabuse": _convabuse,
 }
 """Sets that are read as they are published."""
+MINIMAL = 12
+"""Characters that a text needs to say anything."""
 MODERATED = ("S", "H", "V", "HR", "SH", "S3", "H2", "V2")
 
 
@@ -486,7 +513,7 @@ def _instructions(data: Path, name: str) -> list[Line]:
         }
         for row in json.loads((data / f"{name}.json").read_text("utf-8"))
     ]
-    return [line for line in lines if len(line["prompt"]) >= 12 and line["response"].strip()]
+    return [line for line in lines if len(line["prompt"]) >= MINIMAL and line["response"].strip()]
 
 
 def _hash(line: Line) -> str:

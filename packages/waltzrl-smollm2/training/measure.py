@@ -25,7 +25,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.pipeline import make_pipeline, make_union
 
-from data import Exchange
+from data import OPTIONAL, Exchange
 from parts import Mask, Part
 from train import VARIANTS, Variant, parts, training_rows
 from waltzrl.agents import RulesReviewer
@@ -140,13 +140,14 @@ def main(data: Path, base: str, out: Path, chosen: str) -> None:
     validation, test = parts(data, out).values()
     rules = [OfRules.read(part) for part in (validation, test)]
     trained = Trained.read(out / chosen, validation, test)
+    variant = Variant(**read_variant(out / chosen))
     weight = fitted_rules_weight(trained, rules[0].risks)
     fitted = trained.column(*(weight * said.risks for said in rules))
     served = fitted.raised(*(said.critical > RULES_FLAG for said in rules))
     columns = {
         "keywords": Column(*(reviewed(load_keywords(), part) for part in (validation, test)), 0.5),
         "rules": Column(*(said.risks for said in rules), RULES_FLAG),
-        "TF-IDF": by_words(training_rows(data, out, Variant()), validation, test),
+        "TF-IDF": by_words(training_rows(data, out, variant), validation, test),
         "reviewer alone": trained.column(),
         "as it serves": served,
     }
@@ -163,7 +164,6 @@ def main(data: Path, base: str, out: Path, chosen: str) -> None:
     scale = LabelScale(
         weights=tuple(map(tuple, weights.tolist())), shift=tuple(shifts), curve=points
     )
-    variant = Variant(**read_variant(out / chosen))
     digest = base_digest(load_causal_lm(base, torch.device("cpu"), torch.float32).model)
     folder = out / "weights"
     folder.mkdir(exist_ok=True)
@@ -239,7 +239,7 @@ def cut_at(values: Array, part: Part, share: float) -> float:
 
 
 def print_hollow(test: Part, columns: dict[str, Column]) -> None:
-    """Print recall and false alarms for each set, and for all of them together."""
+    """Print recall and false alarms for each set, and for all of them but the optional together."""
     bad = test.bad[test.hollow]
     sources = np.array([one.source for one in test.rows[test.hollow]])
     values = {name: column.test[test.hollow] for name, column in columns.items()}
@@ -247,8 +247,9 @@ def print_hollow(test: Part, columns: dict[str, Column]) -> None:
     print(f"\n| hollow answers | unsafe | benign | {' | '.join(columns)} | AUROC | best F1 |")
     print(f"| --- | ---: | ---: {'| ---: ' * (len(columns) + 2)}|")
     groups = {str(source): sources == source for source in sorted(set(sources))}
-    groups["all rows"] = np.ones_like(bad)
-    groups[PLAIN] = sources != TEMPLATES
+    counted = ~np.isin(sources, list(OPTIONAL))
+    groups["all rows"] = counted
+    groups[PLAIN] = counted & (sources != TEMPLATES)
     for name, own in groups.items():
         cells = [shares(values[column][own] > columns[column].cut, bad[own]) for column in columns]
         both = bad[own].any() and (~bad[own]).any()
@@ -256,8 +257,9 @@ def print_hollow(test: Part, columns: dict[str, Column]) -> None:
             f"{roc_auc_score(bad[own], served[own]):.3f}" if both else "-",
             f"{best_f1(bad[own], served[own]):.2f}" if both else "-",
         ]
-        counted = [str(bad[own].sum()), str((~bad[own]).sum())]
-        print(f"| {' | '.join([name, *counted, *cells, *ranked])} |")
+        counts = [str(bad[own].sum()), str((~bad[own]).sum())]
+        print(f"| {' | '.join([name, *counts, *cells, *ranked])} |")
+    bad, values = bad[counted], {name: value[counted] for name, value in values.items()}
     for name, cells in {
         "recall at 5 % false alarms": [
             f"{(value[bad] > highest_share(value[~bad], FALSE_ALARMS)).mean():.3f}"
@@ -304,7 +306,7 @@ def print_curve(
     """
     bad = test.bad[test.hollow]
     sources = np.array([one.source for one in test.rows[test.hollow]])
-    value, points = served.test[test.hollow], []
+    value, points, counted = served.test[test.hollow], [], ~np.isin(sources, list(OPTIONAL))
     hard = [source for source in sorted(set(sources)) if (~bad[sources == source]).sum() >= 100]
     print(f"\n| false alarms on validation | recall | false alarms | {' | '.join(hard)} |")
     print(f"| ---: | ---: | ---: {'| ---: ' * len(hard)}|")
@@ -321,7 +323,8 @@ def print_curve(
             )
         )
         cells = [f"{(value[(sources == source) & ~bad] > cut).mean():.3f}" for source in hard]
-        both = f"{(value[bad] > cut).mean():.3f} | {(value[~bad] > cut).mean():.3f}"
+        kinds = (bad, ~bad & counted)
+        both = " | ".join(f"{(value[kind] > cut).mean():.3f}" for kind in kinds)
         print(f"| {share} | {both} | {' | '.join(cells)} |")
     return tuple(points)
 
@@ -338,10 +341,11 @@ def print_refusals(trained: Trained, served: Column) -> tuple[float, dict[str, R
     test = trained.test
     harmful = test.harmful[test.refused]
     sources = np.array([one.source for one in test.rows[test.refused]])
+    counted = ~np.isin(sources, list(OPTIONAL))
     print("\n| refusals | right | challenged | over-refusals | challenged |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for source in [*sorted(set(sources)), "all"]:
-        own = (sources == source) | (source == "all")
+        own = counted if source == "all" else sources == source
         cells = []
         for kind in (harmful, ~harmful):
             part = challenge[1][own & kind] > cut
@@ -349,7 +353,10 @@ def print_refusals(trained: Trained, served: Column) -> tuple[float, dict[str, R
         print(f"| {source} | {' | '.join(cells)} |")
     counts = {
         name: RefusalCount(n=int(kind.sum()), challenged=int((challenge[1][kind] > cut).sum()))
-        for name, kind in (("right_refusals", harmful), ("over_refusals", ~harmful))
+        for name, kind in (
+            ("right_refusals", counted & harmful),
+            ("over_refusals", counted & ~harmful),
+        )
     }
     return cut, counts
 
@@ -357,7 +364,8 @@ def print_refusals(trained: Trained, served: Column) -> tuple[float, dict[str, R
 def show_reliability(trained: Trained, picture: Path) -> None:
     """Print and draw how often the label unsafe is right where its probability is so and so."""
     unsafe = 1 / (1 + np.exp(-trained.log_odds("test")[:, UNSAFE]))
-    bad = trained.test.bad
+    counted = [one.source not in OPTIONAL for one in trained.test.rows]
+    unsafe, bad = unsafe[counted], trained.test.bad[counted]
     print("\n| probability of unsafe | replies | mean | unsafe |\n| --- | ---: | ---: | ---: |")
     for low in np.arange(0, 1, 0.1):
         own = (unsafe >= low) & (unsafe < low + 0.1)
@@ -380,7 +388,8 @@ def print_variants(out: Path, validation: Part, test: Part) -> None:
         column = trained.column()
         cells = []
         for part, value in ((validation, column.validate), (test, column.test)):
-            bad, own = part.bad[part.hollow], value[part.hollow]
+            counted = [one.source not in OPTIONAL for one in part.rows[part.hollow]]
+            bad, own = part.bad[part.hollow][counted], value[part.hollow][counted]
             found = (own[bad] > highest_share(own[~bad], FALSE_ALARMS)).mean()
             cells.append(f"{roc_auc_score(bad, own):.3f}, {found:.3f}")
         pairs = [row for row, one in enumerate(test.rows) if one.source == "pairs of replies"]

@@ -39,22 +39,26 @@ POOL = 16
 HEAD_RATE = 1e-3
 WARM_UP = 0.03
 """Share of the steps."""
-LABEL_WEIGHTS = torch.tensor([1.0, 1.0, 0.4])
+LABEL_WEIGHTS = (1.0, 1.0, 0.4)
 TAUGHT = 0.7
 """Share of the loss that is the teachers'."""
 TEACHING = "teaching.npy"
 CHECKPOINT_SECONDS = 300.0
 LONGEST_REQUEST, LONGEST_REPLY = 128, 256
 """Tokens."""
-EVALUATED_AT_ONCE = 128
+EVALUATED_AT_ONCE = {"cpu": 128, "cuda": 512}
+LENGTH_STEP = 32
+"""Tokens: batches are padded to a multiple of this on a GPU, so that few graphs are captured."""
 OURS = ("contrast", "boundary", "everyday", "written replies")
+RECORDED = ("diasafety", "hate_tweets")
+HATE = ("hatecheck", "convabuse")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """One way of training."""
 
-    sources: Sequence[str] = ("public", *OURS, "recorded")
+    sources: Sequence[str] = ("public", *OURS, "recorded", "hate")
     """Kinds of rows, see `kind_of`."""
     layers: int = 18
     frozen: int = 0
@@ -197,19 +201,13 @@ def learn(
         optimizer.load_state_dict(saved["optimizer"])
         pace.load_state_dict(saved["pace"])
         first, total = saved["step"], saved["total"]
-    for step, (encoded, labels, soft) in enumerate(batches[first:], first + 1):
-        with narrow(device):
-            logits = model(*(part.to(device) for part in encoder.batch(encoded))).float()
-        loss = _loss(logits, labels.to(device))
-        if soft is not None:
-            taught = _weighted(logits, soft.to(device), torch.ones_like(logits))
-            loss = (1 - TAUGHT) * loss + TAUGHT * taught
-        optimizer.zero_grad()
-        loss.backward()
+    gradients = Gradients(model, encoder, optimizer)
+    for step, batch in enumerate(batches[first:], first + 1):
+        loss = gradients.compute(batch)
         torch.nn.utils.clip_grad_norm_([*layers, *heads], 1.0)
         optimizer.step()
         pace.step()
-        total += loss.detach()
+        total += loss
         if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
             saved_at = time.monotonic()
             print(f"step {step} of {len(batches)}, mean loss {total.item() / step:.4f}", flush=True)
@@ -218,6 +216,64 @@ def learn(
             torch.save(saved, checkpoint.with_suffix(".new"))
             checkpoint.with_suffix(".new").rename(checkpoint)
     return total.item() / len(batches)
+
+
+class Gradients:
+    """Computes what a batch gives to the gradients.
+
+    A step here is thousands of small kernels, which a GPU waits for: on one, those of each shape
+    of batch are captured once as a CUDA graph and then launched together.
+    """
+
+    def __init__(
+        self, model: Classifier, encoder: Encoder, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self._model, self._encoder, self._optimizer = model, encoder, optimizer
+        self._device = next(model.parameters()).device
+        self._captured: dict[torch.Size, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
+        for parameter in model.trained().values():
+            parameter.grad = torch.zeros_like(parameter)
+
+    def compute(self, batch: "Batch") -> Tensor:
+        """Set the gradients and return the loss, which the next call overwrites."""
+        encoded, labels, soft = batch
+        inputs = [*self._encoder.batch(encoded), labels, *([] if soft is None else [soft])]
+        if self._device.type == "cpu":
+            return self._compute(inputs)
+        padding = -inputs[0].shape[1] % LENGTH_STEP
+        inputs[:3] = [functional.pad(part, (0, padding)) for part in inputs[:3]]
+        if inputs[0].shape not in self._captured:
+            self._capture([part.to(self._device) for part in inputs])
+        graph, held, loss = self._captured[inputs[0].shape]
+        for into, part in zip(held, inputs, strict=True):
+            into.copy_(part)
+        graph.replay()
+        return loss
+
+    def _capture(self, inputs: list[Tensor]) -> None:
+        warm_up = torch.cuda.Stream()
+        warm_up.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warm_up):
+            self._compute(inputs)
+        torch.cuda.current_stream().wait_stream(warm_up)
+        torch.cuda.empty_cache()  # a graph's memory is its own
+        graph = torch.cuda.CUDAGraph()
+        pool = next((one.pool() for one, *_ in self._captured.values()), None)
+        with torch.cuda.graph(graph, pool=pool):
+            loss = self._compute(inputs)
+        self._captured[inputs[0].shape] = graph, inputs, loss
+
+    def _compute(self, inputs: Sequence[Tensor]) -> Tensor:
+        tokens, requests, replies, labels, *soft = inputs
+        self._optimizer.zero_grad(set_to_none=False)
+        with narrow(self._device):
+            logits = self._model(tokens, requests, replies).float()
+        loss = _loss(logits, labels)
+        for taught in soft:
+            learnt = _weighted(logits, taught, torch.ones_like(logits))
+            loss = (1 - TAUGHT) * loss + TAUGHT * learnt
+        loss.backward()
+        return loss.detach()
 
 
 def narrow(device: torch.device) -> torch.autocast:
@@ -253,8 +309,9 @@ def logits_of(
     encoded = encoder.encode_all([(one.request, one.reply) for one in rows])
     order = sorted(range(len(rows)), key=lambda row: len(encoded[row][0]))
     logits = np.zeros((len(rows), len(LABEL_WEIGHTS)), np.float32)
-    for start in range(0, len(order), EVALUATED_AT_ONCE):
-        some = order[start : start + EVALUATED_AT_ONCE]
+    size = EVALUATED_AT_ONCE[device.type]
+    for start in range(0, len(order), size):
+        some = order[start : start + size]
         with torch.inference_mode(), narrow(device):
             batch = encoder.batch([encoded[row] for row in some])
             logits[some] = model(*(part.to(device) for part in batch)).float().cpu().numpy()
@@ -274,7 +331,9 @@ def training_rows(data: Path, out: Path, variant: Variant, epoch: int = 0) -> li
 def kind_of(one: Exchange) -> str:
     if one.source in OURS:
         return one.source
-    return "recorded" if one.source in ("diasafety", "hate_tweets") else "public"
+    if one.source in HATE:
+        return "hate"
+    return "recorded" if one.source in RECORDED else "public"
 
 
 def cached_exchanges(data: Path, out: Path) -> dict[str, list[Exchange]]:
@@ -335,8 +394,8 @@ def _loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _weighted(logits: Tensor, targets: Tensor, known: Tensor) -> Tensor:
     each = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-    weights = LABEL_WEIGHTS.to(logits.device)
-    return (each * known / known.sum(0).clamp(min=1) * weights).sum()
+    weighted = each * known / known.sum(0).clamp(min=1)
+    return sum(weight * weighted[:, label].sum() for label, weight in enumerate(LABEL_WEIGHTS))
 
 
 if __name__ == "__main__":
