@@ -1,6 +1,7 @@
 """`waltzrl cost report` on ledgers, and the ledger that an evaluation writes."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,26 @@ def test_what_safety_is_worth_takes_the_rates_of_an_evaluation(tmp_path, capsys)
     assert "never" in capsys.readouterr().out
     assert run("cost", "roi", numbers, evaluation, "--after", "oracle") == 2
     assert "has no pattern 'oracle'; name two of its own: base, guarded" in capsys.readouterr().err
+
+
+@pytest.mark.promise(
+    "Cost",
+    "A forecast of serving is arithmetic on own numbers: drafts, reviews, revisions, machines",
+)
+def test_a_forecast_shows_its_arithmetic_line_by_line(capsys):
+    numbers = Path(__file__).parents[2] / "recipes/forecast.toml"
+    assert run("cost", "forecast", numbers) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "specialists, drafts: 15 * 10,000 calls * (512 tokens in * 3 + 256 out * 3) / 1,000,000"
+        " = 345.60 USD",
+        "a day: 345.60 = 345.60 USD",
+        "a month: 30 days * 345.60 = 10,368.00 USD",
+        "a year: 365 days * 345.60 = 126,144.00 USD",
+    ]
+    assert run("cost", "forecast", numbers, "--set", "revised_share=0.5", "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    # 75,000 revisions read 512 + 256 tokens and write 256
+    assert printed["overhead_usd_per_day"] == pytest.approx(75_000 * 1024 * 3 / 1e6)
 
 
 def rows(pattern, unsafe):

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +17,7 @@ from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_js
 if TYPE_CHECKING:
     from waltzrl.budget import LedgerContents, Total
     from waltzrl.budget.estimate import CostRange, RunCost
+    from waltzrl.budget.forecast import ForecastLine
     from waltzrl.training.recipe import Recipe
 
 NARROWEST = 110
@@ -63,7 +64,7 @@ def estimate(
 
     loaded = load_recipe(recipe, settings or [])
     plan = plan_training(loaded)
-    with _find_measured_run(loaded, like, pilot) as measured:
+    with find_measured_run(loaded, like, pilot) as measured:
         expected = estimate_costs(loaded, plan, measured)
     whole = {"currency": "USD", "gigabytes": plan.gigabytes, **asdict(expected)}
     if out is not None:
@@ -72,11 +73,11 @@ def estimate(
     if as_json:
         print_json(whole)
     else:
-        _show_estimate(expected, plan.gigabytes)
+        show_estimate(expected, plan.gigabytes)
 
 
 @contextmanager
-def _find_measured_run(
+def find_measured_run(
     recipe: "Recipe", like: Path | None, pilot_steps: int
 ) -> Iterator[Path | None]:
     """Yield the folder of the run to extrapolate from: one that is there, or a pilot."""
@@ -91,7 +92,7 @@ def _find_measured_run(
         yield Path(folder)
 
 
-def _show_estimate(expected: "RunCost", gigabytes: float | None) -> None:
+def show_estimate(expected: "RunCost", gigabytes: float | None) -> None:
     table = Table(title="Estimated cost: expected (from - to)")
     for heading in ("stage", "steps", "measured", "tokens", "hours", "USD"):
         table.add_column(heading, justify="left" if heading == "stage" else "right")
@@ -286,3 +287,45 @@ def roi(
         cells = [never if value is None else f"{value:,.2f}" for value in values]
         table.add_row(name.replace("_", " "), *cells)
     open_terminal().print(table)
+
+
+@cost.command()
+def forecast(
+    numbers: Annotated[Path, typer.Argument(help="Your numbers, as in recipes/forecast.toml.")],
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forecast what serving will cost a day, a month and a year, from your own numbers.
+
+    **Examples**
+
+    15 specialists with 10,000 queries a day each, and no model that reviews:
+
+    `waltzrl cost forecast recipes/forecast.toml`
+
+    A model reviews every draft, and one draft in ten is revised:
+
+    `waltzrl cost forecast recipes/forecast.toml --set revised_share=0.1
+    --set 'review={model="gpt-4o-mini",input_tokens=1000,output_tokens=80}'`
+    """
+    from waltzrl.budget import forecast as forecasts
+
+    result = forecasts.forecast(forecasts.read_numbers(numbers, settings or []))
+    if as_json:
+        print_json({"currency": "USD", **asdict(result)})
+        return
+    day = f"{result.usd_per_day:,.2f}"
+    sums = [(line.name, line.arithmetic, line.usd_per_day) for line in result.lines]
+    sums.append(("a day", _render_sum(result.lines), result.usd_per_day))
+    if overhead := [line for line in result.lines if line.is_overhead]:
+        name = "of that reviews and revisions"
+        sums.append((name, _render_sum(overhead), result.overhead_usd_per_day))
+    sums.append(("a month", f"{forecasts.DAYS_OF_MONTH} days * {day}", result.usd_per_month))
+    sums.append(("a year", f"{forecasts.DAYS_OF_YEAR} days * {day}", result.usd_per_year))
+    console = open_terminal()
+    for name, arithmetic, usd in sums:
+        console.print(f"{name}: {arithmetic} = {usd:,.2f} USD", soft_wrap=True)
+
+
+def _render_sum(lines: Sequence["ForecastLine"]) -> str:
+    return " + ".join(f"{line.usd_per_day:,.2f}" for line in lines)
