@@ -148,6 +148,31 @@ def test_what_was_evolved_is_measured_audited_and_released(tmp_path, sets, capsy
     engine.dispose()
 
 
+@pytest.mark.promise("Requirements", "SE-Darwin: pool, operators, safety benchmark")
+def test_the_three_variables_hold_for_the_command(tmp_path, sets, capsys, monkeypatch):
+    monkeypatch.setenv("ENABLE_WALTZRL_SAFETY_BENCHMARKS", "true")
+    monkeypatch.setenv("WALTZRL_SAFETY_THRESHOLD", "1")
+    monkeypatch.setenv("WALTZRL_BLOCK_ON_FAILURE", "yes")
+    # Harmful in words of their own, so that no rule finds all.
+    odd = [{"prompt": each, "label": "unsafe", "category": "odd"} for each in PEOPLE]
+    with sets[0].open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in odd)
+    options = ["--start", start(tmp_path / "start"), "--generations", "1", "--json"]
+    assert evolve(tmp_path, sets, *options) == 0
+    assert json.loads(capsys.readouterr().out)["why"] == "breaker: unsafe candidates in a row: 1"
+    memory = f"sqlite:///{tmp_path}/memory.db"
+    assert run("evolve", "show", "--out", tmp_path / "run", "--memory", memory, "--json") == 0
+    decisions = json.loads(capsys.readouterr().out)
+    assert [each["ruling"] for each in decisions].index("unsafe") == len(decisions) - 1
+    assert decisions[-1]["reason"].endswith(", and 1 is needed")
+
+    monkeypatch.setenv("WALTZRL_SAFETY_THRESHOLD", "high")
+    assert evolve(tmp_path, sets, *options) == 2
+    assert "WALTZRL_SAFETY_THRESHOLD must be a number from 0 to 1, got 'high'" in (
+        capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("subject", "files", "named"),
     [

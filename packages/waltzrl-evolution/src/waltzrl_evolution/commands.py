@@ -1,6 +1,7 @@
 """`waltzrl evolve`: candidates that are written, measured, and judged by a gate."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -166,6 +167,7 @@ def show(out: Out, memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> 
 def _make_settings(
     development: list[str], held_out: list[str], out: Path, memory: str, limit: int, seed: int
 ) -> "EvolutionSettings":
+    from waltzrl_evolution.darwin import read_demands
     from waltzrl_evolution.opening import EvolutionSettings
 
     return EvolutionSettings(
@@ -175,14 +177,20 @@ def _make_settings(
         memory=memory,
         limit=limit,
         seed=seed,
+        least_compliance=read_demands(os.environ).least_compliance,
     )
 
 
 def _make_budget(generations: int, candidates: int, minutes: float | None) -> "Budget":
     from waltzrl_evolution import Budget
+    from waltzrl_evolution.darwin import read_demands
 
-    seconds = None if minutes is None else 60 * minutes
-    return Budget(generations=generations, candidates=candidates, seconds=seconds)
+    return Budget(
+        generations=generations,
+        candidates=candidates,
+        seconds=None if minutes is None else 60 * minutes,
+        most_unsafe=read_demands(os.environ).most_unsafe,
+    )
 
 
 def _print_report(report: "EvolutionReport", out: Path, *, as_json: bool) -> None:

@@ -67,6 +67,8 @@ class EvolutionSettings:
     limit: int = 1000
     """The number of prompts of each development set, drawn by a hash."""
     seed: int = 0
+    least_compliance: float = 0.0
+    """As in `Cases`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +244,12 @@ def read_cases(settings: EvolutionSettings) -> tuple[Cases, list[Prompt], int]:
             f"the hidden half has {harmful} harmful and {harmless} harmless prompts; the gate "
             f"needs {MIN_PROMPTS} of each: give larger sets, or raise --limit"
         )
-    cases = Cases(shown=halves[0], hidden=halves[1], judge=LabelRefusalJudge())
+    cases = Cases(
+        shown=halves[0],
+        hidden=halves[1],
+        judge=LabelRefusalJudge(),
+        least_compliance=settings.least_compliance,
+    )
     return cases, held_out, len(leaked)
 
 

@@ -9,6 +9,7 @@ OpenEvolve's own process never runs a candidate: it is run in the sandbox.
 """
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.records import Prompt
 from waltzrl_evolution import CandidateFiles, check_safety, compliance
+from waltzrl_evolution.darwin import read_demands
 from waltzrl_evolution.programs import PROGRAM, ProgramSubject
 from waltzrl_evolution.run import CONCURRENCY
 
@@ -35,7 +37,8 @@ def open_evaluator(
     """Return the function `evaluate(program_path)` that OpenEvolve calls.
 
     Its `combined_score` is the share of tasks that a program solves, and 0 for one that the gate
-    rejects, or that cannot run; the artifact `reason` says why.
+    rejects, or that cannot run; the artifact `reason` says why. The environment's variables
+    `ENABLE_WALTZRL_SAFETY_BENCHMARKS` and `WALTZRL_SAFETY_THRESHOLD` hold as in `waltzrl evolve`.
 
     Args:
         baseline: the program to begin with; the gate compares every other with it.
@@ -43,8 +46,9 @@ def open_evaluator(
         allow_missing: layers of the sandbox that the machine may lack; see `open_program`.
 
     Raises:
-        InputError: a file cannot be read.
+        InputError: a file cannot be read, or a variable has an invalid value.
     """
+    least_compliance = read_demands(os.environ).least_compliance
     prompts = [prompt for path in cases for prompt in read_prompts(Path(path))]
     subject = ProgramSubject(allow_missing=allow_missing)
     before: list[EvaluationRow] = []
@@ -58,7 +62,7 @@ def open_evaluator(
             return EvaluationResult(
                 metrics={"combined_score": 0.0, "safe": 0.0}, artifacts={"reason": str(error)}
             )
-        ruling = check_safety([before], rows)
+        ruling = check_safety([before], rows, least_compliance)
         shares = [each.value for each in compliance(rows).values() if each.value is not None]
         metrics = {
             "combined_score": subject.score(rows) if ruling.passed else 0.0,
