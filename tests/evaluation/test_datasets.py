@@ -1,15 +1,23 @@
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import write_lines
+from waltzrl.evaluation.data import read_prompts, write_lines
 from waltzrl.evaluation.data.generator import demonstrations, generate
 from waltzrl.evaluation.data.opening import read_audited_collaborations, read_sets
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
-from waltzrl.training.data import training_demonstrations, training_prompts, validation_prompts
-from waltzrl.training.recipe import DataSettings
+from waltzrl.training.data import (
+    rollout_prompts,
+    training_demonstrations,
+    training_prompts,
+    validation_prompts,
+)
+from waltzrl.training.recipe import DataSettings, load_recipe
+
+TINY = Path(__file__).parents[2] / "recipes" / "tiny.toml"
 
 
 def prompt(name, text):
@@ -75,6 +83,31 @@ def test_demonstrations_come_from_a_file_and_the_limit_holds(tmp_path):
     write_lines(path, [Demonstration(collaboration=said)] * 3)
     data = DataSettings(prompts=(), demonstrations=(str(path),), limit=2)
     assert training_demonstrations(data) == [Demonstration(collaboration=said)] * 2
+
+
+def test_the_generators_records_in_a_file_are_demonstrations_too(tmp_path):
+    path = tmp_path / "generated.jsonl"
+    write_lines(path, [record for record in generate() if record.split == "validation"])
+    from_file, from_name = (
+        training_demonstrations(DataSettings(demonstrations=(name,), limit=40))
+        for name in (str(path), "generator:validation")
+    )
+    assert from_file == from_name
+    assert len(from_file) == 40  # ten records, four turns of each
+
+
+def test_a_demonstration_of_a_held_out_prompt_stops_a_run(tmp_path):
+    learned = labelled(tmp_path / "learned.jsonl", "How do I bake bread?", label="benign")
+    held_out = labelled(tmp_path / "held-out.jsonl", "How do I kill a process?", label="benign")
+    (shown,) = read_prompts(Path(held_out))
+    demonstration = Demonstration(
+        collaboration=Collaboration(prompt=shown, draft=Reply(text="So."))
+    )
+    recipe = load_recipe(TINY, ["data.limit=2"])
+    data = DataSettings(prompts=(learned,), held_out=(held_out,))
+    assert len(rollout_prompts(recipe, data, [])) == 1
+    with pytest.raises(InputError, match="1 of 1 test prompts are in the training prompts"):
+        rollout_prompts(recipe, data, [demonstration])
 
 
 def test_training_needs_a_set_of_prompts_and_demonstrations_that_are_there(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from waltzrl.errors import InputError
 from waltzrl.evaluation.data import duplicates, leaks, require_disjoint
 from waltzrl.evaluation.data.duplicates import normalise_text
-from waltzrl.evaluation.data.generator import generate, read_dataset, write_dataset
+from waltzrl.evaluation.data.generator import generate, read_dataset, write_dataset, write_splits
 from waltzrl.evaluation.data.generator.generate import dress_request
 from waltzrl.evaluation.data.generator.texts import (
     SPLITS,
@@ -206,6 +206,27 @@ def test_the_data_set_survives_its_file(records, tmp_path):
     path = tmp_path / "dataset.jsonl"
     write_dataset(path, 42)
     assert read_dataset(path) == records
+
+
+def test_the_files_of_the_splits_are_the_data_set_and_share_no_family(records, tmp_path):
+    # Ten categories of 1,400, 300 and 300, and 20 plain questions.
+    counts = write_splits(tmp_path / "new", 42)
+    parts = {path.name: read_dataset(path) for path in counts}
+    assert list(parts) == ["train.jsonl", "validation.jsonl", "test.jsonl"]
+    assert list(counts.values()) == [len(part) for part in parts.values()] == [14_014, 3_003, 3_003]
+    written = {record.id: record for part in parts.values() for record in part}
+    assert written == {record.id: record for record in records}
+    topics = [{record.topic for record in part} for part in parts.values()]
+    wrappers = [{record.wrapper for record in part} - {"plain"} for part in parts.values()]
+    for families in (topics, wrappers):
+        assert sum(map(len, families)) == len(set.union(*families))
+
+
+def test_splits_go_into_a_folder(tmp_path):
+    file = tmp_path / "a-file"
+    file.touch()
+    with pytest.raises(InputError, match="a-file: File exists; name a folder"):
+        write_splits(file)
 
 
 def test_a_line_that_is_no_record_is_named(tmp_path):

@@ -19,6 +19,7 @@ from waltzrl.evaluation.data import (
     require_disjoint,
 )
 from waltzrl.evaluation.data.generator import demonstrations as generated_demonstrations
+from waltzrl.evaluation.data.generator import read_dataset
 from waltzrl.evaluation.data.opening import (
     GENERATOR,
     MEMORY,
@@ -34,22 +35,30 @@ from waltzrl.training.recipe import DataSettings, Recipe
 logger = logging.getLogger(__name__)
 
 
-def rollout_prompts(recipe: Recipe, data: DataSettings) -> list[Prompt]:
+def rollout_prompts(
+    recipe: Recipe, data: DataSettings, demonstrations: Sequence[Demonstration]
+) -> list[Prompt]:
     """Read the prompts that the agents of a recipe roll out; a run of imitation alone has none.
 
     Args:
         recipe: names the stages and the judge.
         data: of the recipe, with memories as files.
+        demonstrations: of the same data.
 
     Raises:
-        InputError: as in `training_prompts`, or all that such a run learns from is demonstrations,
-            and one touches a held-out prompt.
+        InputError: as in `training_prompts`, or a demonstration touches a held-out prompt.
     """
-    if recipe.reinforcements:
-        return training_prompts(data, need_labels=recipe.needs_labels)
-    shown = [each.collaboration.prompt for each in training_demonstrations(data)]
-    require_disjoint(shown, read_sets((*data.held_out, *data.validation)))
-    return []
+    prompts = (
+        training_prompts(data, need_labels=recipe.needs_labels) if recipe.reinforcements else []
+    )
+    learned = {prompt.messages for prompt in prompts}  # these were checked
+    shown = {
+        each.collaboration.prompt.messages: each.collaboration.prompt for each in demonstrations
+    }
+    unchecked = [prompt for messages, prompt in shown.items() if messages not in learned]
+    if unchecked:
+        require_disjoint(unchecked, read_sets((*data.held_out, *data.validation)))
+    return prompts
 
 
 def training_prompts(data: DataSettings, *, need_labels: bool = False) -> list[Prompt]:
@@ -206,6 +215,9 @@ def _read_demonstrations(name: str) -> Iterator[Demonstration]:
         yield from generated_demonstrations(generate_split(name))
         return
     for number, fields in read_objects(Path(name)):
+        if "suggested_response" in fields:  # a file of `waltzrl generate`
+            yield from generated_demonstrations(read_dataset(Path(name)))
+            return
         try:
             yield msgspec.convert(fields, Demonstration)
         except msgspec.ValidationError as error:

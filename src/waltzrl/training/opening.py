@@ -129,13 +129,14 @@ async def _train_team(
                 if run is not None:
                     write_recipe(run, recipe)
                 data = keep_remembered(recipe.data, folder)
-                prompts = rollout_prompts(recipe, data)
+                demonstrations = training_demonstrations(data)
+                prompts = rollout_prompts(recipe, data, demonstrations)
                 warm_up = WarmUp(
                     recipe=recipe,
                     folder=folder,
                     compute=compute,
                     prompts=prompts,
-                    demonstrations=training_demonstrations(data),
+                    demonstrations=demonstrations,
                     solutions=training_solutions(data),
                     meter=meter,
                 )
@@ -214,14 +215,15 @@ def plan_training(recipe: Recipe) -> RunPlan:
     Raises:
         WaltzError: the data is missing or damaged, or the device is not there.
     """
-    prompts = rollout_prompts(recipe, recipe.data)
+    demonstrations = training_demonstrations(recipe.data)
+    prompts = rollout_prompts(recipe, recipe.data, demonstrations)
     wording = load_wording(recipe.agents.wording)
     lengths = [sum(len(message.content) for message in prompt.messages) for prompt in prompts]
     instructions = len(wording.feedback_system) + len(wording.review)
     data = DataSize(
         prompt_tokens=tuple(length // CHARACTERS_PER_TOKEN for length in lengths),
         instruction_tokens=instructions // CHARACTERS_PER_TOKEN,
-        demonstrations=len(training_demonstrations(recipe.data)),
+        demonstrations=len(demonstrations),
         solutions=len(training_solutions(recipe.data)),
     )
     compute = resolve_compute(recipe.compute)

@@ -6,21 +6,32 @@ from typing import Annotated
 import typer
 
 from waltzrl.evaluation.data import import_set, read_prompts, require_disjoint, write_lines
-from waltzrl.evaluation.data.generator import write_dataset
+from waltzrl.evaluation.data.generator import write_dataset, write_splits
 
 
 def generate(
-    out: Annotated[Path, typer.Argument(help="JSON Lines file to write.")],
+    out: Annotated[Path, typer.Argument(help="JSON Lines file to write; with --split a folder.")],
     seed: Annotated[int, typer.Option(help="The same seed gives the same file.")] = 42,
+    split: Annotated[
+        bool, typer.Option("--split", help="Write train, validation and test, 70, 15 and 15 %.")
+    ] = False,
 ) -> None:
     """Write the synthetic data set: 20,020 prompts, unsafe, over-refusal and safe.
 
-    **Example**
+    **Examples**
 
     `waltzrl generate prompts.jsonl --seed 42`
+
+    `waltzrl generate data/generated --split`
     """
-    write_dataset(out, seed)
-    print(f"generated: {out}")
+    if not split:
+        write_dataset(out, seed)
+        print(f"generated: {out}")
+        return
+    counts = write_splits(out, seed)
+    total = sum(counts.values())
+    for path, count in counts.items():
+        print(f"generated: {path}, {count:,} prompts, {count / total:.1%}")
 
 
 def import_prompts(

@@ -6,6 +6,7 @@ from waltzrl.evaluation.data.generator.generate import (
     generate,
     read_dataset,
     write_dataset,
+    write_splits,
 )
 from waltzrl.evaluation.data.generator.texts import Split
 
@@ -16,4 +17,5 @@ __all__ = [
     "generate",
     "read_dataset",
     "write_dataset",
+    "write_splits",
 ]

@@ -86,6 +86,26 @@ def write_dataset(path: Path, seed: int = 42) -> None:
     write_lines(path, generate(seed))
 
 
+def write_splits(folder: Path, seed: int = 42) -> dict[Path, int]:
+    """Generate the data set into a file for each split, such as `train.jsonl`.
+
+    Returns:
+        Each file, and how many records it has.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    records = generate(seed)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror}; name a folder") from None
+    parts = {split: [record for record in records if record.split == split] for split in SPLITS}
+    for split, part in parts.items():
+        write_lines(folder / f"{split}.jsonl", part)
+    return {folder / f"{split}.jsonl": len(part) for split, part in parts.items()}
+
+
 def read_dataset(path: Path) -> list[GeneratedPrompt]:
     """Read a file that `write_dataset` wrote.
 
