@@ -4,16 +4,18 @@ import pytest
 
 from waltzrl.agents import load_wording, save_wording
 from waltzrl.errors import RecipeError
-from waltzrl.foundation.validation import validate_table
+from waltzrl.foundation.validation import validate_table, yield_keys
 from waltzrl.gateway.bundles import bundle_id
 from waltzrl.gateway.pairs import pair_settings
 from waltzrl.gateway.settings import (
     BundleRecipe,
+    GatewayRecipe,
     bundle_table,
     explain_gateway,
     load_bundle,
     load_gateway,
 )
+from waltzrl.gateway.synonyms import SYNONYMS
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "gateway.toml"
 UPSTREAM = "upstream.url=http://localhost:8000/v1"
@@ -182,6 +184,9 @@ def test_streams_are_held_where_a_model_reviews():
         ([UPSTREAM, "privacy.actions=3"], "privacy.actions: got 3, need a table"),
         ([UPSTREAM, "limits=3"], "limits: got 3, need a table of keys such as limits.max_active"),
         ([UPSTREAM, "treshold=0.5"], "did you mean 'threshold'"),
+        ([UPSTREAM, "safety_threshold=0.5"], "did you mean 'threshold'"),
+        (["upstream.base_url=http://localhost:8000/v1"], "did you mean 'upstream.url'"),
+        ([UPSTREAM, "TRAFFIC_PERCENTAGE=10"], "did you mean 'stage2_percentage'"),
         ([UPSTREAM, "threshold=1.5"], "threshold"),
         (
             [UPSTREAM, 'refusals.bombs={en="No."}'],
@@ -195,6 +200,10 @@ def test_streams_are_held_where_a_model_reviews():
 def test_a_wrong_recipe_is_refused_with_a_reason(overrides, message):
     with pytest.raises(RecipeError, match=message):
         load(*overrides)
+
+
+def test_every_synonym_is_of_a_key_that_there_is():
+    assert SYNONYMS.keys() <= set(yield_keys(GatewayRecipe))
 
 
 @pytest.mark.promise(

@@ -1,12 +1,14 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from waltzrl.errors import InputError, RecipeError
-from waltzrl.foundation.validation import validate_table
+from waltzrl.foundation.validation import validate_table, yield_keys
 from waltzrl.training.recipe import Recipe, load_recipe, recipe_json
 from waltzrl.training.rewards import REWARDS
+from waltzrl.training.synonyms import SYNONYMS
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SPARSE = """
@@ -142,6 +144,13 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
          "did you mean 'stages.optimizer.learning_rate'?"),
         ("learning_rate=1", "unknown key 'learning_rate'; did you mean "
          "'stages.optimizer.learning_rate'?"),
+        ("kl_coefficient=1", "unknown key 'kl_coefficient'; did you mean "
+         "'stages.algorithm.kl_weight'?"),
+        ("stages.joint.clip-radius=1", "unknown key 'stages.clip-radius'; did you mean "
+         "'stages.algorithm.clip_low' and 'stages.algorithm.clip_high'?"),
+        ("output_dir=runs", "unknown key 'output_dir'; did you mean '--out'?"),
+        ("stages.joint.batch_size=4", "unknown key 'stages.batch_size'; did you mean "
+         "'stages.prompts_per_step'?"),
         ("zzz=1", "unknown key 'zzz'; delete it"),
         ("models.base={hiden=3}", "unknown key 'models.base.hiden'; did you mean "
          "'models.base.hidden'?"),
@@ -206,6 +215,39 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_key(path, override, message):
     assert complaint(path, override) == message
+
+
+TRAINER = re.search(
+    r"^\| Stage2TrainingConfig .*\n\| --- .*\n((?:\|.*\n)+)",
+    (RECIPES.parent / "docs/requirements.md").read_text(),
+    re.MULTILINE,
+)[1]
+WITHOUT = {"eval_every_n_steps", "log_every_n_steps", "wandb_project", "use_rlt_optimization"}
+"""Names whose row gives no key of ours; the last is one itself."""
+
+
+@pytest.mark.promise(
+    "Bad input",
+    "A key by the name that the requirement's documents or another trainer have for it: our key",
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for row in TRAINER.splitlines()
+        for name in row.split(" | ")[0].removeprefix("| ").split(", ")
+        if name not in WITHOUT
+    ],
+)
+def test_every_name_of_the_documents_leads_to_the_key_that_their_table_gives(path, name):
+    (row,) = (row for row in TRAINER.splitlines() if re.search(rf"\b{name}\b", row))
+    meant = re.findall(r"'([^']+)'", complaint(path, f"{name}=1").partition("did you mean")[2])
+    assert meant
+    assert all(re.search(rf"`{key.removeprefix('stages.')}`", row) for key in meant)
+
+
+def test_every_synonym_is_of_a_key_that_there_is():
+    assert SYNONYMS.keys() - {"--out"} <= set(yield_keys(Recipe))
 
 
 def test_an_override_needs_an_equals_sign_and_a_place(path):

@@ -15,6 +15,10 @@ from waltzrl.errors import RecipeError
 
 Table = dict[str, object]
 Settings = TypeVar("Settings")
+Synonyms = Mapping[str, Sequence[str]]
+"""Keys, and the names in lower case that others have for each; a name may be that of several."""
+
+NO_SYNONYMS: Synonyms = {}
 
 UNKNOWN = "unexpected_keyword_argument"
 """Pydantic's name for the error of an unknown key."""
@@ -26,13 +30,16 @@ PRIORITY = {UNKNOWN: 0, "value_error": 1}
 """The errors that explain a mistake best: for a union pydantic reports those of every branch."""
 
 
-def validate_table(kind: type[Settings], table: Table, source: str) -> Settings:
+def validate_table(
+    kind: type[Settings], table: Table, source: str, synonyms: Synonyms = NO_SYNONYMS
+) -> Settings:
     """Validate a table as a dataclass, including nested dataclasses.
 
     Args:
         kind: the dataclass.
         table: its fields; nested dataclasses are tables.
         source: the file or the option, for errors.
+        synonyms: what others call the keys, to be suggested for it.
 
     Raises:
         RecipeError: a key is unknown or missing, or a value is invalid or of the wrong type.
@@ -43,7 +50,7 @@ def validate_table(kind: type[Settings], table: Table, source: str) -> Settings:
         first = min(
             error.errors(), key=lambda details: PRIORITY.get(details["type"], len(PRIORITY))
         )
-        raise RecipeError(f"{source}: {_explain_error(kind, first)}") from None
+        raise RecipeError(f"{source}: {_explain_error(kind, first, synonyms)}") from None
 
 
 def require_finite(table: Table, source: str) -> None:
@@ -116,17 +123,16 @@ def _parse_value(text: str) -> object:
         return text.strip()
 
 
-def _explain_error(kind: object, error: ErrorDetails) -> str:
+def _explain_error(kind: object, error: ErrorDetails, synonyms: Synonyms) -> str:
     """Name the invalid key and the valid values, in one line."""
-    known = sorted(set(_yield_keys(kind)))
+    known = sorted(set(yield_keys(kind)))
     # Pydantic adds the names of types in a union to the location; keep only parts of keys.
     words = {word for key in known for word in key.split(".")}
     location = [part for part in error["loc"] if isinstance(part, str)]
     if error["type"] == UNKNOWN:
         key = ".".join([*(part for part in location[:-1] if part in words), location[-1]])
-        # The table that holds the unknown key is close to it, and no help.
-        close = get_close_matches(key, [k for k in known if not key.startswith(f"{k}.")], n=1)
-        return f"unknown key {key!r}; " + (f"did you mean {close[0]!r}?" if close else "delete it")
+        meant = " and ".join(map(repr, _find_meant(key, known, synonyms)))
+        return f"unknown key {key!r}; " + (f"did you mean {meant}?" if meant else "delete it")
     key = ".".join(part for part in location if part in words)
     if error["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return f"{key} is missing; write it in the recipe or give --set {key}=..."
@@ -141,13 +147,24 @@ def _explain_error(kind: object, error: ErrorDetails) -> str:
     return f"{key}: got {error['input']!r}, need {needed}"
 
 
-def _yield_keys(kind: object, prefix: str = "") -> Iterator[str]:
+def _find_meant(key: str, known: Sequence[str], synonyms: Synonyms) -> list[str]:
+    """Return the keys of the same meaning as an unknown one, or else the one spelt most alike."""
+    name = key.rpartition(".")[2].lower().replace("-", "_")
+    if meant := [ours for ours, others in synonyms.items() if name in others]:
+        return meant
+    # The table that holds the unknown key is close to it, and no help; nor is the key itself, which
+    # another kind of stage may have.
+    others = [each for each in known if not f"{key}.".startswith(f"{each}.")]
+    return get_close_matches(key, others, n=1)
+
+
+def yield_keys(kind: object, prefix: str = "") -> Iterator[str]:
     """Yield every dotted key below a type, without the indexes of list items."""
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind, include_extras=True)
         for field in fields(kind):
             yield f"{prefix}{field.name}"
-            yield from _yield_keys(hints[field.name], f"{prefix}{field.name}.")
+            yield from yield_keys(hints[field.name], f"{prefix}{field.name}.")
     elif get_origin(kind) in {Annotated, Union, UnionType, tuple, Mapping}:
         for argument in get_args(kind):
-            yield from _yield_keys(argument, prefix)
+            yield from yield_keys(argument, prefix)

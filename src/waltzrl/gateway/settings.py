@@ -33,6 +33,7 @@ from waltzrl.gateway.keys import Author, MediaPolicy
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.pairs import PAIR_FOLDER, pair_settings
 from waltzrl.gateway.stream_modes import StreamMode
+from waltzrl.gateway.synonyms import SYNONYMS
 from waltzrl.gateway.unused import log_unused
 from waltzrl.policies.settings import (
     NamedUpstreamConfig,
@@ -218,7 +219,7 @@ def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str])
     """
     changes = _read_recipe_file(path)
     table = merge_tables({} if base is None else bundle_table(base), changes)
-    recipe = validate_table(BundleRecipe, with_overrides(table, overrides), str(path))
+    recipe = validate_table(BundleRecipe, with_overrides(table, overrides), str(path), SYNONYMS)
     sources = [Source(name=str(path), table=changes)]
     sources += [Source(name="--set", table=with_overrides({}, [text])) for text in overrides]
     log_unused(recipe, bundle_table(recipe), sources)
@@ -301,7 +302,7 @@ def _validate_sources(path: Path | None, sources: Sequence[Source]) -> GatewayRe
             "no model to serve; use --upstream http://localhost:8000/v1, --pair FOLDER or --demo, "
             "or set upstream.url in a recipe"
         )
-    return validate_table(GatewayRecipe, table, str(path or "the gateway's recipe"))
+    return validate_table(GatewayRecipe, table, str(path or "the gateway's recipe"), SYNONYMS)
 
 
 def _merge_sources(sources: Sequence[Source]) -> Table:

@@ -25,6 +25,7 @@ from waltzrl.training.settings import (
     ReinforcementStage,
     TeacherStage,
 )
+from waltzrl.training.synonyms import SYNONYMS
 
 logger = logging.getLogger(__name__)
 
@@ -201,7 +202,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise RecipeError(f"{path}: not TOML: {error}") from None
     table = with_overrides(table, overrides)
     require_finite(table, str(path))
-    recipe = validate_table(Recipe, table, str(path))
+    recipe = validate_table(Recipe, table, str(path), SYNONYMS)
     if recipe.judge == "harm":
         logger.warning(
             "%s: the judge 'harm' calls more than half of ordinary good answers unsafe, so "
