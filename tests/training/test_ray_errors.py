@@ -1,11 +1,15 @@
 """What cannot be trained on Ray is one line, before anything is started."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from support.small_runs import run, save_recipe
+from waltzrl.errors import InputError
+from waltzrl.policies.compute import RaySettings
+from waltzrl.training.scale.cluster import require_places
 
 
 @pytest.fixture
@@ -35,6 +39,38 @@ def test_a_cluster_that_cannot_be_reached(complaint):
     assert line.endswith(
         "start one with `ray start --head`, or use --ray local for this machine alone"
     )
+
+
+@pytest.mark.promise(
+    "Bad input",
+    "Training on Ray without the package, with no cluster at the address, or with too little that "
+    "is free: what to install, the address, or what is needed and what there is; nothing is "
+    "written",
+)
+def test_more_processes_than_this_machine_has_cpus_for(complaint):
+    cpus = os.cpu_count()
+    line = complaint("--ray", "local", f"--set=compute.ray.workers={cpus}")
+    assert line == (
+        f"{cpus + 1} processes (1 learners, {cpus} workers) need 1 CPU each; --ray local has this"
+        f" machine alone, with {cpus} CPU: lower compute.ray.learners, compute.ray.workers or"
+        " compute.threads, or give --ray the address of a larger cluster"
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "resources"),
+    [("local", {"CPU": 4, "GPU": 2}), ("auto", {"CPU": 1}), ("head:6379", {})],
+)
+def test_a_cluster_may_grow_and_a_machine_that_has_enough_will_do(address, resources):
+    settings = RaySettings(address=address, workers=1)
+    require_places(settings, {"CPU": 2.0, "GPU": 1.0}, resources)
+
+
+@pytest.mark.parametrize("resources", [{"CPU": 3, "GPU": 2}, {"CPU": 4, "GPU": 1}, {"CPU": 4}])
+def test_threads_and_gpus_count_too(resources):
+    settings = RaySettings(address="local", workers=1)
+    with pytest.raises(InputError, match="need 2 CPU and 1 GPU each"):
+        require_places(settings, {"CPU": 2.0, "GPU": 1.0}, resources)
 
 
 def test_learners_that_cannot_share_the_prompts(complaint):

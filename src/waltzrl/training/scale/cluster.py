@@ -37,6 +37,8 @@ Result = TypeVar("Result")
 Work = Callable[[Callable[[Progress], None]], Awaitable[Result]]
 """The work of a rank: a function of what it reports its steps to."""
 
+LOCAL = "local"
+"""The address of a Ray of this run on this machine alone."""
 CONNECT_SECONDS = 10.0
 """The longest wait for the head of a cluster to accept a connection."""
 RESTARTS = 3
@@ -101,6 +103,31 @@ class Places:
         )
 
 
+def require_places(
+    settings: RaySettings, each: Mapping[str, float], resources: Mapping[str, float]
+) -> None:
+    """Check that a Ray on this machine alone has a place for every process: no machine joins it.
+
+    Args:
+        settings: how many processes, and where.
+        each: what one needs, such as {"CPU": 1}.
+        resources: what this machine has.
+
+    Raises:
+        InputError: it has too little.
+    """
+    count = settings.learners + settings.workers
+    if settings.address == LOCAL and any(
+        count * need > resources.get(kind, 0) for kind, need in each.items()
+    ):
+        raise InputError(
+            f"{count} processes ({settings.learners} learners, {settings.workers} workers) need"
+            f" {_describe_resources(each)} each; --ray local has this machine alone, with"
+            f" {_describe_resources(resources)}: lower compute.ray.learners, compute.ray.workers or"
+            " compute.threads, or give --ray the address of a larger cluster"
+        )
+
+
 @contextmanager
 def hold_places(settings: RaySettings, cpus: int, *, gpu: bool) -> Iterator[Places]:
     """Hold a place for every process of a run.
@@ -114,6 +141,7 @@ def hold_places(settings: RaySettings, cpus: int, *, gpu: bool) -> Iterator[Plac
         InputError: the cluster has too little that is free.
     """
     each = {"CPU": float(cpus)} | ({"GPU": 1.0} if gpu else {})
+    require_places(settings, each, ray.cluster_resources())
     count = settings.learners + settings.workers
     group = placement_group([each] * count)
     try:

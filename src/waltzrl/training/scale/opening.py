@@ -28,6 +28,7 @@ from waltzrl.training.scale.cluster import (
     has_gpus,
     hold_places,
     join_cluster,
+    require_places,
     run_learners,
 )
 from waltzrl.training.scale.servers import ServerProcess, start_servers
@@ -63,9 +64,12 @@ def train_on_ray(
         start=Path.cwd(),
     )
     require_shares(recipe, settings.learners)
+    cpus = recipe.compute.threads or 1
+    # Here too, and not only in `hold_places`, because Ray takes seconds to start.
+    require_places(settings, {"CPU": cpus}, {"CPU": os.cpu_count() or 1})
     with join_cluster(settings.address):
         gpu = recipe.compute.device != "cpu" and has_gpus()
-        with hold_places(settings, recipe.compute.threads or 1, gpu=gpu) as places:
+        with hold_places(settings, cpus, gpu=gpu) as places:
             numbers = range(settings.learners, settings.learners + settings.workers)
             if recipe.compute.rollouts == STARTED:
                 servers = partial(run.folder.joinpath, "servers")
