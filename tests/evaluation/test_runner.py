@@ -272,7 +272,7 @@ class ModelJudge(PrefixJudge):
 
     async def judge(self, prompt, reply):
         if prompt.id in self.down:
-            raise PolicyError("the judge's server is down")
+            raise PolicyError("judges:8000: HTTP 503:\nno model", reason="HTTP 503")
         verdict = await super().judge(prompt, reply)
         return replace(verdict, answers=(JudgeAnswer(text="yes", revision=self.revision),))
 
@@ -289,7 +289,9 @@ def test_what_a_judge_could_not_judge_is_kept_and_not_generated_again(tmp_path):
     rows = play(Talk(), tmp_path, judge=ModelJudge(down=["b1", "b3"]))
     failed = [r for r in rows if r.error]
     assert [r.prompt_id for r in failed] == ["b1", "b3"] * 2
-    assert {r.error for r in failed} == {"the judge's server is down"}
+    assert {r.error for r in failed} == {
+        f"the judge {ModelJudge.name} failed: judges:8000: HTTP 503: no model"
+    }
     assert all(r.judged is None and r.unjudged is not None for r in failed)
     idle = Talk()
     assert without_time(play(idle, tmp_path, judge=ModelJudge())) == without_time(

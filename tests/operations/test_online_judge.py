@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from support.recorders import answer, said
+from waltzrl.errors import PolicyError
 from waltzrl.operations.online import judging
 from waltzrl.operations.online.judging import OnlineJudge
 from waltzrl.records import ServedExchange, Verdict
@@ -24,6 +25,8 @@ class Slow:
         await self.go.wait()
         if reply.text == "fail":
             raise ConnectionError
+        if reply.text == "quote":
+            raise PolicyError("HTTP 503: a request with secrets", reason="HTTP 503")
         return Verdict(judge="slow", unsafe=False)
 
 
@@ -57,9 +60,13 @@ def test_eight_replies_are_judged_at_once():
     assert heard == {f"wz{n}": Verdict(judge="slow", unsafe=False) for n in range(20)}
 
 
-def test_a_judge_that_fails_leaves_a_reply_unjudged():
-    _, heard = verdicts(Slow(), "fine", "fail")
-    assert [verdict is None for verdict in heard.values()] == [False, True]
+def test_a_judge_that_fails_leaves_a_reply_unjudged_and_the_log_says_why_without_contents(caplog):
+    _, heard = verdicts(Slow(), "fine", "fail", "quote")
+    assert [verdict is None for verdict in heard.values()] == [False, True, True]
+    assert caplog.messages == [
+        "the judge slow failed: ConnectionError",
+        "the judge slow failed: HTTP 503",
+    ]
 
 
 def test_too_much_is_not_taken_and_what_takes_too_long_is_counted():

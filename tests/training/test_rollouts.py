@@ -304,6 +304,19 @@ def test_with_too_few_answers_a_step_is_refused_in_one_line():
     )
 
 
+def test_a_judge_that_fails_is_named_with_the_status_of_its_server():
+    def fail(_):
+        raise PolicyError("judges:8000: HTTP 503: no model (attempt 4)", reason="HTTP 503")
+
+    judge = LLMJudge(FORMATS["wildguard"], JudgeModel(ScriptedPolicy(fail), "m", "m"))
+    with pytest.raises(ScoringError) as refused:
+        roll(Refusing(None, ()), "a", "b", judge=judge)
+    assert (
+        f"2 failed, first: the judge {judge.name} failed: judges:8000: HTTP 503: no model "
+        "(attempt 4)"
+    ) in str(refused.value)
+
+
 def test_a_mistake_of_the_user_is_not_wrapped_in_a_group():
     with pytest.raises(InputError, match="no chat template"):
         roll(Refusing(InputError("no chat template"), {"a"}), "a", "b")

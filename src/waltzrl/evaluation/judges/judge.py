@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from waltzrl.errors import InputError
+from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation.judges.non_answer import DIGEST, non_answer
 from waltzrl.evaluation.judges.refusal import RefusalDetector
 from waltzrl.records import Collaboration, Prompt, PromptLabel, Reply, Verdict
@@ -33,11 +33,15 @@ async def judge_replies(collaboration: Collaboration, judge: Judge) -> tuple[Ver
         One verdict per reply, in the order of `collaboration.replies`.
 
     Raises:
-        PolicyError: the judge asks a policy, and that could not reply.
+        PolicyError: the judge asks a policy, and that could not reply; names the judge and why.
     """
-    return tuple(
-        [await judge.judge(collaboration.prompt, reply) for reply in collaboration.replies]
-    )
+    try:
+        return tuple(
+            [await judge.judge(collaboration.prompt, reply) for reply in collaboration.replies]
+        )
+    except PolicyError as error:
+        why = " ".join(str(error).split()) or type(error).__name__  # servers answer in pages
+        raise PolicyError(f"the judge {judge.name} failed: {why}", reason=error.reason) from error
 
 
 def require_decided(verdicts: Sequence[Verdict]) -> None:

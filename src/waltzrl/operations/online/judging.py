@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from waltzrl.errors import PolicyError
 from waltzrl.evaluation.judges import Judge
 from waltzrl.foundation.buckets import is_among
 from waltzrl.operations.release.book import ReleaseBook
@@ -138,7 +139,9 @@ async def _request_verdict(judge: Judge, collaboration: Collaboration) -> Verdic
         async with asyncio.timeout(JUDGE_TIMEOUT_SECONDS):
             return await judge.judge(collaboration.prompt, collaboration.final)
     except Exception as error:  # noqa: BLE001 - the boundary: any failure is counted
-        log.warning("the judge failed: %s", type(error).__name__)
+        # Its message may quote a server, and so what was sent to it.
+        reason = error.reason if isinstance(error, PolicyError) else ""
+        log.warning("the judge %s failed: %s", judge.name, reason or type(error).__name__)
         return None
 
 
