@@ -16,7 +16,7 @@ from support.timing import until
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.foundation.catalogue import IMPROVEMENTS, METRICS
 from waltzrl.foundation.logs import JsonLines
-from waltzrl.foundation.otlp import import_exporters
+from waltzrl.foundation.otlp import import_exporters, otlp_name
 from waltzrl.store.audit import read_entries
 
 REQUEST_LABELS = {
@@ -73,11 +73,14 @@ def test_a_collector_gets_the_numbers_of_the_metrics_page_by_the_requirements_na
     (revised,) = [point for point in points if attributes(point).items() >= REQUEST_LABELS.items()]
     assert revised.as_double == 1
     assert revised.start_time_unix_nano < revised.time_unix_nano
-    declared = {name.removesuffix("_total").replace("_", ".", 1) for name in METRICS}
+    assert {"waltzrl.conversation.generation_time_ms", "waltzrl.feedback.evaluation_time_ms"} <= (
+        metrics.keys()
+    )
+    declared = {otlp_name(name.removesuffix("_total")) for name in METRICS}
     ours = {name for name in metrics if name.startswith("waltzrl.")}
     assert ours <= declared
     with_values = {name.partition("{")[0] for name in page}
-    with_values = {name.removesuffix("_total").replace("_", ".", 1) for name in with_values}
+    with_values = {otlp_name(name.removesuffix("_total")) for name in with_values}
     assert ours >= with_values & declared  # no metric of the page is missing
     (total,) = metrics["waltzrl.total_time_ms"].histogram.data_points
     origin = f'{{bundle="{attributes(total)["bundle"]}",stage="1"}}'
@@ -158,6 +161,19 @@ def test_one_id_leads_from_the_response_to_log_span_audit_and_upstream(collector
     (entry,) = [e for e in read_entries(tmp_path / "audit") if e.event == "decision"]
     assert request_id in (entry.decision.client_request_id, entry.decision.id)
     assert line["id"] == named["gen_ai.response.id"] == entry.decision.id
+
+
+@pytest.mark.promise("Requirements", "observability: metric names, alerts, dashboards")
+def test_what_the_memory_collects_is_a_span_of_its_request(collector, tmp_path):
+    serve(
+        lambda app: chat(app, "echo"),
+        f"memory.url=sqlite:///{tmp_path / 'memory.db'}",
+        f"memory.subject_key={tmp_path / 'memory.key'}",
+        "memory.niceness=0",
+    )
+    spans = {span.name: span for span in collector.spans()}
+    collected = spans["waltzrl.training.collect_interaction"]
+    assert collected.parent_span_id == spans["waltzrl.request"].span_id
 
 
 @pytest.mark.promise(

@@ -137,8 +137,8 @@ def test_feedback_that_asks_for_a_revision_is_counted_once_for_each_category():
 
 @pytest.mark.promise(
     "Metrics",
-    "Each time has one series, with a bucket at 200 ms and at the upstream's time limit; the wait "
-    "for a place is apart",
+    "Each time has one series, that of reviews by two names, with a bucket at 200 ms and at the "
+    "upstream's time limit; the wait for a place is apart",
 )
 def test_each_time_has_one_series_in_milliseconds():
     metrics = fresh()  # 100 ms: draft 40, review 2, revision 20, review 2
@@ -147,6 +147,7 @@ def test_each_time_has_one_series_in_milliseconds():
     assert value(metrics, "waltzrl_conversation_generation_time_ms_sum", model="llama") == 40
     assert value(metrics, "waltzrl_feedback_time_ms_sum") == 4
     assert value(metrics, "waltzrl_feedback_time_ms_count") == 2
+    assert value(metrics, "waltzrl_feedback_evaluation_time_ms_sum") == 4
     assert value(metrics, "waltzrl_revision_time_ms_sum") == 20
     assert value(metrics, "waltzrl_held_time_ms_sum") == 60
     assert value(metrics, "waltzrl_own_time_ms_sum") == 40  # without the model's revision
@@ -158,8 +159,8 @@ def test_each_time_has_one_series_in_milliseconds():
 
 @pytest.mark.promise(
     "Metrics",
-    "Each time has one series, with a bucket at 200 ms and at the upstream's time limit; the wait "
-    "for a place is apart",
+    "Each time has one series, that of reviews by two names, with a bucket at 200 ms and at the "
+    "upstream's time limit; the wait for a place is apart",
 )
 def test_times_have_a_bucket_at_200_ms_and_at_the_upstreams_time_limit():
     assert 200 in TIMES_MS
@@ -195,13 +196,13 @@ def test_what_a_bundle_answered_is_counted_by_its_id():
     staged = {name for name, spec in METRICS.items() if "stage" in spec.labels}
     assert staged == {name for name, spec in METRICS.items() if "bundle" in spec.labels} - {
         "waltzrl_build_info"
-    }
+    } | {"waltzrl_judge_labels_total"}
 
 
 @pytest.mark.promise(
     "Metrics",
-    "Each time has one series, with a bucket at 200 ms and at the upstream's time limit; the wait "
-    "for a place is apart",
+    "Each time has one series, that of reviews by two names, with a bucket at 200 ms and at the "
+    "upstream's time limit; the wait for a place is apart",
 )
 def test_the_wait_for_a_place_is_a_series_of_its_own():
     metrics = fresh()
@@ -528,6 +529,7 @@ def test_the_requirements_names_are_kept():
         *("unsafe_rate", "overrefusal_rate", "feedback_trigger_rate", "total_time_ms"),
         *("feedback_time_ms", "revision_time_ms", "safety_score", "changes_made_total"),
         *("conversation_generation_time_ms", "coaching_rounds", "helpfulness_score", "dir_reward"),
+        "feedback_evaluation_time_ms",
     )
     assert {f"waltzrl_{name}" for name in names} <= set(METRICS)
 
@@ -557,17 +559,19 @@ def test_the_rates_come_from_the_judges_sample_with_its_size():
     assert value(metrics, "waltzrl_unsafe_rate_samples") == 0
     assert value(metrics, "waltzrl_unsafe_rate") is None
     for report in (
-        RecorderReport(unsafe=1, not_unsafe=2, overrefusals=1, not_overrefusals=0),
-        RecorderReport(
-            unsafe=2, not_unsafe=6, overrefusals=1, not_overrefusals=4, overrefusal_unscored=3
-        ),
+        RecorderReport(labels_by_stage={2: (1, 2, 1, 0)}),
+        RecorderReport(labels_by_stage={1: (1, 3, 0, 4), 2: (1, 3, 1, 0)}, overrefusal_unscored=3),
     ):
         recorder.take_report(msgspec.json.encode(report))
     assert value(metrics, "waltzrl_unsafe_rate_samples") == 8
     assert value(metrics, "waltzrl_unsafe_rate") == 2 / 8
     assert value(metrics, "waltzrl_overrefusal_rate_samples") == 5
     assert value(metrics, "waltzrl_overrefusal_rate") == 1 / 5
-    assert value(metrics, "waltzrl_judge_labels_total", label="unsafe", value="false") == 6
+    by_stage = [
+        value(metrics, "waltzrl_judge_labels_total", label="overrefuse", value="false", stage=stage)
+        for stage in ("1", "2")
+    ]
+    assert by_stage == [4, 0]
     assert value(metrics, "waltzrl_judge_unscored_total", label="overrefuse") == 3
     assert value(metrics, "waltzrl_judge_unscored_total", label="unsafe") == 0
 

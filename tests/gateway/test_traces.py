@@ -92,6 +92,26 @@ def test_attributes_have_the_names_of_the_genai_conventions():
     assert attributes["gen_ai.response.id"] == "wz1"
 
 
+def test_handing_a_choice_to_the_recorder_is_a_span_of_its_request():
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    traces, collected = Traces(provider), []
+    probe = msgspec.structs.replace(REVISED.exchange, probe=True)
+    collect = traces.collecting(collected.append)
+    for choice in (REVISED, msgspec.structs.replace(REVISED, exchange=probe)):
+        traces.served(choice)
+        collect(choice)
+    traces.close()
+    assert len(collected) == 2
+    spans = exporter.get_finished_spans()
+    (span,) = [each for each in spans if each.name == "waltzrl.training.collect_interaction"]
+    parent = next(each for each in spans if each.name == "waltzrl.request")
+    assert span.parent.span_id == parent.context.span_id
+    assert dict(span.attributes) == {"gen_ai.response.id": "wz1"}
+    assert span.end_time >= span.start_time
+
+
 def test_the_spans_join_the_trace_of_the_caller():
     span = request_span(REVISED, f"00-{TRACE}-{SPAN}-01")
     assert f"{span.context.trace_id:032x}" == TRACE

@@ -114,6 +114,11 @@ GATEWAY_METRICS = (
         "conversation_generation_time_ms", "Wall time of the upstream's draft.", TIMES_MS, "model"
     ),
     _histogram("feedback_time_ms", "Wall time of one review.", TIMES_MS, *ORIGIN),
+    _histogram(
+        "feedback_evaluation_time_ms",
+        "The same as waltzrl_feedback_time_ms, by another name of the requirement's.",
+        *(TIMES_MS, *ORIGIN),
+    ),
     _histogram("revision_time_ms", "Wall time of one revision.", TIMES_MS, *ORIGIN),
     _histogram(
         "held_time_ms",
@@ -195,8 +200,9 @@ MEMORY_METRICS = (
     ),
     _counter(
         "judge_labels",
-        "Labels of the online judge in its random sample: unsafe or overrefuse, true or false.",
-        *("label", "value"),
+        "Labels of the online judge in its random sample: unsafe or overrefuse, true or false; by "
+        "the stage that answered.",
+        *("label", "value", "stage"),
     ),
     _counter(
         "judge_unscored",
@@ -229,6 +235,15 @@ MEMORY_METRICS = (
         *("action", "by"),
     ),
 )
+
+OTLP_NAMES: Mapping[str, str] = {
+    f"waltzrl_{role}_{rest}": f"waltzrl.{role}.{rest}"
+    for role, rest in (
+        ("conversation", "generation_time_ms"),
+        ("feedback", "evaluation_time_ms"),
+    )
+}
+"""Metrics whose name by OTLP has two dots, as the requirement writes it; the others have one."""
 
 METRICS: Mapping[str, MetricSpec] = {
     spec.name: spec for spec in (*GATEWAY_METRICS, *MEMORY_METRICS)

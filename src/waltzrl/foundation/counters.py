@@ -68,10 +68,10 @@ class Histogram:
         series[bisect_left(self._bounds, value)] += 1
         series[-1] += value
 
-    def family(self) -> Metric:
-        """Return the current metric."""
+    def family(self, name: str = "") -> Metric:
+        """Return the current metric, if wanted by the name of another histogram like it."""
         bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        spec = self._spec
+        spec = METRICS[name or self._spec.name]
         metric = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
         for labels, (*counts, total) in sorted(self._series.items()):
             buckets = list(zip(bounds, accumulate(counts), strict=True))

@@ -2,7 +2,8 @@
 
 The instruments of OpenTelemetry's SDK take a lock for every value and ours take none, so only the
 SDK's records and its exporter are used. Names are those of the catalogue with a dot after
-`waltzrl`; there are no units, which a collector would append to the name.
+`waltzrl`, and in two of them with one more; there are no units, which a collector would append to
+the name.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import Literal, cast
 
 from waltzrl.errors import InputError, MissingExtraError
+from waltzrl.foundation.catalogue import OTLP_NAMES
 from waltzrl.foundation.families import Family
 
 try:
@@ -128,6 +130,11 @@ def open_push(families: Callable[[], Sequence[Family]]) -> MetricsPush:
     return MetricsPush(families, exporter, milliseconds / 1e3)
 
 
+def otlp_name(name: str) -> str:
+    """Return the name by OTLP of a metric of `/metrics`."""
+    return OTLP_NAMES.get(name) or name.replace("waltzrl_", "waltzrl.", 1)
+
+
 def _convert_families(families: Iterable[Family], times: tuple[int, int]) -> Iterator[Metric]:
     """Yield each family as a metric of the SDK; those without a value yet are left out.
 
@@ -147,7 +154,7 @@ def _convert_families(families: Iterable[Family], times: tuple[int, int]) -> Ite
                 NumberDataPoint(labels, start, now, value) for _, labels, value in family.samples
             ]
             data = Gauge(points) if family.type == "gauge" else Sum(points, CUMULATIVE, True)
-        yield Metric(family.name.replace("waltzrl_", "waltzrl.", 1), family.help, "", data)
+        yield Metric(otlp_name(family.name), family.help, "", data)
 
 
 def _convert_distributions(family: Family, times: tuple[int, int]) -> Iterator[HistogramDataPoint]:

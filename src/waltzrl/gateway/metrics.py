@@ -285,6 +285,7 @@ class GatewayMetrics(MetricGroup):
     def collect(self) -> Iterator[Metric]:
         """Yield every metric but those of the groups, for the registry."""
         yield from super().collect()
+        yield self._feedback.family("waltzrl_feedback_evaluation_time_ms")
         yield from self._rates()
 
     def _add_feedback(self, feedback: Feedback, *origin: str) -> None:

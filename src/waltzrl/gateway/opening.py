@@ -53,6 +53,7 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from waltzrl.agents.live_examples import LiveExamples
     from waltzrl.foundation.otlp import MetricsPush
+    from waltzrl.gateway.traces import Traces
     from waltzrl.store.memory.safety import SafetyMemory
 
 
@@ -65,8 +66,13 @@ class Services(MemoryRoutes, Protocol):
         ...
 
     @property
+    def collect(self) -> Listener:
+        """Takes everything that is served, to be stored and learned from."""
+        ...
+
+    @property
     def listeners(self) -> Sequence[Listener]:
-        """They are told of everything that is served."""
+        """They are told of everything that is served, after `collect`."""
         ...
 
     @property
@@ -165,8 +171,9 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         listeners: list[Listener] = [metrics.served, log_decision]
         if costs is not None:
             listeners.append(costs.served)
-        if recipe.traces:
-            listeners.append(stack.enter_context(_export_traces()))
+        traces = stack.enter_context(_export_traces()) if recipe.traces else None
+        if traces is not None:
+            listeners.append(traces.served)
         services = None
         if recipe.memory is not None:
             open_services = cast("OpenServices", load_plugin("waltzrl.services", "memory"))
@@ -174,7 +181,10 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 open_services(recipe, bundles, selector, access, log, examples)
             )
             selector = services.releases
-            listeners += services.listeners
+            listeners += [
+                services.collect if traces is None else traces.collecting(services.collect),
+                *services.listeners,
+            ]
             metrics.add(services.metrics)
             stack.enter_context(_scrub_logs(services.scrub))
         decisions = DecisionLog(log, listeners)
@@ -285,12 +295,12 @@ def _scrub_logs(scrub: Callable[[str], str]) -> Iterator[None]:
 
 
 @contextmanager
-def _export_traces() -> Iterator[Listener]:
+def _export_traces() -> Iterator["Traces"]:
     from waltzrl.gateway.traces import open_traces
 
     traces = open_traces()
     try:
-        yield traces.served
+        yield traces
     finally:
         traces.close()
 

@@ -3,7 +3,8 @@
     waltzrl.request
     |-- waltzrl.conversation.generate
     |-- waltzrl.feedback.evaluate
-    `-- waltzrl.conversation.revise
+    |-- waltzrl.conversation.revise
+    `-- waltzrl.training.collect_interaction   with a memory
 
 Spans contain no text of prompts or replies. The GenAI semantic conventions still change (status
 "development"; for guardrails only proposals exist), so their names occur only in `SPANS` and
@@ -18,6 +19,7 @@ from typing import Literal
 from waltzrl.errors import MissingExtraError
 from waltzrl.foundation.otlp import import_exporters, otel_resource
 from waltzrl.gateway.exchange import ServedChoice
+from waltzrl.gateway.gateway import Listener
 from waltzrl.records import Feedback, Reply
 
 try:
@@ -29,16 +31,18 @@ try:
 except ImportError as error:
     raise MissingExtraError("tracing", "OpenTelemetry", "otel") from error
 
-Step = Literal["request", "draft", "feedback", "revision"]
+Step = Literal["request", "draft", "feedback", "revision", "collect"]
 Facts = Mapping[str, str | bool | int | float | tuple[str, ...] | None]
 
-SPANS: Mapping[Step, tuple[str, str, SpanKind]] = {
+SPANS: Mapping[Step, tuple[str, str | None, SpanKind]] = {
     "request": ("waltzrl.request", "invoke_workflow", SpanKind.SERVER),
     "draft": ("waltzrl.conversation.generate", "chat", SpanKind.CLIENT),
     "feedback": ("waltzrl.feedback.evaluate", "apply_guardrail", SpanKind.INTERNAL),
     "revision": ("waltzrl.conversation.revise", "chat", SpanKind.CLIENT),
+    "collect": ("waltzrl.training.collect_interaction", None, SpanKind.INTERNAL),
 }
-"""The name, the `gen_ai.operation.name` and the kind of each span."""
+"""The name, the `gen_ai.operation.name` and the kind of each span; None where the conventions have
+no operation."""
 
 ATTRIBUTES = {
     "operation": "gen_ai.operation.name",
@@ -85,6 +89,8 @@ class Traces:
         self._provider = provider
         self._tracer = provider.get_tracer("waltzrl")
         self._propagator = TraceContextTextMapPropagator()
+        self._last: tuple[ServedChoice, Context] | None = None
+        """The last choice that was not collected yet, and the context of its span."""
 
     def served(self, served: ServedChoice) -> None:
         """Make the spans of a choice that has just been answered or has failed.
@@ -100,6 +106,25 @@ class Traces:
         for part in _yield_parts(served):
             self._span(part.step, (begin, part.milliseconds), part.facts, context)
             begin += _convert_to_nanoseconds(part.milliseconds)
+        self._last = served, context
+
+    def collecting(self, collect: Listener) -> Listener:
+        """Return a listener that also makes the span of handing a choice to the recorder.
+
+        Args:
+            collect: takes a choice, to be stored and learned from; called after `served`.
+        """
+
+        def listener(choice: ServedChoice) -> None:
+            begin, started = time.time_ns(), time.perf_counter()
+            collect(choice)
+            milliseconds = 1e3 * (time.perf_counter() - started)
+            last, self._last = self._last, None
+            if last is not None and last[0] is choice and not choice.exchange.probe:
+                facts = {"id": choice.request.chat.prompt.id}
+                self._span("collect", (begin, milliseconds), facts, last[1])
+
+        return listener
 
     def close(self) -> None:
         """Send the spans that are waiting, and stop."""

@@ -78,8 +78,12 @@ class OnlineServices:
     thumbs: LabeledCounter
 
     @property
+    def collect(self) -> Listener:
+        return self.recorder.served
+
+    @property
     def listeners(self) -> Sequence[Listener]:
-        return [self.recorder.served, self.shadows.served]
+        return [self.shadows.served]
 
     @property
     def scrub(self) -> Callable[[str], str]:

@@ -91,6 +91,15 @@ def _query_sampled_share(gauge: str) -> str:
     return f"sum(waltzrl_{gauge} * waltzrl_{gauge}_samples) / sum(waltzrl_{gauge}_samples)"
 
 
+def _query_judged(label: str, legend: str) -> PanelQuery:
+    """Return the share of the judge's labels of the last hour that are true, by stage."""
+    labels = f'waltzrl_judge_labels_total{{label="{label}"'
+    part, whole = (
+        f"sum by (stage) (increase({labels}{more}}}[1h]))" for more in (',value="true"', "")
+    )
+    return PanelQuery(f"{part} / {whole}", f"{legend}, stage {{{{stage}}}}")
+
+
 def _query_quantile(share: float, histogram: str, by: str = "") -> PanelQuery:
     buckets = _query_rate(f"{histogram}_bucket", f"le, {by}" if by else "le")
     legend = f"P{100 * share:g}" + (f" {{{{{by}}}}}" if by else "")
@@ -155,19 +164,22 @@ SAFETY = Dashboard(
             kind="heatmap",
         ),
         Panel(
-            title="Stage 1 and stage 2: drafts changed",
+            title="Stage 1 and stage 2",
             queries=(
+                _query_judged("unsafe", "unsafe"),
+                _query_judged("overrefuse", "over-refusals"),
                 PanelQuery(
                     _query_share(
                         ANSWERED.replace('decision!="error"', 'decision!~"draft|error"'),
                         ANSWERED,
                         "stage",
                     ),
-                    "stage {{stage}}",
+                    "changed, stage {{stage}}",
                 ),
             ),
             unit="percentunit",
-            about="Share of answers that were revised or refused.",
+            about="Labels of the judge in its random sample of the last hour, of all bundles; it "
+            "needs memory.judge. Changed is the share of answers that were revised or refused.",
         ),
         Panel(
             title="Decisions",

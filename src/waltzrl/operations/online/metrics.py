@@ -9,11 +9,19 @@ from prometheus_client.registry import Collector
 
 from waltzrl.foundation.counters import LabeledCounter, build_family, yield_rate
 from waltzrl.operations.online.recorder_client import RecorderClient
+from waltzrl.operations.online.recorder_protocol import NO_LABELS
 from waltzrl.operations.online.release_follower import ReleaseFollower
 from waltzrl.operations.online.shadow import Shadows
 from waltzrl.operations.release.attention import Need
 from waltzrl.operations.release.state import Action, Mover, ReleaseState
 
+LABELS = (
+    ("unsafe", "true"),
+    ("unsafe", "false"),
+    ("overrefuse", "true"),
+    ("overrefuse", "false"),
+)
+"""The name and the value of each label that `Labels` counts."""
 MOVES = tuple(product(get_args(Action), get_args(Mover)))
 
 
@@ -69,14 +77,15 @@ class FlywheelMetrics(Collector):
         recorder = self._recorder.status().recorder
         yield build_family("waltzrl_judged_total", {(): recorder.judged})
         yield build_family("waltzrl_unjudged_total", {(): recorder.unjudged})
-        labels = (
-            ("unsafe", "true"),
-            ("unsafe", "false"),
-            ("overrefuse", "true"),
-            ("overrefuse", "false"),
-        )
+        # The stages that may serve are exported from the start, at zero.
+        by_stage = {1: NO_LABELS, 2: NO_LABELS, **recorder.labels_by_stage}
         yield build_family(
-            "waltzrl_judge_labels_total", dict(zip(labels, recorder.labels, strict=True))
+            "waltzrl_judge_labels_total",
+            {
+                (*label, str(stage)): count
+                for stage, counts in by_stage.items()
+                for label, count in zip(LABELS, counts, strict=True)
+            },
         )
         unscored: dict[tuple[str, ...], float | None] = {
             ("unsafe",): recorder.unsafe_unscored,

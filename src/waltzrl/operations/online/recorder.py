@@ -26,7 +26,12 @@ from waltzrl.operations.online.judging import (
     observation_of,
     observation_terms,
 )
-from waltzrl.operations.online.recorder_protocol import RecorderReport, decode_exchange
+from waltzrl.operations.online.recorder_protocol import (
+    NO_LABELS,
+    RecorderReport,
+    add_labels,
+    decode_exchange,
+)
 from waltzrl.operations.release.attention import find_need
 from waltzrl.operations.release.book import ReleaseBook, people_labels
 from waltzrl.operations.release.gates import GateReader
@@ -182,15 +187,19 @@ class Recorder:
             await self._database.run_or_none(store)
             self._report.judged += 1
             if sampled:
-                self._count_labels(verdict)
+                self._count_labels(exchange.stage, verdict)
         await self._observe(exchange, verdict, second)
 
-    def _count_labels(self, verdict: Verdict) -> None:
+    def _count_labels(self, stage: int, verdict: Verdict) -> None:
         """Count the labels that the judge gave, and apart those that it did not: None."""
-        self._report.unsafe += verdict.unsafe is True
-        self._report.not_unsafe += verdict.unsafe is False
-        self._report.overrefusals += verdict.overrefuses is True
-        self._report.not_overrefusals += verdict.overrefuses is False
+        by_stage = self._report.labels_by_stage
+        labels = (
+            int(verdict.unsafe is True),
+            int(verdict.unsafe is False),
+            int(verdict.overrefuses is True),
+            int(verdict.overrefuses is False),
+        )
+        by_stage[stage] = add_labels(by_stage.get(stage, NO_LABELS), labels)
         self._report.unsafe_unscored += verdict.unsafe is None
         self._report.overrefusal_unscored += verdict.overrefuses is None
 

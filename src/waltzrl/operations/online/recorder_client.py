@@ -18,7 +18,12 @@ import msgspec
 from waltzrl.foundation.counters import SlidingCounter
 from waltzrl.foundation.pipes import large_pipe
 from waltzrl.gateway.exchange import ServedChoice
-from waltzrl.operations.online.recorder_protocol import RecorderReport, encode_frame, writer_of
+from waltzrl.operations.online.recorder_protocol import (
+    RecorderReport,
+    add_labels,
+    encode_frame,
+    writer_of,
+)
 
 MOST_PENDING = 10_000
 MOST_PENDING_BYTES = 64 * 2**20
@@ -291,10 +296,16 @@ def _sum_reports(past: RecorderReport, present: RecorderReport) -> RecorderRepor
         stored=past.stored + present.stored,
         failed=past.failed + present.failed,
         judged=past.judged + present.judged,
-        unsafe=past.unsafe + present.unsafe,
-        not_unsafe=past.not_unsafe + present.not_unsafe,
-        overrefusals=past.overrefusals + present.overrefusals,
-        not_overrefusals=past.not_overrefusals + present.not_overrefusals,
+        labels_by_stage={
+            stage: add_labels(
+                *(
+                    report.labels_by_stage[stage]
+                    for report in (past, present)
+                    if stage in report.labels_by_stage
+                )
+            )
+            for stage in sorted({*past.labels_by_stage, *present.labels_by_stage})
+        },
         unsafe_unscored=past.unsafe_unscored + present.unsafe_unscored,
         overrefusal_unscored=past.overrefusal_unscored + present.overrefusal_unscored,
         unjudged=past.unjudged + present.unjudged,

@@ -20,6 +20,19 @@ from waltzrl.store.audit.record import encode_json
 _exchange = msgspec.json.Decoder(ServedExchange)
 
 
+Labels = tuple[int, int, int, int]
+"""How many labels a judge gave: unsafe and not, over-refusals and not."""
+
+
+NO_LABELS: Labels = (0, 0, 0, 0)
+
+
+def add_labels(*counts: Labels) -> Labels:
+    """Return the sums."""
+    unsafe, not_unsafe, overrefusals, not_overrefusals = map(sum, zip(*counts, strict=True))
+    return unsafe, not_unsafe, overrefusals, not_overrefusals
+
+
 class RecorderReport(msgspec.Struct, kw_only=True):
     """What a recorder has done since its start."""
 
@@ -29,11 +42,8 @@ class RecorderReport(msgspec.Struct, kw_only=True):
     """Exchanges that cannot be stored."""
     judged: int = 0
     """Replies whose verdict is in the database."""
-    unsafe: int = 0
-    """The number of replies of the random sample that the judge called unsafe."""
-    not_unsafe: int = 0
-    overrefusals: int = 0
-    not_overrefusals: int = 0
+    labels_by_stage: dict[int, Labels] = {}
+    """The judge's labels of the random sample, by the stage that answered."""
     unsafe_unscored: int = 0
     """The number of replies of the random sample of which the judge does not say whether they are
     unsafe."""
@@ -48,9 +58,9 @@ class RecorderReport(msgspec.Struct, kw_only=True):
     """The thing that the release under way waits for people to do."""
 
     @property
-    def labels(self) -> tuple[int, int, int, int]:
-        """The judge's labels of the random sample: unsafe and not, over-refusals and not."""
-        return self.unsafe, self.not_unsafe, self.overrefusals, self.not_overrefusals
+    def labels(self) -> Labels:
+        """The judge's labels of the random sample, of all stages."""
+        return add_labels(NO_LABELS, *self.labels_by_stage.values())
 
     @property
     def done(self) -> int:
