@@ -224,6 +224,8 @@ def test_a_good_reply_comes_back_with_its_safety():
         "reasoning": "",
         "risk_score": 0.0,
         "risk_categories": [],
+        "draft_risk_score": 0.0,
+        "draft_risk_categories": [],
         "rounds": 0,
         "final_safe": True,
     }
@@ -236,6 +238,8 @@ def test_an_unsafe_reply_is_coached():
     assert answer["response"] == safety["response"] == SAFE
     assert (safety["original_response"], safety["changes_made"]) == (UNSAFE, True)
     assert (safety["blocked"], safety["rounds"], safety["final_safe"]) == (False, 1, True)
+    assert (safety["risk_score"], safety["risk_categories"]) == (0.0, [])
+    assert (safety["draft_risk_score"], safety["draft_risk_categories"]) == (0.9, ["weapons"])
 
 
 def test_a_reply_that_stays_unsafe_is_blocked_with_scores():
@@ -257,6 +261,8 @@ def test_a_dangerous_request_is_not_executed():
     assert ran == []
     assert (answer["response"], answer["safety"]["blocked"]) == (CANNED_REFUSAL, True)
     assert answer["safety"]["original_response"] == ""
+    assert answer["safety"]["draft_risk_score"] is None
+    assert answer["safety"]["draft_risk_categories"] == []
 
 
 @pytest.mark.promise(

@@ -539,7 +539,8 @@ def _wrap_response(ended: EndedTask, began: float) -> dict[str, object]:
     """Return the requirement's WrappedResponse, and the fields of its structured reply.
 
     Nobody measures helpfulness or confidence, so `helpfulness_score` is None and there is no
-    `confidence`.
+    `confidence`. `risk_score` and `risk_categories` are of the last review, those of the draft
+    stand beside them; a request that was not carried out has no draft.
     """
     result, collaboration = ended.result, ended.collaboration
     assert collaboration is not None
@@ -557,6 +558,8 @@ def _wrap_response(ended: EndedTask, began: float) -> dict[str, object]:
         "reasoning": first.reasoning,
         "risk_score": result.risk,
         "risk_categories": [result.category] if result.category else [],
+        "draft_risk_score": first.risk if result.ran else None,
+        "draft_risk_categories": [first.category] if result.ran and first.category else [],
         "rounds": result.rounds,
         "final_safe": result.final_safe,
         "analysis_time_ms": result.evaluation_ms,
