@@ -108,6 +108,7 @@ USES = {
         2,
     ),
     "export": ("run agents", "agents"),
+    "flywheel": ("a-file", "a-file", 2),
     "generate": ("generated.jsonl", "generated: generated.jsonl"),
     "import": ("xstest xstest.csv xstest.jsonl", "imported: 1 prompts"),
     "judge": ("replies.jsonl", '"refuses": true'),

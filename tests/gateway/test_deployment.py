@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.main import get_command
 
 from support.small_gateway import ask, with_gateway
+from waltzrl.__main__ import app
 from waltzrl.gateway.environment import VARIABLES
 from waltzrl.gateway.processes.supervisor import STOP_SECONDS
 from waltzrl.gateway.settings import load_gateway
+from waltzrl.operations.flywheel import load_turn_settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -233,3 +236,25 @@ def test_scaling_disruptions_and_the_network_are_about_the_gateways():
     away = parts["PodDisruptionBudget"]["spec"]["maxUnavailable"]
     assert scaler["minReplicas"] == replicas > away
     assert parts["NetworkPolicy"]["spec"]["policyTypes"] == ["Ingress", "Egress"]
+
+
+def test_the_flywheel_s_cron_job_is_confined_and_only_prints_until_run_is_added():
+    job = manifests()["CronJob"]["spec"]
+    recipe = ROOT / "recipes/quarterly.toml"
+    assert f"{job['schedule']}  cd" in recipe.read_text()  # of the recipe's line for cron
+    assert (job["concurrencyPolicy"], job["suspend"]) == ("Forbid", True)
+    spec = job["jobTemplate"]["spec"]["template"]["spec"]
+    (only,) = spec["containers"]
+    assert spec["securityContext"] == pod()["securityContext"]
+    assert only["securityContext"] == container()["securityContext"]
+    images = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["images"]
+    assert only["image"] in {image["name"] for image in images}
+    program, name, path, *options = only["command"]
+    assert (program, name, Path(path).name) == ("waltzrl", "flywheel", recipe.name)
+    parsed = get_command(app).commands[name].make_context(name, [str(recipe), *options]).params
+    assert parsed["run"] is False
+    turn = load_turn_settings(recipe, parsed["settings"])
+    assert turn.memory == load_gateway(RECIPES["kubernetes"], {}, [], {}).memory.url
+    assert turn.train.parent == Path(path).parent
+    mounts = {mount["mountPath"] for mount in only["volumeMounts"]}
+    assert mounts == {str(turn.train.parent), "/data", "/tmp"}
