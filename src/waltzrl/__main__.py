@@ -130,7 +130,7 @@ def _raise_keyboard_interrupt(*_: object) -> None:
 
 def _exit_with(error: Exception) -> NoReturn:
     print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-    sys.exit(EXIT_STATUS)
+    sys.exit(error.exit_status if isinstance(error, WaltzError) else EXIT_STATUS)
 
 
 @contextmanager

@@ -17,6 +17,7 @@
     |-- StorageError           a database that is unavailable, locked, full, or too new
     |-- BudgetError            work stopped because it reached its cap, or cannot keep it
     |-- ScoringError           training stopped because too few rollouts could be sampled or scored
+    |-- TargetError            training missed a target of its recipe; exits with 4
     |-- RankError              training stopped because another of its processes ended
     `-- DivergenceError        training stopped because a value diverged
 
@@ -30,6 +31,9 @@ EXIT_STATUS = 2
 
 class WaltzError(Exception):
     """A failure that its one-line message explains to the user."""
+
+    exit_status = EXIT_STATUS
+    """The exit status of a command that ends with it."""
 
 
 class InputError(WaltzError):
@@ -162,6 +166,12 @@ class BudgetError(WaltzError):
 
 class ScoringError(WaltzError):
     """Training stopped before it learnt, because too little could be sampled or scored."""
+
+
+class TargetError(WaltzError):
+    """Training missed a target of its recipe; exits with 4, and keeps its checkpoints."""
+
+    exit_status = 4
 
 
 class RankError(WaltzError):

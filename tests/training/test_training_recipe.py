@@ -44,7 +44,7 @@ def complaint(path, *overrides):
     return str(caught.value).removeprefix(f"{path}: ")
 
 
-OTHER = ("forecast", "gateway", "roi", "routing")
+OTHER = ("forecast", "gateway", "quarterly", "roi", "routing")
 TRAINING = sorted(path for path in RECIPES.glob("*.toml") if path.stem not in OTHER)
 
 

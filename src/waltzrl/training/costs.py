@@ -32,6 +32,7 @@ from waltzrl.training.roles import Best
 from waltzrl.training.rollouts import Count, Rollout
 from waltzrl.training.run_recipe import read_run_recipe
 from waltzrl.training.settings import ImitationStage, ReinforcementStage, StageSettings
+from waltzrl.training.targets import TargetSettings
 
 
 @contextmanager
@@ -117,14 +118,14 @@ def estimate_costs(recipe: Recipe, plan: RunPlan, measured: Path | None) -> RunC
 
 
 def make_pilot(recipe: Recipe, steps: int) -> Recipe:
-    """Return a recipe that takes only the first steps of every stage, without a cap."""
+    """Return a recipe that takes only the first steps of every stage, without cap and targets."""
     stages = [
         replace(stage, steps=steps, epochs=None)
         if isinstance(stage, ReinforcementStage)
         else replace(stage, steps=steps)
         for stage in recipe.stages
     ]
-    return replace(recipe, stages=tuple(stages), budget=BudgetSettings())
+    return replace(recipe, stages=tuple(stages), budget=BudgetSettings(), targets=TargetSettings())
 
 
 def _count_turns(stage: StageSettings) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from waltzrl.agents import load_wording
 from waltzrl.agents.exports import LIMITS
-from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError
+from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError, TargetError
 from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.judges.opening import open_judge
 from waltzrl.foundation.files import Json
@@ -27,6 +27,7 @@ from waltzrl.training.recipe import DataSettings, Recipe
 from waltzrl.training.rewards import ClassFrequencies, FeedbackReward, find_reward
 from waltzrl.training.run_recipe import read_run_recipe, write_recipe
 from waltzrl.training.settings import ReinforcementStage
+from waltzrl.training.targets import missed_gain, read_metrics
 
 try:
     from waltzrl.policies.weights import BASE_TITLE
@@ -180,6 +181,7 @@ async def _train_team(
                     meter=meter,
                 )
                 await trainer.train(report)
+            _require_gain(recipe, folder, len(prompts))
             return replace(team, best=trainer.restore_best()), len(prompts)
 
 
@@ -328,6 +330,29 @@ def _with_reward(recipe: Recipe, reward: FeedbackReward) -> Recipe:
         for stage in recipe.stages
     )
     return replace(recipe, stages=tuple(stages))
+
+
+def _require_gain(recipe: Recipe, folder: Path, prompts: int) -> None:
+    """Check that the last stage raised the reward as much as the recipe asks for.
+
+    Raises:
+        TargetError: it did not.
+    """
+    target, stage = recipe.targets.reward_gain, recipe.validated_stage
+    if target is None or stage is None:
+        return
+    total = sum(each.total_steps(prompts) for each in recipe.reinforcements)
+    first = total - stage.total_steps(prompts)
+
+    def find_missed() -> str:
+        lines = [line for line in read_metrics(folder) if line["step"] >= first]
+        return missed_gain(lines, stage.learns, target)
+
+    if missed := ranks.ask_first(find_missed):
+        raise TargetError(
+            f"{missed}: nothing was exported; waltzrl export {folder} FOLDER exports it all the "
+            "same"
+        )
 
 
 def _make_validation(

@@ -26,6 +26,7 @@ from waltzrl.training.settings import (
     TeacherStage,
 )
 from waltzrl.training.synonyms import SYNONYMS
+from waltzrl.training.targets import TargetSettings
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class Recipe:
     use_rlt_optimization: bool = False
     """The teacher explains the verdicts of the reviews in `data.demonstrations`, and so warms up
     the reasoning of the feedback agent. Without it, it explains `data.solutions`."""
+    targets: TargetSettings = field(default_factory=TargetSettings)
     checkpointing: CheckpointSettings = field(default_factory=CheckpointSettings)
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     budget: BudgetSettings = field(default_factory=BudgetSettings)
@@ -115,6 +117,7 @@ class Recipe:
             )
         self._check_exercises()
         self._check_teacher()
+        self._check_targets()
 
     def _check_exercises(self) -> None:
         """Check that there is something to explain, exactly where a stage needs it."""
@@ -139,6 +142,14 @@ class Recipe:
                 f"a stage of {min(needing)} needs data.solutions, or data.demonstrations with"
                 " use_rlt_optimization = true"
             )
+
+    def _check_targets(self) -> None:
+        """Check that there are steps to measure a target by."""
+        if self.targets.warm_up_loss is not None and not self.imitations:
+            raise ValueError("targets.warm_up_loss needs a stage of imitation with steps")
+        last = self.validated_stage
+        if self.targets.reward_gain is not None and (last is None or last.steps == 0):
+            raise ValueError("targets.reward_gain needs a stage of reinforcement with steps")
 
     def _check_teacher(self) -> None:
         """Check that there is one teacher at most, and that the base learns what it wrote."""

@@ -20,7 +20,7 @@ BASE = "base"
 """Folder inside a run of a base that was made from scratch."""
 EXPLANATIONS = "explanations.jsonl"
 """File inside a run of what a teacher wrote, as rows with a question, a solution and a trace."""
-FREE = {"budget", "prices"}
+FREE = {"budget", "prices", "targets"}
 FREE_COMPUTE = {"rollouts", "engine", "ray"}
 """Settings that a run may go on with other values of."""
 
@@ -45,7 +45,7 @@ def write_recipe(run: RunDirectory, recipe: Recipe) -> None:
     """Write recipe and prompts into the run, or check that its checkpoints are of the same ones.
 
     What samples the rollouts may be another: servers go, and policies are the same on all. So may
-    what starts the processes, the cap and the prices.
+    what starts the processes, the cap, the prices and the targets.
 
     Raises:
         RecipeError: the checkpoints are of another recipe, or of another wording.

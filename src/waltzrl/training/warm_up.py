@@ -18,7 +18,7 @@ from peft import PeftModel
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.exports import ROLES
 from waltzrl.budget import CostMeter
-from waltzrl.errors import RecipeError
+from waltzrl.errors import RecipeError, TargetError
 from waltzrl.evaluation.data import SolvedQuestion, write_lines
 from waltzrl.evaluation.data.solutions import CLOSING, OPENING
 from waltzrl.foundation.jsonl import read_objects
@@ -27,6 +27,7 @@ from waltzrl.policies.compute import Compute
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import CausalLM, Weights, copy_adapter
 from waltzrl.records import Demonstration, Prompt, Usage
+from waltzrl.training import ranks
 from waltzrl.training.learner import learner_on
 from waltzrl.training.models import open_base, open_warm_up
 from waltzrl.training.recipe import Recipe
@@ -36,6 +37,7 @@ from waltzrl.training.samples import Sample, demonstration_sample
 from waltzrl.training.settings import ImitationStage, TeacherStage
 from waltzrl.training.sharding import shard_models
 from waltzrl.training.stages import Imitation, Stage
+from waltzrl.training.targets import missed_loss, read_metrics
 from waltzrl.training.teaching import (
     EXPLAIN,
     TEACHER,
@@ -99,7 +101,8 @@ class WarmUp:
         """Train the base, continuing where an earlier call was interrupted; return it.
 
         Raises:
-            WaltzError: training diverged, or nothing could be explained.
+            WaltzError: training diverged, nothing could be explained, or the loss misses its
+                target.
         """
         if not (self.recipe.imitations or self.recipe.teacher):
             return base
@@ -107,14 +110,30 @@ class WarmUp:
         if self.recipe.teacher is not None:
             explanations = await self._explanations(weights, report)
             weights = await self._imitate(DISTILLATION, weights, explanations, report)
+        self._require_target()
         return _as_base(weights)
 
     def restore(self, base: CausalLM) -> tuple[CausalLM, bool]:
         """Return the base as a finished warm-up left it, and whether there was a checkpoint."""
         weights = self._open(base)
-        name = DISTILLATION if self._stages(DISTILLATION) else WARM_UP
-        restored = self._trainer(name, weights, []).restore() > 0
+        restored = self._trainer(self._last, weights, []).restore() > 0
         return _as_base(weights), restored
+
+    @property
+    def _last(self) -> str:
+        """The folder of the last stages of imitation."""
+        return DISTILLATION if self._stages(DISTILLATION) else WARM_UP
+
+    def _require_target(self) -> None:
+        target = self.recipe.targets.warm_up_loss
+        if target is None:
+            return
+        folder = self.folder / self._last
+        if missed := ranks.ask_first(lambda: missed_loss(read_metrics(folder), target)):
+            raise TargetError(
+                f"{missed}: no agent was trained or exported; give its stage more steps, in another"
+                " run directory, or raise the target"
+            )
 
     async def _imitate(
         self, name: str, weights: Weights, explanations: Sequence[str], report: Report
