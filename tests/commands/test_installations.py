@@ -77,6 +77,7 @@ USES = {
     "cost forecast": ("forecast.toml", "a year: 365 days"),
     "cost report": ("evaluated", "tokens"),
     "cost roi": ("roi.toml evaluation --after base", "base against base"),
+    "data fetch-list": ("xstest", "paul-rottger/xstest"),
     "demo": ("--out a-file", "a-file", 2),
     "demo coach": ("--out a-file", "a-file", 2),
     "demo flywheel": ("--out a-file", "a-file", 2),

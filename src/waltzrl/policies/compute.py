@@ -202,7 +202,7 @@ def require_memory(needed: int, what: str) -> None:
     Raises:
         InputError: there are fewer; nothing was loaded.
     """
-    free = _measure_free_memory()
+    free = measure_free_memory()
     if free is not None and needed > free:
         raise InputError(
             f"{what} needs {needed / 1e9:,.1f} GB of memory or more, {free / 1e9:,.1f} GB are free;"
@@ -210,7 +210,7 @@ def require_memory(needed: int, what: str) -> None:
         )
 
 
-def _measure_free_memory() -> int | None:
+def measure_free_memory() -> int | None:
     """Return the bytes that this machine, or this container, has left; None if unknown."""
     free = _read_kernel_numbers(Path("/proc/meminfo"), r"^MemAvailable: +(\d+) kB")
     left = [kilobytes * 1024 for kilobytes in free]

@@ -10,7 +10,7 @@ from waltzrl.agents import load_wording
 from waltzrl.agents.exports import LIMITS
 from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError, TargetError
 from waltzrl.evaluation.judges import Judge
-from waltzrl.evaluation.judges.opening import open_judge
+from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.foundation.files import Json
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies.compute import Compute, resolve_compute
@@ -22,7 +22,7 @@ from waltzrl.training.data import (
     training_solutions,
     validation_prompts,
 )
-from waltzrl.training.judging import RunJudge
+from waltzrl.training.judging import RunJudge, require_answer
 from waltzrl.training.recipe import DataSettings, Recipe
 from waltzrl.training.rewards import ClassFrequencies, FeedbackReward, find_reward
 from waltzrl.training.run_recipe import read_run_recipe, write_recipe
@@ -126,6 +126,8 @@ async def _train_team(
             RunDirectory(folder) if ranks.is_first() else nullcontext() as run,
             open_meter(recipe, folder, compute.device) as meter,
         ):
+            if own_judge is None and judge_place(recipe.judge)[1] is not None and ranks.is_first():
+                await require_answer(judge)
             with ranks.first_before_others():  # what the first writes, the others read
                 if run is not None:
                     write_recipe(run, recipe)
@@ -211,8 +213,15 @@ async def train_and_export(
     return Trained(weights=weights, prompts=prompts, best=team.best)
 
 
-def plan_training(recipe: Recipe) -> RunPlan:
+def plan_training(
+    recipe: Recipe, compute: Compute | None = None, count: int | None = None
+) -> RunPlan:
     """Work out what the recipe would do, without loading a weight.
+
+    Args:
+        recipe: of the run.
+        compute: of another machine; None is what the recipe says on this one.
+        count: processes that learn; None is what the recipe or torchrun says.
 
     Raises:
         WaltzError: the data is missing or damaged, or the device is not there.
@@ -228,12 +237,13 @@ def plan_training(recipe: Recipe) -> RunPlan:
         demonstrations=len(demonstrations),
         solutions=len(training_solutions(recipe.data)),
     )
-    compute = resolve_compute(recipe.compute)
-    on_ray = recipe.compute.engine == "ray"
     for stage in recipe.reinforcements:
         find_reward(stage.reward)
-    count = recipe.compute.ray.learners if on_ray else ranks.count_started()
+    if count is None:
+        on_ray = recipe.compute.engine == "ray"
+        count = recipe.compute.ray.learners if on_ray else ranks.count_started()
     require_shares(recipe, count)
+    compute = compute or resolve_compute(recipe.compute)
     return plan_run(recipe.models, recipe.agents, recipe.stages, compute, data, count)
 
 

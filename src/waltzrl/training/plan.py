@@ -1,12 +1,13 @@
 """The plan of a run, worked out without loading a weight: models, memory, steps, tokens."""
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from waltzrl.agents.exports import CONVERSATION, ROLES
@@ -23,6 +24,7 @@ from waltzrl.training.settings import (
     TeacherStage,
 )
 
+SHAPES = Path(__file__).with_name("shapes.toml")
 LEARNING_BYTES = 16
 """Bytes per parameter that learns: float32 weight, gradient and the two moments of AdamW."""
 TOGETHER_BYTES = 8
@@ -84,7 +86,7 @@ class RunPlan:
     ranks: int
     """Processes that train together; the memory is that of each."""
     memory: tuple[MemoryEstimate, ...]
-    """Memory of the models; empty when the shape of the base is unknown."""
+    """Memory of the models; empty when the base is neither here nor in `SHAPES`."""
     update_gigabytes: float
     """Activations and logits of the largest micro-batch of a usual update, in 10^9 bytes."""
     rollout_gigabytes: float
@@ -253,25 +255,15 @@ def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> St
 
 
 def _base_config(models: ModelSettings) -> PretrainedConfig | None:
-    """Return the config of the base, or of the shape that the recipe says; None if unknown."""
+    """Return the config of the base, which need not be here if `SHAPES` has it; None if unknown."""
     base = models.base if models.pair is None else str(Path(models.pair) / CONVERSATION)
     if not isinstance(base, str):
         return None
     try:
         return load_config(base)
     except (OSError, ValueError):
-        shape = models.known_shape
-    if shape is None:
-        return None
-    return LlamaConfig(
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_heads,
-        vocab_size=shape.vocabulary,
-        tie_word_embeddings=shape.tied,
-    )
+        shape = tomllib.loads(SHAPES.read_text("utf-8")).get(base)
+    return None if shape is None else AutoConfig.for_model(**shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

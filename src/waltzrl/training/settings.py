@@ -39,26 +39,6 @@ class ModelSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownShape:
-    """The shape of a Llama-like base that is not on this machine, for `--dry-run`."""
-
-    hidden: int
-    """Width of the hidden states."""
-    intermediate: int
-    """Width of the feed-forward layers."""
-    layers: int
-    """Number of transformer layers."""
-    heads: int
-    """Attention heads of a layer."""
-    key_heads: int
-    """Heads of keys and values of a layer, which several attention heads may share."""
-    vocabulary: int
-    """Number of tokens that the base knows."""
-    tied: bool = False
-    """Whether the embeddings of input and output are the same weights."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
     """What the roles start from, and which weights they learn."""
 
@@ -75,7 +55,6 @@ class ModelSettings:
     merged as two models."""
     rank: Annotated[int, Field(ge=1)] = 16
     """The rank of each new adapter; raise it when an adapter learns too little."""
-    known_shape: KnownShape | None = None
 
     def __post_init__(self) -> None:
         adapters = self.layout == "adapters" and isinstance(self.base, str)

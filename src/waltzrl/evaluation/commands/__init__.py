@@ -5,6 +5,7 @@ import typer
 from waltzrl.evaluation.commands.calibrate import calibrate
 from waltzrl.evaluation.commands.collect import collect
 from waltzrl.evaluation.commands.compare import compare
+from waltzrl.evaluation.commands.data import data
 from waltzrl.evaluation.commands.evaluate import evaluate
 from waltzrl.evaluation.commands.judge import agreement, judge
 from waltzrl.evaluation.commands.prompts import check_leaks, generate, import_prompts
@@ -25,6 +26,7 @@ def add_commands(app: typer.Typer) -> None:
     app.command(rich_help_panel=EVALUATE)(calibrate)
     app.add_typer(rules, name="rules", rich_help_panel=SERVE)
     app.command(rich_help_panel=DATA)(generate)
+    app.add_typer(data, name="data", rich_help_panel=DATA)
     app.command("import", rich_help_panel=DATA)(import_prompts)
     app.command(rich_help_panel=DATA)(check_leaks)
     app.command(rich_help_panel=DATA)(collect)

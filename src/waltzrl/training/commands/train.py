@@ -9,7 +9,11 @@ import typer
 from rich.table import Table
 
 from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
+from waltzrl.training.commands.cost import find_measured_run, show_estimate
 from waltzrl.training.progress import TrainingDisplay
+
+PILOT_STEPS = 2
+"""Steps of every stage by which `--check` extrapolates."""
 
 if TYPE_CHECKING:
     from waltzrl.training.opening import Trained
@@ -22,6 +26,13 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Run directory [runs/NAME-OF-RECIPE].")] = None,
     dry_run: Annotated[bool, typer.Option(help="Print the plan and stop.")] = False,
+    check: Annotated[
+        bool, typer.Option(help="Say whether all that the run needs is there; exits with 1 if not.")
+    ] = False,
+    node: Annotated[
+        str | None,
+        typer.Option(metavar="8xH100-80GB", help="Check for this machine in place of this one."),
+    ] = None,
     export: Annotated[Path | None, typer.Option(help="Write both agents here at the end.")] = None,
     memory: Annotated[
         str | None, typer.Option("--from", metavar="URL", help="Learn from a gateway's memory too.")
@@ -39,6 +50,8 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     `waltzrl train recipes/tiny.toml --set models.base=models/qwen --export agents`
 
     `waltzrl train recipes/tiny.toml --dry-run`
+
+    `waltzrl train recipes/qwen-7b-8xh100.toml --node 8xH100-80GB`
 
     `waltzrl train recipes/tiny.toml --set seed=1 --out runs/seed-1`
 
@@ -58,6 +71,8 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     if dry_run:
         _print_plan(loaded, as_json=as_json)
         return
+    if check or node is not None:
+        raise typer.Exit(not _check(loaded, node, as_json=as_json))
     folder = out or Path("runs") / recipe.stem
     trained = _train_recipe(loaded, folder, export, as_json=as_json)
     if trained is None:
@@ -115,9 +130,41 @@ def _print_plan(recipe: "Recipe", *, as_json: bool) -> None:
     console.print(_tabulate_stages(plan))
 
 
+def _check(recipe: "Recipe", node: str | None, *, as_json: bool) -> bool:
+    """Print what the run needs and whether it is there; return whether it can start."""
+    from waltzrl.training.check import Node, check_training
+    from waltzrl.training.costs import estimate_costs
+
+    checked = asyncio.run(check_training(recipe, None if node is None else Node.parse(node)))
+    expected = None
+    if checked.plan is not None and checked.ready and node is None:
+        with find_measured_run(recipe, None, PILOT_STEPS) as measured:
+            expected = estimate_costs(recipe, checked.plan, measured)
+    if as_json:
+        print_json(
+            asdict(checked) | {"ready": checked.ready, "cost": expected and asdict(expected)}
+        )
+        return checked.ready
+    table = Table(title="What the run needs")
+    for heading in ("", "", "found"):
+        table.add_column(heading)
+    for finding in checked.findings:
+        table.add_row(finding.what, finding.state, finding.detail)
+    console = open_terminal()
+    console.print(table)
+    if checked.plan is not None:
+        console.print(_tabulate_stages(checked.plan))
+        if expected is not None:
+            show_estimate(expected, checked.plan.gigabytes)
+    if checked.ready and expected is None:
+        console.print("hours and cost: `waltzrl cost estimate RECIPE --pilot 2` on that machine")
+    console.print("ready" if checked.ready else "not ready")
+    return checked.ready
+
+
 def _tabulate_memory(plan: "RunPlan") -> Table | str:
     if plan.gigabytes is None:
-        return "memory unknown: the base is not here and the recipe has no models.known_shape"
+        return "memory unknown: the base is not here, and the plan does not know its shape"
     table = Table(title=f"Memory, with contexts of {plan.context_tokens} tokens at most")
     for heading in ("", "parameters", "bytes each", "GB"):
         table.add_column(heading, justify="right" if heading else "left")

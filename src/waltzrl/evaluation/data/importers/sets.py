@@ -24,6 +24,10 @@ class PublicSet:
 
     prompt: Callable[[TableRow], str]
     label: Labeller
+    page: str = ""
+    """Where its authors publish it."""
+    licence: str = ""
+    """As its authors state it."""
     category: tuple[str, ...] = ()
     """Columns that name the category, the preferred one first; none for sets without."""
     cluster: str = ""
@@ -143,31 +147,46 @@ def _four_choices(row: TableRow) -> str:
 
 SETS: dict[str, PublicSet] = {
     "xstest": PublicSet(
-        prompt=_read_column("prompt"), label=_xstest_label, category=("type",), cluster="focus"
+        page="https://github.com/paul-rottger/xstest",
+        licence="CC-BY-4.0",
+        prompt=_read_column("prompt"),
+        label=_xstest_label,
+        category=("type",),
+        cluster="focus",
     ),
     "or-bench": PublicSet(
+        page="https://huggingface.co/datasets/bench-llms/or-bench",
+        licence="CC-BY-4.0",
         prompt=_read_column("prompt"),
         label=_label_by_file("toxic", "unsafe", otherwise="benign"),
         category=("category",),
     ),
     "harmbench": PublicSet(
+        page="https://github.com/centerforaisafety/HarmBench",
+        licence="MIT",
         prompt=_harmbench_prompt,
         label=_label_always("unsafe"),
         category=("SemanticCategory",),
         cluster="behaviorid",
     ),
     "strongreject": PublicSet(
+        page="https://github.com/alexandrasouly/strongreject",
+        licence="MIT",
         prompt=_read_column("forbidden_prompt"),
         label=_label_always("unsafe"),
         category=("category",),
     ),
     "jailbreakbench": PublicSet(
+        page="https://huggingface.co/datasets/JailbreakBench/JBB-Behaviors",
+        licence="MIT",
         prompt=_read_column("Goal"),
         label=_label_by_file("benign", "benign", otherwise="unsafe"),
         category=("Category",),
         cluster="behavior",
     ),
     "wildjailbreak": PublicSet(
+        page="https://huggingface.co/datasets/allenai/wildjailbreak",
+        licence="ODC-BY",
         prompt=_read_column("adversarial", "vanilla"),
         label=_label_by_value(
             "data_type",
@@ -182,6 +201,8 @@ SETS: dict[str, PublicSet] = {
         cluster="vanilla",
     ),
     "wildguardtest": PublicSet(
+        page="https://huggingface.co/datasets/allenai/wildguardmix",
+        licence="ODC-BY",
         prompt=_read_column("prompt"),
         label=_label_by_value(
             "prompt_harm_label", {"harmful": "unsafe", "unharmful": "benign", "": None}
@@ -189,46 +210,81 @@ SETS: dict[str, PublicSet] = {
         category=("subcategory",),
     ),
     "toxicchat": PublicSet(
+        page="https://huggingface.co/datasets/lmsys/toxic-chat",
+        licence="CC-BY-NC-4.0",
         prompt=_read_column("user_input"),
         label=_label_by_value("toxicity", {"1": "unsafe", "0": "benign"}),
     ),
     "beavertails": PublicSet(
+        page="https://huggingface.co/datasets/PKU-Alignment/BeaverTails",
+        licence="CC-BY-NC-4.0",
         prompt=_read_column("prompt"),
         label=_beavertails_label,
         category=("category",),
         cluster="prompt",
     ),
-    "advbench": PublicSet(prompt=_read_column("goal"), label=_label_always("unsafe")),
+    "advbench": PublicSet(
+        page="https://github.com/llm-attacks/llm-attacks",
+        licence="MIT",
+        prompt=_read_column("goal"),
+        label=_label_always("unsafe"),
+    ),
     "do-not-answer": PublicSet(
+        page="https://github.com/Libr-AI/do-not-answer",
+        licence="CC-BY-NC-SA-4.0",
         prompt=_read_column("question"),
         label=_label_always("unsafe"),
         category=("risk_area",),
         cluster="specific_harms",
     ),
     "simplesafetytests": PublicSet(
+        page="https://github.com/bertiev/SimpleSafetyTests",
+        licence="CC-BY-4.0",
         prompt=_read_column("prompts_final", "prompt"),
         label=_label_always("unsafe"),
         category=("harm_area",),
     ),
-    "oktest": PublicSet(prompt=_read_column("prompt"), label=_label_always("benign")),
+    "oktest": PublicSet(
+        page="https://github.com/InvokerStark/OverKill",
+        licence="none stated",
+        prompt=_read_column("prompt"),
+        label=_label_always("benign"),
+    ),
     # general, like AlpacaEval
-    "ifeval": PublicSet(prompt=_read_column("prompt"), label=_label_always(None)),
+    "ifeval": PublicSet(
+        page="https://github.com/google-research/google-research",
+        licence="Apache-2.0",
+        prompt=_read_column("prompt"),
+        label=_label_always(None),
+    ),
     "gsm8k": PublicSet(
-        prompt=_read_column("question"), label=_label_always("benign"), answer=_gsm8k_answer
+        page="https://github.com/openai/grade-school-math",
+        licence="MIT",
+        prompt=_read_column("question"),
+        label=_label_always("benign"),
+        answer=_gsm8k_answer,
     ),
     "mmlu": PublicSet(
+        page="https://github.com/hendrycks/test",
+        licence="MIT",
         prompt=_four_choices,
         label=_label_always("benign"),
         answer=_read_column("answer"),
         header=("question", "A", "B", "C", "D", "answer"),
     ),
     "truthfulqa": PublicSet(
+        page="https://github.com/sylinrl/TruthfulQA",
+        licence="Apache-2.0",
         prompt=_read_column("Question"),
         label=_label_always("benign"),
         category=("Category",),
         answer=_read_column("Best Answer"),
     ),
     "alpacaeval": PublicSet(
-        prompt=_read_column("instruction"), label=_label_always(None), category=("dataset",)
+        page="https://huggingface.co/datasets/tatsu-lab/alpaca_eval",
+        licence="CC-BY-NC-4.0",
+        prompt=_read_column("instruction"),
+        label=_label_always(None),
+        category=("dataset",),
     ),
 }

@@ -1,0 +1,210 @@
+"""What a recipe needs against what a machine has, before hours of it are paid for."""
+
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import aiohttp
+import torch
+
+from waltzrl.errors import InputError, WaltzError
+from waltzrl.evaluation.data.importers import find_set
+from waltzrl.evaluation.data.opening import read_set
+from waltzrl.evaluation.judges.opening import open_judge
+from waltzrl.policies.compute import STARTED, Compute, measure_free_memory
+from waltzrl.training.judging import require_answer
+from waltzrl.training.opening import plan_training
+from waltzrl.training.plan import RunPlan
+from waltzrl.training.recipe import Recipe
+
+State = Literal["ready", "not ready", "unknown"]
+
+GPU_ALLOWANCE = 1.22
+"""Bytes that a GPU needs for each that is planned: 1.16 and 1.22 were measured (docs/scale.md)."""
+GPU_SHARE = 0.98
+"""Of a GPU's memory, what CUDA leaves."""
+LOADED_BYTES = {"two-models": 12, "one-model": 8, "adapters": 4}
+"""Bytes per parameter of a base in each rank's CPU memory while it loads."""
+PATIENCE = aiohttp.ClientTimeout(total=10)
+STAND_IN = "generator:train"
+"""Prompts by whose lengths memory is planned where the recipe's own are missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine to train on."""
+
+    gpus: int
+    """0: it trains on its CPU."""
+    gpu_gigabytes: float
+    """Memory of each GPU, in 10^9 bytes."""
+    host_gigabytes: float | None
+    """Memory of the machine, in 10^9 bytes; None if unknown."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Node":
+        """Read `8xH100-80GB`: the number of GPUs, their name, and the memory of each in GiB.
+
+        Raises:
+            InputError: it is not of this form.
+        """
+        found = re.fullmatch(r"([1-9]\d*)x[A-Za-z][\w-]*-(\d+)GB", text)
+        if found is None:
+            raise InputError(f"--node is of the form 8xH100-80GB, got {text!r}")
+        memory = int(found[2]) * 2**30 / 1e9
+        return cls(gpus=int(found[1]), gpu_gigabytes=memory, host_gigabytes=None)
+
+    @classmethod
+    def here(cls) -> "Node":
+        """Return this machine, as far as its memory is free."""
+        free = measure_free_memory()
+        gpus = torch.cuda.device_count()
+        each = min(torch.cuda.mem_get_info(number)[0] for number in range(gpus)) if gpus else 0
+        return cls(
+            gpus=gpus,
+            gpu_gigabytes=each / 1e9,
+            host_gigabytes=None if free is None else free / 1e9,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Whether one thing that a run needs is there."""
+
+    what: str
+    state: State
+    detail: str
+    """What was found, and what to change where it is not ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCheck:
+    """What was found; the plan is that of each rank."""
+
+    findings: tuple[Finding, ...]
+    plan: RunPlan | None
+    """None if a setting forbids a plan."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing is known to be missing."""
+        return all(finding.state != "not ready" for finding in self.findings)
+
+
+async def check_training(recipe: Recipe, node: Node | None = None) -> TrainingCheck:
+    """Look for all that a run needs, without loading a weight.
+
+    Args:
+        recipe: of the run.
+        node: the machine that it will run on, all of whose GPUs it takes; None is this one.
+    """
+    findings = list(_check_data(recipe))
+    missing = any(finding.state == "not ready" for finding in findings)
+    stand_in = replace(recipe.data, prompts=(STAND_IN,), held_out=(), validation=())
+    planned = replace(recipe, data=stand_in) if missing else recipe
+    try:
+        plan = _plan(planned, node)
+    except WaltzError as error:
+        findings.insert(0, Finding(what="plan", state="not ready", detail=str(error)))
+        plan = None
+    if plan is not None:
+        findings = [*_check_memory(recipe, plan, node or Node.here()), *findings]
+    findings += [await _check_judge(recipe), *[one async for one in _check_samplers(recipe)]]
+    return TrainingCheck(findings=tuple(findings), plan=plan)
+
+
+def _plan(recipe: Recipe, node: Node | None) -> RunPlan:
+    if node is None:
+        return plan_training(recipe)
+    half = recipe.compute.dtype != "float32"
+    compute = Compute(
+        device=torch.device("cuda"),
+        dtype=torch.bfloat16 if half else torch.float32,
+        checkpoint_activations=recipe.compute.checkpoint_activations,
+    )
+    return plan_training(recipe, compute, node.gpus)
+
+
+def _check_memory(recipe: Recipe, plan: RunPlan, node: Node) -> Iterator[Finding]:
+    if plan.gigabytes is None:
+        advice = "give a folder that holds its config.json as models.base"
+        detail = f"{plan.base} is not here, and its shape is not known; {advice}"
+        yield Finding(what="base", state="not ready", detail=detail)
+        return
+    yield Finding(what="base", state="ready", detail=f"{plan.base}, {plan.layout}")
+    parameters = max(part.parameters for part in plan.memory if "frozen" in part.what)
+    loading = plan.ranks * parameters * LOADED_BYTES[plan.layout] / 1e9
+    host, needed = node.host_gigabytes, loading
+    many = "1 rank" if plan.ranks == 1 else f"{plan.ranks} ranks"
+    if plan.device == "cuda":
+        need, has = plan.gigabytes * GPU_ALLOWANCE, node.gpu_gigabytes * GPU_SHARE
+        fits = need <= has
+        detail = f"{many}, a GPU each: {need:.0f} of {has:.0f} GB"
+        yield Finding(
+            what="GPU memory",
+            state="ready" if fits else "not ready",
+            detail=detail if fits else f"{detail}; {_advise(recipe)}",
+        )
+    else:
+        needed = max(loading, plan.ranks * plan.gigabytes)
+    detail = f"{needed:.3g} GB for {many}"
+    if host is None:
+        yield Finding(what="host memory", state="unknown", detail=detail)
+    else:
+        yield Finding(
+            what="host memory",
+            state="ready" if needed <= host else "not ready",
+            detail=f"{detail}, {host:.3g} GB are free",
+        )
+
+
+def _advise(recipe: Recipe) -> str:
+    """Say what makes a run smaller that does not fit."""
+    if recipe.models.layout != "adapters":
+        return 'set models.layout = "adapters", or take GPUs of more memory'
+    if not recipe.compute.checkpoint_activations:
+        return "set compute.checkpoint_activations = true"
+    return "lower optimizer.micro_batch_tokens, or take GPUs of more memory"
+
+
+def _check_data(recipe: Recipe) -> Iterator[Finding]:
+    data = recipe.data
+    for key in ("prompts", "held_out", "validation"):
+        for name in getattr(data, key):
+            try:
+                count = len(read_set(name, "learning"))
+            except InputError as error:
+                public = find_set(name.partition(":")[0])
+                source = f"; get it from {public.page}" if public and public.page else ""
+                yield Finding(what=f"data.{key}", state="not ready", detail=f"{error}{source}")
+            else:
+                detail = f"{name}: {count:,} prompts"
+                yield Finding(what=f"data.{key}", state="ready", detail=detail)
+
+
+async def _check_judge(recipe: Recipe) -> Finding:
+    """Let the judge label a harmless exchange."""
+    try:
+        async with open_judge(recipe.judge, judges_prompts=recipe.judge_prompts) as judge:
+            verdict = await require_answer(judge)
+    except WaltzError as error:
+        return Finding(what="judge", state="not ready", detail=str(error))
+    found = "unsafe" if verdict.unsafe else "safe"
+    return Finding(what="judge", state="ready", detail=f"{judge.name}: 2 + 2 is {found}")
+
+
+async def _check_samplers(recipe: Recipe) -> AsyncIterator[Finding]:
+    """Look for what samples, where this process does not."""
+    if recipe.compute.rollouts == STARTED:
+        found = shutil.which("vllm")
+        detail = f"Ray starts {found}" if found else "Ray starts `vllm`, which is not on the PATH"
+        yield Finding(what="vLLM", state="ready" if found else "not ready", detail=detail)
+    for url in recipe.compute.servers:
+        try:
+            async with aiohttp.request("GET", f"{url}/health", timeout=PATIENCE) as response:
+                healthy, detail = response.status == 200, f"{url}/health: {response.status}"
+        except (aiohttp.ClientError, TimeoutError) as error:
+            healthy, detail = False, f"{url}: {error or 'no answer'}"
+        yield Finding(what="vLLM", state="ready" if healthy else "not ready", detail=detail)
