@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltzrl.errors import InputError
 from waltzrl.evaluation.commands.table import NARROWEST
 from waltzrl.foundation.options import Cluster, JudgeErrors, open_terminal
 
@@ -24,18 +25,35 @@ def report(  # noqa: PLR0913, PLR0917 - each parameter is an option
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print a study's tables as Markdown instead.")
     ] = False,
+    card: Annotated[
+        bool, typer.Option("--card", help="Write card.md and card.json instead, to be published.")
+    ] = False,
+    trained_on: Annotated[
+        list[Path] | None,
+        typer.Option(help="Prompts that the agents learned from, for --card; may be repeated."),
+    ] = None,
 ) -> None:
     """Write report.html and its pictures: table, plots, collaborations to read.
+
+    A card has the data sheets and licences of the sets, what of them is among the training prompts,
+    and the results, and quotes no prompt and no reply.
 
     **Examples**
 
     `waltzrl report runs/evaluation --run runs/tiny --out reports/tiny`
+
+    `waltzrl report runs/evaluation --card --trained-on train.jsonl --out cards/tiny`
 
     `waltzrl report runs/study --markdown`
     """
     from waltzrl.evaluation.study import STUDY
 
     folder = out or evaluation
+    if trained_on and not card:
+        raise InputError("--trained-on is for a card; add --card")
+    if card:
+        _write_card(evaluation, folder, title, trained_on or [], (cluster, judge_errors))
+        return
     if not (evaluation / STUDY).exists() and not as_markdown:
         page = write_page(evaluation, folder, cluster, judge_errors, title or "Evaluation", run)
         print(f"written: {page}")
@@ -62,6 +80,29 @@ def show_study(folder: Path) -> None:
     console = open_terminal(NARROWEST)
     for table in study_tables(read_study(folder)):
         console.print(study_table(table))
+
+
+def _write_card(
+    evaluation: Path,
+    out: Path,
+    title: str | None,
+    trained_on: list[Path],
+    measuring: "tuple[ClusterField, Path | None]",
+) -> None:
+    from waltzrl.evaluation import read_evaluation
+    from waltzrl.evaluation.card import make_card, write_card
+    from waltzrl.evaluation.correction import read_measured_judge
+
+    by, errors = measuring
+    card = make_card(
+        title or evaluation.resolve().name,
+        read_evaluation(evaluation),
+        trained_on,
+        by,
+        None if errors is None else read_measured_judge(errors),
+    )
+    for path in write_card(out, card):
+        print(f"written: {path}")
 
 
 def write_page(
