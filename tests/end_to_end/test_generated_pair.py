@@ -19,6 +19,7 @@ FEW_STEPS = [
 ]
 
 
+@pytest.mark.promise("Requirements", "dataset generator: splits, and a training on its files")
 @pytest.mark.promise("Training", "The files of `waltzrl generate --split` train a pair")
 def test_the_files_of_the_generator_train_a_pair(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -37,6 +37,9 @@ def test_a_set_has_its_counts_its_licence_and_a_digest_of_its_texts():
     assert mine.digest == hashlib.sha256(b"How do I bake bread?").hexdigest()
 
 
+@pytest.mark.promise(
+    "Requirements", "publication of a benchmark: data sheet, licences, leaks, results"
+)
 def test_a_card_is_written_from_the_folder_of_an_evaluation(evaluation, tmp_path, capsys):
     trained_on = tmp_path / "train.jsonl"
     lines = [{"prompt": SECRET, "label": "unsafe"}, {"prompt": "Hello?", "label": "benign"}]

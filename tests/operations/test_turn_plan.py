@@ -50,6 +50,7 @@ def evaluation(name, conversation, feedback):
     )
 
 
+@pytest.mark.promise("Requirements", "quarterly retraining with updated dataset")
 @pytest.mark.promise(
     "Evidence of a release", "`waltzrl flywheel` trains, evaluates and proposes by our commands"
 )

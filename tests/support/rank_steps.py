@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 
 import torch
 
@@ -14,6 +15,7 @@ from waltzrl.training.trainer import role_states
 
 LAYOUTS = {
     "two-models": tiny_pair.two_models,
+    "two-models, split references": partial(tiny_pair.two_models, replays=False),
     "adapters": tiny_pair.adapters,
     "one-model": tiny_pair.one_model,
 }

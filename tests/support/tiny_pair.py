@@ -24,10 +24,10 @@ def base(seed=0):
     return create_model(TEXTS, SIZE, seed)
 
 
-def two_models(seed=0):
+def two_models(seed=0, replays=True):
     weights = {role: Weights(causal_lm=base(seed)) for role in ROLES}
     references = dict.fromkeys(ROLES, Weights(causal_lm=base(seed)))
-    return make_team(weights, references, load_wording("tiny"), MAX_NEW_TOKENS)
+    return make_team(weights, references, load_wording("tiny"), MAX_NEW_TOKENS, replays=replays)
 
 
 def adapters(seed=0):

@@ -48,6 +48,7 @@ def found(recipe, node=None):
     return {finding.what: finding for finding in checked.findings}, checked
 
 
+@pytest.mark.promise("Requirements", "training on one node of eight H100, and whether it fits")
 @pytest.mark.promise(
     "Training",
     "`waltzrl train --check --node` says whether a run fits a machine that is elsewhere, and what "

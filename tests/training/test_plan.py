@@ -81,17 +81,20 @@ def test_prompts_of_a_usual_step_are_of_all_lengths():
     "`--dry-run` plans the memory of each rank, and a number of ranks that does not divide "
     "`prompts_per_step` is refused with those that do",
 )
-def test_each_of_eight_ranks_has_an_eighth_of_what_learns_and_whole_copies(monkeypatch, few):
+def test_each_of_eight_ranks_has_an_eighth_of_the_models_and_whole_copies(monkeypatch, few):
     monkeypatch.setenv("WORLD_SIZE", "8")
     plan = plan_training(load_recipe(RECIPES / "llama-8b.toml", few[:3]))
     assert plan.ranks == 8
     total, layer = 8_030_261_248, 218_112_000  # of 32 layers
     assert parts(plan) == {
         "two models that learn": (2 * total // 8, 16),
-        "reference, frozen": (total, 2),
+        "reference, frozen": (total // 8, 2),
         "copies that decode": (2 * total, 2),
         "put together for a pass": (total - 30 * layer, 8),
     }
+    replaying = [*few[:3], "stages.feedback.replayed_share=0.5"]  # the reference drafts, whole
+    plan = plan_training(load_recipe(RECIPES / "llama-8b.toml", replaying))
+    assert parts(plan)["reference, frozen"] == (total, 2)
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(RecipeError, match=r"^3 processes .* 32 and 32 evenly; start 1 or 2 or 4 "):
         plan_training(load_recipe(RECIPES / "llama-8b.toml", few[:3]))

@@ -222,7 +222,7 @@ TRAINER = re.search(
     (RECIPES.parent / "docs/requirements.md").read_text(),
     re.MULTILINE,
 )[1]
-WITHOUT = {"eval_every_n_steps", "log_every_n_steps", "wandb_project", "use_rlt_optimization"}
+WITHOUT = {"log_every_n_steps", "wandb_project", "use_rlt_optimization"}
 """Names whose row gives no key of ours; the last is one itself."""
 
 

@@ -128,14 +128,13 @@ def _plan(recipe: Recipe, node: Node | None) -> RunPlan:
 
 
 def _check_memory(recipe: Recipe, plan: RunPlan, node: Node) -> Iterator[Finding]:
-    if plan.gigabytes is None:
+    if plan.gigabytes is None or plan.parameters is None:
         advice = "give a folder that holds its config.json as models.base"
         detail = f"{plan.base} is not here, and its shape is not known; {advice}"
         yield Finding(what="base", state="not ready", detail=detail)
         return
     yield Finding(what="base", state="ready", detail=f"{plan.base}, {plan.layout}")
-    parameters = max(part.parameters for part in plan.memory if "frozen" in part.what)
-    loading = plan.ranks * parameters * LOADED_BYTES[plan.layout] / 1e9
+    loading = plan.ranks * plan.parameters * LOADED_BYTES[plan.layout] / 1e9
     host, needed = node.host_gigabytes, loading
     many = "1 rank" if plan.ranks == 1 else f"{plan.ranks} ranks"
     if plan.device == "cuda":

@@ -67,7 +67,13 @@ def open_warm_up(models: ModelSettings, base: CausalLM, compute: Compute, seed: 
 
 
 def make_roles(
-    models: ModelSettings, agents: AgentSettings, base: CausalLM, compute: Compute, seed: int
+    models: ModelSettings,
+    agents: AgentSettings,
+    base: CausalLM,
+    compute: Compute,
+    seed: int,
+    *,
+    replays: bool = True,
 ) -> Team:
     """Start every role from the base: a copy each or one for both, and a frozen one; or adapters.
 
@@ -78,6 +84,7 @@ def make_roles(
             with the adapter of a warm-up, if there was one.
         compute: the frozen weights, and decoding, are in its dtype.
         seed: of the adapters' initial weights.
+        replays: see `make_team`.
     """
     wording = load_wording(agents.wording)
     if models.layout == "adapters":
@@ -91,7 +98,8 @@ def make_roles(
         references = dict.fromkeys(ROLES, Weights(causal_lm=shared, adapter=initial))
         return make_team(weights, references, wording, agents.limits, compute.dtype)
     # One copy for both roles, because both start from the same weights.
-    references = dict.fromkeys(ROLES, _freeze_copy(base, compute))
+    device = compute.device if replays else _loading_device(models, compute)
+    references = dict.fromkeys(ROLES, _freeze_copy(base, compute.dtype, device))
     if models.layout == "one-model":
         weights = dict.fromkeys(ROLES, Weights(causal_lm=base))
     else:
@@ -99,11 +107,15 @@ def make_roles(
             role: Weights(causal_lm=replace(base, model=copy.deepcopy(base.model)))
             for role in ROLES
         }
-    return make_team(weights, references, wording, agents.limits, compute.dtype)
+    return make_team(weights, references, wording, agents.limits, compute.dtype, replays=replays)
 
 
-def continue_roles(models: ModelSettings, agents: AgentSettings, compute: Compute) -> Team:
+def continue_roles(
+    models: ModelSettings, agents: AgentSettings, compute: Compute, *, replays: bool = True
+) -> Team:
     """Start each role from its own weights in an export, with a frozen copy as its reference.
+
+    See `make_roles`.
 
     Raises:
         CheckpointError: the folder is not a whole export, or one without adapters where the layout
@@ -119,11 +131,12 @@ def continue_roles(models: ModelSettings, agents: AgentSettings, compute: Comput
         role: Weights(causal_lm=load_causal_lm(str(pair / export_name(role)), device))
         for role in ROLES
     }
+    kept = compute.device if replays else device
     references: Mapping[str, Weights] = {
-        role: _freeze_copy(own.causal_lm, compute) for role, own in weights.items()
+        role: _freeze_copy(own.causal_lm, compute.dtype, kept) for role, own in weights.items()
     }
     wording = load_wording(agents.wording)
-    return make_team(weights, references, wording, agents.limits, compute.dtype)
+    return make_team(weights, references, wording, agents.limits, compute.dtype, replays=replays)
 
 
 def _continue_adapters(
@@ -163,12 +176,12 @@ def find_exported_base(pair: Path) -> str:
     return str(config["base_model_name_or_path"])
 
 
-def _freeze_copy(causal_lm: CausalLM, compute: Compute) -> Weights:
+def _freeze_copy(causal_lm: CausalLM, dtype: torch.dtype, device: torch.device) -> Weights:
     """Copy a model that will not learn."""
     model = copy.deepcopy(causal_lm.model)
-    narrow_parameters(model, compute.dtype)
+    narrow_parameters(model, dtype)
     model.requires_grad_(False)
-    return Weights(causal_lm=replace(causal_lm, model=model.to(compute.device)))
+    return Weights(causal_lm=replace(causal_lm, model=model.to(device)))
 
 
 def _loading_device(models: ModelSettings, compute: Compute) -> torch.device:

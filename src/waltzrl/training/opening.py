@@ -145,10 +145,15 @@ async def _train_team(
                 )
                 base = None if recipe.models.pair is not None else warm_up.open_base()
             if base is None:
-                team = continue_roles(recipe.models, recipe.agents, compute)
+                team = continue_roles(
+                    recipe.models, recipe.agents, compute, replays=recipe.replays_drafts
+                )
             else:
                 base = await warm_up.run(base, report)
-                team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
+                team = make_roles(
+                    *(recipe.models, recipe.agents, base, compute, recipe.seed),
+                    replays=recipe.replays_drafts,
+                )
                 if not recipe.reinforcements:
                     return team, 0
             require_context(team, prompts, recipe.agents.max_rounds)

@@ -85,8 +85,10 @@ class RunPlan:
     dtype: str
     ranks: int
     """Processes that train together; the memory is that of each."""
+    parameters: int | None
+    """Of the base; None when it is neither here nor in `SHAPES`."""
     memory: tuple[MemoryEstimate, ...]
-    """Memory of the models; empty when the base is neither here nor in `SHAPES`."""
+    """Memory of the models; empty when the base is unknown."""
     update_gigabytes: float
     """Activations and logits of the largest micro-batch of a usual update, in 10^9 bytes."""
     rollout_gigabytes: float
@@ -120,6 +122,7 @@ def plan_run(
 ) -> RunPlan:
     """Work out what a run on so much data will do, in so many processes."""
     config = _base_config(models)
+    size = None if config is None else _count_parameters(config)
     # The last revision's: the prompt, and a reply and a feedback of every round.
     beside = data.instruction_tokens + agents.max_rounds * sum(agents.limits.values())
     longest = max(data.prompt_tokens, default=0)
@@ -149,9 +152,18 @@ def plan_run(
         device=compute.device.type,
         dtype=str(compute.dtype).removeprefix("torch."),
         ranks=ranks,
+        parameters=None if size is None else size.parameters,
         memory=()
-        if config is None
-        else tuple(_estimate_memory(models, config, compute.dtype, ranks)),
+        if size is None
+        else tuple(
+            _estimate_memory(
+                models,
+                size,
+                compute.dtype,
+                ranks,
+                replays=any(stage.replayed_share for stage in reinforcements),
+            )
+        ),
         update_gigabytes=update / 1e9,
         rollout_gigabytes=rollout / 1e9,
         libraries_gigabytes=0.0 if compute.device.type == "cuda" else LIBRARIES_BYTES / 1e9,
@@ -179,9 +191,14 @@ def _base_name(models: ModelSettings) -> str:
 
 
 def _estimate_memory(
-    models: ModelSettings, config: PretrainedConfig, dtype: torch.dtype, ranks: int
+    models: ModelSettings,
+    size: "_Size",
+    dtype: torch.dtype,
+    ranks: int,
+    *,
+    replays: bool,
 ) -> list[MemoryEstimate]:
-    size, width = _count_parameters(config), dtype.itemsize
+    width = dtype.itemsize
     if models.layout == "adapters":
         adapters = 2 * models.rank * size.per_rank
         estimates = [
@@ -214,7 +231,7 @@ def _estimate_memory(
         learning,
         MemoryEstimate(
             what="reference, frozen" if shared else "two references, frozen",
-            parameters=size.parameters if shared else both,
+            parameters=(size.parameters if shared else both) // (1 if replays else ranks),
             bytes_each=width,
         ),
     ]

@@ -186,6 +186,11 @@ class Recipe:
         return [stage for stage in self.stages if isinstance(stage, ReinforcementStage)]
 
     @property
+    def replays_drafts(self) -> bool:
+        """Whether the initial conversation agent drafts in any stage."""
+        return any(stage.replayed_share for stage in self.reinforcements)
+
+    @property
     def validated_stage(self) -> ReinforcementStage | None:
         """The stage in whose pattern agents are validated; None where all stages imitate.
 

@@ -116,6 +116,8 @@ def make_team(
     wording: Wording,
     max_new_tokens: int | Mapping[str, int],
     dtype: torch.dtype = torch.float32,
+    *,
+    replays: bool = True,
 ) -> Team:
     """Give every role an agent over its weights; rollouts sample at temperature 1.
 
@@ -125,6 +127,7 @@ def make_team(
         wording: the texts that the agents are prompted with.
         max_new_tokens: of each turn, for all roles or for each.
         dtype: that all policies decode in.
+        replays: the initial agent drafts. If it does not, several ranks split full references too.
     """
     limits = (
         dict.fromkeys(weights, max_new_tokens)
@@ -135,7 +138,12 @@ def make_team(
     def sampling(role: str) -> Sampling:
         return Sampling(max_new_tokens=limits[role], temperature=1.0)
 
-    weights = shard_models(weights, dtype)
+    learning, weights = weights, shard_models(weights, dtype)
+    if not replays:
+        split = shard_models(
+            {role: own for role, own in references.items() if own is not learning[role]}, None
+        )
+        references = {role: split.get(role, weights[role]) for role in references}
     copies: dict[int, DecodingCopy] = {
         id(own.causal_lm.model): own.copy
         for own in weights.values()

@@ -1,8 +1,8 @@
 """Models of which every rank holds a part, by torch's FSDP2.
 
-Weights, gradients and the moments of AdamW are split over the ranks. A layer is put together for
-its forward and for its backward pass, and split again. Adapters and their frozen base are whole on
-every rank: to decode, a rank needs all of the base anyway.
+Weights, gradients, the moments of AdamW, and references that draft nothing are split over the
+ranks. A layer is put together for its forward and for its backward pass, and split again. Adapters
+and their frozen base are whole on every rank: to decode, a rank needs all of the base anyway.
 """
 
 from collections.abc import Iterable, Mapping
@@ -67,7 +67,7 @@ class ShardedWeights(Weights):
 
 
 def shard_models(weights: Mapping[str, Weights], dtype: torch.dtype | None) -> dict[str, Weights]:
-    """Split full models that learn over the ranks, in place; one process leaves all as it is.
+    """Split full models over the ranks, in place; one process leaves all as it is.
 
     The parts are moved to the ranks' devices, one layer after the other.
 
