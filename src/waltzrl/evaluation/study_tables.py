@@ -200,8 +200,8 @@ def _tabulate_means(study: Study) -> Iterator[StudyTable]:
         yield StudyTable(
             name="main" if place == 0 else f"table-{place + 1}",
             title=title,
-            note=f"Mean over {_count_seeds(whole)}, with 95 % intervals over seeds; percentages, "
-            "except for tokens.",
+            note=f"Mean over {_count_seeds(whole)}, with 95 % intervals over seeds; rates in "
+            "percent.",
             headings=("", *(COLUMNS[metric] for metric in shown)),
             lines=[
                 (
