@@ -11,9 +11,11 @@ from support.openai_server import serving
 from support.small_runs import run, save_prompts, save_recipe, save_validation
 from waltzrl.errors import InputError
 from waltzrl.evaluation.data import write_lines
+from waltzrl.evaluation.judges.formats import FORMATS
 from waltzrl.policies.scripted import ScriptedPolicy
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl.training.check import Node, check_training
+from waltzrl.training.judging import require_judge
 from waltzrl.training.plan import SHAPES
 from waltzrl.training.recipe import load_recipe
 
@@ -37,8 +39,8 @@ def offline(tmp_path, shown):
     return [
         *shown,
         f"data.prompts={[str(save_prompts(tmp_path / 'prompts.jsonl'))]}",
-        f"data.held_out={[str(save_validation(tmp_path / 'validation.jsonl'))]}",
-        f"data.validation={[str(tmp_path / 'validation.jsonl')]}",
+        "data.held_out=[]",
+        f"data.validation={[str(save_validation(tmp_path / 'validation.jsonl'))]}",
         "judge=refusal",
     ]
 
@@ -126,10 +128,44 @@ def test_a_judge_is_asked_and_one_that_is_away_or_unreadable_is_not_ready(tmp_pa
         judges = [found(recipe)[0]["judge"] for _ in range(2)]
     assert [judge.state for judge in judges] == ["not ready", "ready"]
     assert "of 2 + 2 it says 'I cannot say.'" in judges[0].detail
-    assert judges[1].detail.endswith(": 2 + 2 is safe")
+    assert judges[1].detail.startswith("qwen3guard")
     findings, _ = found(load_recipe(path, ["judge=llm:m@http://127.0.0.1:9/v1"]))
     assert findings["judge"].state == "not ready"
     assert "127.0.0.1:9" in findings["judge"].detail
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_no_kind_of_judge_takes_an_answer_that_says_nothing(kind):
+    with (
+        serving({"m": ScriptedPolicy(lambda _messages: "~")}) as server,
+        pytest.raises(InputError, match="cannot be read: of 2 \\+ 2 it says '~'"),
+    ):
+        asyncio.run(require_judge(f"{kind}:m@{server.base_url}"))
+
+
+def test_a_judge_is_asked_anew_by_every_run(monkeypatch, tmp_path):
+    monkeypatch.setenv("WALTZRL_JUDGE_CACHE", str(tmp_path / "answers.sqlite"))
+    asked = []
+
+    def answer(messages):
+        asked.append(messages)
+        return "Safety: Safe\nCategories: None\nRefusal: No"
+
+    with serving({"m": ScriptedPolicy(answer)}) as server:
+        for count in (1, 2):
+            asyncio.run(require_judge(f"qwen3guard:m@{server.base_url}"))
+            assert len(asked) == count
+
+
+def test_validation_prompts_of_one_kind_are_not_ready(tmp_path):
+    recipe = load_recipe(
+        save_recipe(tmp_path), [f"data.validation={[str(tmp_path / 'one.jsonl')]}"]
+    )
+    prompt = Prompt(id="1", messages=(Message(role="user", content="Why?"),), label="benign")
+    write_lines(tmp_path / "one.jsonl", [prompt])
+    findings, checked = found(recipe)
+    assert not checked.ready
+    assert "0 unsafe and 1 benign" in findings["data.validation"].detail
 
 
 @pytest.mark.promise("Training", "A judge that is away is noticed before anything is loaded")

@@ -19,7 +19,7 @@ SYNONYMS: Synonyms = {
     "stage2_percentage": (
         *("canary_percentage", "rollout_pct", "rollout_percentage", "traffic_percentage"),
     ),
-    "threshold": ("min_safety_score", "risk_threshold", "safety_threshold"),
+    "threshold": ("min_safety_score", "safety_threshold"),
     "upstream.api_key_env": ("api_key",),
     "upstream.fallback": ("fallbacks",),
     "upstream.retries": ("max_retries", "num_retries"),

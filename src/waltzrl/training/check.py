@@ -11,10 +11,10 @@ import torch
 
 from waltzrl.errors import InputError, WaltzError
 from waltzrl.evaluation.data.importers import find_set
-from waltzrl.evaluation.data.opening import read_set
-from waltzrl.evaluation.judges.opening import open_judge
+from waltzrl.evaluation.data.opening import read_set, read_sets
 from waltzrl.policies.compute import STARTED, Compute, measure_free_memory
-from waltzrl.training.judging import require_answer
+from waltzrl.training.data import validation_prompts
+from waltzrl.training.judging import require_judge
 from waltzrl.training.opening import plan_training
 from waltzrl.training.plan import RunPlan
 from waltzrl.training.recipe import Recipe
@@ -94,14 +94,20 @@ class TrainingCheck:
 
 
 async def check_training(recipe: Recipe, node: Node | None = None) -> TrainingCheck:
-    """Look for all that a run needs, without loading a weight.
+    """Look for all that a run needs, without loading a weight of its models.
 
     Args:
         recipe: of the run.
-        node: the machine that it will run on, all of whose GPUs it takes; None is this one.
+        node: the machine that it will run on, with a rank on each GPU, or Ray's learners; None is
+            this one, with as many ranks as were started.
     """
     findings = list(_check_data(recipe))
     missing = any(finding.state == "not ready" for finding in findings)
+    if not missing:
+        try:
+            validation_prompts(recipe.data)
+        except InputError as error:
+            findings.append(Finding(what="data.validation", state="not ready", detail=str(error)))
     stand_in = replace(recipe.data, prompts=(STAND_IN,), held_out=(), validation=())
     planned = replace(recipe, data=stand_in) if missing else recipe
     try:
@@ -124,7 +130,8 @@ def _plan(recipe: Recipe, node: Node | None) -> RunPlan:
         dtype=torch.bfloat16 if half else torch.float32,
         checkpoint_activations=recipe.compute.checkpoint_activations,
     )
-    return plan_training(recipe, compute, node.gpus)
+    learners = None if recipe.compute.engine == "ray" else node.gpus
+    return plan_training(recipe, compute, learners)
 
 
 def _check_memory(recipe: Recipe, plan: RunPlan, node: Node) -> Iterator[Finding]:
@@ -173,7 +180,7 @@ def _check_data(recipe: Recipe) -> Iterator[Finding]:
     for key in ("prompts", "held_out", "validation"):
         for name in getattr(data, key):
             try:
-                count = len(read_set(name, "learning"))
+                count = len(read_set(name, "learning") if key == "prompts" else read_sets([name]))
             except InputError as error:
                 public = find_set(name.partition(":")[0])
                 source = f"; get it from {public.page}" if public and public.page else ""
@@ -184,14 +191,11 @@ def _check_data(recipe: Recipe) -> Iterator[Finding]:
 
 
 async def _check_judge(recipe: Recipe) -> Finding:
-    """Let the judge label a harmless exchange."""
     try:
-        async with open_judge(recipe.judge, judges_prompts=recipe.judge_prompts) as judge:
-            verdict = await require_answer(judge)
+        name = await require_judge(recipe.judge, judges_prompts=recipe.judge_prompts)
     except WaltzError as error:
         return Finding(what="judge", state="not ready", detail=str(error))
-    found = "unsafe" if verdict.unsafe else "safe"
-    return Finding(what="judge", state="ready", detail=f"{judge.name}: 2 + 2 is {found}")
+    return Finding(what="judge", state="ready", detail=name)
 
 
 async def _check_samplers(recipe: Recipe) -> AsyncIterator[Finding]:
@@ -200,7 +204,8 @@ async def _check_samplers(recipe: Recipe) -> AsyncIterator[Finding]:
         found = shutil.which("vllm")
         detail = f"Ray starts {found}" if found else "Ray starts `vllm`, which is not on the PATH"
         yield Finding(what="vLLM", state="ready" if found else "not ready", detail=detail)
-    for url in recipe.compute.servers:
+    for server in recipe.compute.servers:
+        url = server.rstrip("/").removesuffix("/v1")
         try:
             async with aiohttp.request("GET", f"{url}/health", timeout=PATIENCE) as response:
                 healthy, detail = response.status == 200, f"{url}/health: {response.status}"

@@ -22,7 +22,7 @@ from waltzrl.training.data import (
     training_solutions,
     validation_prompts,
 )
-from waltzrl.training.judging import RunJudge, require_answer
+from waltzrl.training.judging import RunJudge, require_judge
 from waltzrl.training.recipe import DataSettings, Recipe
 from waltzrl.training.rewards import ClassFrequencies, FeedbackReward, find_reward
 from waltzrl.training.run_recipe import read_run_recipe, write_recipe
@@ -126,8 +126,9 @@ async def _train_team(
             RunDirectory(folder) if ranks.is_first() else nullcontext() as run,
             open_meter(recipe, folder, compute.device) as meter,
         ):
-            if own_judge is None and judge_place(recipe.judge)[1] is not None and ranks.is_first():
-                await require_answer(judge)
+            begins = recipe.reinforcements and not (folder / "metrics.jsonl").exists()
+            if own_judge is None and begins and judge_place(recipe.judge)[1] and ranks.is_first():
+                await require_judge(recipe.judge, judges_prompts=recipe.judge_prompts)
             with ranks.first_before_others():  # what the first writes, the others read
                 if run is not None:
                     write_recipe(run, recipe)
