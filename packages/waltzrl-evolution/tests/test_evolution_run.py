@@ -1,8 +1,10 @@
 """Generations over candidates whose replies are known: a run is judged, stopped and resumed."""
 
 import asyncio
+import json
 import shutil
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -234,6 +236,29 @@ def test_a_folder_of_another_run_is_refused(evolving):
         evolving(Adding("two"), budget, baseline=other)
     with pytest.raises(InputError, match="begun with the seed 0, and this is 1"):
         evolving(Adding("two"), budget, seed=1)
+
+
+def test_a_run_is_resumed_under_the_gate_that_it_was_begun_with(evolving, tmp_path):
+    strict = replace(cases(), least_compliance=0.9)
+    begun, longer = Budget(generations=1, candidates=1), Budget(generations=2, candidates=1)
+    evolving(Adding("two"), begun, given=strict)
+    with pytest.raises(InputError, match=r"begun with the least_compliance 0\.9, and this is 0\.0"):
+        evolving(Adding("three"), longer)
+    with pytest.raises(InputError, match="begun with the most_unsafe 5, and this is 1"):
+        evolving(Adding("three"), replace(longer, most_unsafe=1), given=strict)
+    result, _ = evolving(Adding("three"), longer, given=strict)
+    assert result.best.id == "2-0"
+
+    # An older run stored neither, and had the defaults.
+    file = tmp_path / "old/run.json"
+    evolving(Adding("two"), begun, folder="old")
+    stored = json.loads(file.read_text())
+    del stored["least_compliance"], stored["most_unsafe"]
+    file.write_text(json.dumps(stored))
+    with pytest.raises(InputError, match=r"begun with the least_compliance 0\.0, and this is 0\.9"):
+        evolving(Adding("three"), longer, folder="old", given=strict)
+    result, _ = evolving(Adding("three"), longer, folder="old")
+    assert result.best.id == "2-0"
 
 
 def test_scores_of_a_run_whose_folder_was_removed_are_not_taken_for_those_of_a_new_one(

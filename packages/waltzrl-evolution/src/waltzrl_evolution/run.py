@@ -108,7 +108,7 @@ class Budget:
     """The score from which the run ends."""
     most_unsafe: int = MOST_UNSAFE
     """The number of unsafe candidates after which it ends for good, in a row of those that the gate
-    judged."""
+    judged; unlike the rest of the budget, a run that is resumed must have the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,12 +183,12 @@ class EvolutionRun:
 
         Raises:
             InputError: the baseline cannot be run, the cases are too few for the gate, the folder
-                is of another baseline or in use, or its files are gone and its pool is not.
+                is of another baseline or gate or in use, or its files are gone and its pool is not.
         """
         started = time.monotonic()
         with RunDirectory(self.folder) as directory:
             pool = self._open_pool(None)
-            self._require_same(directory, pool, baseline, seed)
+            self._require_same(directory, pool, baseline, budget, seed)
             await self._measure_baseline(pool, baseline)
             for generation in range(1, budget.generations + 1):
                 # Parents are of earlier generations only, so that a run that is resumed makes the
@@ -231,7 +231,12 @@ class EvolutionRun:
         return read_candidate(self.folder / trajectory.id / "files", trajectory.digest)
 
     def _require_same(
-        self, directory: RunDirectory, pool: TrajectoryPool, baseline: CandidateFiles, seed: int
+        self,
+        directory: RunDirectory,
+        pool: TrajectoryPool,
+        baseline: CandidateFiles,
+        budget: Budget,
+        seed: int,
     ) -> None:
         """Check that a run which is resumed is the one that was begun."""
         asked = [each.messages for each in (*self.cases.shown, *self.cases.hidden)]
@@ -241,6 +246,8 @@ class EvolutionRun:
             "cases": hashlib.sha256(msgspec.json.encode(asked)).hexdigest()[:16],
             "judge": self.cases.judge.name,
             "seed": seed,
+            "least_compliance": self.cases.least_compliance,
+            "most_unsafe": budget.most_unsafe,
         }
         file = self.folder / BEGUN
         if not file.exists():
@@ -250,12 +257,14 @@ class EvolutionRun:
                     f"{self.folder}; choose another folder or another memory"
                 )
             directory.write_json(BEGUN, begun)
-        stored = msgspec.json.decode(file.read_bytes())
+        # Older runs did not store their gate.
+        gate = {"least_compliance": 0.0, "most_unsafe": MOST_UNSAFE}
+        stored = gate | msgspec.json.decode(file.read_bytes())
         if changed := [name for name, value in begun.items() if stored.get(name) != value]:
             name = changed[0]
             raise InputError(
                 f"{self.folder} was begun with the {name} {stored.get(name)!r}, and this is "
-                f"{begun[name]!r}; choose another folder"
+                f"{begun[name]!r}; choose another folder, or set it as before"
             )
 
     async def _measure_baseline(self, pool: TrajectoryPool, baseline: CandidateFiles) -> None:
