@@ -8,6 +8,7 @@ import pytest
 
 from support.evaluation_rows import REFUSAL, prompt, row
 from support.small_runs import run
+from waltzrl.agents.identity import identify_agent
 from waltzrl.evaluation.card import make_card
 from waltzrl.evaluation.rows import write_rows
 
@@ -76,3 +77,25 @@ def test_no_text_of_a_prompt_or_a_reply_is_in_a_card(evaluation):
 def test_training_prompts_without_a_card_are_an_error(evaluation, capsys):
     assert run("report", evaluation, "--trained-on", "train.jsonl") == 2
     assert "--trained-on is for a card; add --card" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("server", ["http://user:key@10.0.0.7:8000/v1/", "http://judge.lan/v1"])
+def test_no_address_is_in_a_card(server):
+    agent = identify_agent("meta/llama", server)
+    agents = (
+        f"conversation {agent}, wording tiny, max_new_tokens 72, examples of "
+        f"postgresql://waltz:key@db.lan/waltz for conversation, feedback, feedback {agent}"
+    )
+    card = make_card("t", [replace(each, agents=agents) for each in ROWS])
+    assert card.agents == {
+        "ours": "conversation meta/llama, wording tiny, max_new_tokens 72, "
+        "examples for conversation, feedback, feedback meta/llama"
+    }
+
+
+@pytest.mark.promise("Bad input", "`--run` or `--markdown` beside `--card`: what to drop")
+@pytest.mark.parametrize("other", [("--run", "runs/tiny"), ("--markdown",)])
+def test_what_a_card_does_not_have_is_an_error(evaluation, capsys, other):
+    assert run("report", evaluation, "--card", *other) == 2
+    assert "drop --run and --markdown" in capsys.readouterr().err
+    assert not (evaluation / "card.md").exists()

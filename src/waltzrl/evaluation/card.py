@@ -1,9 +1,11 @@
 """A card of an evaluation, to be published: its sets with licences, leaks, agents and results.
 
-It quotes no prompt and no reply: several licences forbid to pass them on.
+It quotes no prompt and no reply, because several licences forbid to pass them on, and no address of
+a server or a memory.
 """
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +28,8 @@ from waltzrl.records import Prompt
 MARKDOWN, JSON = "card.md", "card.json"
 UNKNOWN = "unknown"
 NO_LABEL = "no label"
+_ADDRESS = re.compile(r" at [^\s,]+(?=,|$)|(?<=\bexamples) of .+?(?= for )")
+"""Of a server, as `identify_agent` names it, or of the memory that examples are from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,7 @@ class EvaluationCard:
     leak_checks: Sequence[LeakCheck]
     metrics: Sequence[Metrics]
     agents: dict[str, str]
-    """Pattern -> the agents that took part, and how."""
+    """Pattern -> the agents that took part, and how, without addresses."""
     judges: Sequence[str]
     """The judge, with the revisions of its model as its answers name them."""
 
@@ -103,7 +107,7 @@ def make_card(
         sets=[_describe_set(name, its_prompts) for name, its_prompts in by_set.items()],
         leak_checks=[_check_leaks(path, prompts) for path in trained_on],
         metrics=measure(rows, by, judge),
-        agents={row.pattern: row.agents for row in rows},
+        agents={row.pattern: _ADDRESS.sub("", row.agents) for row in rows},
         judges=[*dict.fromkeys(row.judge for row in rows), *revisions],
     )
 

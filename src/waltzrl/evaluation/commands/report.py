@@ -36,7 +36,7 @@ def report(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """Write report.html and its pictures: table, plots, collaborations to read.
 
     A card has the data sheets and licences of the sets, what of them is among the training prompts,
-    and the results, and quotes no prompt and no reply.
+    and the results, and quotes no prompt, no reply and no address of a server.
 
     **Examples**
 
@@ -51,6 +51,8 @@ def report(  # noqa: PLR0913, PLR0917 - each parameter is an option
     folder = out or evaluation
     if trained_on and not card:
         raise InputError("--trained-on is for a card; add --card")
+    if card and (run is not None or as_markdown):
+        raise InputError("a card has no curves and no tables of a study; drop --run and --markdown")
     if card:
         _write_card(evaluation, folder, title, trained_on or [], (cluster, judge_errors))
         return
