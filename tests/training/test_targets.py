@@ -1,12 +1,15 @@
 """Targets of a run: a loss of the warm-up, a gain of reward; a run that misses one exports none."""
 
+import math
+
 import pytest
 
 from support.small_runs import run, save_recipe
 from waltzrl.errors import RecipeError
+from waltzrl.foundation.journal import Journal
 from waltzrl.training.costs import make_pilot
 from waltzrl.training.recipe import load_recipe
-from waltzrl.training.targets import TargetSettings, missed_gain, missed_loss
+from waltzrl.training.targets import TargetSettings, missed_gain, missed_loss, read_metrics
 
 ROLES = ("conversation", "feedback")
 
@@ -47,6 +50,29 @@ def test_a_negative_reward_gains_by_a_share_of_its_size_and_none_gains_by_standi
     assert missed_gain(lines, ("conversation",), 0.3) != ""
     assert "from 0 to 0" in missed_gain(lines, ("feedback",), 0.0)
     assert "measured in no step" in missed_gain([{"step": 0}], ("feedback",), 0.0)
+    assert missed_gain(rewards(still, [0.0, 1e-9]), ("feedback",), 0.2) == ""
+
+
+def test_steps_whose_value_was_not_finite_are_left_out(tmp_path):
+    loss, reward = "loss/conversation", "reward/conversation_mean"
+    measured = [(0.4, 1.0), (math.nan, math.nan), (0.6, 2.0), (math.inf, -math.inf)]
+    some, none = tmp_path / "some", tmp_path / "none"
+    some.mkdir()
+    none.mkdir()
+    with Journal(some, -1) as journal:
+        for step, (one, other) in enumerate(measured):
+            journal.write(step, {loss: one, reward: other})
+    lines = read_metrics(some)
+    assert missed_loss(lines, 0.51) == ""
+    assert missed_loss(lines, 0.5).startswith("the warm-up ended with a loss of 0.5")
+    assert missed_gain(lines, ("conversation",), 1.0) == ""
+    with Journal(none, -1) as journal:
+        journal.write(0, {loss: math.nan, reward: math.nan})
+    lines = read_metrics(none)
+    assert missed_loss(lines, 0.5) == (
+        "loss/conversation was measured in no step, targets.warm_up_loss is 0.5"
+    )
+    assert "measured in no step" in missed_gain(lines, ("conversation",), 0.2)
 
 
 def test_targets_need_steps_to_be_measured_by(tmp_path):

@@ -26,7 +26,8 @@ class TargetSettings:
     reinforcement begins."""
     reward_gain: Annotated[float, Field(ge=0)] | None = None
     """In the last stage, the mean reward of the last 10 steps must be above that of the first 10 by
-    this share of its size; 0.2 is 20 %. It holds for each role that learns."""
+    this share of its size; 0.2 is 20 %. It holds for each role that learns. The nearer the first
+    mean is to 0, the less must be gained: from exactly 0, anything."""
 
 
 def missed_loss(lines: Metrics, target: float) -> str:
@@ -37,7 +38,10 @@ def missed_loss(lines: Metrics, target: float) -> str:
         target: the loss to stay below.
     """
     name = "loss/conversation"  # the base learns under this name
-    loss = fmean([line[name] for line in lines if name in line][-WINDOW:])
+    losses = [line[name] for line in lines if name in line]
+    if not losses:
+        return f"{name} was measured in no step, targets.warm_up_loss is {target:g}"
+    loss = fmean(losses[-WINDOW:])
     if loss < target:
         return ""
     return f"the warm-up ended with a loss of {loss:.3g}, targets.warm_up_loss is {target:g}"
@@ -67,5 +71,9 @@ def missed_gain(lines: Metrics, roles: Sequence[str], target: float) -> str:
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """Read the metrics of a run, or of its warm-up, step by step."""
-    return [json.loads(line) for line in whole_lines(folder / "metrics.jsonl")]
+    """Read the metrics of a run, or of its warm-up, step by step.
+
+    Values that were not finite, which a journal writes as null, are left out.
+    """
+    steps = map(json.loads, whole_lines(folder / "metrics.jsonl"))
+    return [{name: value for name, value in step.items() if value is not None} for step in steps]
