@@ -90,6 +90,8 @@ def test_a_turn_ends_with_a_release_in_its_shadow(site, tmp_path, capfd):
     assert run("flywheel", recipe, "--out", out) == 2
     assert f"release {release.id} is under way" in capfd.readouterr().err
     book.move(release, "roll_back", "ada", "complaints")
+    assert run("flywheel", recipe, "--out", out, "--run") == 2
+    assert f"release {release.id} of this pair was rolled back" in capfd.readouterr().err
     fails = ("--run", "--set", 'train_settings=["stages.joint.steps=none"]')
     assert run("flywheel", recipe, "--out", tmp_path / "other", *fails) == 2
     assert "stopped: this ended with 2" in capfd.readouterr().out

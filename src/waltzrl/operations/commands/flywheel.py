@@ -41,12 +41,10 @@ def flywheel(
     from waltzrl.operations.release.opening import read_stored_recipe, serving_bundle
 
     loaded = load_turn_settings(recipe, settings or [])
-    serving = None
-    if loaded.propose:
-        book = open_book(loaded.memory)
-        if (newest := book.latest()) is not None and newest.is_open:
-            raise InputError(f"release {newest.id} is under way; start a turn when it is over")
-        serving = read_stored_recipe(book, serving_bundle(book))
+    book = open_book(loaded.memory)
+    if (release := book.current()) is not None:
+        raise InputError(f"release {release.id} is under way; start a turn when it is over")
+    serving = read_stored_recipe(book, serving_bundle(book)) if loaded.propose else None
     folder = out or Path("runs") / recipe.stem / f"{datetime.now(UTC):%Y-%m}"
     turn = plan_turn(loaded, folder, serving)
     labelled = count_labelled(read_remembered_prompts(loaded.memory, Selection()))
@@ -56,6 +54,6 @@ def flywheel(
         print("# nothing was done; --run runs these commands")
     elif labelled < loaded.fewest_prompts:
         print(f"nothing was trained: {count}")
-    elif status := run_turn(turn, lambda line: print(line, flush=True)):
+    elif status := run_turn(turn, lambda line: print(line, flush=True), book):
         print(f"stopped: this ended with {status}; run flywheel again to resume")
         raise typer.Exit(status)
