@@ -4,13 +4,13 @@ import json
 import signal
 import sys
 import threading
-import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from support.timing import wait_until
 from waltzrl.__main__ import main
 from waltzrl.agents.exports import LIMITS
 from waltzrl.agents.rules import DEFAULT_PACKS, load_rulebook
@@ -205,16 +205,20 @@ def test_no_turn_starts_during_a_release(pair, book, sqlite_url, proposes, capsy
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_goes_to_the_step_and_waits_for_its_end(tmp_path, number):
     def stop():
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.01)
+        wait_until((tmp_path / "ready").exists)
         signal.pthread_kill(threading.main_thread().ident, number)
 
-    before, stopper = signal.getsignal(number), threading.Thread(target=stop, daemon=True)
+    # Who runs the tests may ignore it, as nohup does SIGHUP.
+    before = signal.signal(number, signal.default_int_handler)
+    stopper = threading.Thread(target=stop, daemon=True)
     stopper.start()
-    with pytest.raises(KeyboardInterrupt):
-        run_command((sys.executable, "-c", ENDS_LATE, str(tmp_path), str(int(number))))
-    assert (tmp_path / "ended").read_text() == str(int(number))
-    assert signal.getsignal(number) is before
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_command((sys.executable, "-c", ENDS_LATE, str(tmp_path), str(int(number))))
+        assert (tmp_path / "ended").read_text() == str(int(number))
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
     stopper.join()
 
 
