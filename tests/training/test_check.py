@@ -157,6 +157,19 @@ def test_a_judge_is_asked_anew_by_every_run(monkeypatch, tmp_path):
             assert len(asked) == count
 
 
+def test_a_model_from_scratch_needs_no_base_and_its_demonstrations_are_looked_for(offline):
+    scratch = load_recipe(RECIPES / "generated.toml", offline)
+    findings, checked = found(scratch)
+    assert checked.ready
+    assert findings["base"].detail.startswith("made from scratch")
+    assert findings["data.demonstrations"].detail == "1"
+    missing = [*offline, "data.demonstrations=['nowhere.jsonl']"]
+    findings, checked = found(load_recipe(RECIPES / "generated.toml", missing))
+    assert not checked.ready
+    assert "nowhere.jsonl" in findings["data.demonstrations"].detail
+    assert "plan" not in findings
+
+
 def test_validation_prompts_of_one_kind_are_not_ready(tmp_path):
     recipe = load_recipe(
         save_recipe(tmp_path), [f"data.validation={[str(tmp_path / 'one.jsonl')]}"]

@@ -13,11 +13,11 @@ from waltzrl.errors import InputError, WaltzError
 from waltzrl.evaluation.data.importers import find_set
 from waltzrl.evaluation.data.opening import read_set, read_sets
 from waltzrl.policies.compute import STARTED, Compute, measure_free_memory
-from waltzrl.training.data import validation_prompts
+from waltzrl.training.data import training_demonstrations, validation_prompts
 from waltzrl.training.judging import require_judge
 from waltzrl.training.opening import plan_training
 from waltzrl.training.plan import RunPlan
-from waltzrl.training.recipe import Recipe
+from waltzrl.training.recipe import DataSettings, Recipe
 
 State = Literal["ready", "not ready", "unknown"]
 
@@ -29,7 +29,7 @@ LOADED_BYTES = {"two-models": 12, "one-model": 8, "adapters": 4}
 """Bytes per parameter of a base in each rank's CPU memory while it loads."""
 PATIENCE = aiohttp.ClientTimeout(total=10)
 STAND_IN = "generator:train"
-"""Prompts by whose lengths memory is planned where the recipe's own are missing."""
+"""The set by whose prompts memory is planned where one of the recipe's own is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,8 @@ async def check_training(recipe: Recipe, node: Node | None = None) -> TrainingCh
             validation_prompts(recipe.data)
         except InputError as error:
             findings.append(Finding(what="data.validation", state="not ready", detail=str(error)))
-    stand_in = replace(recipe.data, prompts=(STAND_IN,), held_out=(), validation=())
+    shown = (STAND_IN,) if recipe.data.demonstrations else ()
+    stand_in = DataSettings(prompts=(STAND_IN,), demonstrations=shown)
     planned = replace(recipe, data=stand_in) if missing else recipe
     try:
         plan = _plan(planned, node)
@@ -135,6 +136,9 @@ def _plan(recipe: Recipe, node: Node | None) -> RunPlan:
 
 
 def _check_memory(recipe: Recipe, plan: RunPlan, node: Node) -> Iterator[Finding]:
+    if not isinstance(recipe.models.base, str) and recipe.models.pair is None:
+        yield Finding(what="base", state="ready", detail="made from scratch, small")
+        return
     if plan.gigabytes is None or plan.parameters is None:
         advice = "give a folder that holds its config.json as models.base"
         detail = f"{plan.base} is not here, and its shape is not known; {advice}"
@@ -188,6 +192,13 @@ def _check_data(recipe: Recipe) -> Iterator[Finding]:
             else:
                 detail = f"{name}: {count:,} prompts"
                 yield Finding(what=f"data.{key}", state="ready", detail=detail)
+    if data.demonstrations:
+        try:
+            count = len(training_demonstrations(replace(data, held_out=(), validation=())))
+        except InputError as error:
+            yield Finding(what="data.demonstrations", state="not ready", detail=str(error))
+        else:
+            yield Finding(what="data.demonstrations", state="ready", detail=f"{count:,}")
 
 
 async def _check_judge(recipe: Recipe) -> Finding:
