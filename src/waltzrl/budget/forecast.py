@@ -5,7 +5,6 @@ reviews   = queries * (1 + revised share): the gateway reviews every draft and e
 revisions = queries * revised share: each reads the query, its draft and the review
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import Annotated
 from pydantic import Field
 
 from waltzrl.budget.prices import MILLION, ModelPrice, PriceBook
-from waltzrl.errors import BudgetError, InputError
-from waltzrl.foundation.jsonl import read_text
-from waltzrl.foundation.validation import require_finite, validate_table, with_overrides
+from waltzrl.errors import BudgetError
+from waltzrl.foundation.validation import read_table, require_finite, validate_table, with_overrides
 from waltzrl.records import Usage
 
 NotNegative = Annotated[float, Field(ge=0)]
@@ -103,11 +101,7 @@ def read_numbers(path: Path, settings: Sequence[str] = ()) -> ForecastNumbers:
     Raises:
         InputError: the file is not TOML, or a number is missing or invalid.
     """
-    try:
-        table: dict[str, object] = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not TOML: {error}") from None
-    table = with_overrides(table, settings)
+    table = with_overrides(read_table(path), settings)
     require_finite(table, str(path))
     return validate_table(ForecastNumbers, table, str(path))
 

@@ -1,6 +1,5 @@
 """What evaluations cost, as charges in their folder, and what their rates are worth."""
 
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,7 @@ from waltzrl.evaluation.comparison import compare
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.judges import Judge, ObservedJudge
 from waltzrl.evaluation.settings import EvaluationConfig, EvaluationPrices
-from waltzrl.foundation.jsonl import read_text
-from waltzrl.foundation.validation import validate_table, with_overrides
+from waltzrl.foundation.validation import read_table, validate_table, with_overrides
 from waltzrl.records import Collaboration, Prompt, Usage, Verdict
 
 
@@ -119,11 +117,8 @@ def measure_return(
     Raises:
         InputError: a number is missing or invalid, or the evaluation lacks a pattern or a rate.
     """
-    try:
-        table: dict[str, object] = tomllib.loads(read_text(numbers))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{numbers}: not TOML: {error}") from None
-    own = validate_table(OwnNumbers, with_overrides(table, settings), str(numbers))
+    table = with_overrides(read_table(numbers), settings)
+    own = validate_table(OwnNumbers, table, str(numbers))
     rows = read_evaluation(evaluation)
     before, after = ([row for row in rows if row.pattern == name] for name in patterns)
     if not (before and after):

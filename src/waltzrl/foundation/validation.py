@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from waltzrl.errors import RecipeError
+from waltzrl.foundation.jsonl import read_text
 
 Table = dict[str, object]
 Settings = TypeVar("Settings")
@@ -28,6 +30,19 @@ ALTERNATIVES = {"steps": "epochs", "epochs": "steps"}
 """Keys of which a table has one: an override with one of them replaces the other."""
 PRIORITY = {UNKNOWN: 0, "value_error": 1}
 """The errors that explain a mistake best: for a union pydantic reports those of every branch."""
+
+
+def read_table(path: Path) -> Table:
+    """Read a TOML file.
+
+    Raises:
+        InputError: it cannot be read.
+        RecipeError: it is not TOML.
+    """
+    try:
+        return tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path}: not TOML: {error}") from None
 
 
 def validate_table(

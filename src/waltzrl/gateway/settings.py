@@ -1,6 +1,5 @@
 """The recipe of a gateway: from a TOML file, environment variables and `--set`."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import reduce
@@ -17,7 +16,6 @@ from waltzrl.agents.settings import FeedbackConfig, ReviewConfig
 from waltzrl.budget import ModelPrice
 from waltzrl.budget.settings import LedgerConfig
 from waltzrl.errors import RecipeError
-from waltzrl.foundation.jsonl import read_text
 from waltzrl.foundation.logs import LogsConfig
 from waltzrl.foundation.sources import (
     Setting,
@@ -27,7 +25,7 @@ from waltzrl.foundation.sources import (
     log_conflicts,
     merge_tables,
 )
-from waltzrl.foundation.validation import Table, validate_table, with_overrides
+from waltzrl.foundation.validation import Table, read_table, validate_table, with_overrides
 from waltzrl.gateway.environment import environment_sources, warn_of_unknown
 from waltzrl.gateway.keys import Author, MediaPolicy
 from waltzrl.gateway.limits import Limits
@@ -217,7 +215,7 @@ def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str])
     Raises:
         RecipeError: the TOML, a key or a value is invalid, or a key is missing.
     """
-    changes = _read_recipe_file(path)
+    changes = read_table(path)
     table = merge_tables({} if base is None else bundle_table(base), changes)
     recipe = validate_table(BundleRecipe, with_overrides(table, overrides), str(path), SYNONYMS)
     sources = [Source(name=str(path), table=changes)]
@@ -281,7 +279,7 @@ def _list_sources(
     path: Path | None, options: Table, overrides: Sequence[str], environ: Mapping[str, str]
 ) -> list[Source]:
     """Return where the settings come from, in ascending order of priority."""
-    sources = [] if path is None else [Source(name=str(path), table=_read_recipe_file(path))]
+    sources = [] if path is None else [Source(name=str(path), table=read_table(path))]
     sources += environment_sources(environ)
     sources.append(Source(name="command line", table=options))
     sources += [Source(name="--set", table=with_overrides({}, [text])) for text in overrides]
@@ -307,10 +305,3 @@ def _validate_sources(path: Path | None, sources: Sequence[Source]) -> GatewayRe
 
 def _merge_sources(sources: Sequence[Source]) -> Table:
     return reduce(merge_tables, (source.table for source in sources), {})
-
-
-def _read_recipe_file(path: Path) -> Table:
-    try:
-        return tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path}: not TOML: {error}") from None

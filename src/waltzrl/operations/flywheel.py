@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +21,9 @@ from waltzrl.agents import pair_wording
 from waltzrl.agents.exports import CONVERSATION, EXPORT_MANIFEST, FEEDBACK, export_limits
 from waltzrl.agents.opening import REVIEWER
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.errors import InputError, RecipeError
-from waltzrl.foundation.jsonl import read_text
+from waltzrl.errors import InputError
 from waltzrl.foundation.sources import merge_tables
-from waltzrl.foundation.validation import Table, validate_table, with_overrides
+from waltzrl.foundation.validation import Table, read_table, validate_table, with_overrides
 from waltzrl.gateway.bundles import bundle_id
 from waltzrl.gateway.pairs import pair_settings
 from waltzrl.gateway.settings import BundleRecipe, bundle_table
@@ -103,11 +101,7 @@ def load_turn_settings(path: Path, overrides: Sequence[str]) -> TurnSettings:
         RecipeError: it is not TOML, a key is unknown, missing or of the wrong type, or the
             memory's URL has a password.
     """
-    try:
-        table: dict[str, object] = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path}: not TOML: {error}") from None
-    return validate_table(TurnSettings, with_overrides(table, overrides), str(path))
+    return validate_table(TurnSettings, with_overrides(read_table(path), overrides), str(path))
 
 
 def plan_turn(settings: TurnSettings, folder: Path, serving: BundleRecipe | None) -> FlywheelTurn:

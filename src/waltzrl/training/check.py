@@ -24,9 +24,9 @@ State = Literal["ready", "not ready", "unknown"]
 GPU_ALLOWANCE = 1.22
 """Bytes that a GPU needs for each that is planned: 1.16 and 1.22 were measured (docs/scale.md)."""
 GPU_SHARE = 0.98
-"""Of a GPU's memory, what CUDA leaves."""
+"""Of a GPU's memory, what we count on; not measured."""
 LOADED_BYTES = {"two-models": 12, "one-model": 8, "adapters": 4}
-"""Bytes per parameter of a base in each rank's CPU memory while it loads."""
+"""Bytes per parameter of a base in each rank's CPU memory while it loads: float32 copies."""
 PATIENCE = aiohttp.ClientTimeout(total=10)
 STAND_IN = "generator:train"
 """The set by whose prompts memory is planned where one of the recipe's own is missing."""

@@ -1,7 +1,6 @@
 """A recipe: everything that a training run is told, read from TOML and written to JSON."""
 
 import logging
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -11,11 +10,9 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from waltzrl.budget import BudgetSettings, ModelPrice
-from waltzrl.errors import RecipeError
 from waltzrl.evaluation.data.opening import MEMORY
 from waltzrl.foundation.files import Json
-from waltzrl.foundation.jsonl import read_text
-from waltzrl.foundation.validation import require_finite, validate_table, with_overrides
+from waltzrl.foundation.validation import read_table, require_finite, validate_table, with_overrides
 from waltzrl.policies.compute import ComputeSettings
 from waltzrl.training.settings import (
     AgentSettings,
@@ -212,11 +209,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         RecipeError: the file or an override is not TOML, a key is unknown or missing, or a value
             is of the wrong type, not finite or impossible.
     """
-    try:
-        table: dict[str, object] = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path}: not TOML: {error}") from None
-    table = with_overrides(table, overrides)
+    table = with_overrides(read_table(path), overrides)
     require_finite(table, str(path))
     recipe = validate_table(Recipe, table, str(path), SYNONYMS)
     if recipe.judge == "harm":

@@ -128,20 +128,27 @@ class Imitation(Generic[Example]):
     async def step(self, number: int, learners: Learners, ahead: bool = False) -> dict[str, float]:
         # This text never changes, so that runs stay repeatable.
         seed = f"lessons/{self.seed}"
-        positions = shuffle_positions(len(self._samples), self.settings.batch_size, number, seed)
-        batch = [self._samples[position] for position in positions]
-        count = sum(len(sample.tokens.ids) for sample in batch)
-        result = learners[self.role].step(batch, imitation(count))
+        count, size = len(self.demonstrations), self.settings.batch_size
+        batch = [
+            self._sample(position) for position in shuffle_positions(count, size, number, seed)
+        ]
+        tokens = sum(len(sample.tokens.ids) for sample in batch)
+        result = learners[self.role].step(batch, imitation(tokens))
         return {
             f"loss/{self.role}": result.loss,
             f"gradient/{self.role}_norm": result.gradient_norm,
             "tokens/learned": result.tokens,
         }
 
+    def _sample(self, position: int) -> Sample:
+        """Return a demonstration as tokens, made when a step first needs it."""
+        if position not in self._samples:
+            self._samples[position] = self.to_sample(self.demonstrations[position])
+        return self._samples[position]
+
     @cached_property
-    def _samples(self) -> list[Sample]:
-        """Every demonstration as tokens, once a step needs them."""
-        return [self.to_sample(demonstration) for demonstration in self.demonstrations]
+    def _samples(self) -> dict[int, Sample]:
+        return {}
 
 
 def imitation(token_count: int) -> LossOfMicroBatch:

@@ -5,9 +5,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from waltzrl.errors import InputError
-from waltzrl.evaluation.data import SETS
-from waltzrl.evaluation.data.importers import find_set
+from waltzrl.evaluation.data.importers import SETS, require_set
 from waltzrl.foundation.options import AsJson, open_terminal, print_json
 
 NARROWEST = 100
@@ -42,17 +40,13 @@ def fetch_list(
 
     `waltzrl data fetch-list wildjailbreak or-bench --json`
     """
-    rows = []
-    for name in names or SETS:
-        public_set = find_set(name)
-        if public_set is None:
-            raise InputError(f"unknown set {name!r}; known are {', '.join(SETS)}")
-        rows.append((name, public_set.page, public_set.licence))
+    sets = {name: require_set(name) for name in names or SETS}
     if as_json:
-        fields = ("set", "page", "licence")
-        print_json([dict(zip(fields, row, strict=True)) for row in rows])
+        print_json(
+            [{"set": name, "page": one.page, "licence": one.licence} for name, one in sets.items()]
+        )
         return
     table = Table("set", "page", "licence")
-    for row in rows:
-        table.add_row(*row)
+    for name, one in sets.items():
+        table.add_row(name, one.page, one.licence)
     open_terminal(NARROWEST).print(table)

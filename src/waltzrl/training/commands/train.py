@@ -12,13 +12,13 @@ from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_js
 from waltzrl.training.commands.cost import find_measured_run, show_estimate
 from waltzrl.training.progress import TrainingDisplay
 
-PILOT_STEPS = 2
-"""Steps of every stage by which `--check` extrapolates."""
-
 if TYPE_CHECKING:
     from waltzrl.training.opening import Trained
     from waltzrl.training.plan import RunPlan
     from waltzrl.training.recipe import Recipe
+
+PILOT_STEPS = 2
+"""Steps of every stage by which `--check` extrapolates."""
 
 
 def train(  # noqa: PLR0913, PLR0917 - each parameter is an option

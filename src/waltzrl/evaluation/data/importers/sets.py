@@ -43,6 +43,18 @@ def find_set(name: str) -> PublicSet | None:
     return SETS.get(name) or cast("PublicSet | None", find_plugin("waltzrl.sets", name))
 
 
+def require_set(name: str) -> PublicSet:
+    """Return a set; see `find_set`.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    public_set = find_set(name)
+    if public_set is None:
+        raise InputError(f"unknown set {name!r}; known are {', '.join(SETS)}")
+    return public_set
+
+
 def import_set(name: str, path: Path) -> list[Prompt]:
     """Read a public set from a local file in its published format.
 
@@ -56,9 +68,7 @@ def import_set(name: str, path: Path) -> list[Prompt]:
     Raises:
         InputError: the name is unknown, or the file cannot be read; names file, line and column.
     """
-    public_set = find_set(name)
-    if public_set is None:
-        raise InputError(f"unknown set {name!r}; known are {', '.join(SETS)}")
+    public_set = require_set(name)
     rows = enumerate(read_rows(path, public_set.header), start=1)
     prompts = [
         _make_prompt(row, public_set, path.name, f"{name}/{number}", name) for number, row in rows
