@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
+from waltzrl.training.progress import TrainingDisplay
 
 if TYPE_CHECKING:
     from waltzrl.budget import LedgerContents, Total
@@ -64,7 +65,7 @@ def estimate(
 
     loaded = load_recipe(recipe, settings or [])
     plan = plan_training(loaded)
-    with find_measured_run(loaded, like, pilot) as measured:
+    with find_measured_run(loaded, like, pilot, quiet=as_json) as measured:
         expected = estimate_costs(loaded, plan, measured)
     whole = {"currency": "USD", "gigabytes": plan.gigabytes, **asdict(expected)}
     if out is not None:
@@ -78,7 +79,7 @@ def estimate(
 
 @contextmanager
 def find_measured_run(
-    recipe: "Recipe", like: Path | None, pilot_steps: int
+    recipe: "Recipe", like: Path | None, pilot_steps: int, *, quiet: bool
 ) -> Iterator[Path | None]:
     """Yield the folder of the run to extrapolate from: one that is there, or a pilot."""
     if like is not None or not pilot_steps:
@@ -88,7 +89,8 @@ def find_measured_run(
     from waltzrl.training.opening import train
 
     with TemporaryDirectory(prefix="waltzrl-pilot-") as folder:
-        asyncio.run(train(make_pilot(recipe, pilot_steps), Path(folder), lambda _: None))
+        with TrainingDisplay(quiet=quiet) as display:
+            asyncio.run(train(make_pilot(recipe, pilot_steps), Path(folder), display.show))
         yield Path(folder)
 
 

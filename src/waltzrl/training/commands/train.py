@@ -138,7 +138,7 @@ def _check(recipe: "Recipe", node: str | None, *, as_json: bool) -> bool:
     checked = asyncio.run(check_training(recipe, None if node is None else Node.parse(node)))
     expected = None
     if checked.plan is not None and checked.ready and node is None:
-        with find_measured_run(recipe, None, PILOT_STEPS) as measured:
+        with find_measured_run(recipe, None, PILOT_STEPS, quiet=as_json) as measured:
             expected = estimate_costs(recipe, checked.plan, measured)
     if as_json:
         print_json(
@@ -156,7 +156,9 @@ def _check(recipe: "Recipe", node: str | None, *, as_json: bool) -> bool:
         console.print(_tabulate_stages(checked.plan))
         if expected is not None:
             show_estimate(expected, checked.plan.gigabytes)
-            console.print("measured on the first steps of each stage, which are the slowest")
+            console.print(
+                "measured on the first steps of each stage, which are slower than most"
+            )
     if checked.ready and expected is None:
         console.print("hours and cost: `waltzrl cost estimate RECIPE --pilot 2` on that machine")
     console.print("ready" if checked.ready else "not ready")
