@@ -156,9 +156,7 @@ def _check(recipe: "Recipe", node: str | None, *, as_json: bool) -> bool:
         console.print(_tabulate_stages(checked.plan))
         if expected is not None:
             show_estimate(expected, checked.plan.gigabytes)
-            console.print(
-                "measured on the first steps of each stage, which are slower than most"
-            )
+            console.print("measured on the first steps of each stage, which are slower than most")
     if checked.ready and expected is None:
         console.print("hours and cost: `waltzrl cost estimate RECIPE --pilot 2` on that machine")
     console.print("ready" if checked.ready else "not ready")
