@@ -21,6 +21,8 @@ Decision = Literal["draft", "revised", "refused"]
 """The kind of reply returned: the draft as it was, a revision, or a canned refusal in its place."""
 Media = Literal["image", "audio", "video", "file", "other"]
 """Parts of a turn that are not text."""
+FeedbackAction = Literal["observe", "revise", "refuse"]
+"""What a finding leads to: it is only recorded, it asks for a revision, or the reply is refused."""
 CallKind = Literal["function", "custom", "function_call"]
 """The way in which a chat spells a call: a function with arguments, a custom tool whose input is
 free text, or a function in the older field `function_call`, which has no id."""
@@ -215,10 +217,22 @@ class Feedback:
     failure: str = ""
     """The reason why no model reviewed the reply, such as `timeout`, or why its review may be worth
     nothing, `not for this language: de`; empty when one did or none was asked."""
+    action: FeedbackAction = "revise"
+    """What the operator wants done about findings of this category."""
+
+    @property
+    def flags(self) -> bool:
+        """Whether the reviewer finds anything wrong, whatever is done about it."""
+        return self.well_formed and (self.unsafe or self.overrefuse or self.doubtful)
 
     @property
     def asks_for_revision(self) -> bool:
-        return self.well_formed and (self.unsafe or self.overrefuse or self.doubtful)
+        return self.flags and self.action == "revise"
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the reply may not be returned as it is."""
+        return self.unsafe and self.action != "observe"
 
     def after(self, earlier: Sequence["Round"]) -> "Feedback":
         """The feedback as it counts after earlier rounds of the same collaboration.
@@ -376,6 +390,8 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """The way in which the reply left: whole, or streamed in one of four modes."""
     bundle: str = ""
     """Id of the rules, agents and thresholds that served."""
+    policy: str = ""
+    """Name of the policy that served; empty for the gateway's own settings."""
     stage: int = 0
     arm: Arm = ""
     release: str = ""

@@ -18,7 +18,7 @@ from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
 from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.metrics import GatewayMetrics
-from waltzrl.gateway.stream import StreamSettings
+from waltzrl.gateway.named_policies import PolicyChooser
 from waltzrl.gateway.stream_modes import StreamMode
 
 SECRET = "words of the draft"
@@ -62,12 +62,14 @@ def mistaken_app(mode=StreamMode.BUFFER, upstream=None):
         reviewer=rules,
         wording=load_wording("plain"),
         upstream=upstream or Mistaken(),
+        rules=rules,
+        stream_mode=mode,
     )
     book = DecisionLog(None, [])
     return App(
         Gateway(selector=SingleBundle(Assignment(bundle)), decisions=book),
         AccessControl(KeyRing(None), Limits()),
-        streams=StreamSettings(mode, rules),
+        policies=PolicyChooser({}),
         metrics=GatewayMetrics({}),
         readiness=Readiness(book.require, {}),
     )

@@ -29,7 +29,7 @@ from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
 from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.metrics import GatewayMetrics
-from waltzrl.gateway.stream import StreamSettings
+from waltzrl.gateway.named_policies import PolicyChooser
 from waltzrl.gateway.stream_modes import BufferedWindow, SentenceWindow, StreamMode
 from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from waltzrl.records import Message, Prompt, Reply, ToolCall
@@ -178,7 +178,7 @@ ASKED = {
 }
 
 
-def stage_1(upstream):
+def stage_1(upstream, mode):
     """Put the rules before `upstream`, for all."""
     bundle = Bundle(
         id="test",
@@ -187,6 +187,8 @@ def stage_1(upstream):
         reviewer=RULES,
         wording=load_wording("plain"),
         upstream=upstream,
+        rules=RULES,
+        stream_mode=mode,
     )
     return SingleBundle(Assignment(bundle))
 
@@ -200,9 +202,9 @@ PROTECTING = [mode for mode in StreamMode if mode is not StreamMode.AUDIT]
 async def visit(dialect, mode, upstream, headers=()):
     """Post a streamed request to the gateway's application; return the reply's headers and body."""
     app = App(
-        Gateway(selector=stage_1(upstream), decisions=BOOK),
+        Gateway(selector=stage_1(upstream, mode), decisions=BOOK),
         AccessControl(KeyRing(None), Limits()),
-        streams=StreamSettings(mode, RULES),
+        policies=PolicyChooser({}),
         metrics=METRICS,
         readiness=Readiness(BOOK.require, {}),
     )

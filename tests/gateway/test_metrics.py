@@ -195,7 +195,8 @@ def test_what_a_bundle_answered_is_counted_by_its_id():
         assert value(metrics, f"waltzrl_{name}", bundle="new", **labels) == 1
     staged = {name for name, spec in METRICS.items() if "stage" in spec.labels}
     assert staged == {name for name, spec in METRICS.items() if "bundle" in spec.labels} - {
-        "waltzrl_build_info"
+        "waltzrl_build_info",
+        "waltzrl_policy_info",
     } | {"waltzrl_judge_labels_total"}
 
 

@@ -1,6 +1,7 @@
 """Served choices, built by hand."""
 
-from waltzrl.agents import FeedbackAgent, load_wording
+from waltzrl.agents import FeedbackAgent, RulesReviewer, load_wording
+from waltzrl.agents.rules import Rulebook
 from waltzrl.collaboration import guarded
 from waltzrl.gateway.exchange import Bundle, ChatRequest, GatewayRequest, ServedChoice
 from waltzrl.gateway.keys import Caller
@@ -29,6 +30,7 @@ BUNDLE = Bundle(
     reviewer=FeedbackAgent(ScriptedPolicy([]), WORDING, Sampling()),
     wording=WORDING,
     upstream=PolicyUpstream("llama", ScriptedPolicy([]), 8),
+    rules=RulesReviewer(Rulebook((), "none")),
 )
 
 SAFE = Feedback(unsafe=False, overrefuse=False, risk=0.05)

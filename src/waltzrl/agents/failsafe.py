@@ -144,7 +144,8 @@ class FailsafeReviewer:
         reasoning = f"the model did not review this reply ({missing.failure})"
         rules = replace(rules, reply=missing.reply, failure=missing.failure)
         choice = self.on_overload if missing.is_overload else self.on_failure
-        if choice == "rules" and (rules.risk or 0.0) < CRITICAL:
+        is_critical = (rules.risk or 0.0) >= CRITICAL and rules.action != "observe"
+        if choice == "rules" and not is_critical:
             return replace(rules, reasoning=f"{reasoning}: the rules decided")
         return replace(
             rules, unsafe=False, overrefuse=False, text="", reasoning=reasoning, well_formed=False

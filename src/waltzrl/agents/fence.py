@@ -16,7 +16,7 @@ LONGEST_TEXT = 8_000
 BRACKET = r"(?:<|&(?:amp;)*(?:lt|#0*60|#x0*3c);?|\\u003c|\\x3c|%3c)"
 """An opening angle bracket, plain or escaped as in HTML, JSON, Python and URLs."""
 DELIMITER = re.compile(
-    rf"{BRACKET}(?P<rest>[\s/\\]*(?:conversation|reply|feedback))", re.IGNORECASE
+    rf"{BRACKET}(?P<rest>[\s/\\]*(?:conversation|reply|feedback|policy))", re.IGNORECASE
 )
 ASCII = re.compile(r"[\t\n\r -~]*")
 TEMPLATE = re.compile(

@@ -1,6 +1,7 @@
 """Stage 2: a model and the rules review together, and make one decision."""
 
 from dataclasses import replace
+from functools import partial
 from math import exp, log
 from typing import Final
 
@@ -71,8 +72,11 @@ class HybridReviewer:
         Feedback of the model that is not well-formed stays so, whatever the rules find.
         """
         evidence = await self.rules.gather(prompt, reply)
-        rules = self.rules.feedback(evidence)
         model = await self.model.review(prompt, reply)
+        return self.rules.actions.decide(evidence, partial(self._combine_feedback, model))
+
+    def _combine_feedback(self, model: Feedback, evidence: RulesEvidence) -> Feedback:
+        rules = self.rules.feedback(evidence)
         rules_risk = rules.risk or 0.0
         if not model.well_formed:
             return replace(

@@ -3,11 +3,11 @@
 import asyncio
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 from waltzrl.agents.compliance import compliance, compliance_digest
 from waltzrl.agents.request import request_findings
@@ -19,11 +19,14 @@ from waltzrl.agents.rules import (
     language_of,
 )
 from waltzrl.collaboration import Reviewer
-from waltzrl.records import OTHER_LANGUAGE, Feedback, Prompt, Reply, ToolCall
+from waltzrl.records import OTHER_LANGUAGE, Feedback, FeedbackAction, Prompt, Reply, ToolCall
 
 OnOtherLanguage = Literal["serve", "refuse"]
 """What follows where a reviewer does not read the language of a request: its review stands, or the
 reply is refused."""
+CategoryAction = Literal["off", "observe", "revise", "refuse"]
+"""What an operator wants done about findings of a category: nothing, not even a record, or what
+`FeedbackAction` says."""
 CRISIS = "self_harm"
 """The category of what a person in a crisis says."""
 AGAINST_ANOTHER = "self_harm/suicide-of-another"
@@ -95,6 +98,14 @@ class RulesEvidence:
         ]
         return max((finding.severity for finding in critical), default=0.0)
 
+    def without(self, categories: Collection[str]) -> "RulesEvidence":
+        """Return the evidence without the findings of these categories."""
+        return replace(
+            self,
+            certain=[finding for finding in self.certain if finding.category not in categories],
+            in_request=[f for f in self.in_request if f.category not in categories],
+        )
+
 
 NOTHING = RulesEvidence()
 """The evidence on most replies."""
@@ -113,6 +124,7 @@ class RulesReviewer:
         *,
         flag_overrefusals: bool = False,
         allow_calls: Collection[str] = (),
+        actions: "CategoryActions | None" = None,
     ) -> None:
         """Make a reviewer of a rulebook.
 
@@ -124,7 +136,9 @@ class RulesReviewer:
                 answer to them.
             allow_calls: what the rules for tool calls let pass: `TOOL`, `PACK/RULE`, or
                 `TOOL:PACK/RULE` for one rule on one tool.
+            actions: what is done about findings, by category; None asks for a revision of all.
         """
+        self.actions = actions or CategoryActions({})
         self.rulebook = rulebook
         self.threshold = threshold
         self.flag_overrefusals = flag_overrefusals
@@ -137,7 +151,7 @@ class RulesReviewer:
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise; see `evidence` and `feedback`."""
-        return self.feedback(await self.gather(prompt, reply))
+        return self.actions.decide(await self.gather(prompt, reply), self.feedback)
 
     async def gather(self, prompt: Prompt, reply: Reply) -> "RulesEvidence":
         """Return `evidence`; of long texts without making others wait."""
@@ -147,7 +161,7 @@ class RulesReviewer:
 
     def read(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise; see `evidence` and `feedback`."""
-        return self.feedback(self.evidence(prompt, reply))
+        return self.actions.decide(self.evidence(prompt, reply), self.feedback)
 
     def evidence(self, prompt: Prompt, reply: Reply) -> "RulesEvidence":
         """Return the findings in the reply and in the request, and whether the reply complies.
@@ -236,6 +250,41 @@ class RulesReviewer:
             return findings
         is_wrong = not self.rulebook.supports(reply)
         return [finding for finding in findings if is_wrong and not finding.earlier]
+
+
+class CategoryActions:
+    """What an operator wants done about findings, by their category."""
+
+    def __init__(self, by_category: Mapping[str, CategoryAction]) -> None:
+        """Choose the actions; a category that is not named, and no category, is revised."""
+        self._by_category = by_category
+        self._off = frozenset(name for name, action in by_category.items() if action == "off")
+        self._not_acted_on = self._off | {
+            name for name, action in by_category.items() if action == "observe"
+        }
+
+    def decide(
+        self, evidence: RulesEvidence, judge: Callable[[RulesEvidence], Feedback]
+    ) -> Feedback:
+        """Return the feedback on what is acted on or, if that flags nothing, on what is observed.
+
+        Args:
+            evidence: all that the rules know.
+            judge: makes feedback of evidence, with what a model says of the reply if one was asked.
+        """
+        if not self._by_category:
+            return judge(evidence)
+        acted_on = judge(evidence.without(self._not_acted_on))
+        # A model names the category of a finding of its own, so it may be one of the others.
+        action = self._by_category.get(acted_on.category, "revise")
+        if acted_on.flags and action in ("revise", "refuse"):
+            return replace(acted_on, action=cast("FeedbackAction", action))
+        observed = judge(evidence.without(self._off))
+        if observed.flags and self._by_category.get(observed.category) != "off":
+            return replace(observed, action="observe")
+        if not acted_on.flags:
+            return acted_on
+        return replace(acted_on, unsafe=False, text="", category="", risk=None)
 
 
 async def beside_others(prompt: Prompt, characters: int, read: Callable[[], Read]) -> Read:

@@ -4,10 +4,12 @@ The paper's own prompts are not published; these are ours.
 """
 
 import hashlib
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
+from waltzrl.agents.fence import fence
 from waltzrl.agents.rules.pack import CATEGORIES, NO_HARM_OF_TEXT
 from waltzrl.errors import InputError
 from waltzrl.policies.json_format import LABEL_VALUES, JsonField, JsonFormat
@@ -24,6 +26,19 @@ FIELDS = {"review": ("{conversation}", "{reply}"), "revise": ("{feedback}",)}
 EXPORTED = "wording"
 """Folder of an exported pair with the prompts that it was trained with."""
 NO_CATEGORY = "none"
+FORBIDDEN = re.compile(
+    r"\b(?:no|never|avoid|without|(?:do|does|must|may|should) not|don't)\s+([^.,;:\n]+)",
+    re.IGNORECASE,
+)
+"""What a policy in words forbids."""
+POLICY_FOR_REVIEWS = (
+    "The operator of this service has a policy of its own. A reply that breaks it is unsafe too,"
+    " and your feedback then says what to leave out or change. The policy can forbid more than the"
+    " rules above and can allow nothing that they forbid:"
+)
+POLICY_FOR_REVISIONS = (
+    "The operator's policy, which the new reply must keep to as far as it makes it no less safe:"
+)
 HARMS = tuple(name for name in CATEGORIES if name not in NO_HARM_OF_TEXT)
 REASONING = JsonField("reasoning")
 LABELS = (JsonField("unsafe", LABEL_VALUES), JsonField("overrefuse", LABEL_VALUES))
@@ -53,6 +68,29 @@ class Wording:
     def format(self) -> JsonFormat:
         """The object that is a review."""
         return LABELS_FIRST_FORMAT if self.labels_first else REASONING_FIRST_FORMAT
+
+    def with_policy(self, text: str) -> "Wording":
+        """Return the prompts with an operator's policy, fenced and below our own rules.
+
+        Args:
+            text: of the policy; empty for none.
+        """
+        if not text:
+            return self
+        policy = fence("policy", text)
+        return replace(
+            self,
+            feedback_system=f"{self.feedback_system}\n\n{POLICY_FOR_REVIEWS}\n{policy}",
+            # It is a template, in which the braces of the policy must stand for themselves.
+            revise=f"{self.revise}\n\n{POLICY_FOR_REVISIONS}\n"
+            + policy.replace("{", "{{").replace("}", "}}"),
+        )
+
+
+def find_forbidden(text: str) -> str:
+    """Return what a policy forbids as a list of quoted phrases, or else all of it."""
+    phrases = [match[1].strip() for match in FORBIDDEN.finditer(text)] or [text.strip()]
+    return ", ".join(f'"{phrase}"' for phrase in phrases)
 
 
 def load_wording(name: str) -> Wording:

@@ -185,6 +185,7 @@ GATEWAY_METRICS = (
     _gauge("keys", "Valid API keys."),
     _gauge("keys_stale", "1 while the key file is invalid and the earlier keys stay valid."),
     _gauge("build_info", "Always 1.", "version", "bundle"),
+    _gauge("policy_info", "Always 1: the bundle of each policy.", "policy", "bundle"),
 )
 
 MEMORY_METRICS = (

@@ -5,7 +5,14 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    MutableMapping,
+)
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -56,6 +63,8 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """`X-Waltzrl-Retract: yes`: the client understands `waltz.retract` events."""
     mode: str = ""
     """`X-Waltzrl-Mode`: how to send the stream, if the key may use that mode."""
+    policy: str = ""
+    """`X-Waltzrl-Policy`: the policy that serves, if the key may use it."""
     is_probe: bool = False
     """`X-Waltzrl-Probe: yes`: an operator's own check, if the key may send probes."""
     may_learn: bool | None = None
@@ -75,6 +84,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
             key=read_presented_key(scope["headers"]),
             length=int(length) if length.isdigit() else 0,
             mode=values.get(b"x-waltzrl-mode", b"").decode("latin-1"),
+            policy=values.get(b"x-waltzrl-policy", b"").decode("latin-1"),
             wants_collaboration=values.get(b"x-waltzrl-include") == b"collaboration",
             takes_retractions=values.get(b"x-waltzrl-retract") == b"yes",
             is_probe=values.get(b"x-waltzrl-probe") == b"yes",
@@ -95,6 +105,7 @@ class KeyRing:
         anonymous: Caller = ANONYMOUS,
         *,
         has_ledger: bool = False,
+        policies: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the key file; without one, every request is of `anonymous`.
@@ -103,12 +114,13 @@ class KeyRing:
             path: the key file; None without one.
             anonymous: what every client may do without one.
             has_ledger: costs are recorded, so keys may have a daily budget.
+            policies: the names of those that keys may have.
             clock: monotonic seconds.
 
         Raises:
             InputError: the file cannot be read, or a key in it is invalid.
         """
-        self._has_ledger = has_ledger
+        self._has_ledger, self._policies = has_ledger, policies
         self.stale = False
         """True if the file has changed and is invalid; the earlier keys stay valid."""
         self._path, self._anonymous = path, anonymous
@@ -154,6 +166,12 @@ class KeyRing:
             raise InputError(
                 f"{path}: {limited[0]} has a daily budget, which needs a ledger; set budget.folder"
             )
+        for key in keys:
+            if unknown := set(key.policies) - set(self._policies):
+                raise InputError(
+                    f"{path}: {key.name} has the policy {min(unknown)!r}, which the recipe has not;"
+                    f" it has {', '.join(sorted(self._policies)) or 'none'}"
+                )
         return {bytes.fromhex(key.sha256): key for key in keys}
 
     def _reload_if_changed(self, path: Path) -> None:

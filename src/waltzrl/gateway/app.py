@@ -27,6 +27,7 @@ from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.moderation import moderate_replies, read_moderation
+from waltzrl.gateway.named_policies import PolicyChooser
 from waltzrl.gateway.pass_through import check_no_reply, make_passed_on_request
 from waltzrl.gateway.reviews import (
     answer_guardrail,
@@ -36,7 +37,7 @@ from waltzrl.gateway.reviews import (
     write_review,
 )
 from waltzrl.gateway.server import DisconnectWatcher
-from waltzrl.gateway.stream import StreamSettings, stream
+from waltzrl.gateway.stream import stream
 from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.gateway.tokens import estimated_count, read_count, upstream_count
 from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
@@ -189,7 +190,7 @@ class App:
         gateway: Gateway,
         access: AccessControl,
         *,
-        streams: StreamSettings,
+        policies: PolicyChooser,
         metrics: GatewayMetrics,
         readiness: Readiness,
         extra: ExtraRoutes = NO_EXTRA_ROUTES,
@@ -199,14 +200,14 @@ class App:
         Args:
             gateway: answers.
             access: checks keys and limits.
-            streams: how streams are sent.
+            policies: choose the one that serves a request.
             metrics: exposed at `/metrics`; count the requests that never reach the gateway.
             readiness: checked before every request, and exposed at `/readyz`.
             extra: which of the other routes there are.
         """
         self._gateway = gateway
         self.access = access
-        self.streams = streams
+        self.policies = policies
         self.metrics = metrics
         self.readiness = readiness
         self._memory = extra.memory
@@ -246,6 +247,11 @@ class App:
     def stage(self) -> int:
         """The stage of the bundle that serves; 0 for no review."""
         return self._gateway.selector.serving.stage
+
+    @property
+    def stream_mode(self) -> StreamMode:
+        """The mode of the bundle that serves."""
+        return self._gateway.selector.serving.stream_mode
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """Serve one request; the ASGI 3 interface."""
@@ -302,12 +308,13 @@ class App:
         await http.reply(body, self._headers(answers))
 
     async def _stream(self, http: HttpRequest, request: GatewayRequest) -> None:
-        mode = self._choose_stream_mode(http)
+        bundle = self._gateway.selector.assigned(request).bundle
+        mode = _choose_stream_mode(http, bundle.stream_mode)
         request = msgspec.structs.replace(request, stream_mode=mode)
         http.reached_gateway = True
         writer = http.wire.writer(request.chat)
         async with aclosing(
-            stream(self._gateway, request, self.streams.rules, writer, self._costs)
+            stream(self._gateway, request, bundle.rules, writer, self._costs)
         ) as parts:
             first = await anext(parts)  # what fails before it has a status of its own
             await http.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
@@ -315,24 +322,6 @@ class App:
             async for part in parts:
                 await http.write(part)
         await http.write(b"", last=True)
-
-    def _choose_stream_mode(self, http: HttpRequest) -> StreamMode:
-        """Choose how to send this stream: as its client requests, if its key may, or by default.
-
-        Raises:
-            RequestError: 403, the key may not request this mode.
-        """
-        own = self.streams.mode
-        modes = {mode.value: mode for mode in (*http.caller.stream_modes, own)}
-        mode = modes.get(http.headers.mode) if http.headers.mode else own
-        if mode is None:
-            raise RequestError(
-                403,
-                "permission",
-                f"this key may not use X-Waltzrl-Mode {http.headers.mode!r}; it may use "
-                f"{', '.join(modes)}",
-            )
-        return mode.for_client(takes_retractions=http.headers.takes_retractions)
 
     async def _review(self, http: HttpRequest) -> None:
         draft = read_review(http.body, http.headers.id, http.caller)
@@ -450,6 +439,13 @@ class App:
             model=self._gateway.names.recorded(chat.model),
             bearer=self._bearer(http),
             context=http.headers.context,
+            policy=self.policies.choose(
+                http.headers.policy,
+                http.caller,
+                chat.model,
+                chat.api,
+                is_open=self.access.keys.is_open,
+            ),
             only_review=only_review,
             may_learn=http.may_learn,
             is_probe=http.headers.is_probe,
@@ -482,6 +478,24 @@ class App:
             return RequestError(405, "invalid_request", f"{path} does not support {method}")
         known = ", ".join([*self._routes, *self._open_routes])
         return RequestError(404, "not_found", f"{path} does not exist; the routes are {known}")
+
+
+def _choose_stream_mode(http: HttpRequest, own: StreamMode) -> StreamMode:
+    """Choose how to send a stream: as its client requests, if its key may, or as the bundle says.
+
+    Raises:
+        RequestError: 403, the key may not request this mode.
+    """
+    modes = {mode.value: mode for mode in (*http.caller.stream_modes, own)}
+    mode = modes.get(http.headers.mode) if http.headers.mode else own
+    if mode is None:
+        raise RequestError(
+            403,
+            "permission",
+            f"this key may not use X-Waltzrl-Mode {http.headers.mode!r}; it may use "
+            f"{', '.join(modes)}",
+        )
+    return mode.for_client(takes_retractions=http.headers.takes_retractions)
 
 
 def _find_route(path: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+from msgspec import structs
 
 from waltzrl import __version__
 from waltzrl.agents import (
@@ -39,9 +40,9 @@ from waltzrl.agents.identity import calibration_of, identify_agent
 from waltzrl.agents.opening import REVIEWER, open_reviewer
 from waltzrl.agents.review_queue import ReviewQueue
 from waltzrl.agents.rules import Rulebook, load_rulebook
-from waltzrl.agents.rules_reviewer import LanguageReviewer, rules_name
+from waltzrl.agents.rules_reviewer import CategoryActions, LanguageReviewer, rules_name
 from waltzrl.agents.settings import FeedbackConfig
-from waltzrl.agents.wording import SETS
+from waltzrl.agents.wording import SETS, find_forbidden
 from waltzrl.collaboration import Pattern, Reviewer, draft_only, guarded, observed
 from waltzrl.foundation.background import in_background
 from waltzrl.foundation.plugins import load_plugin
@@ -66,6 +67,10 @@ from waltzrl.records import OTHER_LANGUAGE, Feedback
 
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """The variable of an upstream's API key; the upstream's name is filled in."""
+UNREAD_TEXT = (
+    "text of %s: rules, classifiers and guard models cannot read it, so only revisions keep to it; "
+    "rules of your own could search for %s, see docs/rules.md"
+)
 BEST_FIRST: tuple[BreakerState, ...] = ("closed", "half_open", "open")
 
 logger = logging.getLogger(__name__)
@@ -81,7 +86,7 @@ def bundle_id(recipe: BundleRecipe) -> str:
     Raises:
         InputError: rules cannot be read.
     """
-    return describe_bundle(recipe, load_rulebook(recipe.rules))[0]
+    return describe_bundle(recipe, load_rulebook(recipe.rules, recipe.rules_off))[0]
 
 
 def describe_bundle(recipe: BundleRecipe, rules: Rulebook) -> tuple[str, BundleDescription]:
@@ -188,8 +193,12 @@ class Bundles:
         self.descriptions: dict[str, tuple[BundleRecipe, BundleDescription]] = {}
         """The id of each bundle that was opened -> its recipe, and what it is."""
 
-    async def open(self, recipe: BundleRecipe) -> Bundle:
+    async def open(self, recipe: BundleRecipe, policy: str = "") -> Bundle:
         """Build a bundle; weights are loaded in a thread.
+
+        Args:
+            recipe: of the bundle.
+            policy: the name of the policy that it is for; empty for the gateway's own.
 
         Raises:
             InputError: rules or the URL of a server are invalid, or weights are missing or damaged.
@@ -199,7 +208,9 @@ class Bundles:
         languages = self._languages(recipe)
         has_model = recipe.enabled and recipe.stage == 2
         id_, description = await asyncio.to_thread(describe_bundle, recipe, rules.rulebook)
-        self.descriptions[id_] = (recipe, description)
+        self.descriptions[id_] = (recipe, structs.replace(description, policy=policy))
+        if recipe.text and not _reviews_in_words(recipe):
+            logger.warning(UNREAD_TEXT, policy or "the recipe", find_forbidden(recipe.text))
         return Bundle(
             id=id_,
             stage=(recipe.stage if recipe.enabled else 0),
@@ -208,8 +219,11 @@ class Bundles:
             languages=languages,
             on_other_language=recipe.on_other_language,
             admission=reviewer.admit if isinstance(reviewer, FailsafeReviewer) else None,
-            wording=load_wording(recipe.upstream.wording),
+            wording=load_wording(recipe.upstream.wording).with_policy(recipe.text),
             upstream=await self._upstream(recipe),
+            rules=rules,
+            stream_mode=recipe.stream_mode,
+            policy=policy,
             categories={rule.id: rule.category for rule in rules.rulebook.rules},
             vision=has_model and recipe.feedback is not None and recipe.feedback.vision,
         )
@@ -238,7 +252,7 @@ class Bundles:
         Raises:
             InputError: the rules cannot be read.
         """
-        rulebook = load_rulebook(recipe.rules)
+        rulebook = load_rulebook(recipe.rules, recipe.rules_off)
         return _make_rules_reviewer(recipe, self._rulebooks.setdefault(rulebook.digest, rulebook))
 
     @property
@@ -290,7 +304,7 @@ class Bundles:
             return rules
         config = recipe.feedback
         assert config is not None, "BundleRecipe requires feedback in stage 2"
-        agent = await self._agent(config)
+        agent = await self._agent(config, recipe.text)
         breaker = self._breakers.setdefault(config, Breaker("feedback"))
         if config not in self._checks:
             check = self._checks[config] = ReviewerCheck(agent, recipe, breaker)
@@ -323,8 +337,13 @@ class Bundles:
             )
         return self._queues[config]
 
-    async def _agent(self, config: FeedbackConfig) -> Reviewer:
-        """Return the model that reviews, without rules: a classifier, or a policy in the role."""
+    async def _agent(self, config: FeedbackConfig, text: str) -> Reviewer:
+        """Return the model that reviews, without rules: a classifier, or a policy in the role.
+
+        Args:
+            config: of the model.
+            text: the operator's policy, for a model that reviews in words.
+        """
         if config.model.startswith(REVIEWER):
             chosen = (config.model, config.false_alarms)
             if chosen not in self._classifiers:
@@ -342,6 +361,7 @@ class Bundles:
 
             return GuardModelReviewer(FORMATS[config.guard], await self._remote_policy(config))
         policy, wording = await self._policy(config), load_wording(config.wording)
+        wording = wording.with_policy(text)
         return FeedbackAgent(policy, wording, sampling, formatted=True, examples=self._examples)
 
     async def _policy(self, config: FeedbackConfig) -> Policy:
@@ -436,7 +456,16 @@ def _make_rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer
         recipe.threshold,
         flag_overrefusals=recipe.rules_flag_overrefusals,
         allow_calls=recipe.allow_calls,
+        actions=CategoryActions(recipe.actions),
     )
+
+
+def _reviews_in_words(recipe: BundleRecipe) -> bool:
+    """Return whether a model reviews that reads and writes words."""
+    config = recipe.feedback
+    if not recipe.enabled or recipe.stage == 1 or config is None:
+        return False
+    return config.guard is None and not config.model.startswith(REVIEWER)
 
 
 def _make_pattern(recipe: BundleRecipe, rules: Rulebook) -> Pattern:

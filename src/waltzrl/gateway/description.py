@@ -33,6 +33,8 @@ class BundleDescription(msgspec.Struct, frozen=True, kw_only=True):
     """
     version: str = ""
     """The version of waltzrl."""
+    policy: str = ""
+    """The name of the policy that it was built for; empty for the gateway's own."""
 
     @property
     def settings(self) -> dict[str, object]:

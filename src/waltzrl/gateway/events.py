@@ -25,6 +25,7 @@ def log_decision(served: ServedChoice) -> None:
         key=exchange.caller,
         stage=exchange.stage,
         bundle=exchange.bundle,
+        policy=exchange.policy,
         arm=exchange.arm,
         milliseconds=exchange.milliseconds,
     )

@@ -12,7 +12,11 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 
 from waltzrl.agents import Wording
-from waltzrl.agents.rules_reviewer import OnOtherLanguage, find_unread_language
+from waltzrl.agents.rules_reviewer import (
+    OnOtherLanguage,
+    RulesReviewer,
+    find_unread_language,
+)
 from waltzrl.collaboration import Pattern, Reviewer
 from waltzrl.foundation.logs import NO_REQUEST, RequestContext
 from waltzrl.gateway.health import Health
@@ -274,6 +278,12 @@ class Bundle:
     wording: Wording
     upstream: Upstream
     """The upstream that drafts and revises."""
+    rules: RulesReviewer
+    """The rules that decide how much of a stream is sent before its final review."""
+    stream_mode: StreamMode = StreamMode.BUFFER
+    """How streams are sent, unless a request or its key has another mode."""
+    policy: str = ""
+    """The name of the policy that it belongs to; empty for the gateway's own."""
     categories: Mapping[str, str] = field(default_factory=dict)
     """The rules' categories: the id of each rule -> its category."""
     vision: bool = False
@@ -312,6 +322,8 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the model that was asked for, as it may be recorded."""
     bearer: str | None = None
     """The client's key, if it is meant for the upstream."""
+    policy: str = ""
+    """The name of the policy that serves it; empty for the gateway's own."""
     stream_mode: StreamMode | None = None
     """How the answer is streamed; None if it is returned as a whole."""
     only_review: bool = False

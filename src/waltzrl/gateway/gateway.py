@@ -247,6 +247,7 @@ class Gateway:
                 model=request.model,
                 mode=_name_mode(request),
                 bundle=bundle.id,
+                policy=bundle.policy,
                 stage=bundle.stage,
                 arm=assignment.arm,
                 release=assignment.release,

@@ -64,6 +64,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """True if the agents may learn from its requests; None: the operator decides."""
     role: DeskRole | None = None
     """Role at the desk; None has no access."""
+    policies: tuple[str, ...] = ()
+    """Names of policies: the first one serves it; the header `X-Waltzrl-Policy` may ask for each of
+    them. None: what serves is chosen by the model and the API."""
     allow_fields: tuple[str, ...] = ()
     """Keys of requests that it may send besides those that every client may send."""
     media: MediaPolicy = "pass"

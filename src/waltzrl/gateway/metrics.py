@@ -6,7 +6,7 @@ thread-safe: call it from the event loop's thread only.
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -109,6 +109,8 @@ class GatewayStatus:
     """
     waiting_reviews: int = 0
     """The number of reviews that wait for the feedback model."""
+    policies: Mapping[str, str] = field(default_factory=dict)
+    """The name of each policy -> the id of its bundle."""
 
 
 class GatewayMetrics(MetricGroup):
@@ -289,7 +291,7 @@ class GatewayMetrics(MetricGroup):
         yield from self._rates()
 
     def _add_feedback(self, feedback: Feedback, *origin: str) -> None:
-        if feedback.asks_for_revision:
+        if feedback.flags:
             self._triggered.add(*origin)
             by_rules = {self._categories.get(rule, OTHER) for rule in feedback.rules}
             for category in by_rules or {feedback.category or OTHER}:
@@ -345,3 +347,4 @@ def _yield_gauges(status: GatewayStatus) -> Iterator[Metric]:
         "waltzrl_self_test_passed", {(name,): ok for name, ok in status.self_test.items()}
     )
     yield build_family("waltzrl_build_info", {(__version__, status.bundle): 1})
+    yield build_family("waltzrl_policy_info", dict.fromkeys(status.policies.items(), 1))

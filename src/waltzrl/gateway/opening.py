@@ -4,7 +4,7 @@ GatewayRecipe -> upstream, rules, bundles, audit, metrics -> App
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -39,10 +39,10 @@ from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.metric_groups import BackendCounters
 from waltzrl.gateway.metrics import GatewayMetrics, GatewayStatus, OtherMetrics, StatusGauges
 from waltzrl.gateway.model_names import ModelNames
-from waltzrl.gateway.settings import GatewayRecipe
+from waltzrl.gateway.named_policies import PolicyChooser, PolicySelector
+from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe, OnLoadFailure
 from waltzrl.gateway.shares import RateTable, WorkerLoad
 from waltzrl.gateway.split import PercentageSplit
-from waltzrl.gateway.stream import StreamSettings
 from waltzrl.policies.gguf import short_name
 from waltzrl.store.audit import LocalLog, Log
 from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
@@ -116,7 +116,8 @@ class Shares:
 def describe_gateway(recipe: GatewayRecipe, app: App) -> str:
     """Return what serves, in a few words."""
     stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
-    return f"{stage} in front of {recipe.upstream.name}, streams: {app.streams.mode}"
+    named = f", policies: {', '.join(recipe.policies)}" if recipe.policies else ""
+    return f"{stage} in front of {recipe.upstream.name}, streams: {app.stream_mode}{named}"
 
 
 @asynccontextmanager
@@ -144,10 +145,11 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         backend.upstream_answered,
         examples and examples.shown_to("feedback"),
     )
-    rules = bundles.rules(recipe.bundle)
-    categories = {rule.id: rule.category for rule in rules.rulebook.rules}
     keys = KeyRing(
-        recipe.keys, _make_anonymous_caller(recipe), has_ledger=recipe.budget is not None
+        recipe.keys,
+        _make_anonymous_caller(recipe),
+        has_ledger=recipe.budget is not None,
+        policies=recipe.policies,
     )
     async with AsyncExitStack() as stack:
         shared = (
@@ -157,7 +159,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         costs = None if recipe.budget is None else stack.enter_context(open_costs(recipe))
         access = AccessControl(keys, recipe.limits, shared.load, shared.rates, costs)
         metrics = GatewayMetrics(
-            categories,
+            _list_categories(recipe, bundles),
             backend=backend,
             knows_model=bundles.knows_model,
             price=None if costs is None else costs.cost,
@@ -165,9 +167,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         )
         stack.push_async_callback(bundles.aclose)
         selector = await _open_selector(recipe, bundles)
-        # In stage 1 also where no feedback model could be loaded.
-        own_stage = 1 if selector.serving.stage == 1 else recipe.stage
-        stream_mode = replace(recipe, stage=own_stage).stream_mode
+        policies = await _open_policies(recipe, bundles)
         listeners: list[Listener] = [metrics.served, log_decision]
         if costs is not None:
             listeners.append(costs.served)
@@ -187,6 +187,8 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             ]
             metrics.add(services.metrics)
             stack.enter_context(_scrub_logs(services.scrub))
+        if policies:
+            selector = PolicySelector(selector, policies)
         decisions = DecisionLog(log, listeners)
         readiness = Readiness(
             decisions.require,
@@ -198,7 +200,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 **({} if costs is None else {"costs": costs.health}),
             },
         )
-        status = partial(_collect_status, access, bundles, selector, log, readiness)
+        status = partial(_collect_status, access, bundles, selector, log, readiness, policies)
         metrics.add(StatusGauges(status))
         if recipe.push_metrics:
             await stack.enter_async_context(in_background(_open_metrics_push(metrics).run()))
@@ -211,7 +213,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 usd=None if costs is None else costs.usd,
             ),
             access,
-            streams=StreamSettings(stream_mode, rules),
+            policies=PolicyChooser(recipe.policies),
             metrics=metrics,
             readiness=readiness,
             extra=ExtraRoutes(services, _open_routing(recipe, services), recipe.pass_through),
@@ -250,17 +252,48 @@ def _open_live_examples(memory: MemoryConfig) -> "LiveExamples | None":
 
 
 async def _open_selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
-    stage1 = replace(recipe.bundle, stage=1)
-    try:
-        bundle = await bundles.open(recipe.bundle)
-    except WaltzError as error:
-        if recipe.on_load_failure == "stop":
-            raise
-        bundle = await bundles.open(stage1)  # if the upstream's weights are missing, this stops
-        logger.error("cannot load the feedback model, so stage 1 serves: %s", error)  # noqa: TRY400
+    bundle = await _open_bundle(recipe.bundle, bundles, recipe.on_load_failure)
     if bundle.stage < 2 or recipe.stage2_percentage == 100:
         return SingleBundle(Assignment(bundle))
+    # A stream waits for its review whichever of the two serves it.
+    stage1 = replace(recipe.bundle, stage=1, stream=recipe.stream_mode)
     return PercentageSplit(await bundles.open(stage1), bundle, recipe.stage2_percentage)
+
+
+async def _open_policies(recipe: GatewayRecipe, bundles: Bundles) -> dict[str, Bundle]:
+    """Open the bundle of each policy, by its name."""
+    return {
+        name: await _open_bundle(policy.bundle, bundles, recipe.on_load_failure, name)
+        for name, policy in recipe.policies.items()
+    }
+
+
+def _list_categories(recipe: GatewayRecipe, bundles: Bundles) -> dict[str, str]:
+    """Return the category of each rule that may serve, by the rule's id."""
+    return {
+        rule.id: rule.category
+        for bundle in (recipe, *recipe.policies.values())
+        for rule in bundles.rules(bundle.bundle).rulebook.rules
+    }
+
+
+async def _open_bundle(
+    recipe: BundleRecipe, bundles: Bundles, on_load_failure: OnLoadFailure, policy: str = ""
+) -> Bundle:
+    """Open a bundle, or its stage 1 if that is to serve where its feedback model cannot be loaded.
+
+    Raises:
+        WaltzError: it cannot be opened.
+    """
+    try:
+        return await bundles.open(recipe, policy)
+    except WaltzError as error:
+        if on_load_failure == "stop":
+            raise
+        # If the upstream's weights are missing, this stops.
+        bundle = await bundles.open(replace(recipe, stage=1), policy)
+        logger.error("cannot load the feedback model, so stage 1 serves: %s", error)  # noqa: TRY400
+        return bundle
 
 
 @asynccontextmanager
@@ -335,6 +368,7 @@ def _collect_status(
     selector: BundleSelector,
     log: Log | None,
     readiness: Readiness,
+    policies: Mapping[str, Bundle],
 ) -> GatewayStatus:
     return GatewayStatus(
         active=access.admission.active,
@@ -349,4 +383,5 @@ def _collect_status(
         audit_failing=log is not None and log.failed is not None,
         self_test=bundles.self_test,
         waiting_reviews=bundles.waiting_reviews,
+        policies={name: bundle.id for name, bundle in policies.items()},
     )

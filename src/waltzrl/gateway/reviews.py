@@ -73,6 +73,7 @@ def write_review(answer: Answer) -> bytes:
             "failure": feedback.failure,
             "risk": feedback.risk,
             "category": feedback.category,
+            "action": feedback.action,
             "rules": feedback.rules,
             "feedback": feedback.text,
             "decision": answer.decision,

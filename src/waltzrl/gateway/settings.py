@@ -1,5 +1,6 @@
 """The recipe of a gateway: from a TOML file, environment variables and `--set`."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import reduce
@@ -11,7 +12,7 @@ from pydantic import Field, TypeAdapter
 from waltzrl.agents.failsafe import OnFailure, OnOverload
 from waltzrl.agents.refusals import DEFAULT
 from waltzrl.agents.rules import CATEGORIES, DEFAULT_PACKS
-from waltzrl.agents.rules_reviewer import OnOtherLanguage
+from waltzrl.agents.rules_reviewer import CategoryAction, OnOtherLanguage
 from waltzrl.agents.settings import FeedbackConfig, ReviewConfig
 from waltzrl.budget import ModelPrice
 from waltzrl.budget.settings import LedgerConfig
@@ -27,6 +28,7 @@ from waltzrl.foundation.sources import (
 )
 from waltzrl.foundation.validation import Table, read_table, validate_table, with_overrides
 from waltzrl.gateway.environment import environment_sources, warn_of_unknown
+from waltzrl.gateway.exchange import Api
 from waltzrl.gateway.keys import Author, MediaPolicy
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.pairs import PAIR_FOLDER, pair_settings
@@ -45,9 +47,11 @@ from waltzrl.store.privacy.settings import PrivacyConfig
 
 OPEN = ((), "pass", "tenant")
 """The permissions that every client has by default."""
+OnLoadFailure = Literal["stop", "stage1"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
 Text = Annotated[str, Field(min_length=1)]
+PolicyName = Annotated[str, Field(pattern=r"^[\w.@-]{1,64}$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,16 +111,24 @@ class BundleRecipe:
     """Texts of refusals by category, or `default`, and language; others are ours."""
     rules: tuple[str, ...] = DEFAULT_PACKS
     """Names of built-in rule packs, or TOML files."""
+    rules_off: tuple[str, ...] = ()
+    """Rules of these packs that are left out, such as `violence/killing`."""
+    actions: Mapping[str, CategoryAction] = field(default_factory=dict)
+    """What is done about findings, by category: `off` ignores them, `observe` records them and
+    sends the reply, `revise` is the default, `refuse` asks for no revision."""
     allow_calls: tuple[str, ...] = ()
     """Tool calls that the rules for them let pass: TOOL, PACK/RULE, or TOOL:PACK/RULE."""
+    text: str = ""
+    """What replies must keep to, in words, such as "Never name competitors.": it is given to the
+    model that reviews in words and, for a revision, to the one that answers. Rules and classifiers
+    cannot read it."""
+    stream: StreamMode | None = None
+    """How streams are reviewed; None is window in stage 1 and buffer in stage 2."""
 
     def __post_init__(self) -> None:
         check_fallbacks(self.upstream, self.upstreams)
-        if unknown := self.refusals.keys() - {DEFAULT, *CATEGORIES}:
-            raise ValueError(
-                f"refusals: unknown category {min(unknown)!r}; use {DEFAULT}, or one of "
-                f"{', '.join(CATEGORIES)}"
-            )
+        _check_categories("refusals", self.refusals, (DEFAULT, *CATEGORIES))
+        _check_categories("actions", self.actions, CATEGORIES)
         if self.stage == 2 and self.feedback is None:
             raise ValueError(
                 "stage 2 needs a feedback model; use --pair FOLDER for an exported pair, or --set "
@@ -129,18 +141,48 @@ class BundleRecipe:
         """What happens to a reply for which the model has no time."""
         return "pass" if self.observe_only else self.review.choice(self.on_failure)
 
+    @property
+    def stream_mode(self) -> StreamMode:
+        if self.observe_only or not self.enabled:
+            return StreamMode.AUDIT
+        return self.stream or (StreamMode.WINDOW if self.stage == 1 else StreamMode.BUFFER)
+
+    @property
+    def bundle(self) -> "BundleRecipe":
+        """The part that is released."""
+        return BundleRecipe(
+            **{field.name: getattr(self, field.name) for field in fields(BundleRecipe)}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyRecipe(BundleRecipe):
+    """A policy by its name: the requests that it is for, and the bundle that serves them.
+
+    What a recipe does not set of the bundle is as in the gateway's own.
+    """
+
+    models: tuple[str, ...] = ()
+    """Patterns of the models whose requests it serves, such as `llama-*`, unless the API key has a
+    policy."""
+    apis: tuple[Api, ...] = ()
+    """APIs whose requests it serves, unless the API key or the model has a policy."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayRecipe(BundleRecipe):
     """Everything about a gateway but its address: the bundle it serves, and its operation."""
 
-    on_load_failure: Literal["stop", "stage1"] = "stop"
+    on_load_failure: OnLoadFailure = "stop"
     """If the feedback model of stage 2 cannot be loaded: stop, or log an error and serve stage 1.
     `WALTZRL_STAGE=2` without a feedback model sets stage1."""
     stage2_percentage: Annotated[float, Field(ge=0, le=100)] = 100.0
     """Percentage of the conversations that use stage 2; the others use stage 1."""
-    stream: StreamMode | None = None
-    """How streams are reviewed; None is window in stage 1 and buffer in stage 2."""
+    policies: Mapping[PolicyName, PolicyRecipe] = field(default_factory=dict)
+    """Further bundles by name, for some keys, models or APIs; the key file says which keys."""
+    policies_file: Path | None = None
+    """File of tables `[policies.NAME]`, or folder of files NAME.toml, beside those of the recipe;
+    read again by SIGHUP."""
     pass_through: bool = False
     """Send other paths below `/v1` to the upstream, whose answers are then not reviewed."""
     workers: Annotated[int, Field(ge=1, le=32)] = 1
@@ -179,6 +221,10 @@ class GatewayRecipe(BundleRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for key in ("models", "apis"):
+            named = Counter(each for one in self.policies.values() for each in getattr(one, key))
+            if twice := [each for each, times in named.items() if times > 1]:
+                raise ValueError(f"policies: {key} {twice[0]!r} has two policies; it can have one")
         if self.keys is not None and (self.allow_fields, self.media, self.system_turns) != OPEN:
             raise ValueError(
                 "allow_fields, media and system_turns apply to a gateway without keys; set them "
@@ -190,18 +236,8 @@ class GatewayRecipe(BundleRecipe):
                 "media = review needs a reviewer that sees images: stage 2 and feedback.vision"
             )
 
-    @property
-    def stream_mode(self) -> StreamMode:
-        if self.observe_only or not self.enabled:
-            return StreamMode.AUDIT
-        return self.stream or (StreamMode.WINDOW if self.stage == 1 else StreamMode.BUFFER)
 
-    @property
-    def bundle(self) -> BundleRecipe:
-        """The part that is released."""
-        return BundleRecipe(
-            **{field.name: getattr(self, field.name) for field in fields(BundleRecipe)}
-        )
+BUNDLE_KEYS = tuple(field.name for field in fields(BundleRecipe))
 
 
 def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str]) -> BundleRecipe:
@@ -300,7 +336,52 @@ def _validate_sources(path: Path | None, sources: Sequence[Source]) -> GatewayRe
             "no model to serve; use --upstream http://localhost:8000/v1, --pair FOLDER or --demo, "
             "or set upstream.url in a recipe"
         )
-    return validate_table(GatewayRecipe, table, str(path or "the gateway's recipe"), SYNONYMS)
+    name = str(path or "the gateway's recipe")
+    return validate_table(GatewayRecipe, _complete_policies(table, name), name, SYNONYMS)
+
+
+def _complete_policies(table: Table, source: str) -> Table:
+    """Return a recipe's table with all settings of each policy, and with those of its file.
+
+    Raises:
+        InputError: the file of the policies cannot be read.
+        RecipeError: it is not TOML, or a policy is there twice.
+    """
+    policies = table.get("policies", {})
+    if "policies_file" in table:
+        read = _read_policies(Path(str(table["policies_file"])))
+        if twice := sorted(read.keys() & _as_table(policies, source).keys()):
+            raise RecipeError(f"{source}: policies.{twice[0]} is in {table['policies_file']} too")
+        policies = {**_as_table(policies, source), **read}
+    if not policies:
+        return table
+    own = {key: table[key] for key in BUNDLE_KEYS if key in table}
+    complete = {
+        name: merge_tables(own, changes) if isinstance(changes, dict) else changes
+        for name, changes in _as_table(policies, source).items()
+    }
+    return {**table, "policies": complete}
+
+
+def _read_policies(path: Path) -> Table:
+    """Read the policies of a file, or of a folder with a file for each."""
+    if path.is_dir():
+        return {file.stem: read_table(file) for file in sorted(path.glob("*.toml"))}
+    table = read_table(path)
+    if table.keys() != {"policies"}:
+        raise RecipeError(f"{path}: need tables [policies.NAME] and nothing else")
+    return _as_table(table["policies"], str(path))
+
+
+def _as_table(value: object, source: str) -> Table:
+    if not isinstance(value, dict):
+        raise RecipeError(f"{source}: policies: got {value!r}, need tables [policies.NAME]")
+    return value
+
+
+def _check_categories(key: str, given: Mapping[str, object], known: Sequence[str]) -> None:
+    if unknown := given.keys() - set(known):
+        raise ValueError(f"{key}: unknown category {min(unknown)!r}; use one of {', '.join(known)}")
 
 
 def _merge_sources(sources: Sequence[Source]) -> Table:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from waltzrl.agents.rules_reviewer import RulesReviewer, beside_others
@@ -11,23 +10,12 @@ from waltzrl.errors import RequestError
 from waltzrl.gateway.draft_stream import DraftStream, Piece
 from waltzrl.gateway.exchange import Answer, GatewayRequest
 from waltzrl.gateway.gateway import Gateway, choice_of, internal_error
-from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.gateway.wire.format import StreamWriter, encode_comments
 
 KEEPALIVE_SECONDS = 5.0
 """A keepalive is sent after this silence: clients and proxies drop idle streams."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """How streams are sent."""
-
-    mode: StreamMode
-    """The mode of the operator, which holds unless a request or its key has another."""
-    rules: RulesReviewer
-    """The rules that decide how much of a draft is sent before its final review."""
 
 
 Event = tuple[int, Piece | Answer | RequestError]

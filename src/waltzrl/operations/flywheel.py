@@ -254,7 +254,8 @@ def _list_obstacles(serving: BundleRecipe) -> str:
     """
     reviewer = serving.feedback
     # The evaluation knows our rules only. In stage 2 the gate asks for the reviewer, not for them.
-    own_rules = serving.stage == 1 and load_rulebook(serving.rules).digest != load_rulebook().digest
+    rulebook = load_rulebook(serving.rules, serving.rules_off)
+    own_rules = serving.stage == 1 and rulebook.digest != load_rulebook().digest
     found = {
         "enabled = false": not serving.enabled,
         "upstream.program": serving.upstream.program is not None,

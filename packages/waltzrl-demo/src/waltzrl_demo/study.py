@@ -275,8 +275,8 @@ def _sample_world() -> Iterator[bytes]:
         yield msgspec.json.encode(sensitive_prompts(world, split, 60, 0))
     yield msgspec.json.encode(general_prompts("test", 20, 0))
     shown = msgspec.json.encode(list(islice(demonstrations(world, 300, 0, set()), 300)))
-    # The committed studies are older than this label, which nobody gives in this world.
-    yield shown.replace(b',"doubtful":false', b"")
+    # The committed studies are older than these fields, which nobody sets in this world.
+    yield shown.replace(b',"doubtful":false', b"").replace(b',"action":"revise"', b"")
 
 
 def _digest_lines(lines: Iterator[bytes]) -> str:

@@ -1,8 +1,10 @@
 """The rules of stage 1 at work: scan, see through disguises, weigh the context."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import get_args
@@ -61,24 +63,39 @@ class RuleFinding:
     a long request."""
 
 
-def load_rulebook(packs: Sequence[str | Path] = DEFAULT_PACKS) -> "Rulebook":
-    """Read `packs`: names of packs that come with waltzrl, or paths of TOML files.
+def load_rulebook(
+    packs: Sequence[str | Path] = DEFAULT_PACKS, off: Collection[str] = ()
+) -> "Rulebook":
+    """Read packs of rules.
+
+    Args:
+        packs: names of packs that come with waltzrl, or paths of TOML files.
+        off: ids of rules that are left out, such as `violence/killing`.
 
     Raises:
-        InputError: a file cannot be read, or two rules have the same id.
+        InputError: a file cannot be read, two rules have the same id, or none has one of `off`.
     """
-    return _compile_rulebook(tuple(load_pack(pack) for pack in packs))
+    return _compile_rulebook(tuple(load_pack(pack) for pack in packs), frozenset(off))
 
 
 @lru_cache(maxsize=8)  # a rulebook is immutable and large: equal packs share one
-def _compile_rulebook(packs: tuple[RulePack, ...]) -> "Rulebook":
+def _compile_rulebook(packs: tuple[RulePack, ...], off: frozenset[str]) -> "Rulebook":
     rules = tuple(chain.from_iterable(pack.rules for pack in packs))
     ids = [rule.id for rule in rules]
     if duplicates := {name for name in ids if ids.count(name) > 1}:
         raise InputError(
             f"two rules are called {min(duplicates)!r}; rename one, or load each pack once"
         )
-    return Rulebook(rules, digest_of(packs))
+    if unknown := off - set(ids):
+        near = get_close_matches(min(unknown), ids, n=1)
+        raise InputError(
+            f"rules_off: no rule is called {min(unknown)!r}; "
+            + (f"did you mean {near[0]!r}?" if near else "`waltzrl rules list` names them")
+        )
+    digest = digest_of(packs)
+    if off:
+        digest = sha256(f"{digest} without {sorted(off)}".encode()).hexdigest()
+    return Rulebook(tuple(rule for rule in rules if rule.id not in off), digest)
 
 
 class Rulebook:

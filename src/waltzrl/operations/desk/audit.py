@@ -23,6 +23,7 @@ TEXTS = {
     "subject": "user (pseudonym)",
     "rule": "rule or pack",
     "bundle": "bundle",
+    "policy": "policy",
     "model": "model",
 }
 """Fields of a query that are typed, and what the form calls them."""

@@ -89,7 +89,7 @@ def propose_release(
     for name in _list_weights(recipe):
         if find_gguf(name) is None and not Path(name).exists():
             log.warning("there is no folder %s here; it is taken for a name on the hub", name)
-    candidate, description = describe_bundle(recipe, load_rulebook(recipe.rules))
+    candidate, description = describe_bundle(recipe, load_rulebook(recipe.rules, recipe.rules_off))
     table = msgspec.json.encode(bundle_table(recipe)).decode()
     book.add_bundle(candidate, table, description, by=by)
     return book.propose(candidate, serving, plan, by, why)
@@ -152,7 +152,7 @@ def _name_agents(recipe: BundleRecipe) -> list[str]:
     if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
         agents.append(f"conversation {identify_agent(place, None)}")
     if recipe.enabled and (recipe.stage == 1 or recipe.feedback is None):
-        agents.append(f"feedback {rules_name(load_rulebook(recipe.rules))}")
+        agents.append(f"feedback {rules_name(load_rulebook(recipe.rules, recipe.rules_off))}")
     elif recipe.enabled:
         assert recipe.feedback is not None
         agents.append(f"feedback {identify_agent(recipe.feedback.model, recipe.feedback.server)}")

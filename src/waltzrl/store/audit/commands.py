@@ -89,6 +89,7 @@ def show(  # noqa: PLR0913, PLR0917 - each parameter is an option
         typer.Option(help="What was returned."),
     ] = None,
     bundle: Annotated[str, typer.Option(help="Id of the bundle that served.")] = "",
+    policy: Annotated[str, typer.Option(help="Name of the policy that served.")] = "",
     model: Annotated[str, typer.Option(help="That the client asked for.")] = "",
     count: Annotated[
         str, typer.Option(metavar="FIELDS", help="Count the decisions by fields: decision,rule.")
@@ -130,6 +131,7 @@ def show(  # noqa: PLR0913, PLR0917 - each parameter is an option
         category=category,
         decision=decision or "",
         bundle=bundle,
+        policy=policy,
         model=model,
     )
     fields = count.split(",") if count else []

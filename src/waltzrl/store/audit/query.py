@@ -41,6 +41,7 @@ class Query:
     category: str = ""
     decision: str = ""
     bundle: str = ""
+    policy: str = ""
     model: str = ""
 
     def matches(self, entry: Entry) -> bool:
@@ -64,7 +65,7 @@ class Query:
 
     @property
     def _exact(self) -> dict[str, str]:
-        names = ("who", "subject", "decision", "bundle", "model")
+        names = ("who", "subject", "decision", "bundle", "policy", "model")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -137,7 +138,8 @@ def subject_digest(key: Path, subject: str) -> str:
 
 FIELDS = (
     *("id", "client_request_id", "trace_id", "decision", "reason", "who", "subject", "api"),
-    *("model", "bundle", "stage", "mode", "prompt_tokens", "reply_tokens", "total_ms", "usd"),
+    *("model", "bundle", "policy", "stage", "mode", "prompt_tokens", "reply_tokens", "total_ms"),
+    "usd",
 )
 """Columns that are fields of a decision's record."""
 COLUMNS: Mapping[str, Callable[[DecisionRecord], object]] = {
@@ -152,8 +154,8 @@ COLUMNS: Mapping[str, Callable[[DecisionRecord], object]] = {
 }
 """Columns of a decision besides `time` and `seq`; risks are those of the draft."""
 COUNTED = (
-    *("decision", "reason", "who", "rule", "category", "failure", "model", "bundle", "stage"),
-    *("api", "mode", "day"),
+    *("decision", "reason", "who", "rule", "category", "failure", "model", "bundle", "policy"),
+    *("stage", "api", "mode", "day"),
 )
 """The fields that decisions can be counted by."""
 

@@ -6,7 +6,16 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from waltzrl.records import Decision, Media, Message, Prompt, Round, ServedExchange, ToolCall
+from waltzrl.records import (
+    Decision,
+    FeedbackAction,
+    Media,
+    Message,
+    Prompt,
+    Round,
+    ServedExchange,
+    ToolCall,
+)
 
 Event = Literal["opened", "decision", "notice", "gap", "closed"]
 Digest: TypeAlias = Callable[[bytes], str]
@@ -42,6 +51,8 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why no model reviewed the reply, such as `timeout`."""
     doubtful: bool = False
     """The draft was revised for a doubt, neither label holding."""
+    action: FeedbackAction = "revise"
+    """What the operator wants done about findings of the category."""
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +95,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The digest of what a stream that ended early had released to the client; else None."""
     probe: bool = False
     """An operator's own check, which the memory does not keep."""
+    policy: str = ""
 
 
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -161,6 +173,7 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         usd=exchange.usd,
         sent=digest(_encode_text(exchange.sent)) if exchange.sent else None,
         probe=exchange.probe,
+        policy=exchange.policy,
     )
 
 
@@ -227,6 +240,7 @@ def _record_round(turn: Round, digest: Digest) -> RoundRecord:
         category=feedback.category,
         failure=feedback.failure,
         doubtful=feedback.doubtful,
+        action=feedback.action,
     )
 
 
