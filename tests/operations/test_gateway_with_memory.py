@@ -274,7 +274,7 @@ def test_a_candidate_that_cannot_be_loaded_is_held_and_the_history_says_why(tmp_
         rules.unlink()
         async with gateway(*house.settings) as app:
             await until(lambda: "action hold" in caplog.text)  # it has heard of it itself
-            assert app._gateway.selector.percentage == 0
+            assert app.gateway.selector.percentage == 0
             assert (await chat(app)).status == 200
         return release
 
@@ -290,7 +290,7 @@ def test_a_release_is_followed_and_a_rollback_is_in_force_within_a_second(tmp_pa
 
     async def live():
         async with gateway(*house.settings) as app:
-            roster = app._gateway.selector
+            roster = app.gateway.selector
             own = roster.serving.id
             release = await asyncio.to_thread(house.propose, ALL, enabled=False)
             await until(lambda: roster.state == "canary")
@@ -325,7 +325,7 @@ def test_a_shadow_is_remembered_and_never_seen(tmp_path):
     async def live():
         async with gateway(*house.settings) as app:
             await asyncio.to_thread(house.propose, SHADOW, enabled=False)
-            await until(lambda: app._gateway.selector.shadow is not None)
+            await until(lambda: app.gateway.selector.shadow is not None)
             assert UNSAFE not in (await chat(app, "unsafe")).text
             await until(lambda: len(house.rows("evaluations")) == 2)
 

@@ -205,7 +205,7 @@ class App:
             readiness: checked before every request, and exposed at `/readyz`.
             extra: which of the other routes there are.
         """
-        self._gateway = gateway
+        self.gateway = gateway
         self.access = access
         self.policies = policies
         self.metrics = metrics
@@ -246,12 +246,12 @@ class App:
     @property
     def stage(self) -> int:
         """The stage of the bundle that serves; 0 for no review."""
-        return self._gateway.selector.serving.stage
+        return self.gateway.selector.serving.stage
 
     @property
     def stream_mode(self) -> StreamMode:
         """The mode of the bundle that serves."""
-        return self._gateway.selector.serving.stream_mode
+        return self.gateway.selector.serving.stream_mode
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """Serve one request; the ASGI 3 interface."""
@@ -301,20 +301,20 @@ class App:
             await self._stream(http, request)
             return
         http.reached_gateway = True
-        answers = await self._gateway.answers(request)
+        answers = await self.gateway.answers(request)
         body = http.wire.write(chat, answers)
         if http.headers.wants_collaboration and http.caller.may_see_drafts:
             body = _add_collaborations(body, answers)
         await http.reply(body, self._headers(answers))
 
     async def _stream(self, http: HttpRequest, request: GatewayRequest) -> None:
-        bundle = self._gateway.selector.assigned(request).bundle
+        bundle = self.gateway.selector.assigned(request).bundle
         mode = _choose_stream_mode(http, bundle.stream_mode)
         request = msgspec.structs.replace(request, stream_mode=mode)
         http.reached_gateway = True
         writer = http.wire.writer(request.chat)
         async with aclosing(
-            stream(self._gateway, request, bundle.rules, writer, self._costs)
+            stream(self.gateway, request, bundle.rules, writer, self._costs)
         ) as parts:
             first = await anext(parts)  # what fails before it has a status of its own
             await http.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
@@ -327,7 +327,7 @@ class App:
         draft = read_review(http.body, http.headers.id, http.caller)
         request = self._request(http, draft.chat, only_review=not draft.revise)
         http.reached_gateway = True
-        answer = await self._gateway.review(request, draft.reply)
+        answer = await self.gateway.review(request, draft.reply)
         await http.reply(write_review(answer), self._headers([answer]))
 
     async def _guardrail(self, http: HttpRequest) -> None:
@@ -335,13 +335,13 @@ class App:
         http.reached_gateway = True
         # The key is LiteLLM's for this guardrail, and none for the upstream.
         request = msgspec.structs.replace(self._request(http, chat), bearer=None)
-        await http.reply(await answer_guardrail(self._gateway, request, texts))
+        await http.reply(await answer_guardrail(self.gateway, request, texts))
 
     async def _moderations(self, http: HttpRequest) -> None:
         chat, replies = read_moderation(http.body, http.headers.id)
         http.reached_gateway = True
         request = self._request(http, chat, only_review=True)
-        await http.reply(await moderate_replies(self._gateway, request, replies))
+        await http.reply(await moderate_replies(self.gateway, request, replies))
 
     async def _route(self, http: HttpRequest) -> None:
         assert self._routing is not None, "only then is this route registered"
@@ -353,7 +353,7 @@ class App:
         async def review(text: str, draft: Reply, number: int) -> Feedback:
             chat = read_request(text, http.headers.id, http.caller)
             request = self._request(http, chat, only_review=True)
-            answer = await self._gateway.review(request, draft, number)
+            answer = await self.gateway.review(request, draft, number)
             assert answer.collaboration is not None
             return answer.collaboration.rounds[0].feedback
 
@@ -436,7 +436,7 @@ class App:
         return GatewayRequest(
             chat=chat,
             caller=http.caller,
-            model=self._gateway.names.recorded(chat.model),
+            model=self.gateway.names.recorded(chat.model),
             bearer=self._bearer(http),
             context=http.headers.context,
             policy=self.policies.choose(
@@ -461,7 +461,7 @@ class App:
 
     @property
     def _upstream(self) -> Upstream:
-        return self._gateway.selector.serving.upstream
+        return self.gateway.selector.serving.upstream
 
     def _bearer(self, http: HttpRequest) -> str | None:
         """Return the client's key for the upstream; a key of the gateway is never passed on."""

@@ -5,6 +5,7 @@ import typer
 from waltzrl.foundation.options import EVALUATE, SERVE
 from waltzrl.gateway.commands.compare_reviewers import compare_reviewers
 from waltzrl.gateway.commands.keys import keys
+from waltzrl.gateway.commands.policy import policy
 from waltzrl.gateway.commands.serve import serve
 
 
@@ -13,3 +14,4 @@ def add_commands(app: typer.Typer) -> None:
     app.command(rich_help_panel=SERVE)(serve)
     app.command(rich_help_panel=EVALUATE)(compare_reviewers)
     app.add_typer(keys, name="keys", rich_help_panel=SERVE)
+    app.add_typer(policy, name="policy", rich_help_panel=SERVE)

@@ -56,6 +56,10 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
     media: Annotated[
         MediaPolicy, typer.Option(help="Images, audio and files: unseen, refused, or reviewed.")
     ] = "pass",
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="Policy that it may ask for, the first its own; may be repeated."),
+    ] = None,
     allow_field: Annotated[
         list[str] | None, typer.Option(help="Field of requests to pass on; may be repeated.")
     ] = None,
@@ -80,6 +84,7 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "role": role,
         "system_turns": system_turns,
         "media": media,
+        "policies": policy or [],
         "allow_fields": allow_field or [],
         "expires": expires_in_days and datetime.now(UTC) + timedelta(days=expires_in_days),
     }

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
+from typing import Literal
 
 from waltzrl.errors import InputError
 from waltzrl.store.audit.keys import digest_under
 from waltzrl.store.audit.note import NoteError
 from waltzrl.store.audit.reading import read_backwards, read_entries
-from waltzrl.store.audit.record import DecisionRecord, Entry
+from waltzrl.store.audit.record import DecisionRecord, Entry, RoundRecord
 
 AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -134,6 +135,45 @@ def subject_digest(key: Path, subject: str) -> str:
             f"the log knows a subject by a digest only, whose key is in {key}.digest: {error}; "
             "give the file of the log's private key with --key"
         ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedDraft:
+    """A draft that was sent although its review would have changed it."""
+
+    id: str
+    """Of the request."""
+    would: Literal["revised", "refused", "unreviewed"]
+    """What would have become of it; what follows where nobody reviewed is the operator's choice."""
+    risk: float | None
+    category: str
+    rules: tuple[str, ...]
+
+
+def observed_drafts(records: Iterable[DecisionRecord]) -> list[ObservedDraft]:
+    """Return the drafts that were only observed, the riskiest first."""
+    drafts = [
+        ObservedDraft(
+            id=record.id,
+            would=_find_outcome(record.rounds[0]),
+            risk=record.rounds[0].risk,
+            category=record.rounds[0].category,
+            rules=record.rounds[0].rules,
+        )
+        for record in records
+        if record.decision == "draft" and record.rounds and _was_flagged(record.rounds[0])
+    ]
+    return sorted(drafts, key=lambda draft: -(draft.risk or 0.0))
+
+
+def _was_flagged(first: RoundRecord) -> bool:
+    return first.unsafe or first.overrefuse or first.doubtful or not first.well_formed
+
+
+def _find_outcome(first: RoundRecord) -> Literal["revised", "refused", "unreviewed"]:
+    if not first.well_formed:
+        return "unreviewed"
+    return "refused" if first.unsafe and first.action == "refuse" else "revised"
 
 
 FIELDS = (
