@@ -77,7 +77,7 @@ def test_every_move_is_written_down_and_told_to_all(book, engine):
     ]
     assert told[-1].body == {
         "release": release.id, "candidate": "new", "serving": "old", "state": "rolled_back",
-        "percentage": 0.0, "action": "roll_back", "by": "bob", "why": "complaints",
+        "percentage": 0.0, "policy": "", "action": "roll_back", "by": "bob", "why": "complaints",
     }  # fmt: skip
 
 

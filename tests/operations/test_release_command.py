@@ -268,3 +268,23 @@ def test_a_bundle_that_differs_in_its_rules_says_which(book, run, tmp_path):
     told = bundles(tmp_path, "diff")
     assert "rules: removed self_harm, sexual, misinformation, malicious, privacy and 1 more" in told
     assert " rules removed: self_harm/" in told
+
+
+def test_a_policy_has_a_release_of_its_own(run, book, candidate):
+    with pytest.raises(InputError, match="told this memory of a policy 'clinic'"):
+        proposed(run, candidate, "--policy", "clinic")
+    recipe = BundleRecipe(upstream=UpstreamConfig(url="http://localhost:8000/v1"), threshold=0.8)
+    table = msgspec.json.encode(bundle_table(recipe)).decode()
+    id_, description = describe_bundle(recipe, load_rulebook(recipe.rules), "clinic")
+    book.add_bundle(id_, table, description, is_base=True)
+    own = book.base()
+    proposed(run, candidate, "--policy", "clinic")
+    release = book.latest()
+    assert (release.policy, release.serving, own != id_) == ("clinic", id_, True)
+    assert book.stored_bundle(release.candidate).description.policy == "clinic"
+    for _ in range(4):
+        if book.latest().is_open:
+            run("advance")
+    assert book.latest().state == "full"
+    assert (book.serving("clinic"), book.serving()) == (release.candidate, None)
+    assert "policy clinic" in run("show")

@@ -1,6 +1,7 @@
 """A roster that follows releases, on standings made by hand."""
 
 import asyncio
+import dataclasses
 import logging
 
 import pytest
@@ -12,6 +13,7 @@ from support.releases_by_hand import Database, bundle, release, request
 from waltzrl.errors import InputError, StorageError
 from waltzrl.gateway.exchange import Assignment
 from waltzrl.gateway.gateway import SingleBundle
+from waltzrl.gateway.named_policies import PolicySelector
 from waltzrl.gateway.split import PercentageSplit
 from waltzrl.operations.online.release_follower import ReleaseFollower
 from waltzrl.records import Message, Prompt
@@ -39,6 +41,22 @@ def test_what_a_release_brought_to_all_serves_in_the_recipes_place():
     releases = looked(Database(serving="new"))
     assert releases.serving.id == "new"
     assert releases.assigned(request("a")).arm == ""
+
+
+@pytest.mark.promise("Policies", "A release of a policy concerns its own requests and no others")
+def test_a_release_of_a_policy_concerns_its_own_requests_only():
+    clinic = dataclasses.replace(bundle("clinic"), policy="clinic")
+    own = PolicySelector(SingleBundle(Assignment(bundle("own"))), {"clinic": clinic})
+    database = Database(release=replace(release("canary", percentage=100), policy="clinic"))
+    releases = ReleaseFollower(own, database.ask, database.open, database.told, database.hold)
+    asyncio.run(releases.poll())
+    asked = replace(request("a"), policy="clinic")
+    assert releases.assigned(asked) == Assignment(bundle("new"), "candidate", "r1")
+    assert releases.assigned(request("a")) == Assignment(bundle("own"))
+    database.release, database.released = None, {"clinic": "new"}
+    asyncio.run(releases.poll())
+    assert releases.assigned(asked).bundle.id == "new"
+    assert (releases.assigned(request("a")).bundle.id, releases.serving.id) == ("own", "own")
 
 
 def test_a_canary_serves_its_share_and_names_both_arms():
@@ -76,7 +94,7 @@ def test_the_state_follows_a_release_to_its_end():
     database.release, database.ended = None, release("full", percentage=100)
     asyncio.run(releases.poll())
     assert (releases.state, releases.percentage) == ("full", 0)  # it is not open here yet
-    database.serving = "new"
+    database.released = {"": "new"}
     asyncio.run(releases.poll())
     assert (releases.state, releases.percentage) == ("full", 100)
     assert looked(Database()).state == "off"

@@ -44,7 +44,8 @@ class Database:
     """Says where the release stands, and opens bundles."""
 
     def __init__(self, serving=None, release=None, notices=(), broken=None, comes_out_as=None):
-        self.serving, self.release, self.notices = serving, release, list(notices)
+        self.released = {} if serving is None else {"": serving}
+        self.release, self.notices = release, list(notices)
         self.ended, self.moves = None, {}
         self.broken, self.comes_out_as = broken, comes_out_as
         self.away = None
@@ -56,7 +57,7 @@ class Database:
         new = [notice for notice in self.notices if notice.id > (last or 0)]
         newest = max((notice.id for notice in self.notices), default=last or 0)
         return ReleaseStatus(
-            serving=self.serving,
+            released=self.released,
             release=self.release,
             newest=self.release or self.ended,
             moves=self.moves,

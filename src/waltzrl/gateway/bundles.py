@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
-from msgspec import structs
 
 from waltzrl import __version__
 from waltzrl.agents import (
@@ -89,13 +88,22 @@ def bundle_id(recipe: BundleRecipe) -> str:
     return describe_bundle(recipe, load_rulebook(recipe.rules, recipe.rules_off))[0]
 
 
-def describe_bundle(recipe: BundleRecipe, rules: Rulebook) -> tuple[str, BundleDescription]:
+def describe_bundle(
+    recipe: BundleRecipe, rules: Rulebook, policy: str = ""
+) -> tuple[str, BundleDescription]:
     """Return the id of a bundle, and what it is; weights are read once for both.
+
+    Args:
+        recipe: of the bundle.
+        rules: that it names.
+        policy: the name of the policy that it is for; empty for the gateway's own.
 
     Raises:
         InputError: weights cannot be read.
     """
     contents = _collect_contents(recipe, rules)
+    if policy:  # two policies with equal settings are told apart
+        contents["policy"] = policy
     parts = {
         "conversation weights": contents.get("conversation"),
         "feedback weights": contents.get("feedback weights"),
@@ -110,6 +118,7 @@ def describe_bundle(recipe: BundleRecipe, rules: Rulebook) -> tuple[str, BundleD
             **{name: _name_part(part) for name, part in parts.items() if part is not None},
         },
         version=__version__,
+        policy=policy,
     )
     return _hash_encoded(msgspec.json.encode(contents, order="sorted")), description
 
@@ -207,8 +216,8 @@ class Bundles:
         rules, reviewer = self.rules(recipe), await self.reviewer(recipe)
         languages = self._languages(recipe)
         has_model = recipe.enabled and recipe.stage == 2
-        id_, description = await asyncio.to_thread(describe_bundle, recipe, rules.rulebook)
-        self.descriptions[id_] = (recipe, structs.replace(description, policy=policy))
+        id_, description = await asyncio.to_thread(describe_bundle, recipe, rules.rulebook, policy)
+        self.descriptions[id_] = (recipe, description)
         if recipe.text and not _reviews_in_words(recipe):
             logger.warning(UNREAD_TEXT, policy or "the recipe", find_forbidden(recipe.text))
         return Bundle(

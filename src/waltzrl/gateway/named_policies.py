@@ -59,7 +59,7 @@ class PolicySelector:
     """The bundle of each policy, and what selects the gateway's own."""
 
     own: BundleSelector
-    """For the requests without a policy: they alone take part in releases."""
+    """Selects for the requests without a policy."""
     bundles: Mapping[str, Bundle] = field(default_factory=dict)
     """The name of each policy -> its bundle."""
 

@@ -168,6 +168,8 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         stack.push_async_callback(bundles.aclose)
         selector = await _open_selector(recipe, bundles)
         policies = await _open_policies(recipe, bundles)
+        if policies:
+            selector = PolicySelector(selector, policies)
         listeners: list[Listener] = [metrics.served, log_decision]
         if costs is not None:
             listeners.append(costs.served)
@@ -187,8 +189,6 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             ]
             metrics.add(services.metrics)
             stack.enter_context(_scrub_logs(services.scrub))
-        if policies:
-            selector = PolicySelector(selector, policies)
         decisions = DecisionLog(log, listeners)
         readiness = Readiness(
             decisions.require,

@@ -268,7 +268,7 @@ async def open_online_services(
         examples.memory = lambda: shared.memory
     releases = ReleaseFollower(
         own,
-        partial(_read_status, shared, own.serving.id, bundles),
+        partial(_read_status, shared, own, bundles),
         partial(_open_bundle, shared, bundles),
         partial(_copy_notice, log),
         partial(_hold_release, shared),
@@ -318,7 +318,7 @@ def _find_audit_log(recipe: GatewayRecipe, log: Log | None) -> AuditLog | None:
 
 
 def _read_status(
-    shared: SharedDatabase, own: str, bundles: Bundles, last: int | None
+    shared: SharedDatabase, own: BundleSelector, bundles: Bundles, last: int | None
 ) -> ReleaseStatus | None:
     """Read the state of releases; the first time, report the bundles that serve here.
 
@@ -331,11 +331,12 @@ def _read_status(
     if last is None:
         for id_, (recipe, description) in list(bundles.descriptions.items()):
             table = json.dumps(bundle_table(recipe))
-            book.add_bundle(id_, table, description, is_base=id_ == own)
+            is_base = id_ == own.serving.id or description.policy != ""
+            book.add_bundle(id_, table, description, is_base=is_base)
     return ReleaseStatus(
-        # Read before `serving`: if it becomes full in between, the candidate serves either way.
+        # Read before `released`: if it becomes full in between, the candidate serves either way.
         release=book.current(),
-        serving=book.serving(),
+        released=book.released(),
         newest=book.latest(),
         moves=book.last_moves(),
         notices=[
@@ -355,11 +356,13 @@ async def _open_bundle(shared: SharedDatabase, bundles: Bundles, bundle_id: str)
         MissingExtraError: its weights need an extra that is not installed.
         StorageError: the database is unavailable.
     """
+    stored = await asyncio.to_thread(lambda: shared.book.stored_bundle(bundle_id))
     recipe = await asyncio.to_thread(lambda: shared.book.bundle(bundle_id))
-    if recipe is None:
+    if stored is None or recipe is None:
         raise InputError(f"the database has no bundle {bundle_id}; propose it again")
     return await bundles.open(
-        validate_table(BundleRecipe, json.loads(recipe), f"bundle {bundle_id}")
+        validate_table(BundleRecipe, json.loads(recipe), f"bundle {bundle_id}"),
+        stored.description.policy,
     )
 
 

@@ -66,6 +66,9 @@ def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
     override: Annotated[
         str | None, typer.Option(metavar="REASON", help="Why no evaluation is needed.")
     ] = None,
+    policy: Annotated[
+        str, typer.Option(help="Policy of the gateways that it is for, instead of their own.")
+    ] = "",
     settings: Settings = None,
     by: By = None,
     memory: Memory = DEFAULT_MEMORY,
@@ -83,11 +86,13 @@ def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.operations.release.plan import load_plan
 
     book = open_book(memory)
-    serving = releases.read_stored_recipe(book, releases.serving_bundle(book))
+    serving = releases.read_stored_recipe(book, releases.serving_bundle(book, policy))
     candidate = load_bundle(recipe, serving, settings or [])
     gate = releases.gate_from_options(before, after, override and _without_personal_data(override))
     _print_state(
-        releases.propose_release(book, candidate, load_plan(plan), by or _read_login(), gate)
+        releases.propose_release(
+            book, candidate, load_plan(plan), by or _read_login(), gate, policy
+        )
     )
 
 

@@ -28,7 +28,8 @@ def release_page(view: ReleaseView, changes: Sequence[str]) -> RenderableType:
         changes: how its candidate differs from the bundle that it may replace.
     """
     release = view.release
-    head = Text(f"release {release.id}, plan {release.plan.name}: ")
+    named = f"policy {release.policy}, " if release.policy else ""
+    head = Text(f"release {release.id}, {named}plan {release.plan.name}: ")
     head.append(describe_place(release.state, release.percentage), style="bold")
     head.append(", held" if release.held else "")
     bundles = Text(f"candidate {release.candidate}, serving {release.serving}")

@@ -6,14 +6,13 @@ rolled back takes effect without a restart. While the database is unavailable no
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal
 
 import msgspec
 
 from waltzrl.errors import StorageError, WaltzError
 from waltzrl.gateway.exchange import Assignment, Bundle, BundleSelector, GatewayRequest
-from waltzrl.gateway.gateway import SingleBundle
 from waltzrl.gateway.split import conversation_key
 from waltzrl.operations.release.assignment import serves_candidate
 from waltzrl.operations.release.state import Action, Mover, Release, ReleaseState
@@ -32,8 +31,8 @@ log = logging.getLogger(__name__)
 class ReleaseStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the database."""
 
-    serving: str | None
-    """Candidate of the newest full release; None when there is none."""
+    released: Mapping[str, str]
+    """The name of each policy with a full release -> the candidate of the newest one."""
     release: Release | None
     """The one under way."""
     newest: Release | None
@@ -68,7 +67,9 @@ class ReleaseFollower:
             on_notice: called once for each new notice.
             hold: holds a release whose candidate cannot serve here, with a reason. It blocks.
         """
-        self._own, self._selector = own, own
+        self._own = own
+        self._released: dict[str, Bundle] = {}
+        """The name of each policy with a full release -> the bundle that serves it."""
         self._read_status, self._open_bundle = read_status, open_bundle
         self._on_notice, self._hold = on_notice, hold
         self._last_notice: int | None = None
@@ -83,7 +84,7 @@ class ReleaseFollower:
 
     @property
     def serving(self) -> Bundle:
-        return self._selector.serving
+        return self._released.get("", self._own.serving)
 
     @property
     def state(self) -> ReleaseState | Literal["off"]:
@@ -101,7 +102,8 @@ class ReleaseFollower:
         newest = self._newest
         if newest is None:
             return 0.0
-        is_here = self._candidate is not None or self.serving.id == newest.candidate
+        serving = self._released.get(newest.policy, self._own.serving)
+        is_here = self._candidate is not None or serving.id == newest.candidate
         return newest.percentage if is_here else 0.0
 
     @property
@@ -112,8 +114,11 @@ class ReleaseFollower:
         return self._release, self._candidate
 
     def assigned(self, request: GatewayRequest) -> Assignment:
-        usual, release = self._selector.assigned(request), self._release
-        if release is None:
+        usual, release = self._own.assigned(request), self._release
+        policy = usual.bundle.policy
+        if policy in self._released:
+            usual = Assignment(self._released[policy])
+        if release is None or release.policy != policy:
             return usual
         arm: Arm = "serving"
         bundle = usual.bundle
@@ -150,9 +155,13 @@ class ReleaseFollower:
         # Opening a new candidate takes a while; the previous one must not serve until then.
         if release is None or release.candidate not in self._opened:
             self._release = self._candidate = None
-        serving = None if status.serving is None else await self._bundle(status.serving)
-        own = serving is None or serving.id == self._own.serving.id
-        self._selector = self._own if own or serving is None else SingleBundle(Assignment(serving))
+        released = {policy: await self._bundle(id_) for policy, id_ in status.released.items()}
+        self._released = {
+            policy: bundle
+            for policy, bundle in released.items()
+            # The recipe's own may be a split of two, of which this one is a part.
+            if bundle is not None and bundle.id != self._own.serving.id
+        }
         if release is not None:
             self._candidate = await self._bundle(release.candidate, exact=True)
             self._release = release

@@ -101,6 +101,7 @@ class ReleaseBook:
             "description": description,
             "by": by,
             "added": now,
+            "policy": description.policy,
         }
         with suppress(IntegrityError), writing(self._engine) as connection:  # it is known
             connection.execute(insert(BUNDLES).values(row))
@@ -150,17 +151,28 @@ class ReleaseBook:
             query = select(BUNDLES.c.id).order_by(BUNDLES.c.number.desc())
             return list(connection.execute(query).scalars())
 
-    def base(self) -> str | None:
-        """Return the bundle that a gateway last reported to serve by its own recipe."""
+    def base(self, policy: str = "") -> str | None:
+        """Return the bundle of a policy that a gateway last reported to serve by its own recipe.
+
+        Args:
+            policy: its name; empty for the gateway's own settings.
+        """
         with reading(self._engine) as connection:
-            query = select(BUNDLES.c.id).where(BUNDLES.c.base_since.is_not(None))
+            query = select(BUNDLES.c.id).where(
+                BUNDLES.c.base_since.is_not(None), BUNDLES.c.policy == policy
+            )
             return connection.execute(query.order_by(BUNDLES.c.base_since.desc()).limit(1)).scalar()
 
-    def serving(self) -> str | None:
-        """Return the candidate of the newest full release; None when there is none."""
+    def serving(self, policy: str = "") -> str | None:
+        """Return the candidate of a policy's newest full release; None when there is none."""
+        return self.released().get(policy)
+
+    def released(self) -> Mapping[str, str]:
+        """Return the candidate of each policy's newest full release, by the policy's name."""
+        query = select(RELEASES.c.policy, RELEASES.c.candidate).where(RELEASES.c.state == "full")
         with reading(self._engine) as connection:
-            query = select(RELEASES.c.candidate).where(RELEASES.c.state == "full")
-            return connection.execute(query.order_by(RELEASES.c.number.desc()).limit(1)).scalar()
+            rows = connection.execute(query.order_by(RELEASES.c.number))
+            return {row.policy: row.candidate for row in rows}  # the newest comes last
 
     def current(self) -> Release | None:
         """Return the release under way."""
@@ -201,7 +213,14 @@ class ReleaseBook:
             )
 
     def propose(
-        self, candidate: str, serving: str, plan: ReleasePlan, by: str, why: str
+        self,
+        candidate: str,
+        serving: str,
+        plan: ReleasePlan,
+        by: str,
+        why: str,
+        *,
+        policy: str = "",
     ) -> Release:
         """Start a release.
 
@@ -211,6 +230,7 @@ class ReleaseBook:
             plan: its steps and limits.
             by: name of the author.
             why: a reason that names no person and holds no content.
+            policy: the name of the policy whose requests take part; empty for those without one.
 
         Raises:
             InputError: a release is under way, or the candidate is unknown or already serves.
@@ -227,8 +247,10 @@ class ReleaseBook:
             plan=plan,
             state=first_state(plan),
             since=time.time(),
+            policy=policy,
         )
         row = {"id": release.id, "secret": release.secret, "plan": plan, "evidence": Evidence()}
+        row["policy"] = policy
         row |= {"candidate": candidate, "serving": serving, **_list_moved_columns(release)}
         try:
             with writing(self._engine) as connection:
@@ -410,6 +432,7 @@ def _record_move(
         "serving": release.serving,
         "state": release.state,
         "percentage": release.percentage,
+        "policy": release.policy,
     }
     give_notice(connection, "release", {**position, **move._asdict()})
 
@@ -463,7 +486,9 @@ def _decode_release(row: Row[tuple[object, ...]]) -> Release:
 
 def _require_newest(connection: Connection, release: Release) -> None:
     """Refuse to roll back a release that a later one was built on."""
-    in_force = select(RELEASES.c.id).where(RELEASES.c.state != "rolled_back")
+    in_force = select(RELEASES.c.id).where(
+        RELEASES.c.state != "rolled_back", RELEASES.c.policy == release.policy
+    )
     newest = connection.execute(in_force.order_by(RELEASES.c.number.desc()).limit(1)).scalar()
     if release.state != "rolled_back" and newest != release.id:
         raise InputError(f"release {newest} came after release {release.id}; roll it back first")

@@ -68,6 +68,7 @@ def propose_release(
     plan: ReleasePlan,
     by: str,
     gate: GateEvaluations | GateOverride,
+    policy: str = "",
 ) -> Release:
     """Begin the release of a recipe's bundle against the bundle that serves.
 
@@ -77,11 +78,12 @@ def propose_release(
         plan: how it goes.
         by: who proposes.
         gate: why it may be tried at all.
+        policy: the name of the policy whose requests take part; empty for those without one.
 
     Raises:
         InputError: the gate is shut, a release is under way, or no gateway has told what it serves.
     """
-    serving = serving_bundle(book)
+    serving = serving_bundle(book, policy)
     if isinstance(gate, GateOverride):
         why = f"without the gate: {gate.reason}"
     else:
@@ -89,20 +91,27 @@ def propose_release(
     for name in _list_weights(recipe):
         if find_gguf(name) is None and not Path(name).exists():
             log.warning("there is no folder %s here; it is taken for a name on the hub", name)
-    candidate, description = describe_bundle(recipe, load_rulebook(recipe.rules, recipe.rules_off))
+    rules = load_rulebook(recipe.rules, recipe.rules_off)
+    candidate, description = describe_bundle(recipe, rules, policy)
     table = msgspec.json.encode(bundle_table(recipe)).decode()
     book.add_bundle(candidate, table, description, by=by)
-    return book.propose(candidate, serving, plan, by, why)
+    return book.propose(candidate, serving, plan, by, why, policy=policy)
 
 
-def serving_bundle(book: ReleaseBook) -> str:
+def serving_bundle(book: ReleaseBook, policy: str = "") -> str:
     """Return the id of the bundle that a candidate must stand up to.
+
+    Args:
+        book: knows what serves.
+        policy: the name of the policy that it is for; empty for the gateway's own settings.
 
     Raises:
         InputError: there is none yet.
     """
-    if serving := book.serving() or book.base():
+    if serving := book.serving(policy) or book.base(policy):
         return serving
+    if policy:
+        raise InputError(f"no gateway has told this memory of a policy {policy!r}; start it first")
     raise InputError(
         "no gateway has told this memory what it serves; start one first: "
         "waltzrl serve RECIPE.toml --set memory.url=URL"

@@ -37,6 +37,8 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch, when it reached this state and step."""
     version: int = 0
     """Grows with each transition; a transition must name the current one."""
+    policy: str = ""
+    """The name of the policy whose requests take part; empty for those without one."""
 
     @property
     def is_open(self) -> bool:

@@ -17,6 +17,8 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     func,
+    inspect,
+    text,
     true,
     type_coerce,
     update,
@@ -63,6 +65,7 @@ BUNDLES = Table(
     Column("description", JsonColumn(BundleDescription)),
     Column("by", Text, nullable=False, server_default=""),
     Column("added", Float),
+    Column("policy", Text, nullable=False, server_default=""),
 )
 """See `StoredBundle`; `recipe` is what a gateway opens, with everything that it needs."""
 
@@ -83,6 +86,7 @@ RELEASES = Table(
     Column("is_open", Boolean, nullable=False),
     Column("evidence", JsonColumn(Evidence), nullable=False),
     Column("decision", JsonColumn(Decision)),
+    Column("policy", Text, nullable=False, server_default=""),
 )
 Index(
     "one_open_release",
@@ -152,4 +156,17 @@ def _name_overrefusals(connection: Connection) -> None:
                 connection.execute(update(table).where(named).values({column.name: renamed}))
 
 
-RELEASE = TableGroup(TABLES, {"releases: over-refusals": _name_overrefusals})
+def _add_policies(connection: Connection) -> None:
+    """Add the columns for the names of policies, which tables of an older version lack."""
+    for table in (BUNDLES, RELEASES):
+        names = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        if "policy" not in names:
+            connection.execute(
+                text(f"ALTER TABLE {table.name} ADD COLUMN policy TEXT NOT NULL DEFAULT ''")
+            )
+
+
+RELEASE = TableGroup(
+    TABLES,
+    {"releases: policies": _add_policies, "releases: over-refusals": _name_overrefusals},
+)

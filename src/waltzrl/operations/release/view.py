@@ -73,6 +73,7 @@ def decision_body(view: ReleaseView | None) -> dict[str, object]:
         "release": release.id,
         "candidate": release.candidate,
         "serving": release.serving,
+        "policy": release.policy,
         "state": release.state,
         "percentage": release.percentage,
         "held": release.held,
