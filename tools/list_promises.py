@@ -15,6 +15,7 @@ AREAS = {
     "What reviewers see": "",
     "Rules": "",
     "Settings": "",
+    "Policies": "",
     "Endpoints and upstreams": "",
     "Operation": "",
     "Logs": "",

@@ -119,6 +119,11 @@ USES = {
     "mcp": ("", ""),
     "mcp-proxy": ("{waltzrl}", ""),
     "metrics": ("", "waltzrl_requests_total"),
+    "policy report": ("log --policy trial", "0 decisions since 7d"),
+    "policy test": (
+        "trial cases.jsonl --set upstream.url={server} --set policies.trial.threshold=0.8",
+        "1 of 1 cases as expected",
+    ),
     "release advance": ("--memory sqlite:///memory.db", ROLLED_BACK, 2),
     "release history": ("--memory sqlite:///memory.db", ""),
     "release hold": ("--memory sqlite:///memory.db", ROLLED_BACK, 2),
@@ -199,6 +204,8 @@ def write_inputs(folder, server):
     task = {"id": "plan", "type": "design", "description": "Plan it."}
     (folder / "tasks.json").write_text(json.dumps({"version": 1, "tasks": [task]}))
     (folder / "a-file").write_text("")
+    case = {"prompt": "Tea?", "reply": "With milk.", "expect": "pass"}
+    (folder / "cases.jsonl").write_text(json.dumps(case))
     labels = {"unsafe": False, "refuses": True, "non_answer": False, "judge": "by hand"}
     for name, more, judged in (
         ("replies.jsonl", "", {}),
