@@ -11,7 +11,7 @@ from waltzrl.agents.wording import find_forbidden, load_wording
 from waltzrl.errors import InputError, RecipeError
 from waltzrl.gateway.keys import add_key
 from waltzrl.gateway.policy_cases import read_cases, run_cases
-from waltzrl.gateway.settings import load_gateway
+from waltzrl.gateway.settings import explain_gateway, load_gateway
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.store.audit import Query, observed_drafts, read_entries, select
 
@@ -74,9 +74,15 @@ def test_policies_are_read_from_a_file_and_from_a_folder(tmp_path):
     folder.mkdir()
     (folder / "a.toml").write_text("threshold = 0.9\n")
     for place in (file, folder):
-        assert load(f"policies_file={place}").policies["a"].threshold == 0.9
-    with pytest.raises(RecipeError, match=r"policies.a is in .* too"):
-        load(f"policies_file={file}", "policies.a.stage=1")
+        settings = (f"policies_file={place}", "policies.a.max_rounds=2")
+        policy = load(*settings).policies["a"]
+        assert (policy.threshold, policy.max_rounds) == (0.9, 2)
+        explained = explain_gateway(None, UPSTREAM, settings, {})
+        origins = {one.key: one.origin for one in explained if one.key.startswith("policies.")}
+        assert origins == {"policies.a.threshold": str(place), "policies.a.max_rounds": "--set"}
+    file.write_text("threshold = 0.9\n")
+    with pytest.raises(RecipeError, match=r"need tables \[policies.NAME\] and nothing else"):
+        load(f"policies_file={file}")
 
 
 def decided(*requests, folder, keys=None, settings=()):

@@ -18,6 +18,7 @@ from waltzrl.budget import ModelPrice
 from waltzrl.budget.settings import LedgerConfig
 from waltzrl.errors import RecipeError
 from waltzrl.foundation.logs import LogsConfig
+from waltzrl.foundation.sources import DEFAULT as NOT_GIVEN
 from waltzrl.foundation.sources import (
     Setting,
     Source,
@@ -181,8 +182,8 @@ class GatewayRecipe(BundleRecipe):
     policies: Mapping[PolicyName, PolicyRecipe] = field(default_factory=dict)
     """Further bundles by name, for some keys, models or APIs; the key file says which keys."""
     policies_file: Path | None = None
-    """File of tables `[policies.NAME]`, or folder of files NAME.toml, beside those of the recipe;
-    read again by SIGHUP."""
+    """File of tables `[policies.NAME]`, or folder of files NAME.toml; `policies` may change what
+    they say."""
     pass_through: bool = False
     """Send other paths below `/v1` to the upstream, whose answers are then not reviewed."""
     workers: Annotated[int, Field(ge=1, le=32)] = 1
@@ -308,7 +309,9 @@ def explain_gateway(
     """
     sources = _list_sources(path, options, overrides, environ)
     recipe = _validate_sources(path, sources)
-    return explain_settings(recipe_table(recipe), sources)
+    settings = explain_settings(recipe_table(recipe), sources)
+    # Of a policy only what it changes.
+    return [each for each in settings if each.origin != NOT_GIVEN or not _is_of_policy(each)]
 
 
 def _list_sources(
@@ -320,6 +323,10 @@ def _list_sources(
     sources.append(Source(name="command line", table=options))
     sources += [Source(name="--set", table=with_overrides({}, [text])) for text in overrides]
     table = _merge_sources(sources)
+    if "policies_file" in table:
+        file = Path(str(table["policies_file"]))
+        # Below all others, so that they may change a policy of the file.
+        sources.insert(0, Source(name=str(file), table={"policies": _read_policies(file)}))
     stage = [source for source in sources if "stage" in source.table][-1:]
     if stage and stage[0].is_variable and table["stage"] == 2 and "feedback" not in table:
         # WALTZRL_STAGE=2 alone; an upstream that another source names is kept.
@@ -341,30 +348,28 @@ def _validate_sources(path: Path | None, sources: Sequence[Source]) -> GatewayRe
 
 
 def _complete_policies(table: Table, source: str) -> Table:
-    """Return a recipe's table with all settings of each policy, and with those of its file.
+    """Return a recipe's table in which each policy has all settings of its bundle.
 
     Raises:
-        InputError: the file of the policies cannot be read.
-        RecipeError: it is not TOML, or a policy is there twice.
+        RecipeError: the policies are no table.
     """
-    policies = table.get("policies", {})
-    if "policies_file" in table:
-        read = _read_policies(Path(str(table["policies_file"])))
-        if twice := sorted(read.keys() & _as_table(policies, source).keys()):
-            raise RecipeError(f"{source}: policies.{twice[0]} is in {table['policies_file']} too")
-        policies = {**_as_table(policies, source), **read}
-    if not policies:
+    if "policies" not in table:
         return table
     own = {key: table[key] for key in BUNDLE_KEYS if key in table}
     complete = {
         name: merge_tables(own, changes) if isinstance(changes, dict) else changes
-        for name, changes in _as_table(policies, source).items()
+        for name, changes in _as_table(table["policies"], source).items()
     }
     return {**table, "policies": complete}
 
 
 def _read_policies(path: Path) -> Table:
-    """Read the policies of a file, or of a folder with a file for each."""
+    """Read the policies of a file, or of a folder with a file for each.
+
+    Raises:
+        InputError: one cannot be read.
+        RecipeError: one is not TOML, or the file has other tables.
+    """
     if path.is_dir():
         return {file.stem: read_table(file) for file in sorted(path.glob("*.toml"))}
     table = read_table(path)
@@ -377,6 +382,10 @@ def _as_table(value: object, source: str) -> Table:
     if not isinstance(value, dict):
         raise RecipeError(f"{source}: policies: got {value!r}, need tables [policies.NAME]")
     return value
+
+
+def _is_of_policy(setting: Setting) -> bool:
+    return setting.key.startswith("policies.")
 
 
 def _check_categories(key: str, given: Mapping[str, object], known: Sequence[str]) -> None:
