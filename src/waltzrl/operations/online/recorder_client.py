@@ -36,7 +36,8 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 last."""
 FATAL = 3
 """Exchanges are dropped after so many recorders in a row died over them."""
-FINISH_SECONDS = 10.0
+FINISH_SECONDS = 30.0
+"""The longest wait, when a gateway stops, for what was answered to be recorded."""
 
 log = logging.getLogger(__name__)
 
