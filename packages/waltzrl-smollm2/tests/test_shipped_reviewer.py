@@ -48,7 +48,9 @@ def test_the_official_client_gets_a_revision_of_what_only_the_shipped_reviewer_f
 @pytest.mark.smollm2
 def test_the_official_client_talks_with_the_shipped_pair(tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "XDG_CACHE_HOME", str(SMOLLM2 / "cache"))
-    options = ("--pair", "smollm2", "--set", "upstream.max_new_tokens=24")
+    # A busy machine takes longer for a review than a client would wait.
+    settings = ("upstream.max_new_tokens=24", "review_timeout_ms=120000")
+    options = ("--pair", "smollm2", *(word for each in settings for word in ("--set", each)))
     served = {"log": tmp_path / "log", "imports": SMOLLM2, "model": CONVERSATION}
     with asked_gateway(*options, **served) as answer:
         plain, harmful = answer("What is the capital of France?"), answer(MILD)
