@@ -64,6 +64,25 @@ def test_by_default_no_other_path_reaches_the_upstream():
     assert server.requests == []
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/files", "with pass_through = true in the gateway's recipe the upstream answers it"),
+        ("/v1/batches", "pass_through = true does not open it either, because its replies would"),
+        ("/v1/batches/batch_1", "send each request to /v1/chat/completions"),
+        ("/v1/realtime", "without a review"),
+    ],
+)
+def test_a_path_that_is_not_served_names_the_setting_and_what_is_then_not_reviewed(
+    path, said, method
+):
+    response = send(path, {}, "stage=1", method=method)
+    assert response.status == 404
+    assert response.error.startswith(f"{path} does not exist; ")
+    assert said in response.error
+
+
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
 def test_other_paths_are_passed_on_by_any_method_with_body_and_type(method):
     server = Server()

@@ -28,7 +28,11 @@ from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.moderation import moderate_replies, read_moderation
 from waltzrl.gateway.named_policies import PolicyChooser
-from waltzrl.gateway.pass_through import check_no_reply, make_passed_on_request
+from waltzrl.gateway.pass_through import (
+    check_no_reply,
+    describe_pass_through,
+    make_passed_on_request,
+)
 from waltzrl.gateway.reviews import (
     answer_guardrail,
     read_guardrail,
@@ -477,7 +481,10 @@ class App:
         if _find_route(path) in self._routes or path in self._open_routes:
             return RequestError(405, "invalid_request", f"{path} does not support {method}")
         known = ", ".join([*self._routes, *self._open_routes])
-        return RequestError(404, "not_found", f"{path} does not exist; the routes are {known}")
+        hint = describe_pass_through(path)
+        return RequestError(
+            404, "not_found", f"{path} does not exist{hint}; the routes are {known}"
+        )
 
 
 def _choose_stream_mode(http: HttpRequest, own: StreamMode) -> StreamMode:

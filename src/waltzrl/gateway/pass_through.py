@@ -48,7 +48,7 @@ def make_passed_on_request(scope: Event, body: bytes, bearer: str | None) -> Ups
     """
     path, method = scope["path"].removeprefix(PREFIX), scope["method"]
     query = scope.get("query_string", b"").decode("latin-1")
-    if not (PATH.fullmatch(path) and QUERY.fullmatch(query)) or REPLIES.search(path):
+    if not (_is_harmless_path(path) and QUERY.fullmatch(query)):
         raise RequestError(
             403,
             "permission",
@@ -66,6 +66,21 @@ def make_passed_on_request(scope: Event, body: bytes, bearer: str | None) -> Ups
         content_type=headers.get(b"content-type", b"application/json").decode("latin-1"),
         model=_read_asked_model(body),
         repeatable=method == "GET",
+    )
+
+
+def describe_pass_through(path: str) -> str:
+    """Say what `pass_through` would do with a path that the gateway does not answer."""
+    if not path.startswith(f"{PREFIX}/"):
+        return ""
+    if _is_harmless_path(path.removeprefix(PREFIX)):
+        return (
+            "; with pass_through = true in the gateway's recipe the upstream answers it, and "
+            "neither what is sent nor what comes back is reviewed or audited"
+        )
+    return (
+        "; pass_through = true does not open it either, because its replies would reach the client "
+        "without a review: send each request to /v1/chat/completions"
     )
 
 
@@ -87,6 +102,10 @@ def check_no_reply(response: UpstreamResponse) -> None:
         raise RequestError(
             403, "permission", "the upstream answered with a reply or a stream; it is not passed on"
         )
+
+
+def _is_harmless_path(path: str) -> bool:
+    return PATH.fullmatch(path) is not None and REPLIES.search(path) is None
 
 
 class _Body(msgspec.Struct):
