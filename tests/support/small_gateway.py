@@ -23,6 +23,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 COMPLETIONS = "/v1/completions"
 REVIEW, GUARDRAIL = "/v1/review", "/beta/litellm_basic_guardrail_api"
+PORTKEY = "/v1/guardrails/portkey"
 EMBEDDING = {"object": "embedding", "index": 0, "embedding": [0.5, -0.25]}
 EMBEDDINGS = {"object": "list", "data": [EMBEDDING], "model": "echo", "usage": {"total_tokens": 1}}
 TOO_LONG = {

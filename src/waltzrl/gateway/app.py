@@ -33,6 +33,7 @@ from waltzrl.gateway.pass_through import (
     describe_pass_through,
     make_passed_on_request,
 )
+from waltzrl.gateway.portkey import answer_hook, read_hook
 from waltzrl.gateway.reviews import (
     answer_guardrail,
     read_guardrail,
@@ -231,6 +232,7 @@ class App:
             "/beta/litellm_basic_guardrail_api": {
                 "POST": Route("guardrail", CHAT, self._guardrail)
             },
+            "/v1/guardrails/portkey": {"POST": Route("guardrail", CHAT, self._hook)},
             "/v1/models": {"GET": Route("models", CHAT, self._models)},
             MODEL: {"GET": Route("models", CHAT, self._model)},
         }
@@ -340,6 +342,13 @@ class App:
         # The key is LiteLLM's for this guardrail, and none for the upstream.
         request = msgspec.structs.replace(self._request(http, chat), bearer=None)
         await http.reply(await answer_guardrail(self.gateway, request, texts))
+
+    async def _hook(self, http: HttpRequest) -> None:
+        hook = read_hook(http.body, http.headers.id, http.caller)
+        http.reached_gateway = True
+        # The key is Portkey's for this webhook, and none for the upstream.
+        request = msgspec.structs.replace(self._request(http, hook.chat), bearer=None)
+        await http.reply(await answer_hook(self._gateway, request, hook))
 
     async def _moderations(self, http: HttpRequest) -> None:
         chat, replies = read_moderation(http.body, http.headers.id)

@@ -98,7 +98,7 @@ def read_guardrail(raw: bytes, request_id: str, caller: Caller) -> tuple[ChatReq
         raise _invalid_request_error(f"texts: got {len(texts)}; need {MOST_TEXTS} or fewer")
     if body.get("input_type") not in ("request", "response"):
         raise _invalid_request_error('input_type must be "request" or "response"')
-    chat = CHAT.read(_encode_chat(body), request_id, caller)
+    chat = CHAT.read(encode_guarded_chat(body), request_id, caller)
     return chat, [] if body["input_type"] == "request" else [str(text) for text in texts]
 
 
@@ -118,7 +118,7 @@ async def answer_guardrail(
         answer = await gateway.review(request, Reply(text=text), number)
         if answer.decision == "refused":
             return msgspec.json.encode(
-                {"action": "BLOCKED", "blocked_reason": _explain_review(answer)}
+                {"action": "BLOCKED", "blocked_reason": explain_review(answer)}
             )
         revised.append(answer.reply.text)
     if revised == list(texts):
@@ -126,7 +126,7 @@ async def answer_guardrail(
     return msgspec.json.encode({"action": "GUARDRAIL_INTERVENED", "texts": revised})
 
 
-def _explain_review(answer: Answer) -> str:
+def explain_review(answer: Answer) -> str:
     assert answer.collaboration is not None
     feedback = answer.collaboration.rounds[-1].feedback
     if not feedback.well_formed:
@@ -134,7 +134,7 @@ def _explain_review(answer: Answer) -> str:
     return f"waltzrl labelled the reply unsafe: {', '.join(feedback.rules) or 'feedback agent'}"
 
 
-def _encode_chat(body: Mapping[str, Json]) -> bytes:
+def encode_guarded_chat(body: Mapping[str, Json]) -> bytes:
     """Return the conversation as a chat; each API that LiteLLM guards has it in another field."""
     data = body.get("request_data")
     request = data if isinstance(data, dict) else {}

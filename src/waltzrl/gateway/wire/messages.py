@@ -220,12 +220,9 @@ def _convert_turn(turn: dict[str, Json], where: str) -> list[Json]:
         return [{"role": role, "content": _read_system_text(content, where)}]
     if isinstance(content, str):
         return [{"role": role, "content": text_of(content, where)}]
-    blocks = _read_blocks(content, where)
-    return (
-        _convert_assistant_blocks(blocks, where)
-        if role == "assistant"
-        else _convert_user_blocks(blocks, where)
-    )
+    if role == "assistant":
+        return [convert_assistant_content(content, where)]
+    return _convert_user_blocks(_read_blocks(content, where), where)
 
 
 def _read_blocks(content: Json, where: str) -> list[dict[str, Json]]:
@@ -249,15 +246,15 @@ def _read_block_text(block: dict[str, Json], where: str) -> str:
     return block_text(block)
 
 
-def _convert_assistant_blocks(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
-    """Return one message with the reasoning, the text and the tool calls.
+def convert_assistant_content(content: Json, where: str) -> dict[str, Json]:
+    """Return a chat's message with the reasoning, the text and the tool calls of blocks.
 
     Models that reason need the reasoning of earlier turns. What is redacted has no text.
     """
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[Json] = []
-    for index, block in enumerate(blocks):
+    for index, block in enumerate(_read_blocks(content, where)):
         block_where, kind = f"{where}[{index}]", block.get("type")
         if kind == "thinking":
             thoughts.append(as_text(block.get("thinking"), f"{block_where}.thinking"))
@@ -270,7 +267,7 @@ def _convert_assistant_blocks(blocks: Sequence[dict[str, Json]], where: str) -> 
         message["reasoning_content"] = reasoning
     if calls:
         message["tool_calls"] = calls
-    return [message]
+    return message
 
 
 def _convert_tool_use(block: dict[str, Json], where: str) -> Json:
