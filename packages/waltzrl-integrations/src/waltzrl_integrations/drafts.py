@@ -25,7 +25,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from waltzrl.errors import MissingFrameworkError
-from waltzrl.gateway.guard import ACCEPTANCE, Guard, Turn, read_prompt
+from waltzrl.gateway.guard import ACCEPTANCE, Guard, Messages, Turn, read_prompt
 from waltzrl.records import Message, Reply, Role, ToolCall, Usage
 
 WITHHELD = (
@@ -185,7 +185,7 @@ class Revised(NamedTuple):
     """The tokens of reviews and revision; the framework counts those of its draft."""
 
 
-async def revise(guard: AnyGuard, turns: Sequence[Turn], draft: Reply) -> Revised:
+async def revise(guard: AnyGuard, turns: Messages, draft: Reply) -> Revised:
     """Review a draft, and revise or refuse it where needed.
 
     Args:

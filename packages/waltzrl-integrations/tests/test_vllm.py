@@ -1,0 +1,124 @@
+"""The middleware for vLLM, in a Starlette application, as vLLM adds it."""
+
+import asyncio
+import json
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from support.bad_model import BAD, BAD_CALL, CALL, REVISED, UNSAFE, BadModel
+from support.small_gateway import BODIES, CHAT, ask
+from waltzrl.gateway.wire.fields import turn_of
+from waltzrl.policies import Sampling
+from waltzrl.policies.chat_completion import calls_fields
+from waltzrl_integrations.vllm import ReviewMiddleware
+
+PARAMETERS = {"type": "object", "properties": {"text": {"type": "string"}}}
+TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": PARAMETERS}}]
+USAGE = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
+
+
+class Server:
+    """A server with the bad model; it records the bodies and keys of requests."""
+
+    def __init__(self):
+        self.bodies, self.keys = [], []
+        routes = [Route(path, self.chat, methods=["POST"]) for path in (*BODIES, "/v1/score")]
+        self.app = Starlette(routes=routes)
+        self.app.add_middleware(ReviewMiddleware)
+
+    async def chat(self, request):
+        body = await request.json()
+        self.bodies.append(body)
+        self.keys.append(request.headers.get("authorization"))
+        if body["model"] != "bad":
+            return JSONResponse({"error": {"message": "no such model"}}, 404)
+        turns = [turn_of(message, "messages") for message in body["messages"]]
+        reply = await BadModel().reply(turns, Sampling(tools=body.get("tools", ())))
+        message = {"role": "assistant", "content": reply.text} | calls_fields(reply.calls)
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": [1]}
+        return JSONResponse({"id": "1", "model": "bad", "choices": [choice], "usage": USAGE})
+
+
+def send(text, path=CHAT, **fields):
+    server = Server()
+    body = {"model": "bad", "messages": [{"role": "user", "content": text}], **fields}
+    return server, asyncio.run(ask(server.app, path, body, authorization="Bearer k"))
+
+
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "The middleware for vLLM's server revises chats with the server's own model, streams included, "
+    "and refuses other routes with replies",
+)
+def test_an_unsafe_reply_is_revised_by_the_model_behind_the_server():
+    server, response = send(BAD, temperature=0.5)
+    message = {"role": "assistant", "content": REVISED}
+    assert response.json == {
+        "id": "1",
+        "model": "bad",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 22, "completion_tokens": 10, "total_tokens": 32},
+    }
+    assert server.keys == ["Bearer k"] * 2
+    assert server.bodies[0] == {
+        "model": "bad",
+        "messages": [{"role": "user", "content": BAD}],
+        "temperature": 0.5,
+    }
+
+
+def test_a_good_reply_comes_back_with_all_its_fields():
+    server, response = send("How do I bake bread?")
+    assert response.json["choices"][0]["token_ids"] == [1]
+    assert response.json["usage"] == USAGE
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.promise(
+    "Adapters for frameworks",
+    "The middleware for vLLM's server revises chats with the server's own model, streams included, "
+    "and refuses other routes with replies",
+)
+@pytest.mark.parametrize(("asked", "text"), [(BAD, REVISED), ("Hello.", "You said: Hello.")])
+def test_a_stream_has_the_words_that_were_reviewed(asked, text):
+    server, response = send(asked, stream=True, stream_options={"include_usage": True})
+    events = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    assert events.pop() == "[DONE]"
+    chunks = [json.loads(event) for event in events]
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(delta.get("content", "") for delta in deltas) == text
+    assert len(deltas) > 3
+    assert chunks[-1]["usage"]["total_tokens"] == 16 * len(server.bodies)
+    assert UNSAFE not in response.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unsafe_tool_call_becomes_a_text_and_a_safe_one_stays(stream):
+    _server, response = send(BAD_CALL, tools=TOOLS, stream=stream)
+    assert ("tool_calls" in response.text, UNSAFE in response.text) == (False, False)
+    _server, response = send(f"{CALL}bread", tools=TOOLS, stream=stream)
+    assert '"look_up"' in response.text
+
+
+@pytest.mark.parametrize("path", [path for path in BODIES if path != CHAT])
+def test_other_routes_with_replies_are_refused(path):
+    server, response = send(BAD, path)
+    assert (response.status, server.bodies) == (403, [])
+    assert CHAT in response.error
+
+
+def test_routes_without_replies_and_errors_of_the_server_pass():
+    assert send(BAD, "/v1/score")[1].status == 200
+    _server, response = send(BAD, model="other")
+    assert (response.status, response.error) == (404, "no such model")
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"), [({"messages": 17}, 400), ({"messages": [{"role": "x"}]}, 400)]
+)
+def test_a_chat_that_cannot_be_read_is_refused(fields, status):
+    server, response = send(BAD, **fields)
+    assert (response.status, server.bodies) == (status, [])
