@@ -5,33 +5,31 @@ vllm serve MODEL --middleware waltzrl_integrations.vllm.ReviewMiddleware
 It is plain ASGI, for any server of chat completions; the server's own model revises.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import msgspec
 
 from waltzrl.errors import PolicyError, RequestError
-from waltzrl.gateway.guard import Guard
 from waltzrl.gateway.guard_opening import open_guard
-from waltzrl.gateway.pass_through import REPLIES
-from waltzrl.gateway.wire.fields import read_object
-from waltzrl.gateway.wire.format import DONE, encode_event, error_envelope
-from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.policies import Sampling
 from waltzrl.policies.chat_completion import chat_message, read_chat_completion
-from waltzrl.records import Message, Prompt, Reply
-from waltzrl_integrations import drafts
+from waltzrl.records import Message, Reply
+from waltzrl_integrations.chats import (
+    JSON,
+    Json,
+    is_chat,
+    read_chat,
+    review_answer,
+    write_error,
+)
 
 Event: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Event]]
 Send: TypeAlias = Callable[[Event], Awaitable[None]]
 ServerApp: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
-Json: TypeAlias = dict[str, Any]
 
-CHATS = "/v1/chat/completions"
-REASONING = ("reasoning", "reasoning_content")
 _chat: ContextVar[tuple[Event, Json]] = ContextVar("chat")
 """The request that is being answered, and its body: a revision has its key and its model."""
 
@@ -44,57 +42,28 @@ class ReviewMiddleware:
 
     def __init__(self, app: ServerApp) -> None:
         self._app = app
-        self._guard: Guard = open_guard(self.reviewer, upstream=_ServedModel(app))
+        self._guard = open_guard(self.reviewer, upstream=_ServedModel(app))
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "not reviewed"})
-        elif scope["type"] != "http" or not REPLIES.search(scope["path"]):
-            await self._app(scope, receive, send)
-        else:
-            try:
-                await self._answer(scope, receive, send)
-            except RequestError as error:
-                body = msgspec.json.encode(error_envelope(error, ""))
-                await _send_body(send, error.status, body)
-
-    async def _answer(self, scope: Event, receive: Receive, send: Send) -> None:
-        if (scope["method"], scope["path"]) != ("POST", CHATS):
-            message = f"{scope['path']} would answer without a review; use {CHATS}"
-            raise RequestError(403, "permission", message)
-        body = read_object(await _read_body(receive))
-        prompt = prompt_of(body, uuid4().hex)
-        streams = body.pop("stream", False)
-        body.pop("stream_options", None)
-        _chat.set((scope, body))
-        status, answer = await _call_server(self._app, scope, body)
-        if status != 200:
-            await _send_body(send, status, answer)
             return
         try:
-            completion = await self._review(prompt, msgspec.json.decode(answer))
-        except PolicyError as error:
-            raise RequestError(502, "upstream", str(error)) from error
-        if streams:
-            events = [encode_event(msgspec.json.encode(c)) for c in _cut_chunks(completion)]
-            await _send_body(send, 200, b"".join([*events, DONE]), b"text/event-stream")
-        else:
-            await _send_body(send, 200, msgspec.json.encode(completion))
+            if scope["type"] == "http" and is_chat(scope["path"]):
+                await self._answer(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+        except RequestError as error:
+            await _send_body(send, error.status, JSON, write_error(error))
 
-    async def _review(self, prompt: Prompt, completion: Json) -> Json:
-        for choice in completion["choices"]:
-            message = choice["message"]
-            functions = [(c.get("id"), c["function"]) for c in message.get("tool_calls") or ()]
-            calls = [(id_, called["name"], called["arguments"]) for id_, called in functions]
-            thought = "\n".join(message[key] for key in REASONING if message.get(key))
-            draft = drafts.reply_of(message.get("content") or "", thought, calls)
-            text, added = await drafts.revise(self._guard, prompt, draft)
-            completion["usage"] = drafts.add_tokens(completion.get("usage") or {}, added)
-            if text is not None:
-                index, message = choice["index"], {"role": "assistant", "content": text}
-                choice.clear()
-                choice.update(index=index, message=message, finish_reason="stop")
-        return completion
+    async def _answer(self, scope: Event, receive: Receive, send: Send) -> None:
+        chat = read_chat(await _read_body(receive))
+        _chat.set((scope, chat.body))
+        kind = JSON
+        status, answer = await _call_server(self._app, scope, chat.body)
+        if status == 200:
+            kind, answer = await review_answer(self._guard, chat, answer)
+        await _send_body(send, status, kind, answer)
 
 
 class _ServedModel:
@@ -122,7 +91,7 @@ class _ServedModel:
 async def _call_server(app: ServerApp, scope: Event, body: Json) -> tuple[int, bytes]:
     raw = msgspec.json.encode(body)
     size = (b"content-length", str(len(raw)).encode())
-    headers = [pair for pair in scope["headers"] if pair[0] != size[0]]
+    headers = [pair for pair in scope["headers"] if pair[0] not in (size[0], b"accept-encoding")]
     status, parts = 500, []
 
     async def receive() -> Event:
@@ -137,23 +106,6 @@ async def _call_server(app: ServerApp, scope: Event, body: Json) -> tuple[int, b
     return status, b"".join(parts)
 
 
-def _cut_chunks(completion: Json) -> Iterator[Json]:
-    """Yield the chunks of a stream for a completion that was reviewed."""
-    head = {key: completion[key] for key in ("id", "created", "model") if key in completion}
-    head["object"] = "chat.completion.chunk"
-    for choice in completion["choices"]:
-        message = choice["message"]
-        whole = {key: message[key] for key in REASONING if message.get(key)}
-        words = [{"content": word} for word in drafts.cut_pieces(message.get("content") or "")]
-        calls = [call | {"index": i} for i, call in enumerate(message.get("tool_calls") or ())]
-        tail = [{"tool_calls": calls}] if calls else []
-        for delta in [{"role": "assistant"} | whole, *words, *tail]:
-            yield head | {"choices": [{"index": choice["index"], "delta": delta}]}
-        end = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
-        yield head | {"choices": [end]}
-    yield head | {"choices": [], "usage": completion["usage"]}
-
-
 async def _read_body(receive: Receive) -> bytes:
     parts, more = [], True
     while more:
@@ -163,9 +115,8 @@ async def _read_body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-async def _send_body(
-    send: Send, status: int, body: bytes, kind: bytes = b"application/json"
-) -> None:
-    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+async def _send_body(send: Send, status: int, kind: str, body: bytes) -> None:
+    size = (b"content-length", str(len(body)).encode())
+    headers = [(b"content-type", kind.encode()), size]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

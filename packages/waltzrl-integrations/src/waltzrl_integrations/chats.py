@@ -1,0 +1,116 @@
+"""What stands before a server of chat completions has in common: it reads a request and reviews
+the answer to it, whichever way both arrive.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import msgspec
+
+from waltzrl.errors import PolicyError, RequestError
+from waltzrl.gateway.guard import Guard
+from waltzrl.gateway.pass_through import REPLIES
+from waltzrl.gateway.wire.fields import read_object
+from waltzrl.gateway.wire.format import DONE, encode_event, error_envelope
+from waltzrl.gateway.wire.prompt import prompt_of
+from waltzrl.records import Prompt
+from waltzrl_integrations import drafts
+
+Json: TypeAlias = dict[str, Any]
+
+CHATS = "/v1/chat/completions"
+JSON, EVENTS = "application/json", "text/event-stream"
+REASONING = ("reasoning", "reasoning_content")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """A request for a chat completion."""
+
+    prompt: Prompt
+    body: Json
+    """What the server is asked: the request without its wish for a stream, because a stream that
+    has begun cannot be revised."""
+    streams: bool
+    """True if the client asked for a stream."""
+
+
+def is_chat(path: str) -> bool:
+    """Return whether a path is that of chats.
+
+    Raises:
+        RequestError: 403, it is another one that may answer with replies.
+    """
+    if path != CHATS and REPLIES.search(path):
+        message = f"{path} would answer without a review; use {CHATS}"
+        raise RequestError(403, "permission", message)
+    return path == CHATS
+
+
+def read_chat(raw: bytes) -> Chat:
+    """Read a request.
+
+    Raises:
+        RequestError: 400, naming the field.
+    """
+    body = read_object(raw)
+    streams = body.pop("stream", None) is True
+    body.pop("stream_options", None)
+    return Chat(prompt=prompt_of(body, uuid4().hex), body=body, streams=streams)
+
+
+async def review_answer(guard: Guard, chat: Chat, answer: bytes) -> tuple[str, bytes]:
+    """Review every choice of an answer, and return its content type and bytes for the client.
+
+    Raises:
+        RequestError: 502, it is no chat completion, or nothing could review or revise it.
+    """
+    try:
+        completion = await _review_choices(guard, chat.prompt, msgspec.json.decode(answer))
+    except PolicyError as error:
+        raise RequestError(502, "upstream", str(error)) from error
+    except (msgspec.DecodeError, AttributeError, KeyError, TypeError):
+        raise RequestError(502, "upstream", "the answer is no chat completion") from None
+    if not chat.streams:
+        return JSON, msgspec.json.encode(completion)
+    events = [encode_event(msgspec.json.encode(chunk)) for chunk in _cut_chunks(completion)]
+    return EVENTS, b"".join([*events, DONE])
+
+
+def write_error(error: RequestError) -> bytes:
+    return msgspec.json.encode(error_envelope(error, ""))
+
+
+async def _review_choices(guard: Guard, prompt: Prompt, completion: Json) -> Json:
+    for choice in completion["choices"]:
+        message = choice["message"]
+        functions = [(c.get("id"), c["function"]) for c in message.get("tool_calls") or ()]
+        calls = [(id_, called["name"], called["arguments"]) for id_, called in functions]
+        thought = "\n".join(message[key] for key in REASONING if message.get(key))
+        draft = drafts.reply_of(message.get("content") or "", thought, calls)
+        text, added = await drafts.revise(guard, prompt, draft)
+        completion["usage"] = drafts.add_tokens(completion.get("usage") or {}, added)
+        if text is not None:
+            index, message = choice["index"], {"role": "assistant", "content": text}
+            choice.clear()
+            choice.update(index=index, message=message, finish_reason="stop")
+    return completion
+
+
+def _cut_chunks(completion: Json) -> Iterator[Json]:
+    """Yield the chunks of a stream for a completion that was reviewed."""
+    head = {key: completion[key] for key in ("id", "created", "model") if key in completion}
+    head["object"] = "chat.completion.chunk"
+    for choice in completion["choices"]:
+        message = choice["message"]
+        whole = {key: message[key] for key in REASONING if message.get(key)}
+        words = [{"content": word} for word in drafts.cut_pieces(message.get("content") or "")]
+        calls = [call | {"index": i} for i, call in enumerate(message.get("tool_calls") or ())]
+        tail = [{"tool_calls": calls}] if calls else []
+        for delta in [{"role": "assistant"} | whole, *words, *tail]:
+            yield head | {"choices": [{"index": choice["index"], "delta": delta}]}
+        end = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
+        yield head | {"choices": [end]}
+    yield head | {"choices": [], "usage": completion["usage"]}
