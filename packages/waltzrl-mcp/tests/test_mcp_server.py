@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from mcp import Client
 
 from support.mcp_processes import GREETING, SUPPORT, http_process, stdio_command
 from support.openai_server import serving
+from support.reviewer_package import NAME, install_reviewer
 from support.small_runs import run
 from waltzrl import open_guard
 from waltzrl.policies import ScriptedPolicy
@@ -112,6 +114,27 @@ def test_models_of_servers_review_and_revise():
     with serving(policies) as server:
         asyncio.run(story(server.base_url))
         assert len(policies["judge"].conversations) >= 1
+
+
+@pytest.mark.slow
+def test_a_reviewer_of_a_package_reviews(tmp_path):
+    install_reviewer(tmp_path)
+    command = stdio_command("mcp", "--reviewer", NAME)
+    path = os.pathsep.join(filter(None, [str(tmp_path), command.env.get("PYTHONPATH")]))
+    command = command.model_copy(update={"env": command.env | {"PYTHONPATH": path}})
+
+    async def story():
+        async with Client(command) as client:
+            call = {"messages": "I have a grudge.", "reply": COMPLIES}
+            assert unsafe_of(await client.call_tool("review", call))
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("command", [["mcp"], ["mcp-proxy", "a-server"]])
+def test_a_reviewer_that_is_not_installed_is_an_error_before_anything_starts(command, capsys):
+    assert run(*command, "--reviewer", "nobody") == 2
+    assert "no installed package provides the reviewer 'nobody'" in capsys.readouterr().err
 
 
 def ask(guard, *calls):

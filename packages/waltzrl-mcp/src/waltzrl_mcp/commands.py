@@ -17,6 +17,13 @@ Model = Annotated[
     tuple[str, str] | None,
     typer.Option(metavar="URL NAME", help="Model of an OpenAI-compatible server that reviews."),
 ]
+Reviewer = Annotated[
+    str | None,
+    typer.Option(
+        help="Reviewer that a package provides, such as smollm2; or guard:KIND, the kind of guard"
+        " model that --model names."
+    ),
+]
 Pair = Annotated[Path | None, typer.Option(help="Folder of a trained pair, from `waltzrl export`.")]
 Gateway = Annotated[
     tuple[str, str] | None,
@@ -32,7 +39,8 @@ Http = Annotated[
 ]
 
 
-def mcp(
+def mcp(  # noqa: PLR0913, PLR0917 - each parameter is an option
+    reviewer: Reviewer = None,
     model: Model = None,
     pair: Pair = None,
     gateway: Gateway = None,
@@ -45,12 +53,12 @@ def mcp(
 ) -> None:
     """Serve a guard and the router to agents as an MCP server: review, revise, assess and route.
 
-    Rules review unless there is a --model, a --pair or a --gateway. The key of a server is the
-    environment variable OPENAI_API_KEY, that of a gateway WALTZRL_API_KEY.
+    Rules review unless there is a --reviewer, a --model, a --pair or a --gateway. The key of a
+    server is the environment variable OPENAI_API_KEY, that of a gateway WALTZRL_API_KEY.
 
     **Examples**
 
-    `waltzrl mcp`
+    `waltzrl mcp --reviewer smollm2`
 
     `waltzrl mcp --model http://localhost:8001/v1 guard --upstream http://localhost:8000/v1 qwen`
     """
@@ -60,7 +68,7 @@ def mcp(
     address, registry = _parse_address(http), load_registry(agents)
 
     async def run() -> None:
-        async with _open_guard(model, pair, gateway, upstream) as guard:
+        async with _open_guard(reviewer, model, pair, gateway, upstream) as guard:
             await serve(mcp_server(guard, registry), address)
 
     asyncio.run(run())
@@ -73,6 +81,7 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
     config: Annotated[
         Path | None, typer.Option(help="JSON file with the servers under mcpServers.")
     ] = None,
+    reviewer: Reviewer = None,
     model: Model = None,
     pair: Pair = None,
     gateway: Gateway = None,
@@ -98,9 +107,9 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
 ) -> None:
     """Stand before MCP servers, and review what passes: descriptions, calls and results.
 
-    Rules review; a --model, a --pair or a --gateway reviews beside them. A call that is flagged is
-    not made; a result that is flagged is withheld; a description that is flagged, or that changes
-    after it was first listed, is refused.
+    Rules review; a --reviewer, a --model, a --pair or a --gateway reviews beside them. A call that
+    is flagged is not made; a result that is flagged is withheld; a description that is flagged, or
+    that changes after it was first listed, is refused.
 
     **Examples**
 
@@ -126,7 +135,8 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
-            guards = [await stack.enter_async_context(_open_guard(model, pair, settings=rules))]
+            guard = _open_guard(reviewer, model, pair, settings=rules)
+            guards = [await stack.enter_async_context(guard)]
             if gateway:
                 # A gateway reviews by its own rules, so it comes on top of the first guard.
                 guards.append(await stack.enter_async_context(_open_guard(gateway=gateway)))
@@ -137,6 +147,7 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
 
 def _open_guard(
+    reviewer: str | None = None,
     model: tuple[str, str] | None = None,
     pair: Path | None = None,
     gateway: tuple[str, str] | None = None,
@@ -147,6 +158,7 @@ def _open_guard(
     from waltzrl.policies.opening import remote_policy
 
     return open_guard(
+        reviewer,
         model=remote_policy(*model) if model else None,
         pair=pair,
         gateway=remote_policy(*gateway, key_env="WALTZRL_API_KEY") if gateway else None,
