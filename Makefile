@@ -75,8 +75,9 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-dist: $(READY)  ## The wheels of all packages, in dist/
-	rm -rf dist && $(BIN)/uv build --quiet --system-certs --wheel --all-packages --out-dir dist
+dist: $(READY)  ## The wheels and sources of all packages, in dist/, as twine accepts them
+	rm -rf dist && $(BIN)/uv build --quiet --system-certs --all-packages --out-dir dist
+	$(BIN)/uv tool run --quiet --system-certs twine check --strict dist/*.whl dist/*.tar.gz
 
 docs: $(READY)  ## The site of the documents, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

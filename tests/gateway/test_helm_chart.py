@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
+from waltzrl import __version__
+
 ROOT = Path(__file__).parents[2]
 HELM, KUBERNETES = ROOT / "deploy/helm", ROOT / "deploy/kubernetes"
 CHART = yaml.safe_load((HELM / "Chart.yaml").read_text())
@@ -123,8 +125,7 @@ def test_the_schema_takes_the_default_values_and_refuses_others():
 
 
 def test_the_chart_is_of_the_version_of_the_package():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert CHART["version"] == CHART["appVersion"] == project["version"]
+    assert CHART["version"] == CHART["appVersion"] == __version__
 
 
 def test_no_value_is_left_unused():
