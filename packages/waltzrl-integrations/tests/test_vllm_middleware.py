@@ -103,7 +103,10 @@ def test_an_unsafe_tool_call_becomes_a_text_and_a_safe_one_stays(stream):
     assert '"look_up"' in response.text
 
 
-@pytest.mark.parametrize("path", [path for path in BODIES if path != CHAT])
+DISGUISED = ("/v1/%63%68at/%63ompletions", "/v1/%2563hat", "/generate", f"{CHAT}/", f"{CHAT}?x")
+
+
+@pytest.mark.parametrize("path", [*DISGUISED, *(path for path in BODIES if path != CHAT)])
 def test_other_routes_with_replies_are_refused(path):
     server, response = send(BAD, path)
     assert (response.status, server.bodies) == (403, [])

@@ -5,6 +5,7 @@ the answer to it, whichever way both arrive.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 from uuid import uuid4
 
 import msgspec
@@ -43,7 +44,10 @@ def is_chat(path: str) -> bool:
     Raises:
         RequestError: 403, it is another one that may answer with replies.
     """
-    if path != CHATS and REPLIES.search(path):
+    decoded = path
+    while (shorter := unquote(decoded)) != decoded:  # whichever number of times a server decodes it
+        decoded = shorter
+    if path != CHATS and REPLIES.search(decoded):
         message = f"{path} would answer without a review; use {CHATS}"
         raise RequestError(403, "permission", message)
     return path == CHATS
@@ -101,7 +105,7 @@ async def _review_choices(guard: Guard, prompt: Prompt, completion: Json) -> Jso
 
 def _cut_chunks(completion: Json) -> Iterator[Json]:
     """Yield the chunks of a stream for a completion that was reviewed."""
-    head = {key: completion[key] for key in ("id", "created", "model") if key in completion}
+    head: Json = {key: completion[key] for key in ("id", "created", "model") if key in completion}
     head["object"] = "chat.completion.chunk"
     for choice in completion["choices"]:
         message = choice["message"]

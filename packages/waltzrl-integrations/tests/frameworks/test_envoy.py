@@ -106,6 +106,7 @@ def test_a_stream_is_asked_whole_and_sent_as_events():
     ("reply", "options", "status"),
     [
         (GOOD, {"path": "/v1/completions"}, 403),
+        (GOOD, {"path": "/v1/%63hat/%63ompletions?x=1"}, 403),
         (GOOD, {"messages": 17}, 400),
         (b"\x1f\x8b", {}, 502),
         (b'{"choices": [{}]}', {}, 502),
