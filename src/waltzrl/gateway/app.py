@@ -348,7 +348,7 @@ class App:
         http.reached_gateway = True
         # The key is Portkey's for this webhook, and none for the upstream.
         request = msgspec.structs.replace(self._request(http, hook.chat), bearer=None)
-        await http.reply(await answer_hook(self._gateway, request, hook))
+        await http.reply(await answer_hook(self.gateway, request, hook))
 
     async def _moderations(self, http: HttpRequest) -> None:
         chat, replies = read_moderation(http.body, http.headers.id)

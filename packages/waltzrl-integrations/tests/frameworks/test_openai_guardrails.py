@@ -1,22 +1,10 @@
 """The check of OpenAI Guardrails, in its client, before a model that nobody else guards."""
 
 import asyncio
-from importlib.metadata import PackageNotFoundError, distribution
-
-import pytest
 
 from support.bad_model import BAD, REVISED, UNSAFE, BadModel
 from support.openai_server import serving
 from waltzrl import RemotePolicy, open_guard
-
-try:
-    distribution("openai-guardrails")
-except PackageNotFoundError:
-    pytest.skip(
-        "openai-guardrails and guardrails-ai are both the module guardrails; run this file where "
-        "the first is installed: pip install openai-guardrails pytest pytest-timeout",
-        allow_module_level=True,
-    )
 
 
 def ask(*texts, first=()):
