@@ -49,6 +49,8 @@ from waltzrl.gateway.description import RULES, BundleDescription, without_secret
 from waltzrl.gateway.exchange import Bundle, Upstream
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.policy_upstream import PolicyUpstream
+from waltzrl.gateway.private_reviewer import PrivateReviewer
+from waltzrl.gateway.private_upstream import PrivateUpstream
 from waltzrl.gateway.reviewer_check import ReviewerCheck
 from waltzrl.gateway.router import UpstreamRoute, UpstreamRouter
 from waltzrl.gateway.settings import BundleRecipe, bundle_table
@@ -63,6 +65,9 @@ from waltzrl.policies.settings import (
     UpstreamConfig,
 )
 from waltzrl.records import OTHER_LANGUAGE, Feedback
+from waltzrl.store.privacy import Detector
+from waltzrl.store.privacy.opening import open_scanner
+from waltzrl.store.privacy.settings import UpstreamPrivacyConfig
 
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """The variable of an upstream's API key; the upstream's name is filled in."""
@@ -149,6 +154,9 @@ def _collect_contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object
         # Of a gateway's recipe only these fields determine a reply.
         contents = {f.name: getattr(recipe, f.name) for f in fields(BundleRecipe)} | contents
         contents["rules"] = _make_rules_reviewer(recipe, rules).name
+    contents.pop("privacy", None)
+    if (privacy := recipe.privacy).upstream != "off":  # else the rest of it decides nothing
+        contents["privacy"] = [privacy.upstream, privacy.regions]
     if recipe.enabled and recipe.stage == 2:
         assert recipe.feedback is not None
         feedback = msgspec.to_builtins(recipe.feedback)
@@ -198,6 +206,7 @@ class Bundles:
         self._queues: dict[FeedbackConfig, ReviewQueue] = {}
         self._checks: dict[FeedbackConfig, ReviewerCheck] = {}
         self._rulebooks: dict[str, Rulebook] = {}
+        self._scanners: dict[tuple[str, ...], Detector] = {}
         self._connections = AsyncExitStack()
         self.descriptions: dict[str, tuple[BundleRecipe, BundleDescription]] = {}
         """The id of each bundle that was opened -> its recipe, and what it is."""
@@ -314,6 +323,8 @@ class Bundles:
         config = recipe.feedback
         assert config is not None, "BundleRecipe requires feedback in stage 2"
         agent = await self._agent(config, recipe.text)
+        if config.server is not None and recipe.privacy.upstream != "off":
+            agent = self._conceal_from_reviewer(recipe.privacy, agent)
         breaker = self._breakers.setdefault(config, Breaker("feedback"))
         if config not in self._checks:
             check = self._checks[config] = ReviewerCheck(agent, recipe, breaker)
@@ -397,7 +408,26 @@ class Bundles:
             self._local[folder] = await asyncio.to_thread(local_policy, folder, in_thread=True)
         return self._local[folder]
 
+    def _conceal_from_reviewer(
+        self, privacy: UpstreamPrivacyConfig, reviewer: Reviewer
+    ) -> Reviewer:
+        is_numbered = privacy.upstream == "pseudonymise"
+        return PrivateReviewer(reviewer, self._scanner(privacy), numbered=is_numbered)
+
+    def _scanner(self, privacy: UpstreamPrivacyConfig) -> Detector:
+        if privacy.regions not in self._scanners:
+            self._scanners[privacy.regions] = open_scanner(privacy.regions)
+        return self._scanners[privacy.regions]
+
     async def _upstream(self, recipe: BundleRecipe) -> Upstream:
+        """Return the upstream of a bundle; what personal data it gets is the recipe's choice."""
+        upstream, privacy = await self._open_upstream(recipe), recipe.privacy
+        if privacy.upstream == "off":
+            return upstream
+        is_numbered = privacy.upstream == "pseudonymise"
+        return PrivateUpstream(upstream, self._scanner(privacy), numbered=is_numbered)
+
+    async def _open_upstream(self, recipe: BundleRecipe) -> Upstream:
         config = recipe.upstream
         default = await self._server(DEFAULT_UPSTREAM, config)
         if not recipe.upstreams and not config.retries:

@@ -44,7 +44,7 @@ from waltzrl.policies.settings import (
 )
 from waltzrl.store.audit.settings import AuditConfig
 from waltzrl.store.memory.settings import MemoryConfig
-from waltzrl.store.privacy.settings import PrivacyConfig
+from waltzrl.store.privacy.settings import PrivacyConfig, UpstreamPrivacyConfig
 
 OPEN = ((), "pass", "tenant")
 """The permissions that every client has by default."""
@@ -125,6 +125,7 @@ class BundleRecipe:
     cannot read it."""
     stream: StreamMode | None = None
     """How streams are reviewed; None is window in stage 1 and buffer in stage 2."""
+    privacy: UpstreamPrivacyConfig = field(default_factory=UpstreamPrivacyConfig)
 
     def __post_init__(self) -> None:
         check_fallbacks(self.upstream, self.upstreams)
@@ -151,9 +152,8 @@ class BundleRecipe:
     @property
     def bundle(self) -> "BundleRecipe":
         """The part that is released."""
-        return BundleRecipe(
-            **{field.name: getattr(self, field.name) for field in fields(BundleRecipe)}
-        )
+        parts = {field.name: getattr(self, field.name) for field in fields(BundleRecipe)}
+        return BundleRecipe(**{**parts, "privacy": self.privacy.sent})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +212,7 @@ class GatewayRecipe(BundleRecipe):
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
     """Of models on servers, by their names; others are those of genai-prices."""
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
-    """The treatment of personal data in the log and the memory."""
+    """The treatment of personal data in the log and the memory, and in what models get."""
     logs: LogsConfig = field(default_factory=LogsConfig)
     """The format and the level of the gateway's own log lines."""
     traces: bool = False
@@ -239,6 +239,7 @@ class GatewayRecipe(BundleRecipe):
 
 
 BUNDLE_KEYS = tuple(field.name for field in fields(BundleRecipe))
+SENT_KEYS = tuple(field.name for field in fields(UpstreamPrivacyConfig))
 
 
 def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str]) -> BundleRecipe:
@@ -356,6 +357,9 @@ def _complete_policies(table: Table, source: str) -> Table:
     if "policies" not in table:
         return table
     own = {key: table[key] for key in BUNDLE_KEYS if key in table}
+    if "privacy" in own:  # the rest of it is the gateway's alone
+        privacy = _as_table(own["privacy"], source)
+        own["privacy"] = {key: privacy[key] for key in SENT_KEYS if key in privacy}
     complete = {
         name: merge_tables(own, changes) if isinstance(changes, dict) else changes
         for name, changes in _as_table(table["policies"], source).items()

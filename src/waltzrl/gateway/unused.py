@@ -29,6 +29,10 @@ class Switch:
     """The setting that switches them off, if it has an environment variable."""
 
 
+def _stores_nothing(values: Mapping[str, object]) -> bool:
+    return values.get("audit", "") is None and values.get("memory", "") is None
+
+
 SWITCHES: Sequence[Switch] = (
     Switch(
         keys=(
@@ -120,9 +124,14 @@ SWITCHES: Sequence[Switch] = (
         because="costs are not recorded; set budget.folder",
     ),
     Switch(
-        keys=("privacy",),
-        off=lambda values: values.get("audit", "") is None and values.get("memory", "") is None,
+        keys=("privacy.actions", "privacy.engine", "privacy.key"),
+        off=_stores_nothing,
         because="nothing is stored; set audit.folder or memory.url",
+    ),
+    Switch(
+        keys=("privacy.regions",),
+        off=lambda values: _stores_nothing(values) and values["privacy.upstream"] == "off",
+        because="nothing is stored; set audit.folder or memory.url, or privacy.upstream",
     ),
 )
 

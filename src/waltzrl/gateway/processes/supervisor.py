@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from itertools import count
 from typing import Literal
 
@@ -303,7 +304,8 @@ def _check_change(old: GatewayRecipe, new: GatewayRecipe) -> None:
     Raises:
         InputError: the audit log would be another, or would be kept in another way.
     """
-    if (old.audit, old.privacy) != (new.audit, new.privacy):
+    stored = replace(new.privacy, upstream=old.privacy.upstream)  # what is sent may change
+    if (old.audit, old.privacy) != (new.audit, stored):
         raise InputError("audit and privacy cannot change in a running gateway; start it again")
 
 

@@ -185,9 +185,12 @@ def _yield_media(message: Mapping[str, Json]) -> Iterator[tuple[Media, str]]:
 
 
 def _decode_file(part: Mapping[str, Json]) -> str | None:
-    """Return the text in a file's `data:` URL; None when it is not text."""
     file = part.get("file")
-    data = file.get("file_data") if isinstance(file, dict) else None
+    return decode_text_file(file.get("file_data") if isinstance(file, dict) else None)
+
+
+def decode_text_file(data: Json) -> str | None:
+    """Return the text in a file's `data:` URL; None when it is not text."""
     if not isinstance(data, str) or not data.startswith(TEXT_FILES):
         return None
     head, _, encoded = data.partition(",")

@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 
-from waltzrl.store.privacy.detection import DataPattern, PatternHit
+from waltzrl.store.privacy.detection import DataPattern, PatternHit, check_whole
 from waltzrl.store.privacy.hints import build_hints
 from waltzrl.store.privacy.vendor_keys import LOOSE, vendor_formats
 
@@ -25,6 +25,15 @@ _BEARER = (
 )
 _IN_URL = r"://[^\s/:@]{1,64}:([^\s/@]{1,128})@"
 
+_IN_OPTION = r" -u [\"']?[^\s:\"']{1,64}:([^\s\"']{4,128})"
+_SHORT_WORD = r"(?i:\b(?:pw|pass))[\"']?(?:\s{0,3}[:=]\s{0,3}| is )"
+_PIN = r"(?i:\bpin(?: code| number)?)[\"']?(?:\s{0,3}[:=]\s{0,3}| is )[\"']?([0-9]{4,8})\b"
+_FURTHER = rf"{_PASSWORD}(?:[^\n.:=]{{0,24}} (?:to|was|as|now))? "
+_MIXED = r"[\"']?([^\s\"'<>\[\]\\]{6,64})"
+_ALGORITHM = re.compile(
+    r"(?i)(?:sha|md|aes|base|utf|pbkdf|argon|oauth|scrypt|des|rc|ntlmv|http|ipv|iso|win|mp)-?[0-9-]+"
+)
+
 _PLACEHOLDER = re.compile(
     r"(?i)[$%{*<(&].*|.*\(.*|(.)\1*|none|null|nil|true|false|undefined|str(?:ing)?|bytes|required|"
     r"optional|redacted|hidden|.*password|passwd|[a-z_]+(?:\.[a-z_]+)+"
@@ -38,6 +47,8 @@ _WORD = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
 _MIN_ENTROPY = 2.8
 """Bits per character; words with a number have less."""
 _MIN_KEY_LENGTH = 8
+_MIN_MIXED_LENGTH = 6
+_MIN_LONG_LENGTH = 20
 _LONGEST_WORD = 20
 """Letters; a longer part of a name of small and capital letters is no word."""
 
@@ -51,6 +62,12 @@ def credential_patterns() -> list[DataPattern]:
         *patterns,
         DataPattern("secret", _PASSWORD + _BETWEEN + _VALUE, _check_password, _PASSWORD),
         DataPattern("secret", _TOKEN + _BETWEEN + _VALUE, _check_token, _TOKEN),
+        DataPattern("secret", _FURTHER + _MIXED, _check_mixed, _PASSWORD),
+        DataPattern("secret", _SHORT_WORD + _MIXED, _check_mixed, _SHORT_WORD),
+        DataPattern("secret", _PIN, check_whole("hint", bool, 0.7)),
+        DataPattern("secret", rf"{_TOKEN} {_MIXED}", _check_long_token, f"{_TOKEN} "),
+        DataPattern("secret", rf"(?i:\bkey)(?: is|:| ?=) ?{_MIXED}", _check_long_token),
+        DataPattern("secret", _IN_OPTION, _check_password, " -u "),
         DataPattern("secret", _BEARER, _check_token),
         DataPattern("secret", _IN_URL, _check_password, "://"),
     ]
@@ -100,6 +117,25 @@ def _check_token(text: bytes, start: int, end: int) -> PatternHit | None:
     if _PLACEHOLDER.fullmatch(value) or _TEST_KEY.fullmatch(value):
         return None
     return PatternHit(start, end, 0.8, "entropy") if entropy(value) >= _MIN_ENTROPY else None
+
+
+def _check_mixed(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept a value of letters and digits that is not the name of an algorithm."""
+    start, end, _is_quoted = _strip_quotes(text, start, end)
+    value = text[start:end].decode("latin-1")
+    is_password = len(value) >= _MIN_MIXED_LENGTH and _is_mixed(value)
+    if not is_password or _PLACEHOLDER.fullmatch(value) or _CODE.search(value):
+        return None
+    return None if _ALGORITHM.match(value) else PatternHit(start, end, 0.6, "hint")
+
+
+def _check_long_token(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept a value that looks random and is long, behind a word that announces many things."""
+    hit = _check_token(text, start, end)
+    if hit is None or hit.end - hit.start < _MIN_LONG_LENGTH:
+        return None
+    value = text[hit.start : hit.end].decode("latin-1")
+    return hit if re.fullmatch(r"[A-Za-z0-9+/=_-]+", value) else None
 
 
 def _strip_quotes(text: bytes, start: int, end: int) -> tuple[int, int, bool]:

@@ -87,8 +87,9 @@ class DataPattern(NamedTuple):
 
     kind: Kind
     regex: str
-    """The expression of re2 over normalised text. The candidate is group 1 if there is one;
-    the rest is context. An unbounded repetition must not match what could begin another match."""
+    """The expression of re2 over normalised text. The candidate is the group that matches, if
+    there is one; the rest is context. An unbounded repetition must not match what could begin
+    another match."""
     check: Check
     key: str = ""
     """A cheaper regular expression that matches in every text in which `regex` does."""

@@ -19,14 +19,17 @@ _PASSWORD = (
 )
 _NAME = (
     "name|full name|first name|last name|family name|given name|middle name|surname|contact"
-    "|contact person|customer|patient|applicant|employee|vorname|nachname|familienname"
+    "|contact person|attn|cardholder|account holder|passenger|customer|patient|applicant"
+    "|employee|vorname|nachname|familienname"
     "|vollständiger name|kunde|kundin|patientin|ansprechpartner|nom|prénom|nom complet"
     "|nom de famille|nombre|nombre completo|apellido|apellidos|cliente|paciente|nome|nome completo"
     "|cognome|sobrenome|naam|voornaam|achternaam|volledige naam|klant"
     "|氏名|お名前|名前|担当者|नाम|पूरा नाम"
 )
 _NAME_SENTENCES = (
-    "my name is|my full name is|i am called|i'm called|they call me|ich heiße|mein name ist"
+    "my name is|my full name is|my name's|his name is|his name was|her name is|her name was"
+    "|their name is|customer's name is|legal name is|real name is|maiden name is"
+    "|i am called|i'm called|they call me|ich heiße|mein name ist"
     "|je m'appelle|mon nom est|me llamo|mi nombre es|mi chiamo|il mio nome è|me chamo|meu nome é"
     "|mijn naam is|ik heet|私の名前は|मेरा नाम"
 )
@@ -100,11 +103,15 @@ def build_hints(what: str) -> str:
     return rf"(?:(?i:\b(?:{'|'.join(cased)}))|{mark}{{2,}})"
 
 
+_ASCII = {" ": "[ _-]?", "'": "['\xb7]"}
+"""Characters of words that have other spellings: in keys, and as a typographic apostrophe."""
+
+
 def _spell_word(word: str) -> str:
     """Return a regular expression of a word, with its accents and without them."""
     letters = []
     for letter in word:
         plain = unicodedata.normalize("NFKD", letter)[0]
         accented = f"[{SMALL}{plain}]" if plain.isascii() else SMALL
-        letters.append(re.escape(letter) if letter.isascii() else accented)
+        letters.append(_ASCII.get(letter, re.escape(letter)) if letter.isascii() else accented)
     return "".join(letters) + (r"\b" if word[-1].isascii() else "")

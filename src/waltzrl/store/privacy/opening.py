@@ -37,18 +37,28 @@ def open_redaction(
             is not installed.
         MissingExtraError: the extra with the libraries of the engine is not installed.
     """
+    scanner = open_scanner(regions)
+    secret = None if key is None else key_in(key)
+    vault = None if secret is None else Vault(secret)
+    if engine != PATTERNS:
+        scanner = _with_presidio(scanner, regions, engine.partition(":")[2])
+    return RedactionRules(actions, scanner, secret, vault)
+
+
+def open_scanner(regions: Sequence[str] = DEFAULT_REGIONS) -> Detector:
+    """Make a scanner of all kinds.
+
+    Raises:
+        InputError: a region is unknown.
+        MissingExtraError: the extra with its libraries is not installed.
+    """
     try:
         from waltzrl.store.privacy.scanner import PersonalDataScanner
     except ModuleNotFoundError as missing:
         raise MissingExtraError(
             "looking for personal data", "python-stdnum", "flywheel"
         ) from missing
-    secret = None if key is None else key_in(key)
-    vault = None if secret is None else Vault(secret)
-    scanner: Detector = PersonalDataScanner(regions=regions)
-    if engine != PATTERNS:
-        scanner = _with_presidio(scanner, regions, engine.partition(":")[2])
-    return RedactionRules(actions, scanner, secret, vault)
+    return PersonalDataScanner(regions=regions)
 
 
 def _with_presidio(scanner: Detector, regions: Sequence[str], pipeline: str) -> Detector:

@@ -14,8 +14,9 @@ from stdnum import numdb
 from waltzrl.store.privacy.credentials import credential_patterns
 from waltzrl.store.privacy.detection import DataPattern, PatternHit, check_whole, stands_apart
 from waltzrl.store.privacy.hints import SMALL, build_hints
-from waltzrl.store.privacy.normalised import CAPITAL, UNCASED
+from waltzrl.store.privacy.normalised import CAPITAL, OTHER, UNCASED
 from waltzrl.store.privacy.numbers import national_patterns
+from waltzrl.store.privacy.obfuscated import obfuscated_patterns
 from waltzrl.store.privacy.telephones import phone_patterns
 
 _LETTER = f"A-Za-z{CAPITAL}{SMALL}"
@@ -36,6 +37,9 @@ _CARDS = (
 _SPLIT_CARD = r"\b[2-9][0-9 ./-]{0,22}\r?\n[0-9 ./-]{0,22}[0-9]\b"
 """A card of which a line break stands in the middle of a group."""
 _SPLIT_CARD_KEY = r"[0-9 ./-]\r?\n[0-9 ./-]"
+_CARD_HINT = rf"(?:{build_hints('card')}|(?i:card))"
+_LOOSE_CARD = rf"{_CARD_HINT}[^0-9\n]{{0,32}}([2-9](?:[ .,/_-]{{0,2}}[0-9]){{11,18}})\b"
+"""A card in any groups, behind a word that announces one."""
 _IBAN = rf"\b[A-Za-z]\n?[A-Za-z]\n?[0-9]\n?[0-9](?:{_JOINT}?[A-Za-z0-9]){{11,30}}"
 _IBAN_KEY = rf"\b[A-Za-z]\n?[A-Za-z]\n?[0-9]\n?[0-9]{_JOINT}?[A-Za-z0-9]"
 _V4 = r"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b"
@@ -46,6 +50,15 @@ _NAME_HINT = rf"(?:{build_hints('name')}{_LABEL_END}|{build_hints('name sentence
 _NAME_WORD = rf"(?:[A-Z{CAPITAL}](?:[{_LETTER}'-]*[{_LETTER}]|\.)?|{UNCASED}+)"
 _PARTICLE = r"(?:van|von|de|der|den|da|di|del|la|le|bin|ibn|al|el|dos) "
 _NAME = rf"({_NAME_WORD}(?: (?:{_PARTICLE}){{0,2}}{_NAME_WORD}){{0,3}})"
+
+_FULL_NAME = rf"({_NAME_WORD}(?: (?:{_PARTICLE}){{0,2}}{_NAME_WORD}){{1,3}})"
+_TITLE = r"(?:^|[\s\"'(*:>])(?:Mrs?|Ms|Dr|Prof)\.? "
+_CLOSING = (
+    r"(?i:\b(?:regards|sincerely|cheers|best wishes|yours truly|signed(?: by)?)),? ?\n{0,3} ?"
+)
+_OWN_NAME = rf"(?i:\bmy (?:full )?name(?: is|['{OTHER}]s)):? "
+_SMALL_NAME = rf"([a-z{SMALL}'-]{{2,20}} [a-z{SMALL}'-]{{2,20}})(?:[.,!?\n]|$| (?:and|from|i)\b)"
+"""A name of two words, as people write it who write everything small."""
 
 _YEAR = "(?:18|19|20)[0-9]{2}"
 _MONTH = rf"[A-Za-z{SMALL}]{{3,10}}\.?"
@@ -80,15 +93,20 @@ def all_patterns(regions: Sequence[str]) -> list[DataPattern]:
     """
     return [
         DataPattern("email", _MAIL, _check_email, "@"),
+        *obfuscated_patterns(),
         *phone_patterns(regions),
         *(DataPattern("credit_card", regex, _check_card) for regex in _CARDS),
         DataPattern("credit_card", _SPLIT_CARD, _check_card, _SPLIT_CARD_KEY),
+        DataPattern("credit_card", _LOOSE_CARD, _check_called_card, _CARD_HINT),
         DataPattern("iban", _IBAN, _check_account, _IBAN_KEY),
         *national_patterns(regions),
         DataPattern("ip_address", _V4, _check_ipv4),
         DataPattern("ip_address", _V6, _check_ipv6, r":[0-9A-Fa-f]{0,4}:"),
         *credential_patterns(),
         DataPattern("personal_name", _NAME_HINT + _NAME, _check_name, _NAME_HINT),
+        DataPattern("personal_name", _TITLE + _FULL_NAME, _check_full_name, _TITLE),
+        DataPattern("personal_name", _CLOSING + _FULL_NAME, _check_full_name, _CLOSING),
+        DataPattern("personal_name", _OWN_NAME + _SMALL_NAME, _check_small_name, _OWN_NAME),
         DataPattern(
             "date_of_birth", _BIRTH, check_whole("pattern", bool, 0.8), build_hints("birth")
         ),
@@ -177,6 +195,14 @@ def _check_card(text: bytes, start: int, end: int) -> PatternHit | None:
         if stop < end or stands_apart(text, end, end):
             return PatternHit(start, stop, 1.0, "luhn")
     return None
+
+
+def _check_called_card(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept a card number whose digits are grouped in no usual way."""
+    number = text[start:end].translate(None, b" .,/_-")
+    is_card = _ISSUED.fullmatch(number) and _has_luhn_digit(number)
+    is_card = is_card and not _TEST_CARD.fullmatch(number)
+    return PatternHit(start, end, 0.9, "luhn") if is_card else None
 
 
 def _may_be_called_card(text: bytes, start: int, stop: int, number: bytes) -> bool:
@@ -354,6 +380,34 @@ def _check_name(text: bytes, start: int, end: int) -> PatternHit | None:
     ):
         return None
     return None if is_code else PatternHit(start, end, 0.6, "pattern")
+
+
+_GROUPS = frozenset(
+    b"Center Customer Department Office Security Service Services Support Team".split()
+)
+
+
+def _check_full_name(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept a name of several words, but not of a group, of a sentence, or "Law-Abiding"."""
+    words = text[start:end].split()
+    is_usual = words[0] in _NO_NAMES or not _GROUPS.isdisjoint(words) or b"-" in text[start:end]
+    return None if is_usual else _check_name(text, start, end)
+
+
+_NO_SMALL_NAMES = frozenset(
+    b"a about actually all also always an and as at because being but by called common easy enough"
+    b" for from hard has here how if in is it just like long my never no not now of often on or"
+    b" please pretty quite rare rather really said secret short so spelled still that the there"
+    b" this to too unknown used very well what where which who why with written wrong you"
+    b" your".split()
+)
+"""Words that follow "my name is" and are no names."""
+
+
+def _check_small_name(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept two words of which neither is a usual one."""
+    is_usual = not _NO_SMALL_NAMES.isdisjoint(text[start:end].split())
+    return None if is_usual else PatternHit(start, end, 0.5, "pattern")
 
 
 _SENTENCE_END = re.compile(

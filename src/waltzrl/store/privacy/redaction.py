@@ -3,7 +3,8 @@
 import hmac
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from cryptography.exceptions import InvalidTag
@@ -26,7 +27,7 @@ seal    [SEALED:email:...]  can be restored with the key of the vault
 _LAST_FOUR_SHOWN: tuple[Kind, ...] = ("phone", "credit_card", "iban", "ssn", "national_id")
 _NUMBER_LIMIT = 10**40
 """Larger than any number that identifies a person."""
-_ESCAPE = re.compile(r"\\(?:\\|u005[cC])*(?:u([0-9a-fA-F]{4})|([nrt]))?")
+ESCAPE = re.compile(r"\\(?:\\|u005[cC])*(?:u([0-9a-fA-F]{4})|([nrt]))?")
 """A JSON escape, also within nested JSON: a character by its number, or white space. Backslashes
 that escape nothing match too; otherwise the search would start again at each of them."""
 
@@ -68,7 +69,7 @@ class RedactionRules:
         an address. Escapes are resolved only if one of them hides something.
         """
         scrubbed = self._scrub_with_hint("", text)
-        unescaped = _resolve_escapes(scrubbed)
+        unescaped = resolve_escapes(scrubbed)
         if unescaped == scrubbed:
             return scrubbed
         # Escapes without personal data stay as they were: resolving them would break the JSON.
@@ -84,35 +85,15 @@ class RedactionRules:
         return self._scrubbed_under("", value)
 
     def _scrub_with_hint(self, hint: str, text: str) -> str:
-        """Scrub a text as if `hint` stood before it.
-
-        A replacement may bring a hint and a value together, so the text is scanned until nothing
-        more is found. Every pass leaves less to find.
-        """
-        while detections := self._unwanted(hint, text):
-            parts = []
-            position = 0
-            for detection in detections:
-                parts.append(text[position : detection.start])
-                piece = text[detection.start : detection.end]
-                parts.append(self._replacement(piece, detection.kind))
-                position = detection.end
-            before, text = text, "".join([*parts, text[position:]])
-            if text == before:  # a mask may leave a piece as it is
-                break
-        return text
+        """Scrub a text as if `hint` stood before it."""
+        return replace_pieces(text, partial(self._unwanted, hint), self._replacement)
 
     def _unwanted(self, hint: str, text: str) -> list[Detection]:
         """Return the detections in `text` that must be replaced."""
         if "[" in text:  # overwrite placeholders, so that nothing in them is detected again
             text = _PLACEHOLDER.sub(lambda match: "]" * len(match[0]), text)
-        detections = self._detector.find(hint + text)
-        return [
-            structs.replace(d, start=max(d.start - len(hint), 0), end=d.end - len(hint))
-            for d in detections
-            # What lies wholly in the hint is not of this text.
-            if d.end > len(hint) and self._actions.get(d.kind) != "keep"
-        ]
+        detections = find_after(hint, text, self._detector)
+        return [d for d in detections if self._actions.get(d.kind) != "keep"]
 
     def _replacement(self, piece: str, kind: Kind) -> str:
         action = self._actions.get(kind, "redact")
@@ -133,7 +114,7 @@ class RedactionRules:
             return self._scrubbed_mapping(value)
         if isinstance(value, Sequence):
             return [self._scrubbed_under(key, item) for item in value]
-        written = _write_number(value)
+        written = write_number(value)
         text = self._scrub_under(key, written)
         return value if text == written else text
 
@@ -149,6 +130,40 @@ class RedactionRules:
                 name = f"{name} {len(result)}"
             result[name] = self._scrubbed_under(key, item)
         return result
+
+
+def replace_pieces(
+    text: str,
+    find: Callable[[str], Sequence[Detection]],
+    replacement: Callable[[str, Kind], str],
+) -> str:
+    """Replace what `find` finds in a text.
+
+    A replacement may bring a hint and a value together, so the text is searched until nothing more
+    is found. Every pass leaves less to find: `find` must find nothing in a replacement.
+    """
+    while detections := find(text):
+        parts = []
+        position = 0
+        for detection in detections:
+            parts.append(text[position : detection.start])
+            parts.append(replacement(text[detection.start : detection.end], detection.kind))
+            position = detection.end
+        before, text = text, "".join([*parts, text[position:]])
+        if text == before:  # a mask may leave a piece as it is
+            break
+    return text
+
+
+def find_after(hint: str, text: str, detector: Detector) -> list[Detection]:
+    """Return what is found in a text as if `hint` stood before it."""
+    if not hint:
+        return detector.find(text)
+    return [
+        structs.replace(d, start=max(d.start - len(hint), 0), end=d.end - len(hint))
+        for d in detector.find(hint + text)
+        if d.end > len(hint)  # what lies wholly in the hint is not of this text
+    ]
 
 
 def find_redacted_kinds(texts: Iterable[str]) -> Iterator[str]:
@@ -172,16 +187,16 @@ def mask_piece(piece: str, kind: Kind) -> str:
     return "".join("*" if n in hidden else character for n, character in enumerate(piece))
 
 
-def _write_number(value: float | bool | None) -> str:
+def write_number(value: float | bool | None) -> str:
     """Return a whole number as people write it; empty for what cannot identify a person."""
     if value is None or isinstance(value, bool) or not abs(value) < _NUMBER_LIMIT:
         return ""
     return str(int(value)) if value == int(value) else ""
 
 
-def _resolve_escapes(text: str) -> str:
+def resolve_escapes(text: str) -> str:
     """Return the text with its escapes resolved, in a form that every database accepts."""
-    unescaped = _ESCAPE.sub(_resolve_escape, text)
+    unescaped = ESCAPE.sub(_resolve_escape, text)
     if unescaped == text:
         return text
     # Two escapes of a surrogate pair become one character, and a lone half the replacement mark.

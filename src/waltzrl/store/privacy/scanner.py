@@ -76,13 +76,12 @@ class _Finder:
         self.kind = pattern.kind
         self._check = pattern.check
         self._regex = _compile_regex(pattern.regex)
-        self._group = min(self._regex.groups, 1)
 
     def hits(self, text: bytes, seen: set[tuple[Kind, int, int]]) -> Iterator[PatternHit]:
         """Yield the accepted candidates in order, and skip what an earlier pattern found."""
         position = 0
         while match := self._regex.search(text, position):
-            start, end = match.span(self._group)
+            start, end = match.span(match.lastindex or 0)
             # An earlier pattern of this kind has it; its check need not run again.
             if (self.kind, start, end) in seen:
                 position = max(end, position + 1)
