@@ -452,17 +452,18 @@ class App:
             model=self.gateway.names.recorded(chat.model),
             bearer=self._bearer(http),
             context=http.headers.context,
-            policy=self.policies.choose(
-                http.headers.policy,
-                http.caller,
-                chat.model,
-                chat.api,
-                is_open=self.access.keys.is_open,
-            ),
+            policy=self._choose_policy(http, chat),
             only_review=only_review,
             may_learn=http.may_learn,
             is_probe=http.headers.is_probe,
         )
+
+    def _choose_policy(self, http: HttpRequest, chat: ChatRequest) -> str:
+        asked = http.headers.policy
+        if not (asked or self.policies.names):
+            return ""  # the hot path: there are none
+        is_open = self.access.keys.is_open
+        return self.policies.choose(asked, http.caller, chat.model, chat.api, is_open=is_open)
 
     def _headers(self, answers: Sequence[Answer]) -> Headers:
         decisions = ",".join([answer.decision for answer in answers]).encode()
