@@ -28,11 +28,20 @@ from playwright.sync_api import Browser, ViewportSize, sync_playwright
 from sqlalchemy import Engine, func, select, update
 
 from waltzrl import open_guard
+from waltzrl.agents import RulesReviewer, load_wording
 from waltzrl.agents.rules import load_rulebook
+from waltzrl.collaboration import guarded
 from waltzrl.evaluation.sample_correction import LabelledSample
-from waltzrl.gateway.access import KeyRing
+from waltzrl.gateway.access import AccessControl, KeyRing
+from waltzrl.gateway.exchange import Assignment, Bundle
+from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
+from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.keys import add_key
-from waltzrl.operations.desk import AuditLog, Console, ConsoleSource
+from waltzrl.gateway.limits import Limits
+from waltzrl.gateway.named_policies import PolicyChooser
+from waltzrl.gateway.policy_upstream import PolicyUpstream
+from waltzrl.gateway.trials import Trials
+from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DeskDatabase
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.decision import PeopleLabels
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
@@ -338,16 +347,38 @@ def build(folder: Path) -> tuple[Console, str]:
     book = ReleaseBook(engine)
     release = run_release(engine, book, now, random)
     fill_memory(memory, release, now, random)
-    keys = folder / "keys.toml"
-    key = add_key(keys, {"name": "ada", "role": "operator"})
+    file = folder / "keys.toml"
+    key = add_key(file, {"name": "ada", "role": "operator"})
+    keys = KeyRing(file)
     source = ConsoleSource(
-        memory=memory,
-        releases=book,
+        trials=open_trials(keys),
+        database=DeskDatabase(memory=memory, releases=book),
         redact=policy.scrub,
         audit=audit_log(folder),
         draw_plan=results_as_svg,
     )
-    return Console(KeyRing(keys), source), key
+    return Console(keys, source), key
+
+
+def open_trials(keys: KeyRing) -> Trials:
+    """Return the trials of a gateway whose model is a script."""
+    rules, policy = RulesReviewer(load_rulebook()), ScriptedPolicy([])
+    bundle = Bundle(
+        id="serving",
+        stage=1,
+        pattern=guarded,
+        reviewer=rules,
+        wording=load_wording("plain"),
+        upstream=PolicyUpstream("llama", policy, 8),
+        rules=rules,
+    )
+    decisions = DecisionLog(None, [])
+    return Trials(
+        Gateway(selector=SingleBundle(Assignment(bundle)), decisions=decisions),
+        AccessControl(keys, Limits()),
+        PolicyChooser({}),
+        Readiness(decisions.require, {}),
+    )
 
 
 @contextmanager

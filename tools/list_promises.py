@@ -26,6 +26,7 @@ AREAS = {
     "Legal duties": "An article and its duty; `docs/compliance.md` says how it is addressed.",
     "Evidence of a release": "",
     "Labels": "",
+    "Trials": "",
     "Examples from the memory": "",
     "Routing": "",
     "Command line": "",

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from support.small_releases import DESCRIPTION
+from support.small_trials import open_trials
 from waltzrl.gateway.access import KeyRing
 from waltzrl.gateway.keys import add_key
-from waltzrl.operations.desk import AuditLog, Console, ConsoleSource
+from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DeskDatabase
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Observation
@@ -85,8 +86,8 @@ class Site:
         self.ring_now = 0.0
         self.ring = KeyRing(self.keys_file, clock=lambda: self.ring_now)
         source = ConsoleSource(
-            memory=self.memory,
-            releases=self.book,
+            trials=open_trials(self.ring),
+            database=DeskDatabase(memory=self.memory, releases=self.book),
             redact=RedactionRules({}, PersonalDataScanner()).scrub,
             audit=self.audit,
             draw_plan=draw_plan,

@@ -77,7 +77,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
         values = dict(scope["headers"])
         length = values.get(b"content-length", b"0")
         consent = values.get(b"x-waltzrl-learn")
-        id_ = f"{_process}{next(_requests):x}"
+        id_ = make_request_id()
         return cls(
             id=id_,
             context=_read_context(id_, values),
@@ -136,6 +136,11 @@ class KeyRing:
     @property
     def is_open(self) -> bool:
         return self._path is None
+
+    @property
+    def anonymous(self) -> Caller:
+        """What every client may do without a key file."""
+        return self._anonymous
 
     def find(self, key: str) -> Caller | None:
         """Return the caller of a key, or None if the key is invalid."""
@@ -241,10 +246,18 @@ class AccessControl:
                 "this key may not send probes, which the memory leaves out; make one with "
                 "`waltzrl keys add --may-probe`",
             )
+        self.admit(caller)
+        return caller
+
+    def admit(self, caller: Caller) -> None:
+        """Count a request of a caller.
+
+        Raises:
+            RequestError: 429, the rate limit is reached, or the budget of the day is used up.
+        """
         self._rates.take(caller)
         if self.costs is not None:
             self.costs.require(caller)
-        return caller
 
     async def body(self, headers: RequestHeaders, receive: Receive) -> bytes:
         """Read the request's body.
@@ -265,6 +278,11 @@ class AccessControl:
             size += len(parts[-1])
             check_request_size(size, self.limits)
         return b"".join(parts)
+
+
+def make_request_id() -> str:
+    """Return an id that no other request has."""
+    return f"{_process}{next(_requests):x}"
 
 
 def read_presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:

@@ -45,6 +45,7 @@ from waltzrl.gateway.server import DisconnectWatcher
 from waltzrl.gateway.stream import stream
 from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.gateway.tokens import estimated_count, read_count, upstream_count
+from waltzrl.gateway.trials import Trials
 from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from waltzrl.gateway.wire.fields import as_name, read_object
 from waltzrl.gateway.wire.format import WireFormat
@@ -123,12 +124,14 @@ class HttpRequest:
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[None]]
 
 
+DeskHandler: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
+"""Serves a page below `/desk`; an ASGI 3 application."""
+OpenDesk: TypeAlias = Callable[[Trials], DeskHandler]
+"""Returns the handler of the pages, which tries requests on the gateway."""
+
+
 class MemoryRoutes(Protocol):
     """What answers the routes of a gateway with a memory."""
-
-    async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
-        """Serve a page below `/desk`; an ASGI 3 application."""
-        ...
 
     async def decision(self) -> bytes:
         """Return JSON: the state of the release, for tools that control a deployment.
@@ -168,6 +171,7 @@ class ExtraRoutes:
     """Routes that not every gateway has."""
 
     memory: MemoryRoutes | None = None
+    desk: OpenDesk | None = None
     routing: RoutingHandler | None = None
     pass_through: bool = False
     """True if other paths below `/v1` go to the upstream, without a review."""
@@ -215,7 +219,9 @@ class App:
         self.policies = policies
         self.metrics = metrics
         self.readiness = readiness
+        self.trials = Trials(gateway, access, policies, readiness)
         self._memory = extra.memory
+        self._desk = None if extra.desk is None else extra.desk(self.trials)
         self._routing = extra.routing
         self._pass_through = extra.pass_through
         self._routes: dict[str, dict[str, Route]] = {
@@ -264,8 +270,8 @@ class App:
         if scope["type"] != "http":
             return
         path, method = scope["path"], scope["method"]
-        if self._memory is not None and (path == DESK or path.startswith(f"{DESK}/")):
-            await self._memory.desk(scope, receive, send)
+        if self._desk is not None and (path == DESK or path.startswith(f"{DESK}/")):
+            await self._desk(scope, receive, send)
             return
         if route := self._routes.get(_find_route(path), {}).get(method):
             await self._serve(route, HttpRequest(route.wire, scope, receive, send))

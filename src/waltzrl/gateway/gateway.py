@@ -86,6 +86,14 @@ class DecisionLog:
         self._log = log
         self._listeners = listeners
 
+    @property
+    def is_audited(self) -> bool:
+        return self._log is not None
+
+    def also_notify(self, listener: Listener) -> "DecisionLog":
+        """Return the same log with one more listener."""
+        return DecisionLog(self._log, [*self._listeners, listener])
+
     def require(self) -> None:
         """Check that the audit log can be written, before a request is served.
 

@@ -3,6 +3,7 @@
 GatewayRecipe -> upstream, rules, bundles, audit, metrics -> App
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
@@ -19,11 +20,19 @@ from typing import TYPE_CHECKING, Protocol, cast
 from msgspec import structs
 from prometheus_client.registry import Collector
 
-from waltzrl.errors import MissingExtraError, WaltzError
+from waltzrl.errors import MissingExtraError, RequestError, WaltzError
 from waltzrl.foundation.background import in_background
 from waltzrl.foundation.plugins import load_plugin
-from waltzrl.gateway.access import AccessControl, KeyRing
-from waltzrl.gateway.app import App, ExtraRoutes, MemoryRoutes, RoutingHandler
+from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
+from waltzrl.gateway.app import (
+    App,
+    DeskHandler,
+    ExtraRoutes,
+    HttpRequest,
+    MemoryRoutes,
+    OpenDesk,
+    RoutingHandler,
+)
 from waltzrl.gateway.bundles import Bundles
 from waltzrl.gateway.costs import open_costs
 from waltzrl.gateway.events import log_decision
@@ -43,6 +52,8 @@ from waltzrl.gateway.named_policies import PolicyChooser, PolicySelector
 from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe, OnLoadFailure
 from waltzrl.gateway.shares import RateTable, WorkerLoad
 from waltzrl.gateway.split import PercentageSplit
+from waltzrl.gateway.trials import Trials
+from waltzrl.gateway.wire import CHAT
 from waltzrl.policies.gguf import short_name
 from waltzrl.store.audit import LocalLog, Log
 from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
@@ -93,11 +104,16 @@ class Services(MemoryRoutes, Protocol):
         """
         ...
 
+    def desk(self, trials: Trials) -> DeskHandler:
+        """Return the handler of the review desk."""
+        ...
+
 
 OpenServices = Callable[
     [GatewayRecipe, Bundles, BundleSelector, AccessControl, Log | None, "LiveExamples | None"],
     AbstractAsyncContextManager[Services],
 ]
+OpenGuestDesk = Callable[[KeyRing, Trials], DeskHandler]
 OpenRoutes = Callable[[Path | None, "Callable[[], SafetyMemory] | None"], RoutingHandler]
 
 
@@ -216,7 +232,12 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             policies=PolicyChooser(recipe.policies),
             metrics=metrics,
             readiness=readiness,
-            extra=ExtraRoutes(services, _open_routing(recipe, services), recipe.pass_through),
+            extra=ExtraRoutes(
+                services,
+                _find_desk(services, keys),
+                _open_routing(recipe, services),
+                recipe.pass_through,
+            ),
         )
 
 
@@ -237,6 +258,38 @@ def _open_routing(recipe: GatewayRecipe, services: Services | None) -> RoutingHa
         return None
     open_routes = cast("OpenRoutes", load_plugin("waltzrl.routes", "routing"))
     return open_routes(recipe.routing.agents, None if services is None else services.memory)
+
+
+def _find_desk(services: Services | None, keys: KeyRing) -> OpenDesk | None:
+    """Return what opens the desk; None where nobody could log in.
+
+    Without a memory it is only the page that tries requests, for clients that need no key.
+    """
+    if services is not None:
+        return services.desk
+    return partial(_open_guest_desk, keys) if keys.is_open else None
+
+
+def _open_guest_desk(keys: KeyRing, trials: Trials) -> DeskHandler:
+    """Return a handler that loads the pages at their first request: most gateways get none."""
+    desk: DeskHandler | None = None
+
+    def load() -> DeskHandler:
+        open_desk = cast("OpenGuestDesk", load_plugin("waltzrl.routes", "desk"))
+        return open_desk(keys, trials)
+
+    async def serve(scope: Event, receive: Receive, send: Send) -> None:
+        nonlocal desk
+        if desk is None:
+            try:
+                desk = await asyncio.to_thread(load)
+            except WaltzError as error:
+                unavailable = RequestError(404, "not_found", str(error))
+                await HttpRequest(CHAT, scope, receive, send).refuse(unavailable)
+                return
+        await desk(scope, receive, send)
+
+    return serve
 
 
 def _open_live_examples(memory: MemoryConfig) -> "LiveExamples | None":

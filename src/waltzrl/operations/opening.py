@@ -31,15 +31,16 @@ from waltzrl.foundation.counters import LabeledCounter
 from waltzrl.foundation.plugins import find_plugin
 from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
-from waltzrl.gateway.app import HttpRequest
+from waltzrl.gateway.app import DeskHandler, HttpRequest
 from waltzrl.gateway.bundles import Bundles
 from waltzrl.gateway.exchange import Bundle, BundleSelector, ServedChoice
 from waltzrl.gateway.gateway import Listener
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe, bundle_table
+from waltzrl.gateway.trials import Trials
 from waltzrl.gateway.wire import CHAT
 from waltzrl.gateway.wire.fields import as_name, invalid_field, read_object
-from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DrawPlan
+from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DeskDatabase, DrawPlan
 from waltzrl.operations.online.metrics import FlywheelMetrics
 from waltzrl.operations.online.recorder_client import RecorderClient, open_recorder
 from waltzrl.operations.online.recorder_opening import COMMAND, RecorderConfig
@@ -107,15 +108,21 @@ class OnlineServices:
         """
         return self.shared.memory
 
-    async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
-        """Serve a page of the console; an ASGI 3 application."""
-        try:
-            console = await asyncio.to_thread(lambda: self.shared.console(self.keys, self.audit))
-        except StorageError as error:
-            request = HttpRequest(CHAT, scope, receive, send)
-            await request.refuse(_make_unavailable_error(error))
-            return
-        await console(scope, receive, send)
+    def desk(self, trials: Trials) -> DeskHandler:
+        """Return the handler of the console's pages."""
+
+        async def serve(scope: Event, receive: Receive, send: Send) -> None:
+            try:
+                console = await asyncio.to_thread(
+                    lambda: self.shared.console(self.keys, self.audit, trials)
+                )
+            except StorageError as error:
+                request = HttpRequest(CHAT, scope, receive, send)
+                await request.refuse(_make_unavailable_error(error))
+                return
+            await console(scope, receive, send)
+
+        return serve
 
     async def decision(self) -> bytes:
         """Return the body of `/v1/release/decision`.
@@ -191,7 +198,7 @@ class SharedDatabase:
     def memory(self) -> SafetyMemory:
         return open_memory(self._config.memory, self._config.categories, self.engine, self.scrub)
 
-    def console(self, keys: KeyRing, audit: AuditLog | None) -> Console:
+    def console(self, keys: KeyRing, audit: AuditLog | None, trials: Trials) -> Console:
         """Return the console, always the same one.
 
         Raises:
@@ -199,8 +206,8 @@ class SharedDatabase:
         """
         if self._console is None:
             source = ConsoleSource(
-                memory=self.memory,
-                releases=self.book,
+                trials=trials,
+                database=DeskDatabase(memory=self.memory, releases=self.book),
                 redact=open_redaction({}, None).scrub,
                 audit=audit,
                 draw_plan=_plan_drawing(),

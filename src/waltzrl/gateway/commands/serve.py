@@ -135,13 +135,13 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     }
     options: Table = {key: value for key, value in given.items() if value}
     sources = partial(
-        _collect_sources,
+        collect_sources,
         recipe,
         options,
         settings or [],
         demo=demo,
         pair=pair,
-        reviewer=_choose_reviewer(reviewer, reviewer_server, false_alarms),
+        reviewer=choose_reviewer(reviewer, reviewer_server, false_alarms),
     )
     if explain:
         from waltzrl.gateway.settings import explain_gateway
@@ -174,7 +174,7 @@ def supervise_gateway(sources: Sources, host: str, port: int, *, open_to_all: bo
         asyncio.run(supervisor.run(gateway))
 
 
-def _collect_sources(
+def collect_sources(
     recipe: Path | None,
     options: "Table",
     settings: list[str],
@@ -195,7 +195,7 @@ def _collect_sources(
     return recipe, base | options, settings, os.environ
 
 
-def _choose_reviewer(name: str | None, server: str | None, false_alarms: float | None) -> "Table":
+def choose_reviewer(name: str | None, server: str | None, false_alarms: float | None) -> "Table":
     """Return the settings of `--reviewer` and the options that belong to it."""
     from waltzrl.agents.opening import GUARD, RULES
     from waltzrl.gateway.pairs import guard_settings, reviewer_settings
@@ -247,4 +247,5 @@ def _announce_gateway(listener: socket.socket, gateway: "GatewayRecipe", descrip
     host, port = listener.getsockname()[:2]
     url = f"{'https' if gateway.tls else 'http'}://{host}:{port}"
     reviewers = f", reviewers {url}/desk" if gateway.memory else ""
-    log.info("%s; clients use %s/v1%s", description, url, reviewers)
+    trial = f", try a request at {url}/desk/try" if gateway.keys is None else ""
+    log.info("%s; clients use %s/v1%s%s", description, url, reviewers, trial)

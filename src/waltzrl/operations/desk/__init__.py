@@ -3,9 +3,9 @@
 from waltzrl.errors import MissingExtraError
 
 try:
-    from waltzrl.operations.desk.app import Console
-    from waltzrl.operations.desk.request import AuditLog, ConsoleSource, DrawPlan
+    from waltzrl.operations.desk.app import Console, open_guest_desk
+    from waltzrl.operations.desk.request import AuditLog, ConsoleSource, DeskDatabase, DrawPlan
 except ModuleNotFoundError as missing:
     raise MissingExtraError("the review desk", str(missing.name), "flywheel") from missing
 
-__all__ = ["AuditLog", "Console", "ConsoleSource", "DrawPlan"]
+__all__ = ["AuditLog", "Console", "ConsoleSource", "DeskDatabase", "DrawPlan", "open_guest_desk"]

@@ -23,6 +23,7 @@ from waltzrl.errors import RequestError, StorageError
 from waltzrl.gateway.access import KeyRing
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.limits import RateLimits
+from waltzrl.gateway.trials import Trials
 from waltzrl.operations.desk.audit import show_audit, verify_audit
 from waltzrl.operations.desk.bundles import show_bundle, show_bundles
 from waltzrl.operations.desk.collaborations import label_collaboration, show_collaboration
@@ -37,7 +38,9 @@ from waltzrl.operations.desk.queue import (
 )
 from waltzrl.operations.desk.request import (
     ConsoleSource,
+    LaterView,
     PageRequest,
+    View,
     is_https,
     read_cookie,
     read_form,
@@ -47,11 +50,10 @@ from waltzrl.operations.desk.request import (
 )
 from waltzrl.operations.desk.session import COOKIE, HOURS, Session
 from waltzrl.operations.desk.trends import show_trends
+from waltzrl.operations.desk.trials import TRY, run_trials, show_trial
 from waltzrl.operations.desk.workqueues import change_queue, open_next, show_queues
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-View = Callable[[PageRequest], Response]
-"""Builds a page in a thread of its own: it may block."""
 
 CONCURRENT_PAGES = 2
 """Pages that are built at the same time: the gateway needs the threads for its answers."""
@@ -96,6 +98,17 @@ def no_such_page(_: PageRequest) -> Response:
     raise RequestError(404, "not_found", "this page does not exist")
 
 
+def lead_to_trials(_: PageRequest) -> Response:
+    """Go to the only page of a desk without a database."""
+    return redirect_to(TRY)
+
+
+def open_guest_desk(keys: KeyRing, trials: Trials) -> "Console":
+    """Return the desk of a gateway without a memory and without keys: it tries requests."""
+    # Guests see what they have typed, and nothing is kept, so there is nothing to redact.
+    return Console(keys, ConsoleSource(trials=trials, redact=str))
+
+
 class Console:
     """Serves every path from `/desk` on."""
 
@@ -114,7 +127,26 @@ class Console:
         self._clock = clock
         self._failures = RateLimits()
         self._places = asyncio.Semaphore(CONCURRENT_PAGES)
+        page = self._endpoint
         routes = {
+            TRY: page(get=show_trial, post=run_trials, admits_guests=True),
+        }
+        if source.database is None:
+            routes |= {"/desk": page(get=lead_to_trials)}
+        else:
+            routes |= self._routes_with_database()
+        self._router = Router(
+            [
+                Route("/desk/desk.css", serve_asset("desk.css", "text/css")),
+                Route("/desk/desk.js", serve_asset("desk.js", "text/javascript")),
+                *(Route(path, serve, methods=["GET", "POST"]) for path, serve in routes.items()),
+            ],
+            redirect_slashes=False,
+            default=self._no_route,
+        )
+
+    def _routes_with_database(self) -> dict[str, Endpoint]:
+        return {
             "/desk/login": self._login,
             "/desk/logout": self._endpoint(post=log_out),
             "/desk": self._endpoint(get=show_overview),
@@ -139,15 +171,6 @@ class Console:
             "/desk/audit": self._endpoint(get=show_audit, post=verify_audit),
             "/desk/audit/person": self._endpoint(post=find_entries),
         }
-        self._router = Router(
-            [
-                Route("/desk/desk.css", serve_asset("desk.css", "text/css")),
-                Route("/desk/desk.js", serve_asset("desk.js", "text/javascript")),
-                *(Route(path, serve, methods=["GET", "POST"]) for path, serve in routes.items()),
-            ],
-            redirect_slashes=False,
-            default=self._no_route,
-        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, as ASGI 3 defines it."""
@@ -176,11 +199,27 @@ class Console:
         except Exception as error:  # noqa: BLE001 - the boundary of what is served without a session
             await _problem_page(_report_error(error))(scope, receive, send_safely)
 
-    def _endpoint(self, *, get: View = no_such_page, post: View = no_such_page) -> Endpoint:
-        """Let views answer requests with a valid session and, if they are forms, its token."""
+    def _endpoint(
+        self,
+        *,
+        get: View = no_such_page,
+        post: View = no_such_page,
+        admits_guests: bool = False,
+    ) -> Endpoint:
+        """Let views answer requests with a valid session and, if they are forms, its token.
+
+        Args:
+            get: shows the page.
+            post: does what a form says.
+            admits_guests: nobody needs a key where the gateway has none.
+        """
+        admits_guests = admits_guests or self._source.database is None
 
         async def serve(request: Request) -> Response:
-            session = Session.resume(self._keys, read_cookie(request, COOKIE), self._clock())
+            cookie, now = read_cookie(request, COOKIE), self._clock()
+            session = Session.resume(self._keys, cookie, now)
+            if admits_guests and self._keys.is_open:
+                session = Session.admit_guest(cookie, now)
             # A fault of the request is shown within the navigation, which needs the session first.
             fault = None
             query: Mapping[str, str] = {}
@@ -198,13 +237,24 @@ class Console:
                 http=request,
                 query=query,
                 form=form,
-                now=self._clock(),
+                now=now,
                 people=self._keys.reviewers(),
             )
-            async with self._places:
-                return await asyncio.to_thread(_answer_visit, visit, get, post, fault)
+            response = await self._answer(visit, post if request.method == "POST" else get, fault)
+            if session.is_guest and session.cookie != cookie:
+                _set_cookie(response, session, request)
+            return response
 
         return serve
+
+    async def _answer(
+        self, visit: PageRequest, view: View, fault: RequestError | None = None
+    ) -> Response:
+        async with self._places:
+            answer = await asyncio.to_thread(_answer_visit, visit, view, fault)
+        if isinstance(answer, Response):
+            return answer
+        return await self._answer(visit, await answer())  # awaited without a place
 
     async def _no_route(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._endpoint()(Request(scope, receive))
@@ -221,15 +271,7 @@ class Console:
         if session is not None:
             logger.info("%s (%s) logged in at the review desk", session.key.name, session.key.id)
             response = redirect_to(_read_wanted_page(form))
-            response.set_cookie(
-                COOKIE,
-                session.cookie,
-                max_age=HOURS * 3600,
-                path="/desk",
-                secure=is_https(request),
-                httponly=True,
-                samesite="lax",
-            )
+            _set_cookie(response, session, request)
             return response
         try:
             self._failures.take(WRONG_KEYS)
@@ -255,26 +297,36 @@ def serve_asset(name: str, media_type: str) -> Endpoint:
     return serve
 
 
+def _set_cookie(response: Response, session: Session, request: Request) -> None:
+    response.set_cookie(
+        COOKIE,
+        session.cookie,
+        max_age=HOURS * 3600,
+        path="/desk",
+        secure=is_https(request),
+        httponly=True,
+        samesite="lax",
+    )
+
+
 def _answer_visit(
-    visit: PageRequest, get: View, post: View, fault: RequestError | None
-) -> Response:
+    visit: PageRequest, view: View, fault: RequestError | None
+) -> Response | LaterView:
     """Show a page, or do what a form says; whatever fails, the page keeps its navigation.
 
     Args:
         visit: by a session.
-        get: shows the page.
-        post: does what a form says.
+        view: shows the page, or does what the form says.
         fault: of the request's fields, which could not be read; None if they were.
     """
     try:
-        if visit.session.is_ended(visit.source.memory.store):
+        if visit.is_over:
             return _ask_to_log_in(visit.http, visit.query)
-        if fault is None and visit.http.method == "POST":
-            # Before the view: nothing may change by a form that another site made.
-            visit.require_token()
-            return post(visit)
         if fault is None:
-            return get(visit)
+            if visit.http.method == "POST":
+                # Before the view: nothing may change by a form that another site made.
+                visit.require_token()
+            return view(visit)
     except Exception as error:  # noqa: BLE001 - the boundary of what is served to a session
         fault = _report_error(error)
     standing = None

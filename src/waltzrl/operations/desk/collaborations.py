@@ -1,16 +1,12 @@
 """The page of one collaboration: its turns, what changed, its labels, and what is next."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 from urllib.parse import quote
 
-import msgspec
 from starlette.responses import Response
 
 from waltzrl.errors import RequestError
-from waltzrl.operations.desk.diff import Part, find_changes
 from waltzrl.operations.desk.labels import (
     HARMS,
     MAX_TEXT,
@@ -35,71 +31,19 @@ from waltzrl.operations.desk.queue import (
     with_query,
 )
 from waltzrl.operations.desk.rendering import duration, words
-from waltzrl.operations.desk.request import PageRequest, ShownText
+from waltzrl.operations.desk.request import PageRequest
+from waltzrl.operations.desk.turns import (
+    Marker,
+    TurnView,
+    view_reply,
+    view_request,
+    view_rounds,
+)
 from waltzrl.operations.desk.workqueues import NEXT, count_progress
-from waltzrl.records import Collaboration, Feedback, Reply, ToolCall, Verdict
+from waltzrl.records import Verdict
 from waltzrl.store.memory.labels import LabelEvent, in_force, is_disputed
 from waltzrl.store.memory.schemas import SafetyEvaluation
 from waltzrl.store.memory.workqueues import WorkQueue
-
-MOST_MARKS = 200
-"""Marks of rules that one piece of a text shows at most."""
-
-
-class CallView(NamedTuple):
-    """A tool call: the tool, and its arguments by name."""
-
-    name: str
-    arguments: list[tuple[str, str]]
-
-
-class TextMark(NamedTuple):
-    """A place in a text, and whose it is."""
-
-    start: int
-    end: int
-    rule: str = ""
-    """The rule that matched there."""
-    person: str = ""
-    """The person for whom the words there decided."""
-
-
-class MarkedPart(NamedTuple):
-    """A part of a text, alike from its beginning to its end."""
-
-    text: str
-    rules: tuple[str, ...] = ()
-    """The rules that matched in it."""
-    people: tuple[str, ...] = ()
-    """The people who chose it as words that decided."""
-
-
-class MarkedText(NamedTuple):
-    """A piece of a text, cut where marks begin and end."""
-
-    start: int
-    """The index in the stored text where it begins."""
-    parts: list[MarkedPart]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnView:
-    """One text of a collaboration."""
-
-    kind: str
-    title: str
-    pieces: tuple[MarkedText, ...] = ()
-    """The whole text, or its beginning and its end."""
-    side: Literal["", "request", "reply"] = ""
-    """The text that spans are places of; empty for any other."""
-    reasoning: str = ""
-    calls: tuple[CallView, ...] = ()
-    note: str = ""
-    parts: tuple[Part, ...] = ()
-    """The changes that a revision made."""
-    labels: tuple[str, ...] = ()
-    risk: float | None = None
-    rules: tuple[str, ...] = ()
 
 
 def show_collaboration(request: PageRequest, problem: str = "", status: int = 200) -> Response:
@@ -225,174 +169,16 @@ def _view_turns(
     if collaboration is None:
         return []
     rules = {rule for turn in collaboration.rounds for rule in turn.feedback.rules}
-    marker = Marker(request) if is_blind else Marker(request, frozenset(rules), raters)
-    asked = list(_view_request(request, collaboration, marker))
+    rulebook = request.source.rulebook
+    named = (frozenset[str](), {}) if is_blind else (frozenset(rules), raters)
+    marker = Marker(request, rulebook, *named)
+    asked = list(view_request(request, collaboration, marker))
     if is_blind:
         return [
             *asked,
-            _view_reply(request, collaboration.final, marker, "Reply", is_returned=True),
+            view_reply(request, collaboration.final, marker, "Reply", is_returned=True),
         ]
-    return [*asked, *_view_rounds(request, collaboration, marker)]
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """Marks what the rules matched that a reviewer named, and the words that decided."""
-
-    request: PageRequest
-    rules: frozenset[str] = frozenset()
-    raters: Mapping[str, LabelEvent] = field(default_factory=dict)
-    """Name -> what the person said."""
-
-    def marked(
-        self, text: str, side: Literal["request", "reply"], *, is_labelled: bool = False
-    ) -> tuple[MarkedText, ...]:
-        """Return a text as a page shows it.
-
-        Args:
-            text: as it is stored.
-            side: which rules search it.
-            is_labelled: whether it is the text whose words people choose.
-        """
-        shown = []
-        for piece in self.request.pieces(text):
-            marks = list(self._matched(piece.text, side))
-            if is_labelled and text.replace("\r\n", "\n").startswith(piece.text, piece.start):
-                marks += self._decided(piece, side)  # else it is redacted, and has other places
-            shown.append(MarkedText(piece.start, _cut_text(piece.text, marks)))
-        return tuple(shown)
-
-    def _matched(self, text: str, side: Literal["request", "reply"]) -> list[TextMark]:
-        rulebook = self.request.source.rulebook
-        if rulebook is None or not self.rules:
-            return []
-        findings = rulebook.request(text) if side == "request" else rulebook.reply(text)
-        named = [finding for finding in findings if finding.rule in self.rules][:MOST_MARKS]
-        return [TextMark(finding.start, finding.end, rule=finding.rule) for finding in named]
-
-    def _decided(self, piece: ShownText, side: Literal["request", "reply"]) -> Iterator[TextMark]:
-        for person, event in self.raters.items():
-            for span in event.spans:
-                start = max(span.start - piece.start, 0)
-                end = min(span.end - piece.start, len(piece.text))
-                if span.text == side and start < end:
-                    yield TextMark(start, end, person=person)
-
-
-def _cut_text(text: str, marks: Sequence[TextMark]) -> list[MarkedPart]:
-    """Cut a text where marks begin and end."""
-    ends = {place for mark in marks for place in (mark.start, mark.end)}
-    parts = []
-    for start, end in pairwise([0, *sorted(ends - {0, len(text)}), len(text)]):
-        here = [mark for mark in marks if mark.start <= start and end <= mark.end]
-        rules = dict.fromkeys(mark.rule for mark in here if mark.rule)
-        people = dict.fromkeys(mark.person for mark in here if mark.person)
-        parts.append(MarkedPart(text[start:end], tuple(rules), tuple(people)))
-    return parts
-
-
-def _view_request(
-    request: PageRequest, collaboration: Collaboration, marker: Marker
-) -> Iterator[TurnView]:
-    *history, prompt = collaboration.prompt.messages
-    for message in history:
-        yield TurnView(
-            kind="history",
-            title=message.role.title(),
-            pieces=marker.marked(message.content, "request" if message.role == "user" else "reply"),
-            calls=_view_calls(request, message.calls),
-        )
-    pieces = marker.marked(prompt.content, "request", is_labelled=True)
-    yield TurnView(kind="request", title="Request", pieces=pieces, side="request")
-
-
-def _view_rounds(
-    request: PageRequest, collaboration: Collaboration, marker: Marker
-) -> Iterator[TurnView]:
-    final, reply = collaboration.final, collaboration.draft
-    yield _view_reply(request, reply, marker, "Draft", is_returned=reply is final)
-    for number, turn in enumerate(collaboration.rounds, start=1):
-        yield _view_feedback(request, turn.feedback, number)
-        if turn.revision is None:
-            continue
-        revision, is_returned = turn.revision, turn.revision is final
-        if revision.origin == "canned":
-            view = _view_reply(request, revision, marker, "Canned refusal", is_returned=is_returned)
-            note = "The gateway returned this fixed text in place of the reply."
-            yield replace(view, kind="canned", note=note)
-        else:
-            title = f"Revision {number}"
-            view = _view_reply(request, revision, marker, title, is_returned=is_returned)
-            before, after = (request.visible(_join_reasoning(text)) for text in (reply, revision))
-            parts = tuple(find_changes(before, after))
-            pieces = view.pieces if is_returned else ()
-            yield replace(view, kind="revision", parts=parts, pieces=pieces, reasoning="")
-        reply = revision
-
-
-def _view_reply(
-    request: PageRequest, reply: Reply, marker: Marker, title: str, *, is_returned: bool
-) -> TurnView:
-    return TurnView(
-        kind="draft",
-        title=title,
-        pieces=marker.marked(reply.text, "reply", is_labelled=is_returned),
-        side="reply" if is_returned else "",
-        reasoning=request.visible(reply.reasoning),
-        calls=_view_calls(request, reply.calls),
-    )
-
-
-def _join_reasoning(reply: Reply) -> str:
-    return f"{reply.reasoning}\n{reply.text}" if reply.reasoning else reply.text
-
-
-def _view_calls(request: PageRequest, calls: Sequence[ToolCall]) -> tuple[CallView, ...]:
-    return tuple(
-        CallView(request.visible(call.name), _list_arguments(request, call)) for call in calls
-    )
-
-
-def _list_arguments(request: PageRequest, call: ToolCall) -> list[tuple[str, str]]:
-    """Return the arguments of a call, a name and a value each; what is no object has no name."""
-    try:
-        arguments = msgspec.json.decode(call.arguments)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        return [("", request.visible(call.arguments))]
-    return [
-        (
-            request.visible(name),
-            request.visible(
-                value
-                if isinstance(value, str)
-                else msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-            ),
-        )
-        for name, value in arguments.items()
-    ]
-
-
-def _view_feedback(request: PageRequest, feedback: Feedback, number: int) -> TurnView:
-    labels = {
-        "unreadable": not feedback.well_formed,
-        "unsafe": feedback.unsafe,
-        "over-refusal": feedback.overrefuse,
-        "doubtful": feedback.doubtful,
-    }
-    return TurnView(
-        kind="feedback",
-        title=f"Feedback {number}",
-        pieces=tuple(
-            MarkedText(piece.start, [MarkedPart(piece.text)])
-            for piece in request.pieces(feedback.text)
-        ),
-        note=request.visible(feedback.reasoning),
-        labels=tuple(label for label, holds in labels.items() if holds) or ("safe",),
-        risk=feedback.risk,
-        rules=feedback.rules,
-    )
+    return [*asked, *view_rounds(request, collaboration, marker)]
 
 
 class LabelView(NamedTuple):

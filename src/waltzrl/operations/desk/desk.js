@@ -91,6 +91,10 @@ if (form) {
   button.addEventListener("mousedown", (event) => event.preventDefault());  // keeps the selection
   button.addEventListener("click", quote);
 }
+document.querySelector("form.try")?.addEventListener("submit", (event) => {
+  const status = event.target.querySelector("[data-waiting]");
+  status.textContent = status.dataset.waiting;
+});
 document.querySelector("form.who")?.addEventListener("submit", () => sessionStorage.clear());
 
 if (help) {

@@ -12,6 +12,7 @@ from waltzrl.foundation.texts import number
 
 PAGES = (
     ("/desk", "Overview"),
+    ("/desk/try", "Try"),
     ("/desk/collaborations", "Collaborations"),
     ("/desk/queues", "Queues"),
     ("/desk/trends", "Trends"),

@@ -1,18 +1,19 @@
 """What a page gets: the fields of its request, who sent it, and the data that it may show."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from waltzrl.agents.rules import Rulebook
 from waltzrl.errors import RequestError
 from waltzrl.gateway.keys import DeskRole
+from waltzrl.gateway.trials import Trials
 from waltzrl.operations.desk.rendering import render_page
 from waltzrl.operations.desk.session import Session
 from waltzrl.operations.release.book import ReleaseBook
@@ -61,11 +62,21 @@ class AuditLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleSource:
-    """The data behind the pages, shared by all replicas except the audit log; every call blocks."""
+class DeskDatabase:
+    """What all replicas share; every call blocks."""
 
     memory: SafetyMemory
     releases: ReleaseBook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSource:
+    """What is behind the pages."""
+
+    trials: Trials
+    """Tries requests on this gateway."""
+    database: DeskDatabase | None = None
+    """The data of a gateway with a memory; None where the desk only tries requests."""
     redact: Callable[[str], str]
     """Removes personal data from a text: from what viewers see, and from what is written here."""
     audit: AuditLog | None = None
@@ -74,6 +85,19 @@ class ConsoleSource:
     """The function that draws a plan; None when plans are shown without a picture."""
     rulebook: Rulebook | None = None
     """Marks what rules matched; None for no marks."""
+
+    @property
+    def memory(self) -> SafetyMemory:
+        return self._kept.memory
+
+    @property
+    def releases(self) -> ReleaseBook:
+        return self._kept.releases
+
+    @property
+    def _kept(self) -> DeskDatabase:
+        assert self.database is not None, "only then are the pages registered that read it"
+        return self.database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +115,12 @@ class PageRequest:
     """Seconds since the epoch."""
     people: Sequence[str] = ()
     """Names of the keys that may label."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has been ended."""
+        database = self.source.database
+        return database is not None and self.session.is_ended(database.memory.store)
 
     @property
     def path(self) -> str:
@@ -154,7 +184,7 @@ class PageRequest:
 
     def standing_release(self) -> Release | None:
         """Return the newest release if the session may roll it back: every page has the button."""
-        if not self.session.may("operator"):
+        if self.source.database is None or not self.session.may("operator"):
             return None
         release = self.source.releases.latest()
         return release if release is not None and release.may_roll_back else None
@@ -170,6 +200,12 @@ class PageRequest:
             now=self.now,
             **context,
         )
+
+
+View: TypeAlias = "Callable[[PageRequest], Response | LaterView]"
+"""Builds a page in a thread of its own, where it may block."""
+LaterView: TypeAlias = Callable[[], Awaitable[View]]
+"""Waits for something on the gateway's event loop, such as a model, and returns what shows it."""
 
 
 def respond_with_page(template: str, status: int = 200, **context: object) -> HTMLResponse:

@@ -10,6 +10,8 @@ memory, as digests, until that time.
 import hmac
 import secrets
 from base64 import urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Literal, Self
 
@@ -25,6 +27,11 @@ COOKIE = "waltzrl_desk"
 HOURS = 8
 ENDED = ("desk", "ended")
 """Namespace of the sessions that people have ended."""
+GUEST = Key(
+    name="anonymous", sha256="0" * 64, created=datetime.fromtimestamp(0, UTC), role="annotator"
+)
+"""Stands for everybody where the gateway has no keys, and may see what it has tried. Its secret is
+known, so a cookie proves nothing; the random part of it keeps forms of other sites out."""
 RANKS: dict[DeskRole, int] = {"viewer": 0, "annotator": 1, "reviewer": 2, "operator": 3}
 
 
@@ -51,19 +58,36 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def resume(cls, keys: KeyRing, cookie: str, now: float) -> Self | None:
         """Return the session of a cookie; None when it is forged or expired, or its key is gone."""
+        return cls._resume(keys.named, cookie, now)
+
+    @classmethod
+    def admit_guest(cls, cookie: str, now: float) -> Self:
+        """Return a session that needs no key: that of the cookie, or a new one."""
+        session = cls._resume(lambda key_id: [GUEST] * (key_id == GUEST.id), cookie, now)
+        ends, nonce = int(now) + HOURS * 3600, secrets.token_hex(16)
+        return session or cls(key=GUEST, ends=ends, nonce=nonce)
+
+    @classmethod
+    def _resume(
+        cls, find_keys: Callable[[str], Sequence[Key]], cookie: str, now: float
+    ) -> Self | None:
         key_id, _, rest = cookie.partition(".")
         ends, _, rest = rest.partition(".")
         nonce = rest.partition(".")[0]
         # int() accepts digits of any script, and takes long for a long text.
         if not (ends.isascii() and ends.isdigit() and len(ends) < 12 and int(ends) > now):
             return None
-        for key in keys.named(key_id):
+        for key in find_keys(key_id):
             session = cls(key=key, ends=int(ends), nonce=nonce)
             # The cookie is made anew from its parts and compared as a whole: nothing else of it is
             # trusted.
             if hmac.compare_digest(session.cookie.encode(), cookie.encode()) and key.role:
                 return session
         return None
+
+    @property
+    def is_guest(self) -> bool:
+        return self.key == GUEST
 
     @property
     def cookie(self) -> str:

@@ -1,0 +1,256 @@
+"""Tries a request: the gateway's own loop as a probe, with everything that was said on the way.
+
+Trial -> GatewayRequest -> Gateway.answers, or Gateway.review of a draft that exists -> TrialResult
+"""
+
+import asyncio
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from waltzrl.agents.rules import Rulebook, RuleFinding
+from waltzrl.errors import RequestError
+from waltzrl.foundation.logs import RequestContext, current_request
+from waltzrl.gateway.access import AccessControl, make_request_id
+from waltzrl.gateway.costs import ServingCosts
+from waltzrl.gateway.exchange import ChatRequest, GatewayRequest, Json, ServedChoice
+from waltzrl.gateway.gateway import Gateway
+from waltzrl.gateway.health import Readiness
+from waltzrl.gateway.keys import Caller
+from waltzrl.gateway.limits import check_request_size
+from waltzrl.gateway.named_policies import OWN, PolicyChooser
+from waltzrl.gateway.wire import CHAT
+from waltzrl.gateway.wire.fields import read_object
+from waltzrl.records import Decision, Reply, ServedExchange, Usage, estimate_reply
+
+MODELS_SECONDS = 3.0
+"""Longest wait for the list of the upstream's models."""
+STREAM_KEYS = ("stream", "stream_options", "n")
+"""Keys of a chat request that do not count here: a trial is one whole answer."""
+Expectation = Literal["pass", "revise", "refuse"]
+EXPECTATIONS: dict[Decision | Literal["error"], Expectation] = {
+    "draft": "pass",
+    "revised": "revise",
+    "refused": "refuse",
+}
+"""What a case expects whose decision was the right one."""
+
+
+class TrialCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of a file of cases: a draft, and what is to become of it."""
+
+    messages: list[dict[str, object]]
+    reply: str
+    expect: Expectation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A request to try."""
+
+    request: str
+    """What a user says; or, in JSON, the messages of a conversation, or a chat request."""
+    model: str = ""
+    """The model to ask; empty for the request's own, or else the upstream's first."""
+    policy: str | None = None
+    """The name of the policy that serves; `OWN` for the gateway's own settings; None for what
+    serves a client whose key has no policy."""
+    draft: Reply | None = None
+    """A reply to review; None lets the model draft."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPart:
+    """What one reply or one review took."""
+
+    name: str
+    """Such as `draft` or `feedback 1`."""
+    milliseconds: float
+    usage: Usage | None
+    """None where no model was asked."""
+    usd: float | None
+    """None when the price is unknown, or costs are not recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What became of a trial."""
+
+    chat: ChatRequest
+    exchange: ServedExchange
+    parts: tuple[TrialPart, ...]
+    rulebook: Rulebook
+    """The rules of the bundle that served."""
+    problem: RequestError | None = None
+    """The error that a client would have got; None if there was an answer."""
+
+    @property
+    def rules(self) -> frozenset[str]:
+        """The rules that the reviewer named."""
+        said = self.exchange.said
+        rounds = () if said is None else said.rounds
+        return frozenset(rule for turn in rounds for rule in turn.feedback.rules)
+
+    def find_in_request(self, text: str) -> list[RuleFinding]:
+        """Return the places of a request's text where rules matched that the reviewer named."""
+        return [finding for finding in self.rulebook.request(text) if finding.rule in self.rules]
+
+    def find_in_reply(self, text: str) -> list[RuleFinding]:
+        """Return the places of a reply's text where rules matched that the reviewer named."""
+        return [finding for finding in self.rulebook.reply(text) if finding.rule in self.rules]
+
+
+class Trials:
+    """Tries requests on a gateway, under its limits."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        access: AccessControl,
+        policies: PolicyChooser,
+        readiness: Readiness,
+    ) -> None:
+        """Try on a gateway; the arguments are those of its application."""
+        self._gateway = gateway
+        self._access = access
+        self._policies = policies
+        self._readiness = readiness
+
+    @property
+    def policies(self) -> Collection[str]:
+        """The names of the policies."""
+        return self._policies.names
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether the gateway keeps an audit log."""
+        return self._gateway.decisions.is_audited
+
+    async def list_models(self) -> list[str]:
+        """Return the upstream's models; those that it is known for while it does not list them."""
+        upstream = self._gateway.selector.serving.upstream
+        try:
+            async with asyncio.timeout(MODELS_SECONDS):
+                return [model.id for model in await upstream.models(None)]
+        except (RequestError, TimeoutError):
+            return sorted(upstream.names)
+
+    async def run(self, trial: Trial, caller: Caller | None = None) -> TrialResult:
+        """Answer a request as for a client; it is audited and charged, and no traffic.
+
+        Args:
+            trial: what to try.
+            caller: who tries it; None for whoever needs no key.
+
+        Raises:
+            RequestError: the request is invalid, the caller has used up its rate or its budget,
+                or the gateway serves nothing at the moment.
+        """
+        caller = caller or self._access.keys.anonymous
+        self._access.admit(caller)
+        self._readiness.require()
+        request = await self._read(trial, caller)
+        current_request.set(request.context)
+        served: list[ServedChoice] = []
+        decisions = self._gateway.decisions.also_notify(served.append)
+        gateway = replace(self._gateway, decisions=decisions)
+        problem = None
+        async with self._access.admission:
+            try:
+                if trial.draft is None:
+                    await gateway.answers(request)
+                else:
+                    await gateway.review(request, trial.draft)
+            except RequestError as error:
+                problem = error
+        (choice,) = served
+        return TrialResult(
+            chat=request.chat,
+            exchange=choice.exchange,
+            parts=tuple(_list_parts(choice, self._access.costs)),
+            rulebook=gateway.selector.assigned(request).bundle.rules.rulebook,
+            problem=problem,
+        )
+
+    async def _read(self, trial: Trial, caller: Caller) -> GatewayRequest:
+        body = _read_body(trial.request)
+        body["model"] = trial.model or body.get("model") or await self._find_first_model()
+        raw = msgspec.json.encode(body)
+        check_request_size(len(raw), self._access.limits)
+        request_id = make_request_id()
+        chat = CHAT.read(raw, request_id, caller)
+        return GatewayRequest(
+            chat=chat,
+            caller=caller,
+            model=self._gateway.names.recorded(chat.model),
+            context=RequestContext(request_id, "", {"X-Request-ID": request_id}),
+            policy=self._choose_policy(trial.policy, caller, chat),
+            may_learn=False,
+            is_probe=True,
+        )
+
+    def _choose_policy(self, name: str | None, caller: Caller, chat: ChatRequest) -> str:
+        """Return the policy that serves: whoever may see drafts may try each."""
+        if name is None:
+            is_open = self._access.keys.is_open
+            return self._policies.choose("", caller, chat.model, chat.api, is_open=is_open)
+        if name != OWN and name not in self.policies:
+            known = ", ".join(self.policies) or "none"
+            raise RequestError(
+                400, "invalid_request", f"there is no policy {name[:100]!r}; there are {known}"
+            )
+        return name
+
+    async def _find_first_model(self) -> str:
+        models = await self.list_models()
+        if not models:
+            raise RequestError(
+                400, "invalid_request", "the upstream lists no models; name the one to ask"
+            )
+        return models[0]
+
+
+def _read_body(request: str) -> dict[str, Json]:
+    """Return the chat request that a text is or stands for.
+
+    Raises:
+        RequestError: 400, there is no text, or it is JSON of another form.
+    """
+    text = request.strip()
+    if not text:
+        raise RequestError(
+            400, "invalid_request", "the request is empty; type what a user says, or paste messages"
+        )
+    if text[0] not in "[{" or '"role"' not in text:
+        return {"messages": [{"role": "user", "content": request}]}
+    body = read_object(f'{{"messages":{text}}}'.encode() if text[0] == "[" else text.encode())
+    return {key: value for key, value in body.items() if key not in STREAM_KEYS}
+
+
+def _list_parts(choice: ServedChoice, costs: ServingCosts | None) -> Iterator[TrialPart]:
+    """Yield what was said for a choice, in order: what models wrote, and every review."""
+    said = choice.exchange.said
+    if said is None:
+        return
+    model = choice.request.model
+
+    def measure(
+        name: str, role: str, reply: Reply | None, milliseconds: float | None = None
+    ) -> TrialPart:
+        usage = usd = None
+        if reply is not None:
+            asked = model if role == "conversation" else ""
+            usage = reply.usage or estimate_reply(said.prompt, reply, asked)
+            usd = None if costs is None else costs.cost(role, usage, asked)
+            milliseconds = reply.milliseconds if milliseconds is None else milliseconds
+        return TrialPart(name=name, milliseconds=milliseconds or 0.0, usage=usage, usd=usd)
+
+    if said.draft.origin == "policy":
+        yield measure("draft", "conversation", said.draft)
+    times = choice.review_milliseconds
+    for number, (turn, milliseconds) in enumerate(zip(said.rounds, times, strict=False), start=1):
+        yield measure(f"feedback {number}", "feedback", turn.feedback.reply, milliseconds)
+        if turn.revision is not None and turn.revision.origin == "policy":
+            yield measure(f"revision {number}", "conversation", turn.revision)
