@@ -13,8 +13,8 @@ COMMANDS = (
     "compare-reviewers", "report", "judge", "agreement",
     "generate", "import", "check-leaks", "serve", "collect", "access", "erase", "demo",
     "demo flywheel",
-    "keys add", "keys list", "keys revoke", "rules lint", "rules try", "audit verify", "audit show",
-    "audit prove",
+    "keys add", "keys list", "keys revoke", "rules lint", "rules try", "try", "audit verify",
+    "audit show", "audit prove",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """The review desk in a real browser: by mouse, by keyboard alone, and checked by axe-core."""
 
 import asyncio
+import json
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from support.browser import FLAGS, find_chromium, violations
 from support.desk_plans import run_minutes
 from support.desk_states import STATES
 from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
+from support.small_trials import BOMB, UNSAFE
 from waltzrl.store.memory.workqueues import WorkQueue, put_queue
 from waltzrl_routing.picture import DARK, LIGHT
 
@@ -27,6 +29,7 @@ PICTURED = {
 STORY = "wz7/2"
 PAGES = (
     "/desk",
+    "/desk/try",
     "/desk/collaborations",
     "/desk/queues",
     "/desk/trends",
@@ -366,7 +369,33 @@ def test_every_page_in_every_state_fits_its_window_and_violates_no_rule(chromium
             page.goto(path)
             page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
             faults += _faults(page, path)
+        if state == "one":
+            compare_policies(page)
+            faults += _faults(page, "a trial")
     assert faults == []
+
+
+def compare_policies(page):
+    """Try a request under two policies, by keyboard alone."""
+    page.goto("/desk/try")
+    page.keyboard.insert_text(BOMB)  # the page puts the cursor there by itself
+    focus_input(page, "other")
+    page.keyboard.press("s")
+    focus(page, "Try it")
+    page.keyboard.press("Enter")
+    page.locator("#result-1:focus").wait_for()
+    for changed in ("del", "ins", "mark"):
+        assert page.locator(changed).first.is_visible()
+    page.locator("#result-2", has_text="Policy strict").wait_for()
+    with page.expect_download() as download:
+        focus(page, "Download the case")
+        page.keyboard.press("Enter")
+    assert json.loads(download.value.path().read_text()) == {
+        "messages": [{"role": "user", "content": BOMB}],
+        "reply": UNSAFE,
+        "expect": "revise",
+    }
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
 
 
 VIEWS = (("light", 1280, None), ("dark", 1280, ["color-contrast"]), ("light", 360, ["wcag22aa"]))

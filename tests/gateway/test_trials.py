@@ -3,10 +3,11 @@
 import asyncio
 import json
 
+import aiohttp
 import pytest
 
 from support.openai_server import serving
-from support.small_gateway import HELLO, REVISED, UNSAFE, Model, ask, chat, gateway
+from support.small_gateway import HELLO, REVISED, UNSAFE, Model, chat, gateway, listening
 from support.small_runs import run
 from support.small_trials import BOMB, open_trials, script
 from support.small_trials import REVISED as REFUSAL
@@ -166,21 +167,17 @@ def test_the_draft_of_a_trial_may_be_given():
 
 @pytest.mark.promise("Trials", "A gateway without keys and memory has the page that tries requests")
 def test_a_gateway_without_keys_and_memory_has_only_the_page_that_tries_requests(tmp_path):
-    async def visit():
-        async with gateway() as app:
-            page = await ask(app, "/desk/try", method="GET", host="x")
-            return page, await ask(app, "/desk", method="GET", host="x")
+    (tmp_path / "keys.toml").write_text("")
 
-    page, other = asyncio.run(visit())
-    assert (page.status, "<h1>Try a request</h1>" in page.text) == (200, True)
-    assert (other.status, other.headers["location"]) == (303, "/desk/try")
+    async def visit(*settings):
+        async with gateway(*settings) as app, listening(app) as (host, port):
+            address = f"http://{host}:{port}/desk"
+            async with aiohttp.ClientSession() as session, session.get(address) as page:
+                return page.status, page.url.path, await page.text()
 
-    async def with_keys():
-        (tmp_path / "keys.toml").write_text("")
-        async with gateway(f"keys={tmp_path / 'keys.toml'}") as app:
-            return await ask(app, "/desk/try", method="GET", host="x")
-
-    assert asyncio.run(with_keys()).status == 404
+    status, path, page = asyncio.run(visit())
+    assert (status, path, "<h1>Try a request</h1>" in page) == (200, "/desk/try", True)
+    assert asyncio.run(visit(f"keys={tmp_path / 'keys.toml'}"))[0] == 404
 
 
 @pytest.fixture

@@ -120,7 +120,8 @@ def test_a_kept_request_is_loaded_with_its_draft_and_a_conversation_as_json(site
         [exchange("a/2", collaboration("hello", "Good day.")), exchange("b", talk)]
     )
     browser = site.log_in("annotator")
-    page = browser.get(TRY, "id=a%2F2").text
+    (link,) = re.findall(r'href="/desk/try\?([^"]+)"', browser.get("/desk/collaborations/a/2").text)
+    page = browser.get(TRY, link).text
     assert (REQUEST.search(page)[1], DRAFT.search(page)[1]) == ("hello", "Good day.")
     loaded = unescape(REQUEST.search(browser.get(TRY, "id=b").text)[1])
     assert json.loads(loaded) == [{"role": turn.role, "content": turn.content} for turn in turns]
@@ -144,6 +145,7 @@ def test_what_must_be_labelled_blindly_is_not_loaded_before(site):
 def test_without_keys_the_page_needs_no_log_in_and_shows_nothing_else(site):
     keys = KeyRing(None)
     site.desk = open_guest_desk(keys, open_trials(keys))
+    site.host, site.client = "localhost:8080", "127.0.0.1"
     first = site.ask("GET", TRY)
     shown = [name in first.words for name in ("Try a request", "Collaborations", "Log out")]
     assert (first.status, shown) == (200, [True, False, False])
@@ -161,8 +163,8 @@ def test_without_keys_the_page_needs_no_log_in_and_shows_nothing_else(site):
 
 def test_a_guest_of_a_gateway_with_a_memory_sees_no_page_but_that_of_trials(site):
     site.memory.remember([exchange("a", collaboration())])
-    keys = KeyRing(None)
-    site.desk = Console(keys, site.desk._source)
+    site.desk = Console(KeyRing(None), site.desk._source)
+    site.host, site.client = "127.0.0.1:8080", "127.0.0.1"
     cookie = site.ask("GET", TRY).cookie
     assert site.ask("GET", TRY, query="id=a", cookie=cookie).status == 404
     for path in ("/desk", "/desk/collaborations", "/desk/collaborations/a", "/desk/export"):
@@ -170,12 +172,31 @@ def test_a_guest_of_a_gateway_with_a_memory_sees_no_page_but_that_of_trials(site
         assert (sent.status, sent.headers["location"].partition("?")[0]) == (303, "/desk/login")
 
 
-def test_a_gateway_with_keys_admits_no_guest(site):
+@pytest.mark.promise("Trials", "An open gateway on a network shows its drafts to no other machine")
+@pytest.mark.parametrize(
+    ("host", "client", "headers"),
+    [
+        ("127.0.0.1", "192.0.2.7", {}),
+        ("evil.test", "127.0.0.1", {}),  # a name of another site that leads here
+        ("127.0.0.1", "127.0.0.1", {"x_forwarded_for": "192.0.2.7"}),
+        ("127.0.0.1", "127.0.0.1", {"forwarded": "for=192.0.2.7"}),
+    ],
+)
+def test_no_guest_comes_from_another_machine(site, host, client, headers):
     keys = KeyRing(None)
-    cookie = site.ask("GET", TRY).headers.get("set-cookie", "")
-    assert cookie == ""
-    open_desk = Console(keys, site.desk._source)
-    site.desk, locked = open_desk, site.desk
+    site.desk = open_guest_desk(keys, open_trials(keys))
+    site.host, site.client = "[::1]:8080", "::1"
+    first = site.ask("GET", TRY)
+    form = {"token": re.search(r'name="token" value="(\w+)"', first.text)[1], "request": BOMB}
+    assert site.ask("POST", TRY, form, cookie=first.cookie).status == 200
+    site.host, site.client = host, client
+    assert site.ask("GET", TRY, **headers).status == 403
+    assert site.ask("POST", TRY, form, cookie=first.cookie, **headers).status == 403
+
+
+def test_a_gateway_with_keys_admits_no_guest(site):
+    site.host, site.client = "localhost", "127.0.0.1"
+    locked, site.desk = site.desk, Console(KeyRing(None), site.desk._source)
     guest = site.ask("GET", TRY).cookie
     site.desk = locked
     assert site.ask("GET", TRY, cookie=guest).status == 303

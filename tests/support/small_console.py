@@ -83,6 +83,7 @@ class Site:
         pseudonym = partial(subject_digest, folder / "audit.key")
         self.audit = AuditLog(folder=folder / "log", key=log_key, digest=pseudonym)
         self.now = NOW
+        self.host, self.client = "desk.test", "192.0.2.7"
         self.ring_now = 0.0
         self.ring = KeyRing(self.keys_file, clock=lambda: self.ring_now)
         source = ConsoleSource(
@@ -112,7 +113,7 @@ class Site:
     def ask(self, method, path, form=None, *, cookie="", query="", **headers):
         """Send a request."""
         body = urlencode(form or {}).encode()
-        named = {"host": "desk.test", "cookie": cookie}
+        named = {"host": self.host, "cookie": cookie}
         named |= {name.replace("_", "-"): value for name, value in headers.items()}
         scope = {
             "type": "http",
@@ -120,6 +121,7 @@ class Site:
             "path": path,
             "query_string": query.encode(),
             "scheme": "http",
+            "client": (self.client, 50000),
             "headers": [(name.encode(), value.encode()) for name, value in named.items()],
         }
         return asyncio.run(_ask(self.desk, scope, body))

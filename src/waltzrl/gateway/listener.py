@@ -72,7 +72,7 @@ def check_bind(host: str, ring: KeyRing, *, open_to_all: bool) -> None:
     Raises:
         InputError: `host` is not loopback, there are no keys and `open_to_all` is False.
     """
-    if ring.is_open and not open_to_all and not _is_loopback(host):
+    if ring.is_open and not open_to_all and not is_loopback(host):
         raise InputError(
             f"without API keys the gateway listens on loopback only, not on {host}; make one "
             "with `waltzrl keys add NAME --file keys.toml` and pass --keys keys.toml, or --open"
@@ -83,7 +83,8 @@ def _refuse_password() -> NoReturn:
     raise InputError("the private key of TLS has a password; write it without one")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether an address or a name is that of this machine alone."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

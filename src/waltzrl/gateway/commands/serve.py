@@ -244,8 +244,11 @@ def _print_settings(settings: "list[Setting]", *, as_json: bool) -> None:
 
 
 def _announce_gateway(listener: socket.socket, gateway: "GatewayRecipe", description: str) -> None:
+    from waltzrl.gateway.listener import is_loopback
+
     host, port = listener.getsockname()[:2]
     url = f"{'https' if gateway.tls else 'http'}://{host}:{port}"
     reviewers = f", reviewers {url}/desk" if gateway.memory else ""
-    trial = f", try a request at {url}/desk/try" if gateway.keys is None else ""
+    is_tried = gateway.keys is None and is_loopback(host)
+    trial = f", try a request at {url}/desk/try" if is_tried else ""
     log.info("%s; clients use %s/v1%s%s", description, url, reviewers, trial)

@@ -23,6 +23,7 @@ from waltzrl.errors import RequestError, StorageError
 from waltzrl.gateway.access import KeyRing
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.limits import RateLimits
+from waltzrl.gateway.listener import is_loopback
 from waltzrl.gateway.trials import Trials
 from waltzrl.operations.desk.audit import show_audit, verify_audit
 from waltzrl.operations.desk.bundles import show_bundle, show_bundles
@@ -60,6 +61,12 @@ CONCURRENT_PAGES = 2
 WRONG_KEYS = Caller(name="log-in", requests_per_minute=20, burst=10)
 """The limit of failed log-ins, all together. A right key always logs in: 256 bits cannot be
 guessed, and one caller's failures must not lock out the others."""
+FOREIGN = (
+    "without API keys, requests are tried only on the machine of the gateway, by its address "
+    "there, such as http://127.0.0.1:8080/desk/try"
+)
+PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+"""Headers by which a proxy says that it passes on the request of another machine."""
 DESK_URL = re.compile(r"/desk(?:/(?!.*\.\.)[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?", re.ASCII)
 """The addresses that a log-in may lead to: no other site, and nothing out of the desk."""
 SECURITY_HEADERS = {
@@ -211,14 +218,14 @@ class Console:
         Args:
             get: shows the page.
             post: does what a form says.
-            admits_guests: nobody needs a key where the gateway has none.
+            admits_guests: nobody on this machine needs a key where the gateway has none.
         """
         admits_guests = admits_guests or self._source.database is None
 
         async def serve(request: Request) -> Response:
             cookie, now = read_cookie(request, COOKIE), self._clock()
             session = Session.resume(self._keys, cookie, now)
-            if admits_guests and self._keys.is_open:
+            if admits_guests and self._keys.is_open and _is_on_this_machine(request):
                 session = Session.admit_guest(cookie, now)
             # A fault of the request is shown within the navigation, which needs the session first.
             fault = None
@@ -230,6 +237,8 @@ class Console:
             except RequestError as error:
                 fault = error
             if session is None:
+                if fault is None and self._source.database is None:
+                    fault = RequestError(403, "permission", FOREIGN)
                 return _ask_to_log_in(request, query) if fault is None else _problem_page(fault)
             visit = PageRequest(
                 source=self._source,
@@ -295,6 +304,19 @@ def serve_asset(name: str, media_type: str) -> Endpoint:
         return Response(content, headers=headers, media_type=media_type)
 
     return serve
+
+
+def _is_on_this_machine(request: Request) -> bool:
+    """Whether the browser runs here, and the page is not one of another site's name.
+
+    Clients without a key may not see drafts, so those of an open gateway on a network get none.
+    """
+    return (
+        request.client is not None
+        and is_loopback(request.client.host)
+        and is_loopback(request.url.hostname or "")
+        and not any(name in request.headers for name in PROXIED)
+    )
 
 
 def _set_cookie(response: Response, session: Session, request: Request) -> None:
