@@ -33,6 +33,7 @@ from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import guarded
 from waltzrl.evaluation.sample_correction import LabelledSample
 from waltzrl.gateway.access import AccessControl, KeyRing
+from waltzrl.gateway.description import BundleDescription
 from waltzrl.gateway.exchange import Assignment, Bundle
 from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
 from waltzrl.gateway.health import Readiness
@@ -252,8 +253,9 @@ def fill_memory(memory: SafetyMemory, release: str, now: float, random: Random) 
 
 def run_release(engine: Engine, book: ReleaseBook, now: float, random: Random) -> str:
     """Run a release for two days on its evidence; return its id."""
-    book.add_bundle(SERVING, "{}", is_base=True)
-    book.add_bundle(CANDIDATE, "{}")
+    description = BundleDescription(recipe={})
+    book.add_bundle(SERVING, "{}", description, is_base=True)
+    book.add_bundle(CANDIDATE, "{}", description)
     at = now - 44 * HOUR
     release = book.propose(CANDIDATE, SERVING, PLAN, "ada", "passed the offline gate")
     backdate(engine, at)

@@ -357,13 +357,13 @@ def test_the_desk_is_part_of_the_gateway(tmp_path):
     assert "<form" in asyncio.run(live()).text
 
 
-def test_without_a_memory_there_is_no_desk_and_no_release(tmp_path):
+def test_without_a_memory_there_is_no_release_and_another_machine_gets_no_desk(tmp_path):
     async def live():
         async with gateway(model=Model()) as app:
-            for path in ("/desk", DECISION):
-                assert (await ask(app, path, method="GET")).status == 404
+            paths = ("/desk", "/desk/collaborations", DECISION)
+            return [(await ask(app, path, method="GET")).status for path in paths]
 
-    asyncio.run(live())
+    assert asyncio.run(live()) == [403, 403, 404]
 
 
 def test_a_database_that_is_away_stops_no_answer(tmp_path, caplog):

@@ -122,7 +122,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     `waltzrl serve recipes/gateway.toml --explain` prints what each setting is, and who sets it.
 
     `waltzrl serve --demo` needs no upstream: it serves SmolLM2 where waltzrl-smollm2 is installed,
-    else the agents that `make demo` trained.
+    else the agents that `make demo` trained. Its page /desk/try shows what both agents say.
     """
     given = {
         "upstream": upstream and {"url": upstream},
