@@ -19,7 +19,6 @@ from waltzrl.gateway.trials import (
     Expectation,
     Trial,
     TrialCase,
-    TrialPart,
     TrialResult,
     Trials,
 )
@@ -60,10 +59,6 @@ class TrialView:
     """What the audit log keeps of it, as JSON."""
     case: Case | None
     """None where there is no decision, or no text to decide about."""
-
-    @property
-    def parts(self) -> Sequence[TrialPart]:
-        return self.result.parts
 
 
 def show_trial(request: PageRequest) -> LaterView:
@@ -176,7 +171,7 @@ def _show_page(
         expectations=get_args(Expectation),
         is_audited=trials.is_audited,
         has_memory=request.source.database is not None and not request.session.is_guest,
-        has_prices=any(part.usd is not None for view in views for part in view.parts),
+        has_prices=any(part.usd is not None for result in results for part in result.parts),
     )
 
 
