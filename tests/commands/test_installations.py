@@ -150,6 +150,7 @@ USES = {
     "sweep": ("recipe.toml --over models.nowhere=1,2 --out a-file", "nowhere", 2),
     "train": ("recipe.toml --out trained --set stages.joint.steps=1", "trained"),
     "verify": ("--limit 1", "installation"),
+    "try": ("hello --upstream {server} --model echo", "served by   own settings, echo"),
     "verify coach": ("--upstream {server} --model echo", "rounds < 3", 1),
     "verify stage2": ("--upstream {server} --model echo --limit 1", "test_stage2", 1),
 }
