@@ -4,6 +4,7 @@ form -> Trial -> Trials.run on the gateway's event loop -> turns, times, the aud
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import get_args
@@ -94,10 +95,8 @@ def _read_collaboration(request: PageRequest, id_: str) -> dict[str, str]:
     """
     evaluation = None
     if request.source.database is not None and not request.session.is_guest:
-        try:
+        with suppress(InputError):  # it is too long for an id
             evaluation = request.source.memory.evaluation(id_)
-        except InputError:  # it is too long for an id
-            evaluation = None
     if evaluation is None or evaluation.collaboration is None:
         raise RequestError(404, "not_found", "the memory has no texts of a request with this id")
     if blind_to(request, [evaluation.id]):
@@ -113,7 +112,7 @@ def _spell_request(prompt: Prompt) -> str:
     messages = prompt.messages
     if len(messages) == 1 and messages[0].role == "user":
         return messages[0].content
-    encoded = msgspec.json.encode([chat_message(message) for message in messages])
+    encoded = encode_json([chat_message(message) for message in messages])
     return msgspec.json.format(encoded, indent=2).decode()
 
 
