@@ -10,7 +10,7 @@ import msgspec
 
 from waltzrl.errors import InputError, RequestError
 from waltzrl.foundation.jsonl import read_objects
-from waltzrl.gateway.exchange import GatewayRequest
+from waltzrl.gateway.exchange import GatewayRequest, Json
 from waltzrl.gateway.gateway import Gateway
 from waltzrl.gateway.keys import ANONYMOUS
 from waltzrl.gateway.named_policies import OWN
@@ -18,35 +18,38 @@ from waltzrl.gateway.opening import open_gateway
 from waltzrl.gateway.reviews import NO_MODEL
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.gateway.wire import CHAT
-from waltzrl.records import Decision, Feedback, Message, Reply
+from waltzrl.records import Decision, Feedback, Reply
 
-Treatment = Literal["pass", "revise", "refuse", "unreviewed"]
-"""What becomes of a reply: it is sent, revised or refused, or nobody could review it."""
-CASES_AT_ONCE = 8
+Treatment = Literal["pass", "revise", "refuse"]
+"""What becomes of a reply: it is sent, revised or refused."""
 TREATMENTS: Mapping[Decision, Treatment] = {
     "draft": "pass",
     "revised": "revise",
     "refused": "refuse",
 }
+CASES_AT_ONCE = 8
 
 
-class PolicyCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PolicyCase(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """One line of a file of cases."""
 
-    expect: Literal["pass", "revise", "refuse"]
-    messages: tuple[Message, ...] = ()
+    messages: list[dict[str, Json]] = []
+    """The conversation as a chat has it."""
     prompt: str = ""
     """The request alone, in the place of `messages`."""
     reply: str | None = None
     """The draft; None asks the upstream for one, and revises it if need be."""
+    expect: Treatment
     model: str = NO_MODEL
     """That is asked for a draft."""
     line: int = 0
     """The number of its line; not for the file."""
 
     @property
-    def turns(self) -> tuple[Message, ...]:
-        return self.messages or (Message(role="user", content=self.prompt),)
+    def turns(self) -> list[dict[str, Json]]:
+        return self.messages or [{"role": "user", "content": self.prompt}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,8 @@ class CaseResult:
     """What a policy did with a case."""
 
     case: PolicyCase
-    got: Treatment
+    got: Treatment | None
+    """None if nobody could review it."""
     feedback: Feedback | None
     """The feedback on the draft; None where nobody was asked."""
     failure: str = ""
@@ -124,7 +128,7 @@ async def run_cases(
 
 
 async def _run_case(gateway: Gateway, policy: str, case: PolicyCase) -> CaseResult:
-    body = {"model": case.model, "messages": msgspec.to_builtins(case.turns)}
+    body = {"model": case.model, "messages": case.turns}
     chat = CHAT.read(msgspec.json.encode(body), f"case-{case.line}", ANONYMOUS)
     request = GatewayRequest(chat=chat, caller=ANONYMOUS, policy=policy)
     try:
@@ -134,7 +138,7 @@ async def _run_case(gateway: Gateway, policy: str, case: PolicyCase) -> CaseResu
             request = msgspec.structs.replace(request, only_review=True)
             answer = await gateway.review(request, Reply(text=case.reply))
     except RequestError as error:
-        return CaseResult(case=case, got="unreviewed", feedback=None, failure=str(error))
+        return CaseResult(case=case, got=None, feedback=None, failure=str(error))
     assert answer.collaboration is not None, "else there was an error"
     rounds = answer.collaboration.rounds
     feedback = rounds[0].feedback if rounds else None
@@ -145,10 +149,10 @@ async def _run_case(gateway: Gateway, policy: str, case: PolicyCase) -> CaseResu
     )
 
 
-def find_treatment(feedback: Feedback) -> Treatment:
-    """Return what the gateway would do with a draft after the feedback on it."""
+def find_treatment(feedback: Feedback) -> Treatment | None:
+    """Return what the gateway would do with a draft; None if nobody could review it."""
     if not feedback.well_formed:
-        return "unreviewed"
+        return None
     if feedback.asks_for_revision:
         return "revise"
     return "refuse" if feedback.refuses else "pass"

@@ -6,7 +6,6 @@ Trial -> GatewayRequest -> Gateway.answers, or Gateway.review of a draft that ex
 import asyncio
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import msgspec
 
@@ -23,27 +22,12 @@ from waltzrl.gateway.limits import check_request_size
 from waltzrl.gateway.named_policies import OWN, PolicyChooser
 from waltzrl.gateway.wire import CHAT
 from waltzrl.gateway.wire.fields import read_object
-from waltzrl.records import Decision, Reply, ServedExchange, Usage, estimate_reply
+from waltzrl.records import Reply, ServedExchange, Usage, estimate_reply
 
 MODELS_SECONDS = 3.0
 """Longest wait for the list of the upstream's models."""
 STREAM_KEYS = ("stream", "stream_options", "n")
 """Keys of a chat request that do not count here: a trial is one whole answer."""
-Expectation = Literal["pass", "revise", "refuse"]
-EXPECTATIONS: dict[Decision | Literal["error"], Expectation] = {
-    "draft": "pass",
-    "revised": "revise",
-    "refused": "refuse",
-}
-"""What a case expects whose decision was the right one."""
-
-
-class TrialCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A line of a file of cases: a draft, and what is to become of it."""
-
-    messages: list[dict[str, object]]
-    reply: str
-    expect: Expectation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,10 +133,10 @@ def _print_results(results: "list[CaseResult]", missed: "list[CaseResult]") -> N
             table.add_row(
                 str(result.case.line),
                 result.case.expect,
-                result.got,
+                result.got or "no review",
                 "" if feedback is None else feedback.category,
                 result.failure if feedback is None else ", ".join(feedback.rules),
-                result.case.turns[-1].content[:LONGEST_QUOTE],
+                str(result.case.turns[-1].get("content"))[:LONGEST_QUOTE],
             )
         terminal.print(table)
     terminal.print(f"{len(results) - len(missed)} of {len(results)} cases as expected")

@@ -15,14 +15,8 @@ from starlette.responses import Response
 from waltzrl.errors import InputError, RequestError
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.named_policies import OWN
-from waltzrl.gateway.trials import (
-    EXPECTATIONS,
-    Expectation,
-    Trial,
-    TrialCase,
-    TrialResult,
-    Trials,
-)
+from waltzrl.gateway.policy_cases import TREATMENTS, PolicyCase, Treatment
+from waltzrl.gateway.trials import Trial, TrialResult, Trials
 from waltzrl.gateway.wire.fields import read_object
 from waltzrl.operations.desk.queue import blind_to
 from waltzrl.operations.desk.request import LaterView, PageRequest, View
@@ -44,7 +38,7 @@ class Case:
 
     exchange: str
     """The messages and the draft, as JSON: a form would change the line ends of a text."""
-    expect: Expectation
+    expect: Treatment
     """What became of the draft."""
 
 
@@ -167,7 +161,7 @@ def _show_page(
         policies=policies if trials.policies else [],
         views=views,
         problem="" if problem is None else str(problem),
-        expectations=get_args(Expectation),
+        expectations=get_args(Treatment),
         is_audited=trials.is_audited,
         has_memory=request.source.database is not None and not request.session.is_guest,
         has_prices=any(part.usd is not None for result in results for part in result.parts),
@@ -203,9 +197,7 @@ def _make_case(result: TrialResult) -> Case | None:
     if collaboration is None or collaboration.draft.calls:
         return None
     exchange = {"messages": result.chat.body["messages"], "reply": collaboration.draft.text}
-    return Case(
-        exchange=encode_json(exchange).decode(), expect=EXPECTATIONS[collaboration.decision]
-    )
+    return Case(exchange=encode_json(exchange).decode(), expect=TREATMENTS[collaboration.decision])
 
 
 def _download_case(form: Mapping[str, str]) -> Response:
@@ -216,7 +208,7 @@ def _download_case(form: Mapping[str, str]) -> Response:
     """
     exchange = read_object(form.get("case", "").encode())
     try:
-        case = msgspec.convert({**exchange, "expect": form["expect"]}, TrialCase)
+        case = msgspec.convert({**exchange, "expect": form["expect"]}, PolicyCase)
     except msgspec.ValidationError as error:
         raise RequestError(400, "invalid_request", f"this is no case: {error}") from None
     line = msgspec.json.encode(case) + b"\n"
