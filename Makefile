@@ -98,7 +98,7 @@ bench-gpu: $(READY)  ## On a GPU: its tests, training steps at 0.5 and 8 billion
 	$(BIN)/python benchmarks/train_gpu.py --size 8b --layouts adapters
 	$(BIN)/python benchmarks/train_vs_trl.py --device cuda
 
-bench-gateway: $(READY)  ## The gateway against LiteLLM, NeMo Guardrails and a bare pass-through
+bench-gateway: $(READY)  ## The gateway against LiteLLM, NeMo Guardrails, Portkey and a bare pass-through
 	$(BIN)/python benchmarks/gateway_vs_peers.py --flat
 	$(BIN)/python benchmarks/gateway_workers.py
 

@@ -1,4 +1,4 @@
-"""The gateway, everything on, against LiteLLM, NeMo Guardrails and a bare pass-through.
+"""The gateway, everything on, against LiteLLM, NeMo Guardrails, Portkey and a bare pass-through.
 
     python benchmarks/gateway_vs_peers.py [--quick] [--flat] [--json results.json]
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "gateway"))
 
-from contenders import CHAT, Contender, Place, litellm, nemo, pass_through, waltzrl
+from contenders import CHAT, Contender, Place, litellm, nemo, pass_through, portkey, waltzrl
 from environments import BYTECODE, LITELLM, NEMO, Footprint, make_ours, make_peer, weigh
 from load import CLIENT_CORE, WRK, apply_load, request_body
 from processes import Server
@@ -31,6 +31,8 @@ HERE = Path(__file__).resolve().parent / "gateway"
 GATEWAY_CORE = 1
 FIRST_PORT = 9380
 PLAIN_LOADS = {"c16": 16, "c1": 1}
+LONG_LOADS = {"10k": 10_000, "50k": 50_000}
+"""Tokens of the prompt, over one connection."""
 STREAM_CONNECTIONS = 16
 JSON = {"content-type": "application/json"}
 
@@ -53,8 +55,11 @@ class Bench:
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         self.python = make_ours()
         self.plain, self.stream = self.folder / "plain.json", self.folder / "stream.json"
-        self.plain.write_bytes(request_body(stream=False))
+        self.plain.write_bytes(request_body())
         self.stream.write_bytes(request_body(stream=True))
+        self.long = {name: self.folder / f"{name}.json" for name in LONG_LOADS}
+        for name, file in self.long.items():
+            file.write_bytes(request_body(tokens=LONG_LOADS[name]))
         upstream = Contender(
             name=DIRECT,
             command=(
@@ -70,7 +75,9 @@ class Bench:
             upstream=f"http://127.0.0.1:{FIRST_PORT}", folder=self.folder, python=self.python
         )
         self.running = [self.start(upstream, CLIENT_CORE)]
-        for number, make in enumerate((pass_through, waltzrl, litellm, nemo), FIRST_PORT + 1):
+        for number, make in enumerate(
+            (pass_through, waltzrl, litellm, nemo, portkey), FIRST_PORT + 1
+        ):
             self.running.append(self.start(make(place, number), GATEWAY_CORE))
 
     def start(self, contender: Contender, core: int) -> Running:
@@ -96,6 +103,9 @@ class Bench:
         for name, connections in PLAIN_LOADS.items():
             for one in self.running:
                 cells[one.contender.name, name] = self.cell(one, self.plain, connections, seconds)
+        for name, file in self.long.items():
+            for one in self.running:
+                cells[one.contender.name, name] = self.cell(one, file, 1, seconds)
         for one in self.running:
             for mode, headers in one.contender.streams.items():
                 cells[one.contender.name, mode] = self.cell(

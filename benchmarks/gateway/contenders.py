@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from environments import BYTECODE, LITELLM, NEMO, make_peer
+from environments import BYTECODE, LITELLM, NEMO, make_peer, make_portkey
 
 HERE = Path(__file__).resolve().parent
 CHAT = "/v1/chat/completions"
@@ -103,6 +103,23 @@ def litellm(place: Place, port: int) -> Contender:
         port=port,
         ready="/health/readiness",
         env=BYTECODE | quiet,
+    )
+
+
+def portkey(place: Place, port: int) -> Contender:
+    """Portkey's gateway: it routes and reviews nothing."""
+    node, script = make_portkey()
+    return Contender(
+        name="Portkey",
+        command=(node, script, f"--port={port}", "--headless"),
+        port=port,
+        ready="/",
+        env={**BYTECODE, "NODE_ENV": "production", "TRUSTED_CUSTOM_HOSTS": "127.0.0.1"},
+        headers={
+            "authorization": "Bearer none",
+            "x-portkey-provider": "openai",
+            "x-portkey-custom-host": f"{place.upstream}/v1",
+        },
     )
 
 

