@@ -87,7 +87,7 @@ class Bench:
         self.stack.callback(server.stop)
         base = f"http://127.0.0.1:{contender.port}"
         seconds = server.wait_until_ready(base + contender.ready)
-        for body in (self.plain, self.stream):
+        for body in (self.plain, *([self.stream] if contender.streams else [])):
             asked = urllib.request.Request(
                 base + CHAT, body.read_bytes(), {**JSON, **contender.headers}
             )

@@ -120,6 +120,7 @@ def portkey(place: Place, port: int) -> Contender:
             "x-portkey-provider": "openai",
             "x-portkey-custom-host": f"{place.upstream}/v1",
         },
+        streams={},  # with Node.js 20 and 22 each ends with 500: "TypeError: immutable"
     )
 
 

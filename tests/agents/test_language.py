@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from waltzrl.agents.rules import language_of, load_rulebook
 from waltzrl.agents.rules.calls import CALL_SIDES
+from waltzrl.agents.rules.language import _load_signs
 
 pytestmark = pytest.mark.promise(
     "Rules", "The language of a request is told, and English is not taken for another"
@@ -153,3 +154,9 @@ def test_english_requests_and_replies_are_not_taken_for_another_language():
 def test_repeating_a_text_does_not_change_a_language_that_was_told(text):
     if code := language_of(text):
         assert language_of(f"{text}\n{text}") == code
+
+
+def test_only_letters_with_accents_speak_for_a_language():
+    """Texts in ASCII are not searched for them."""
+    _signs, letters = _load_signs()
+    assert not any(letter.isascii() for letter in letters)

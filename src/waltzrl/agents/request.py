@@ -200,7 +200,7 @@ def _search_user_turns(
     """Search all turns of the user as one text, as a request may be split over turns."""
     text = " ".join(turn.text for turn in turns)
     findings = _mark_unread(rulebook.request(text), len(text))
-    if len(turns) == 1:
+    if len(turns) == 1 or not findings:  # to tell whether a turn points takes as long as the rules
         return findings
     starts = list(accumulate((len(turn.text) + 1 for turn in turns[:-1]), initial=0))
     # A finding belongs to the turn in which it ends: only there is the request whole.

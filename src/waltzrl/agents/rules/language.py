@@ -5,7 +5,6 @@ The rules are English; whoever relies on what they did not find asks here first.
 
 import re
 import tomllib
-from collections import Counter
 from functools import cache, lru_cache
 from importlib.resources import files
 
@@ -21,8 +20,9 @@ TURN_READ = 2000
 """Characters of a turn that are read, from the beginning."""
 SENTENCES = 6
 """Sentences that are read one by one, of the beginning and of the end of a turn."""
-TURNS_KEPT = 512
+TURNS_KEPT = 2048
 """Turns whose language is remembered."""
+ENGLISH = "en"
 UNDETERMINED = "und"
 """The code of ISO 639-2 for a language that is not known."""
 _HAN_WEIGHT = 3
@@ -62,21 +62,21 @@ def language_of(text: str, *, distinct: int = 1) -> str:
     if not text.isascii() and (other := _find_script_language(text)):
         return other
     lowered = text.lower()
-    counts = Counter(_LATIN_RUN.findall(lowered))
     languages, letters = _load_signs()
-    counts.update({letter: lowered.count(letter) for letter in letters.intersection(lowered)})
-    votes = Counter(
-        dict.fromkeys(_load_languages(), 0)
-    )  # of equals the first is the most common one
-    for sign in counts.keys() & languages.keys():
+    signs = [word for word in _LATIN_RUN.findall(lowered) if word in languages]
+    if not text.isascii():  # all these letters have accents
+        signs += [letter for letter in lowered if letter in letters]
+    votes: dict[str, int] = {}
+    for sign in signs:
         for code in languages[sign]:
-            votes[code] += counts[sign]
-    code, most = votes.most_common(1)[0]
-    signs = sum(code in languages[sign] for sign in counts.keys() & languages.keys())
-    return code if most >= LEAST and signs >= distinct else ""
+            votes[code] = votes.get(code, 0) + 1
+    most = max(votes.values(), default=0)
+    if most < LEAST:
+        return ""
+    code = next(code for code in _load_languages() if votes.get(code) == most)
+    return code if sum(code in languages[sign] for sign in set(signs)) >= distinct else ""
 
 
-@lru_cache(maxsize=TURNS_KEPT)  # a conversation's turns come again with each request
 def find_other_language(text: str, known: tuple[str, ...]) -> str:
     """Return the code of the first language of a text that is none of the known ones.
 
@@ -90,15 +90,33 @@ def find_other_language(text: str, known: tuple[str, ...]) -> str:
         "" where all that can be told is known: a few words, or a language in Latin letters that
         `language_of` does not know, are in none.
     """
-    text = text[:TURN_READ]
+    return _find_other_language(text[:TURN_READ], known)
+
+
+@lru_cache(maxsize=TURNS_KEPT)  # a conversation's turns come again with each request
+def _find_other_language(text: str, known: tuple[str, ...]) -> str:
+    if ENGLISH in known and not _has_other_sign(text):  # as most texts in English
+        return ""
     sentences = [part for part in _SENTENCE_END.split(text) if len(part) >= LEAST_LETTERS]
     if len(sentences) > 2 * SENTENCES:
         sentences = [*sentences[:SENTENCES], *sentences[-SENTENCES:]]
     for part in (text, *(sentences if len(sentences) > 1 else ())):
+        if ENGLISH in known and not _has_other_sign(part):
+            continue
         language = language_of(part, distinct=LEAST_SIGNS) or _find_other_script(part)
         if language and language not in known:
             return language
     return ""
+
+
+def _has_other_sign(text: str) -> bool:
+    """Return whether anything in a text speaks for another language than English.
+
+    Without a sign that is not English too, English has as many votes as any other language.
+    """
+    return not text.isascii() or not _load_other_signs().isdisjoint(
+        _LATIN_RUN.findall(text.lower())
+    )
 
 
 def _find_other_script(text: str) -> str:
@@ -124,6 +142,13 @@ def _load_signs() -> tuple[dict[str, list[str]], frozenset[str]]:
         for sign in (*signs["words"].split(), *signs["letters"]):
             speaks_for.setdefault(sign, []).append(code)
     return speaks_for, frozenset("".join(signs["letters"] for signs in languages.values()))
+
+
+@cache
+def _load_other_signs() -> frozenset[str]:
+    """Return the words that speak for other languages and not for English."""
+    languages, _letters = _load_signs()
+    return frozenset(sign for sign, codes in languages.items() if ENGLISH not in codes)
 
 
 def _find_script_language(text: str) -> str:
