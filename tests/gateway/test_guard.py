@@ -376,6 +376,7 @@ def test_a_gateway_reviews_answers_and_revises(served, rules):
         overrefuse=False,
         text=feedback.text,
         risk=feedback.risk,
+        category=feedback.category,
         rules=feedback.rules,
     )
     on(open_guard(gateway=RemotePolicy(url, "unsafe", api_key=key)), work)

@@ -6,7 +6,17 @@ import json
 import pytest
 
 from support.openai_server import serving
-from support.small_gateway import BODIES, CHAT, HELLO, MESSAGES, UNSAFE, ask, gateway
+from support.small_gateway import (
+    BODIES,
+    CHAT,
+    HELLO,
+    MESSAGES,
+    UNSAFE,
+    ask,
+    gateway,
+    listening,
+)
+from waltzrl import RemotePolicy, open_guard
 from waltzrl.agents.wording import find_forbidden, load_wording
 from waltzrl.errors import InputError, RecipeError
 from waltzrl.gateway.keys import add_key
@@ -166,6 +176,23 @@ def test_what_an_observing_policy_would_have_done_is_reported(tmp_path):
     (draft,) = observed_drafts(records)
     assert (draft.id, draft.would) == (records[0].id, "revised")
     assert draft.risk > 0.5
+
+
+def test_a_guard_does_nothing_about_what_the_policy_of_its_gateway_observes():
+    async def run():
+        async with gateway(*POLICIES) as app, listening(app) as (host, port):
+            feedbacks = []
+            for policy in ("trial", "strict"):
+                served = RemotePolicy(
+                    f"http://{host}:{port}/v1", "m", headers={"x-waltzrl-policy": policy}
+                )
+                async with open_guard(gateway=served) as guard:
+                    feedbacks.append(await guard.review("hello", f"Certainly. {UNSAFE}"))
+            return feedbacks
+
+    observed, refused = asyncio.run(run())
+    assert (observed.unsafe, refused.unsafe) == (True, True)
+    assert (observed.refuses, refused.refuses) == (False, True)
 
 
 def test_each_policy_has_the_id_of_its_bundle_in_the_metrics():

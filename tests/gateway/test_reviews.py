@@ -49,6 +49,7 @@ def test_a_review_tells_the_labels_and_changes_nothing(conversation):
         "doubtful": False,
         "reviewed": True,
         "failure": "",
+        "action": "revise",
         "decision": "draft",
         "reply": DRAFT,
     }

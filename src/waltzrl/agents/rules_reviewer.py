@@ -13,6 +13,7 @@ from waltzrl.agents.compliance import compliance, compliance_digest
 from waltzrl.agents.request import request_findings
 from waltzrl.agents.rules import (
     CALL_SIDES,
+    TURN_READ,
     Rulebook,
     RuleFinding,
     find_other_language,
@@ -348,7 +349,8 @@ def find_unread_language(prompt: Prompt, languages: Sequence[str]) -> str:
         return ""
     known = tuple(languages)
     texts = (turn.content for turn in prompt.messages if turn.role == "user")
-    return next(filter(None, (find_other_language(text, known) for text in texts)), "")
+    languages_found = (find_other_language(text[:TURN_READ], known) for text in texts)
+    return next(filter(None, languages_found), "")
 
 
 class LanguageReviewer:

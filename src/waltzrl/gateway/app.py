@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from waltzrl.collaboration import observed
 from waltzrl.errors import RequestError
 from waltzrl.foundation.logs import current_request
 from waltzrl.gateway.access import AccessControl, Event, Receive, RequestHeaders, Send
@@ -340,7 +341,9 @@ class App:
         request = self._request(http, draft.chat, only_review=not draft.revise)
         http.reached_gateway = True
         answer = await self.gateway.review(request, draft.reply)
-        await http.reply(write_review(answer), self._headers([answer]))
+        is_observed = self.gateway.selector.assigned(request).bundle.pattern is observed
+        body = write_review(answer, is_observed=is_observed)
+        await http.reply(body, self._headers([answer]))
 
     async def _guardrail(self, http: HttpRequest) -> None:
         chat, texts = read_guardrail(http.body, http.headers.id, http.caller)

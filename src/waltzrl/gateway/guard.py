@@ -27,6 +27,7 @@ from waltzrl.records import (
     Collaboration,
     Decision,
     Feedback,
+    FeedbackAction,
     Message,
     Origin,
     Prompt,
@@ -67,8 +68,9 @@ class Guard(ABC):
             reply: the text, a `Reply`, or an assistant's message; its tool calls are reviewed too.
 
         Returns:
-            The labels `unsafe` and `overrefuse`; `risk`, 0 to 1, None when unknown; the names of
-            the `rules` that matched; advice in `text`. When the feedback of a model is invalid,
+            The labels `unsafe` and `overrefuse`; `refuses`, False for an unsafe reply where the
+            policy of a gateway only observes; `risk`, 0 to 1, None when unknown; the names of the
+            `rules` that matched; advice in `text`. When the feedback of a model is invalid,
             `well_formed` is False and both labels are False. `failure` says why it may be worth
             nothing, such as `timeout` or `not for this language: de`.
 
@@ -345,6 +347,8 @@ class _GatewayReview(msgspec.Struct, kw_only=True):
     feedback: str
     decision: Decision
     reply: str
+    category: str = ""
+    action: FeedbackAction = "revise"
 
     def as_feedback(self) -> Feedback:
         return Feedback(
@@ -354,7 +358,9 @@ class _GatewayReview(msgspec.Struct, kw_only=True):
             well_formed=self.reviewed,
             failure=self.failure,
             risk=self.risk,
+            category=self.category,
             rules=self.rules,
+            action=self.action,
         )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from waltzrl.errors import InputError, RequestError
 from waltzrl.foundation.jsonl import read_objects
-from waltzrl.gateway.exchange import GatewayRequest, Json
+from waltzrl.gateway.exchange import GatewayRequest
 from waltzrl.gateway.gateway import Gateway
 from waltzrl.gateway.keys import ANONYMOUS
 from waltzrl.gateway.named_policies import OWN
@@ -35,7 +35,7 @@ class PolicyCase(
 ):
     """One line of a file of cases."""
 
-    messages: list[dict[str, Json]] = []
+    messages: list[dict[str, object]] = []
     """The conversation as a chat has it."""
     prompt: str = ""
     """The request alone, in the place of `messages`."""
@@ -47,8 +47,12 @@ class PolicyCase(
     line: int = 0
     """The number of its line; not for the file."""
 
+    def __post_init__(self) -> None:
+        if bool(self.messages) == bool(self.prompt):
+            raise ValueError("need messages, or the text of a prompt")
+
     @property
-    def turns(self) -> list[dict[str, Json]]:
+    def turns(self) -> list[dict[str, object]]:
         return self.messages or [{"role": "user", "content": self.prompt}]
 
 
@@ -90,8 +94,6 @@ def _yield_cases(path: Path) -> Iterator[PolicyCase]:
             case = msgspec.convert({**fields, "line": number}, PolicyCase)
         except msgspec.ValidationError as error:
             raise InputError(f"{path}:{number}: {error}") from None
-        if bool(case.messages) == bool(case.prompt):
-            raise InputError(f"{path}:{number}: need messages, or the text of a prompt")
         yield case
 
 

@@ -57,8 +57,13 @@ def read_request(text: str, request_id: str, caller: Caller) -> ChatRequest:
     return CHAT.read(msgspec.json.encode(body), request_id, caller)
 
 
-def write_review(answer: Answer) -> bytes:
-    """Write the labels of the draft's review, and the reply that should be sent."""
+def write_review(answer: Answer, *, is_observed: bool) -> bytes:
+    """Write the labels of the draft's review, and the reply that should be sent.
+
+    Args:
+        answer: holds both.
+        is_observed: nothing is done about any review.
+    """
     collaboration = answer.collaboration
     assert collaboration is not None
     feedback = collaboration.rounds[0].feedback if collaboration.rounds else UNREVIEWED
@@ -73,7 +78,7 @@ def write_review(answer: Answer) -> bytes:
             "failure": feedback.failure,
             "risk": feedback.risk,
             "category": feedback.category,
-            "action": feedback.action,
+            "action": "observe" if is_observed else feedback.action,
             "rules": feedback.rules,
             "feedback": feedback.text,
             "decision": answer.decision,

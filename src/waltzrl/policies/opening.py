@@ -1,6 +1,7 @@
 """From a model's name to a policy: behind a server, or with weights in this process."""
 
 import os
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ def remote_policy(
     model: str,
     *,
     key_env: str = "OPENAI_API_KEY",
+    headers: Mapping[str, str] | None = None,
     concurrency: int = 16,
     retries: int = 3,
 ) -> RemotePolicy:
@@ -27,7 +29,9 @@ def remote_policy(
     """
     server_address(server)
     key = os.environ.get(key_env)
-    return RemotePolicy(server, model, api_key=key, concurrency=concurrency, retries=retries)
+    return RemotePolicy(
+        server, model, api_key=key, headers=headers, concurrency=concurrency, retries=retries
+    )
 
 
 async def open_policy(

@@ -137,8 +137,8 @@ async def withholds(guard: AnyGuard, result: object) -> bool:
     if len(known) >= MOST_REMEMBERED:
         # The oldest, which another thread may have removed already.
         known.pop(next(iter(known)), None)
-    known[words] = feedback.unsafe
-    return feedback.unsafe
+    known[words] = feedback.refuses
+    return feedback.refuses
 
 
 def words_of(result: object) -> str:

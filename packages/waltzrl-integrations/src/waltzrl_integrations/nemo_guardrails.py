@@ -51,7 +51,7 @@ def revise_action(guard: Guard) -> Callable[..., Any]:
         if events is None:
             turns = [Message(role="user", content=context.get("user_message") or "")]
             feedback = await drafts.call_guard(guard, Guard.review, turns, draft)
-            return RailOutcome.block() if feedback.unsafe else RailOutcome.allow()
+            return RailOutcome.block() if feedback.refuses else RailOutcome.allow()
         text, _added = await drafts.revise(guard, _collect_turns(events), draft)
         if text is None:
             return RailOutcome.allow()

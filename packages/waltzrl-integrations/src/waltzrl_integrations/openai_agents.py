@@ -86,7 +86,7 @@ def reply_guardrail(guard: Guard) -> agents.OutputGuardrail:
 
 def _make_outcome(feedback: Feedback) -> agents.GuardrailFunctionOutput:
     """Return what a guardrail answers; feedback that cannot be read counts as unsafe."""
-    unsafe = feedback.unsafe or not feedback.well_formed
+    unsafe = feedback.refuses or not feedback.well_formed
     return agents.GuardrailFunctionOutput(output_info=feedback, tripwire_triggered=unsafe)
 
 

@@ -11,7 +11,7 @@ import typer
 from waltzrl.foundation.options import SERVE
 
 if TYPE_CHECKING:
-    from waltzrl import Guard, GuardSettings
+    from waltzrl import Guard, GuardSettings, RemotePolicy
 
 Model = Annotated[
     tuple[str, str] | None,
@@ -29,6 +29,9 @@ Gateway = Annotated[
     tuple[str, str] | None,
     typer.Option(metavar="URL MODEL", help="A waltzrl gateway, such as http://localhost:8080/v1."),
 ]
+Policy = Annotated[
+    str, typer.Option(help="Policy of the gateway that its key may use; its first without one.")
+]
 Upstream = Annotated[
     tuple[str, str] | None,
     typer.Option(metavar="URL NAME", help="Model of an OpenAI-compatible server that revises."),
@@ -44,6 +47,7 @@ def mcp(  # noqa: PLR0913, PLR0917 - each parameter is an option
     model: Model = None,
     pair: Pair = None,
     gateway: Gateway = None,
+    policy: Policy = "",
     upstream: Upstream = None,
     agents: Annotated[
         Path | None,
@@ -68,7 +72,8 @@ def mcp(  # noqa: PLR0913, PLR0917 - each parameter is an option
     address, registry = _parse_address(http), load_registry(agents)
 
     async def run() -> None:
-        async with _open_guard(reviewer, model, pair, gateway, upstream) as guard:
+        served = _open_gateway(gateway, policy)
+        async with _open_guard(reviewer, model, pair, served, upstream) as guard:
             await serve(mcp_server(guard, registry), address)
 
     asyncio.run(run())
@@ -85,6 +90,7 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
     model: Model = None,
     pair: Pair = None,
     gateway: Gateway = None,
+    policy: Policy = "",
     http: Http = None,
     pins: Annotated[
         Path | None, typer.Option(help="JSON file that remembers descriptions between runs.")
@@ -137,9 +143,9 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
         async with AsyncExitStack() as stack:
             guard = _open_guard(reviewer, model, pair, settings=rules)
             guards = [await stack.enter_async_context(guard)]
-            if gateway:
+            if served := _open_gateway(gateway, policy):
                 # A gateway reviews by its own rules, so it comes on top of the first guard.
-                guards.append(await stack.enter_async_context(_open_guard(gateway=gateway)))
+                guards.append(await stack.enter_async_context(_open_guard(gateway=served)))
             proxy = await stack.enter_async_context(McpProxy(entries, guards, settings))
             await serve(proxy.server(), address)
 
@@ -150,7 +156,7 @@ def _open_guard(
     reviewer: str | None = None,
     model: tuple[str, str] | None = None,
     pair: Path | None = None,
-    gateway: tuple[str, str] | None = None,
+    gateway: "RemotePolicy | None" = None,
     upstream: tuple[str, str] | None = None,
     settings: "GuardSettings | None" = None,
 ) -> "Guard":
@@ -161,10 +167,22 @@ def _open_guard(
         reviewer,
         model=remote_policy(*model) if model else None,
         pair=pair,
-        gateway=remote_policy(*gateway, key_env="WALTZRL_API_KEY") if gateway else None,
+        gateway=gateway,
         upstream=remote_policy(*upstream) if upstream else None,
         settings=settings,
     )
+
+
+def _open_gateway(gateway: tuple[str, str] | None, policy: str) -> "RemotePolicy | None":
+    """Describe a gateway, and which of its policies reviews."""
+    from waltzrl.policies.opening import remote_policy
+
+    if gateway is None:
+        if policy:
+            raise typer.BadParameter(f"--policy {policy} is of a gateway; give --gateway URL MODEL")
+        return None
+    headers = {"x-waltzrl-policy": policy} if policy else None
+    return remote_policy(*gateway, key_env="WALTZRL_API_KEY", headers=headers)
 
 
 def _parse_address(http: str | None) -> tuple[str, int] | None:

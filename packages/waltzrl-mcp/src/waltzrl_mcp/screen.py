@@ -80,7 +80,7 @@ async def _collect_reasons(guards: Sequence[Guard], request: str, reply: Reply) 
 def _list_objections(feedback: Feedback) -> tuple[str, ...]:
     if not feedback.well_formed:
         return (UNREVIEWED,)
-    if not feedback.unsafe:
+    if not feedback.refuses:
         return ()
     return feedback.rules or (feedback.category or "unsafe",)
 

@@ -176,7 +176,7 @@ def _convert_errors() -> Iterator[None]:
 
 def _make_answer(feedback: Feedback) -> ReviewAnswer:
     return ReviewAnswer(
-        unsafe=feedback.unsafe,
+        unsafe=feedback.refuses,
         overrefuse=feedback.overrefuse,
         doubtful=feedback.doubtful,
         reviewed=feedback.well_formed,

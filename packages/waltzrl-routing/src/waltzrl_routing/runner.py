@@ -101,7 +101,7 @@ class TaskRunner:
             if guard is not None:
                 asked = _join_request(shown, work)
                 result, before = await _review_draft(guard, asked, ACCEPTANCE, result)
-                if before.rounds[0].feedback.unsafe:
+                if before.rounds[0].feedback.refuses:
                     declined = _decline_task(result, before, "request")
                     return EndedTask(result=declined, collaboration=replace(before, prompt=prompt))
             await start()

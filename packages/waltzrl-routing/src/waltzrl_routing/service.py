@@ -277,8 +277,8 @@ async def _assess_request(task: Task, agent: str, review: Review, number: int) -
         reason = f"its request could not be reviewed: {feedback.failure or 'invalid feedback'}"
         return AssessedTask(state="declined", reason=reason)
     return AssessedTask(
-        state="declined" if feedback.unsafe else "pending",
-        reason="its request is unsafe" if feedback.unsafe else "",
+        state="declined" if feedback.refuses else "pending",
+        reason="its request is unsafe" if feedback.refuses else "",
         category=feedback.category,
         risk=feedback.risk,
         rules=feedback.rules,

@@ -17,7 +17,7 @@ LEAST_SIGNS = 2
 LEAST_LETTERS = 8
 """Letters of an unknown script that make a text one of another language."""
 TURN_READ = 2000
-"""Characters of a turn that are read, from the beginning."""
+"""Characters of a turn to be read, from the beginning."""
 SENTENCES = 6
 """Sentences that are read one by one, of the beginning and of the end of a turn."""
 TURNS_KEPT = 2048
@@ -77,24 +77,20 @@ def language_of(text: str, *, distinct: int = 1) -> str:
     return code if sum(code in languages[sign] for sign in set(signs)) >= distinct else ""
 
 
+@lru_cache(maxsize=TURNS_KEPT)  # a conversation's turns come again with each request
 def find_other_language(text: str, known: tuple[str, ...]) -> str:
     """Return the code of the first language of a text that is none of the known ones.
 
     The text is read as a whole, and its first and last sentences one by one.
 
     Args:
-        text: a turn.
+        text: of a turn, its first `TURN_READ` characters.
         known: ISO 639-1 codes.
 
     Returns:
         "" where all that can be told is known: a few words, or a language in Latin letters that
         `language_of` does not know, are in none.
     """
-    return _find_other_language(text[:TURN_READ], known)
-
-
-@lru_cache(maxsize=TURNS_KEPT)  # a conversation's turns come again with each request
-def _find_other_language(text: str, known: tuple[str, ...]) -> str:
     if ENGLISH in known and not _has_other_sign(text):  # as most texts in English
         return ""
     sentences = [part for part in _SENTENCE_END.split(text) if len(part) >= LEAST_LETTERS]
