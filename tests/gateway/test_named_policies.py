@@ -12,6 +12,7 @@ from support.small_gateway import (
     HELLO,
     MESSAGES,
     UNSAFE,
+    Model,
     ask,
     gateway,
     listening,
@@ -176,6 +177,25 @@ def test_what_an_observing_policy_would_have_done_is_reported(tmp_path):
     (draft,) = observed_drafts(records)
     assert (draft.id, draft.would) == (records[0].id, "revised")
     assert draft.risk > 0.5
+
+
+def test_what_is_no_chat_goes_to_the_upstream_of_its_policy():
+    model = Model()
+
+    async def run():
+        private = "policies.clinic.privacy.upstream=pseudonymise"
+        async with gateway(private, "pass_through=true", model=model) as app:
+            for policy in ("clinic", ""):
+                headers = {"x_waltzrl_policy": policy} if policy else {}
+                body = {"model": "echo", "input": "write to jane.roe@example.com"}
+                answer = await ask(app, "/v1/embeddings", body, **headers)
+                assert answer.status == 200
+
+    asyncio.run(run())
+    assert [body["input"] for body in model.bodies] == [
+        "write to [EMAIL_1]",
+        "write to jane.roe@example.com",
+    ]
 
 
 def test_a_guard_does_nothing_about_what_the_policy_of_its_gateway_observes():

@@ -17,6 +17,7 @@ from waltzrl.foundation.logs import current_request
 from waltzrl.gateway.access import AccessControl, Event, Receive, RequestHeaders, Send
 from waltzrl.gateway.exchange import (
     Answer,
+    Api,
     ChatRequest,
     GatewayRequest,
     Upstream,
@@ -395,7 +396,7 @@ class App:
             bearer=self._bearer(http),
             model=chat.model,
         )
-        counted = await upstream_count(self._upstream, request)
+        counted = await upstream_count(self._find_upstream(http, chat.model), request)
         header = (b"x-waltzrl-tokens", b"counted" if counted else b"estimated")
         await http.reply(msgspec.json.encode(counted or estimated_count(chat)), (JSON, header))
 
@@ -404,12 +405,12 @@ class App:
         request = UpstreamRequest(
             path="/embeddings", body=http.body, bearer=self._bearer(http), model=model
         )
-        response = await self._upstream.forward(request)
+        response = await self._find_upstream(http, model).forward(request)
         await self._forwarded(http, "embeddings", response)
 
     async def _pass_on(self, http: HttpRequest) -> None:
         request = make_passed_on_request(http.scope, http.body, self._bearer(http))
-        response = await self._upstream.forward(request)
+        response = await self._find_upstream(http).forward(request)
         check_no_reply(response)
         await self._forwarded(http, "pass_through", response)
 
@@ -420,12 +421,12 @@ class App:
         await http.reply(response.body, (content_type,), response.status)
 
     async def _models(self, http: HttpRequest) -> None:
-        models = await self._upstream.models(self._bearer(http))
+        models = await self._find_upstream(http).models(self._bearer(http))
         await http.reply(msgspec.json.encode({"object": "list", "data": models}))
 
     async def _model(self, http: HttpRequest) -> None:
         name = http.scope["path"].removeprefix(MODEL_PREFIX)
-        models = await self._upstream.models(self._bearer(http))
+        models = await self._find_upstream(http).models(self._bearer(http))
         model = next((model for model in models if model.id == name), None)
         if model is None:
             raise RequestError(404, "not_found", f"there is no model {name[:100]!r}", param="model")
@@ -461,18 +462,18 @@ class App:
             model=self.gateway.names.recorded(chat.model),
             bearer=self._bearer(http),
             context=http.headers.context,
-            policy=self._choose_policy(http, chat),
+            policy=self._choose_policy(http, chat.model, chat.api),
             only_review=only_review,
             may_learn=http.may_learn,
             is_probe=http.headers.is_probe,
         )
 
-    def _choose_policy(self, http: HttpRequest, chat: ChatRequest) -> str:
+    def _choose_policy(self, http: HttpRequest, model: str, api: Api | None = None) -> str:
         asked = http.headers.policy
         if not (asked or self.policies.names):
             return ""  # the hot path: there are none
         is_open = self.access.keys.is_open
-        return self.policies.choose(asked, http.caller, chat.model, chat.api, is_open=is_open)
+        return self.policies.choose(asked, http.caller, model, api, is_open=is_open)
 
     def _headers(self, answers: Sequence[Answer]) -> Headers:
         decisions = ",".join([answer.decision for answer in answers]).encode()
@@ -482,9 +483,10 @@ class App:
         costs = self.access.costs
         return () if costs is None else costs.headers(answers)
 
-    @property
-    def _upstream(self) -> Upstream:
-        return self.gateway.selector.serving.upstream
+    def _find_upstream(self, http: HttpRequest, model: str = "") -> Upstream:
+        """Return the upstream that answers a request which is no chat, by its policy."""
+        policy = self._choose_policy(http, model)
+        return self.gateway.selector.serving_for(policy).upstream
 
     def _bearer(self, http: HttpRequest) -> str | None:
         """Return the client's key for the upstream; a key of the gateway is never passed on."""

@@ -344,6 +344,10 @@ class BundleSelector(Protocol):
         """The default bundle."""
         ...
 
+    def serving_for(self, policy: str) -> Bundle:
+        """Return the default bundle of a policy, by its name; empty for the gateway's own."""
+        ...
+
     def assigned(self, request: GatewayRequest) -> Assignment:
         """Choose a bundle; all requests of a conversation get the same one."""
         ...

@@ -75,6 +75,9 @@ class SingleBundle:
     def serving(self) -> Bundle:
         return self.assignment.bundle
 
+    def serving_for(self, _policy: str) -> Bundle:
+        return self.assignment.bundle
+
     def assigned(self, request: GatewayRequest) -> Assignment:
         return self.assignment
 

@@ -28,14 +28,16 @@ class PolicyChooser:
             api: name for name, recipe in policies.items() for api in recipe.apis
         }
 
-    def choose(self, asked: str, caller: Caller, model: str, api: Api, *, is_open: bool) -> str:
+    def choose(
+        self, asked: str, caller: Caller, model: str, api: Api | None, *, is_open: bool
+    ) -> str:
         """Return the name of the policy that serves a request; `OWN` for none.
 
         Args:
             asked: the policy that the request names itself; empty for none.
             caller: of the request.
             model: that it asks for.
-            api: that it uses.
+            api: that it uses; None if it is no chat.
             is_open: there are no keys, so that every request may name every policy.
 
         Raises:
@@ -51,7 +53,7 @@ class PolicyChooser:
         for pattern, name in self._models:
             if fnmatchcase(model, pattern):
                 return name
-        return self._apis.get(api, OWN)
+        return OWN if api is None else self._apis.get(api, OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,9 @@ class PolicySelector:
     @property
     def serving(self) -> Bundle:
         return self.own.serving
+
+    def serving_for(self, policy: str) -> Bundle:
+        return self.bundles.get(policy) or self.own.serving_for(policy)
 
     def assigned(self, request: GatewayRequest) -> Assignment:
         bundle = self.bundles.get(request.policy)

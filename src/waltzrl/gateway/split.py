@@ -19,6 +19,9 @@ class PercentageSplit:
     def serving(self) -> Bundle:
         return self.last
 
+    def serving_for(self, _policy: str) -> Bundle:
+        return self.last
+
     def assigned(self, request: GatewayRequest) -> Assignment:
         moved = is_among("stage 2", conversation_key(request), self.percentage)
         return Assignment(self.last if moved else self.first)

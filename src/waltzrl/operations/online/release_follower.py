@@ -84,7 +84,10 @@ class ReleaseFollower:
 
     @property
     def serving(self) -> Bundle:
-        return self._released.get("", self._own.serving)
+        return self.serving_for("")
+
+    def serving_for(self, policy: str) -> Bundle:
+        return self._released.get(policy) or self._own.serving_for(policy)
 
     @property
     def state(self) -> ReleaseState | Literal["off"]:
@@ -102,7 +105,7 @@ class ReleaseFollower:
         newest = self._newest
         if newest is None:
             return 0.0
-        serving = self._released.get(newest.policy, self._own.serving)
+        serving = self.serving_for(newest.policy)
         is_here = self._candidate is not None or serving.id == newest.candidate
         return newest.percentage if is_here else 0.0
 
