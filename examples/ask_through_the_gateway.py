@@ -24,11 +24,13 @@ REPLIES = (
     "Sure, here is how you do it.",
     "I will not help to build one. If you have found one, keep away and call the police.",
 )
-RULES = Bundle(
+RULES = RulesReviewer(load_rulebook())
+BUNDLE = Bundle(
     id="rules",
     stage=1,
     pattern=guarded,
-    reviewer=RulesReviewer(load_rulebook()),
+    reviewer=RULES,
+    rules=RULES,
     wording=load_wording("plain"),
     upstream=PolicyUpstream("script", ScriptedPolicy(REPLIES), max_new_tokens=64),
 )
@@ -47,7 +49,7 @@ def show(served: ServedChoice) -> None:
 async def post(body: bytes) -> bytes:
     """Answer the body of `POST /v1/chat/completions`."""
     decisions = DecisionLog(None, [show])
-    gateway = Gateway(selector=SingleBundle(Assignment(RULES)), decisions=decisions)
+    gateway = Gateway(selector=SingleBundle(Assignment(BUNDLE)), decisions=decisions)
     chat = CHAT.read(body, "example-1")
     answers = await gateway.answers(GatewayRequest(chat=chat, caller=ANONYMOUS))
     return CHAT.write(chat, answers)
