@@ -1,9 +1,22 @@
 """A worker of the gateway, as its supervisor sees it; run in a process without threads."""
 
+import asyncio
+import os
+import socket
 import subprocess
 import sys
 
+import msgspec
 import pytest
+
+from waltzrl.foundation.families import Family
+from waltzrl.gateway.processes.worker_process import (
+    WorkerMessage,
+    WorkerProcess,
+    WorkerSetup,
+    read_families,
+    read_message,
+)
 
 SUPERVISOR = """
 import os, select, socket
@@ -71,3 +84,42 @@ lines.close()
 ours.close()
 assert os.waitpid(worker, 0)[1] == 0
 """)
+
+
+COUNTED = Family("waltzrl_requests", "Requests.", "counter", [("waltzrl_requests_total", {}, 7.0)])
+
+
+async def report_when_asked(control):
+    """Be a worker that serves at once, and answers nothing but requests for its metrics."""
+    reader, writer = await asyncio.open_connection(sock=control)
+    await reader.readline()
+    writer.write(WorkerMessage(kind="ready").line)
+    report = WorkerMessage(kind="report", families=msgspec.Raw(msgspec.json.encode([COUNTED])))
+    try:
+        while line := await reader.readline():
+            assert read_message(line).kind == "report"
+            writer.write(report.line)
+    finally:
+        writer.close()
+
+
+def test_a_worker_that_was_asked_for_metrics_while_it_started_tells_them_later():
+    """A scrape comes while a recipe is reloaded."""
+    setup = WorkerSetup(
+        recipe=msgspec.Raw(b"{}"), number=0, log_number=0, public_key="", open_to_all=False
+    )
+
+    async def supervise():
+        ours, theirs = socket.socketpair()
+        serving = asyncio.create_task(report_when_asked(theirs))
+        worker = WorkerProcess(os.getpid(), ours)
+        starting = asyncio.create_task(worker.start(setup, [], lambda _: None))
+        await worker.report()
+        before = read_families(worker.families)
+        await starting
+        await worker.report()
+        serving.cancel()
+        await worker.ended.wait()
+        return before, read_families(worker.families)
+
+    assert asyncio.run(supervise()) == ([], [COUNTED])

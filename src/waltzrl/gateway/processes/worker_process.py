@@ -98,6 +98,8 @@ class WorkerProcess:
         self._pid, self._socket = pid, control
         self._writer: asyncio.StreamWriter | None = None
         self._report: asyncio.Future[None] | None = None
+        self._serves = False
+        """It has been told to serve and does: before, it would read nothing but its setup."""
 
     async def start(
         self,
@@ -129,6 +131,7 @@ class WorkerProcess:
         if message is None or message.kind != "ready":
             self.kill()
             raise InputError(message.text if message else "a worker process ended while it started")
+        self._serves = True
         self._listening = asyncio.create_task(self._listen(reader, on_scrape))
         return message.text
 
@@ -138,7 +141,9 @@ class WorkerProcess:
             self._writer.write(message.line)
 
     async def report(self) -> None:
-        """Bring `families` up to date, if the worker answers in time."""
+        """Bring `families` up to date, if the worker serves and answers in time."""
+        if not self._serves:
+            return
         if self._report is None:
             self._report = asyncio.get_running_loop().create_future()
             self.send(WorkerMessage(kind="report"))
@@ -175,6 +180,7 @@ class WorkerProcess:
         self._report = None
 
     def _close(self) -> None:
+        self._serves = False
         self._end_report()
         self.ended.set()
         if self._writer is not None:
