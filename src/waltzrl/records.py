@@ -230,6 +230,27 @@ class Feedback:
         return self.flags and self.action == "revise"
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """What it calls the reply, in words; `safe` where nothing is wrong."""
+        holds = {
+            "unreadable": not self.well_formed,
+            "unsafe": self.unsafe,
+            "over-refusal": self.overrefuse,
+            "doubtful": self.doubtful,
+        }
+        return tuple(label for label, is_true in holds.items() if is_true) or ("safe",)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """What `risk` is made of, and the probability of an over-refusal, as far as known."""
+        scores = {
+            "model": self.model_risk,
+            "rules": self.rules_risk,
+            "over-refusal": self.overrefusal_probability,
+        }
+        return {name: score for name, score in scores.items() if score is not None}
+
+    @property
     def refuses(self) -> bool:
         """Whether the reply may not be returned as it is."""
         return self.unsafe and self.action != "observe"

@@ -167,20 +167,9 @@ def _mark_text(name: str, text: str, findings: "Sequence[RuleFinding]") -> Itera
 
 
 def _describe_feedback(name: str, feedback: "Feedback") -> Iterator[Row]:
-    labels = {
-        "unreadable": not feedback.well_formed,
-        "unsafe": feedback.unsafe,
-        "over-refusal": feedback.overrefuse,
-        "doubtful": feedback.doubtful,
-    }
-    scores = {
-        "risk": feedback.risk,
-        "model": feedback.model_risk,
-        "rules": feedback.rules_risk,
-        "over-refusal": feedback.overrefusal_probability,
-    }
-    words = [label for label, holds in labels.items() if holds] or ["safe"]
-    words += [f"{key} {score:.2f}" for key, score in scores.items() if score is not None]
+    risk = {} if feedback.risk is None else {"risk": feedback.risk}
+    scores = {**risk, **feedback.scores}
+    words = [*feedback.labels, *(f"{key} {score:.2f}" for key, score in scores.items())]
     yield name, ", ".join([*words, *feedback.rules])
     if feedback.text:
         yield "advice", feedback.text

@@ -217,17 +217,6 @@ def _list_arguments(request: PageRequest, call: ToolCall) -> list[tuple[str, str
 
 
 def _view_feedback(request: PageRequest, feedback: Feedback, number: int) -> TurnView:
-    labels = {
-        "unreadable": not feedback.well_formed,
-        "unsafe": feedback.unsafe,
-        "over-refusal": feedback.overrefuse,
-        "doubtful": feedback.doubtful,
-    }
-    scores = {
-        "model": feedback.model_risk,
-        "rules": feedback.rules_risk,
-        "over-refusal": feedback.overrefusal_probability,
-    }
     return TurnView(
         kind="feedback",
         title=f"Feedback {number}",
@@ -236,8 +225,8 @@ def _view_feedback(request: PageRequest, feedback: Feedback, number: int) -> Tur
             for piece in request.pieces(feedback.text)
         ),
         note=request.visible(feedback.reasoning),
-        labels=tuple(label for label, holds in labels.items() if holds) or ("safe",),
+        labels=feedback.labels,
         risk=feedback.risk,
-        scores=tuple((name, score) for name, score in scores.items() if score is not None),
+        scores=tuple(feedback.scores.items()),
         rules=feedback.rules,
     )
