@@ -9,7 +9,7 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.records import (
     CANNED_REFUSAL,
     Collaboration,
+    Demonstration,
     Feedback,
     Prompt,
     Reply,
@@ -135,17 +136,49 @@ class ReplayPattern:
         return replace(self._collaborations[prompt.id], prompt=prompt)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Fixed texts of advice, by what is wrong with a reply."""
+
+    unsafe: Sequence[str] = (UNSAFE_ADVICE,)
+    overrefuse: Sequence[str] = (OVERREFUSAL_ADVICE,)
+
+    @classmethod
+    def demonstrated(cls, demonstrations: Iterable[Demonstration]) -> "Advice":
+        """Return the advice of demonstrated reviews; for a label that has none, the default."""
+        unsafe, overrefuse = dict[str, None](), dict[str, None]()
+        for demonstration in demonstrations:
+            for turn in demonstration.collaboration.rounds:
+                for flagged, texts in (
+                    (turn.feedback.unsafe, unsafe),
+                    (turn.feedback.overrefuse, overrefuse),
+                ):
+                    if flagged and turn.feedback.text:
+                        texts[turn.feedback.text] = None
+        default = cls()
+        return cls(
+            unsafe=tuple(unsafe) or default.unsafe,
+            overrefuse=tuple(overrefuse) or default.overrefuse,
+        )
+
+    def choose(self, reply: Reply, *, unsafe: bool, overrefuse: bool) -> str:
+        """Return a text for a reply, always the same one; empty if nothing is wrong."""
+        texts = self.unsafe if unsafe else self.overrefuse if overrefuse else ("",)
+        digest = hashlib.sha256(reply.text.encode()).digest()
+        return texts[int.from_bytes(digest[:6]) % len(texts)]
+
+
 class OracleReviewer:
     """A reviewer with the judge's labels but only fixed advice (paper, row 6)."""
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
+    def __init__(self, judge: Judge, advice: Advice = Advice()) -> None:
+        self.judge, self._advice = judge, advice
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         verdict = await self.judge.judge(prompt, reply)
-        return _make_fixed_advice(
-            unsafe=verdict.unsafe is True, overrefuse=verdict.overrefuses is True
-        )
+        unsafe, overrefuse = verdict.unsafe is True, verdict.overrefuses is True
+        text = self._advice.choose(reply, unsafe=unsafe, overrefuse=overrefuse)
+        return Feedback(unsafe=unsafe, overrefuse=overrefuse, text=text)
 
 
 class GuardReviewer:

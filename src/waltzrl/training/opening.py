@@ -11,6 +11,7 @@ from waltzrl.agents.exports import LIMITS
 from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError, TargetError
 from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
+from waltzrl.evaluation.patterns import Advice
 from waltzrl.foundation.files import Json
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies.compute import Compute, resolve_compute
@@ -159,6 +160,7 @@ async def _train_team(
                     return team, 0
             require_context(team, prompts, recipe.agents.max_rounds)
             count, frequencies = count_of(recipe, meter), ClassFrequencies()
+            advice = Advice.demonstrated(demonstrations)
             collaborators = Collaborators(team=team, judge=RunJudge(judge, folder))
             async with open_sampler(recipe, collaborators, folder) as sampler:
                 stages = [
@@ -173,6 +175,7 @@ async def _train_team(
                         least_scored_share=recipe.checkpointing.least_scored_share,
                         seed=recipe.seed,
                         count=count,
+                        advice=advice,
                         staleness=recipe.compute.staleness,
                     )
                     for stage in recipe.reinforcements

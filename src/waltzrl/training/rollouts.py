@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from waltzrl.collaboration import Drafter, Reviewer, collaborate
 from waltzrl.errors import PolicyError, ScoringError
 from waltzrl.evaluation.judges import Judge, judge_replies
+from waltzrl.evaluation.patterns import Advice, OracleReviewer
 from waltzrl.policies.vllm import VllmServers
 from waltzrl.records import JudgedCollaboration, Prompt, Reply, Round
 from waltzrl.training import ranks
@@ -53,6 +54,8 @@ class RolloutRequest:
     """The seed of all that is sampled, of 40 bits at most."""
     greedy: bool = False
     """Whether the likeliest token is taken each time."""
+    advice: Advice | None = None
+    """If given, the judge reviews in place of the feedback agent, with these texts."""
 
     def share(self, number: int, count: int) -> "RolloutRequest":
         """Return what the process `number` of `count` rolls out, with a seed of its own."""
@@ -94,11 +97,14 @@ class Collaborators:
         self.team.seed(request.seed)
         team = self.team.greedy() if request.greedy else self.team
         replaying = ReplayedDrafts(team.conversation, team.initial)
+        reviewer = (
+            team.feedback if request.advice is None else OracleReviewer(self.judge, request.advice)
+        )
         rollouts = (
             self._roll_out_prompt(
                 prompt,
                 replaying if replayed else team.conversation,
-                team.feedback,
+                reviewer,
                 request.max_rounds,
             )
             for prompt, replayed in request.prompts
@@ -268,6 +274,17 @@ def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> li
             continue
         score = conversation_reward(verdicts[chosen])
         samples.append(make_scored_sample(collaboration.replies[chosen], score, group))
+    return samples
+
+
+def accepted_revisions(rollouts: Sequence[Rollout]) -> list[Sample]:
+    """Take the last revision of each rollout that fixed what was wrong with its draft."""
+    samples = []
+    for rollout, group in zip(rollouts, _number_groups(rollouts), strict=True):
+        collaboration, verdicts = rollout.judged.collaboration, rollout.judged.verdicts
+        fixed = verdicts[0].acceptable is False and verdicts[-1].acceptable is True
+        if collaboration.revised and fixed:
+            samples.append(make_scored_sample(collaboration.replies[-1], 1.0, group))
     return samples
 
 

@@ -271,6 +271,13 @@ class ReinforcementStage:
     coefficients.label 0, C is `unconditioned`; `signed` is ours. Yours: `MODULE:FUNCTION`, or the
     name of one that an installed package provides; it takes the rounds and the coefficients."""
     coefficients: Coefficients = STAGE_1
+    reviewer: Literal["feedback", "judge"] = "feedback"
+    """Who reviews the drafts: the feedback agent, or the judge, whose labels are right, with the
+    advice of `data.demonstrations`. With the judge the conversation agent learns to revise whatever
+    the feedback agent knows by then."""
+    objective: Literal["reinforce", "rejection-sampling"] = "reinforce"
+    """What a step does with its rollouts. `rejection-sampling` is ours: the conversation agent
+    imitates those of its own revisions that the judge accepts after a draft that it rejects."""
     algorithm: ReinforceSettings = field(default_factory=ReinforceSettings)
 
     def __post_init__(self) -> None:
@@ -282,8 +289,7 @@ class ReinforcementStage:
             raise ValueError(
                 f"stage {self.name!r}: unknown role {unknown[0]!r}; known are {', '.join(ROLES)}"
             )
-        if self.pattern == "draft-only" and "feedback" in self.learns:
-            raise ValueError(f"stage {self.name!r} has no feedback to learn from: draft-only")
+        self._check_roles()
         if self.prompts_per_step < 1 or self.group_size < 1:
             raise ValueError(
                 f"stage {self.name!r} needs prompts_per_step and group_size, 1 or more"
@@ -293,6 +299,23 @@ class ReinforcementStage:
             raise ValueError(f"stage {self.name!r}: replayed_share must be from 0 to 1")
         if self.algorithm.centre_groups and self.group_size < 2:
             raise ValueError(f"stage {self.name!r}: centre_groups needs a group_size of 2 or more")
+
+    def _check_roles(self) -> None:
+        """Check that there is something to learn from, for every role that learns."""
+        if self.pattern == "draft-only" and "feedback" in self.learns:
+            raise ValueError(f"stage {self.name!r} has no feedback to learn from: draft-only")
+        if self.reviewer == "judge" and "feedback" in self.learns:
+            raise ValueError(
+                f"stage {self.name!r} has no feedback to learn from: the judge reviews; let it"
+                " learn conversation alone, or set reviewer = 'feedback'"
+            )
+        if self.objective == "rejection-sampling" and (
+            self.pattern == "draft-only" or "feedback" in self.learns
+        ):
+            raise ValueError(
+                f"stage {self.name!r}: rejection-sampling is imitation of revisions; it needs"
+                " pattern = 'collaborate', and learns = ['conversation']"
+            )
 
     def limit_rounds(self, most: int) -> int:
         """Return the most rounds of feedback on a prompt, if a collaboration may have `most`."""

@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
+from waltzrl.evaluation.patterns import Advice
 from waltzrl.records import Prompt
 from waltzrl.training import ranks
 from waltzrl.training.algorithms.tokens import token_mean
@@ -28,6 +29,7 @@ from waltzrl.training.rollouts import (
     RolloutPrompt,
     RolloutRequest,
     Sampler,
+    accepted_revisions,
     conversation_samples,
     feedback_samples,
     gather_rollouts,
@@ -132,13 +134,7 @@ class Imitation(Generic[Example]):
         batch = [
             self._sample(position) for position in shuffle_positions(count, size, number, seed)
         ]
-        tokens = sum(len(sample.tokens.ids) for sample in batch)
-        result = learners[self.role].step(batch, imitation(tokens))
-        return {
-            f"loss/{self.role}": result.loss,
-            f"gradient/{self.role}_norm": result.gradient_norm,
-            "tokens/learned": result.tokens,
-        }
+        return imitate(self.role, learners[self.role], batch)
 
     def _sample(self, position: int) -> Sample:
         """Return a demonstration as tokens, made when a step first needs it."""
@@ -149,6 +145,17 @@ class Imitation(Generic[Example]):
     @cached_property
     def _samples(self) -> dict[int, Sample]:
         return {}
+
+
+def imitate(role: str, learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
+    """Take a supervised step of a role on samples; return its metrics."""
+    tokens = sum(len(sample.tokens.ids) for sample in samples)
+    result = learner.step(samples, imitation(tokens))
+    return {
+        f"loss/{role}": result.loss,
+        f"gradient/{role}_norm": result.gradient_norm,
+        "tokens/learned": result.tokens,
+    }
 
 
 def imitation(token_count: int) -> LossOfMicroBatch:
@@ -185,6 +192,8 @@ class Reinforcement:
     """The share that `CheckpointSettings` explains."""
     seed: int = 0
     count: Count | None = None
+    advice: Advice = field(default_factory=Advice)
+    """What the judge advises where it reviews."""
     staleness: int = 0
     """The staleness that `ComputeSettings` explains; above 0 only where `sampler` samples outside
     of this process."""
@@ -246,7 +255,9 @@ class Reinforcement:
             for _ in range(self.settings.group_size)
         ]
         max_rounds = self.settings.limit_rounds(self.max_rounds)
-        return RolloutRequest(prompts=prompts, max_rounds=max_rounds, seed=seed), draw
+        advice = self.advice if self.settings.reviewer == "judge" else None
+        request = RolloutRequest(prompts=prompts, max_rounds=max_rounds, seed=seed, advice=advice)
+        return request, draw
 
     async def _sample(self, request: RolloutRequest) -> _Sampled:
         """Return what came of this rank's share, and the seconds that it took."""
@@ -265,6 +276,9 @@ class Reinforcement:
             samples = [replace(sample, stale=stale) for sample in taken]
             if not samples:
                 continue
+            if self.settings.objective == "rejection-sampling":
+                metrics |= imitate(role, learners[role], samples)
+                continue
             learner, own = learners[role], self.team.roles[role]
             # A role whose reference is what learns has no divergence from it.
             frozen = own.reference is not own.weights
@@ -277,6 +291,8 @@ class Reinforcement:
         self, role: str, rollouts: Sequence[Rollout], draw: random.Random
     ) -> list[Sample]:
         """Return what a role learns from rollouts: turns of its own, each with its reward."""
+        if self.settings.objective == "rejection-sampling":
+            return accepted_revisions(rollouts)
         if role == "conversation":
             return conversation_samples(rollouts, draw)
         return feedback_samples(

@@ -1,12 +1,12 @@
 """How good the agents are while they train: in a step's rollouts, and on prompts held out."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.foundation.files import whole_lines
-from waltzrl.records import Prompt, Reply, Verdict
+from waltzrl.records import JudgedCollaboration, Prompt, Reply, Verdict
 from waltzrl.training.rewards import improvement, judged_rounds, label_reward
 from waltzrl.training.roles import Best
 from waltzrl.training.rollouts import (
@@ -41,6 +41,10 @@ class RolloutRates:
     draft_non_answer: float | None
     improvement: float | None
     """R_DIR: mean gain by a round of feedback, 0 for a round without a revision."""
+    unsafe_fixed: float | None
+    """Final replies that are acceptable, of those whose draft was unsafe and then revised."""
+    overrefusals_fixed: float | None
+    """Final replies that are acceptable, of those whose draft over-refused and was then revised."""
     feedback_trigger_rate: float | None
     label_accuracy: float | None
     well_formed: float | None
@@ -66,6 +70,8 @@ class RolloutRates:
             draft_orr=_measure_overrefused(drafts),
             draft_non_answer=_measure_unanswered(drafts),
             improvement=_average_known([improvement(turn.before, turn.after) for turn in rounds]),
+            unsafe_fixed=_measure_fixed(own, lambda draft: draft.unsafe),
+            overrefusals_fixed=_measure_fixed(own, lambda draft: draft.overrefuses),
             feedback_trigger_rate=_average_known([f.asks_for_revision for f, _ in firsts]),
             label_accuracy=_average_known(
                 [label_reward(f, v) for f, v in firsts if v.acceptable is not None]
@@ -84,6 +90,8 @@ class RolloutRates:
             "rate/draft_orr": self.draft_orr,
             "rate/draft_non_answer": self.draft_non_answer,
             "reward/improvement_mean": self.improvement,
+            "rate/unsafe_fixed": self.unsafe_fixed,
+            "rate/overrefusals_fixed": self.overrefusals_fixed,
             "rate/feedback_trigger": self.feedback_trigger_rate,
             "rate/label_accuracy": self.label_accuracy,
             "rate/well_formed": self.well_formed,
@@ -132,6 +140,18 @@ def _measure_overrefused(replies: Judged) -> float | None:
 def _measure_unanswered(replies: Judged) -> float | None:
     return _average_known(
         [verdict.non_answer for prompt, verdict in replies if prompt.has_harmless_part]
+    )
+
+
+def _measure_fixed(
+    judged: Sequence[JudgedCollaboration], is_bad: Callable[[Verdict], bool | None]
+) -> float | None:
+    return _average_known(
+        [
+            each.verdicts[-1].acceptable
+            for each in judged
+            if each.collaboration.revised and is_bad(each.verdicts[0])
+        ]
     )
 
 

@@ -1,0 +1,219 @@
+"""Rejection sampling: the conversation agent imitates revisions of its own that were accepted."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from support import tiny_pair
+from waltzrl.errors import RecipeError
+from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.patterns import (
+    OVERREFUSAL_ADVICE,
+    UNSAFE_ADVICE,
+    Advice,
+    OracleReviewer,
+)
+from waltzrl.foundation.validation import validate_table
+from waltzrl.records import (
+    Collaboration,
+    Demonstration,
+    Feedback,
+    JudgedCollaboration,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+    Tokens,
+    Verdict,
+)
+from waltzrl.training import Learner, OptimizerSettings, Reinforcement, ReinforcementStage
+from waltzrl.training.checkpoints import weights_digest
+from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.rollouts import (
+    Collaborators,
+    RankSampler,
+    Rollout,
+    accepted_revisions,
+)
+
+OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
+ASKED = Prompt(id="1", messages=(Message(role="user", content="Hi?"),), label="benign")
+GOOD = Verdict(judge="j", unsafe=False, refuses=False, overrefuses=False)
+UNSAFE = Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False)
+UNSCORED = Verdict(judge="j")
+
+
+def reply(number):
+    return Reply(text=f"{number}", tokens=Tokens(prompt_ids=(0,), ids=(number,), logprobs=(-1.0,)))
+
+
+def rollout(*verdicts, prompt=ASKED):
+    flagged = Feedback(unsafe=True, overrefuse=False, text="Again.")
+    rounds = tuple(
+        Round(feedback=flagged, revision=reply(number)) for number in range(1, len(verdicts))
+    )
+    said = Collaboration(prompt=prompt, draft=reply(0), rounds=rounds)
+    return Rollout(judged=JudgedCollaboration(collaboration=said, verdicts=verdicts))
+
+
+def test_only_a_revision_that_fixed_its_draft_is_accepted():
+    rollouts = [
+        rollout(UNSAFE, GOOD),
+        rollout(UNSAFE, UNSAFE),  # not fixed
+        rollout(GOOD, GOOD),  # nothing to fix
+        rollout(UNSAFE),  # not revised
+        rollout(UNSAFE, UNSCORED),
+        rollout(UNSCORED, GOOD),
+        rollout(UNSAFE, UNSAFE, GOOD, prompt=replace(ASKED, id="2")),  # fixed by the second
+        rollout(UNSAFE, GOOD, UNSAFE),  # and lost again
+    ]
+    samples = accepted_revisions(rollouts)
+    assert [sample.tokens.ids for sample in samples] == [(1,), (2,)]
+    assert [sample.group for sample in samples] == [0, 1]
+
+
+class EvenReplies:
+    """A judge to whom every reply with an even number of characters is unsafe."""
+
+    name = "even"
+
+    async def judge(self, prompt, reply):
+        return replace(GOOD, unsafe=len(reply.text) % 2 == 0)
+
+
+def stage(team, judge, **options):
+    settings = ReinforcementStage(
+        kind="reinforcement",
+        name="revisions",
+        learns=("conversation",),
+        reviewer="judge",
+        objective="rejection-sampling",
+        steps=3,
+        prompts_per_step=2,
+        group_size=8,
+        optimizer=OPTIMIZER,
+        **options,
+    )
+    return Reinforcement(
+        settings=settings,
+        team=team,
+        prompts=tiny_pair.prompts(),
+        sampler=RankSampler(collaborators=Collaborators(team=team, judge=judge)),
+        reward=paper_rewards,
+        least_scored_share=0.5,
+    )
+
+
+def take_step(team, judge):
+    learner = Learner(team.weights["conversation"], OPTIMIZER, 3)
+    return asyncio.run(stage(team, judge).step(0, {"conversation": learner}))
+
+
+@pytest.mark.promise(
+    "Training",
+    "A stage of rejection sampling: the judge reviews, and the conversation agent imitates its "
+    "accepted revisions",
+)
+def test_a_step_makes_accepted_revisions_likelier():
+    team = tiny_pair.two_models()
+    before = {role: weights_digest(own.causal_lm.model) for role, own in team.weights.items()}
+    rolled = []
+
+    class Remembered(RankSampler):
+        async def sample(self, request):
+            outcomes = await super().sample(request)
+            rolled.extend(Rollout(judged=outcome) for outcome in outcomes)
+            return outcomes
+
+    made = stage(team, EvenReplies())
+    made = replace(made, sampler=Remembered(collaborators=made.sampler.collaborators))
+    learner = Learner(team.weights["conversation"], OPTIMIZER, 3)
+    measured = asyncio.run(made.step(0, {"conversation": learner}))
+    accepted = accepted_revisions(rolled)
+    assert measured["tokens/learned"] == sum(len(sample.tokens.ids) for sample in accepted) > 0
+    after = {role: weights_digest(own.causal_lm.model) for role, own in team.weights.items()}
+    assert (after["feedback"], after["conversation"] == before["conversation"]) == (
+        before["feedback"],
+        False,
+    )
+    scores = learner.scorer.score(accepted)
+    old = [sum(sample.tokens.logprobs) for sample in accepted]
+    assert sum(map(sum, scores)) > sum(old)
+
+
+def test_where_nothing_is_accepted_nothing_is_learnt():
+    class Unsafe(EvenReplies):
+        async def judge(self, prompt, reply):
+            return UNSAFE
+
+    team = tiny_pair.two_models()
+    before = weights_digest(team.weights["conversation"].causal_lm.model)
+    measured = take_step(team, Unsafe())
+    assert "tokens/learned" not in measured
+    assert measured["rate/unsafe_fixed"] == 0.0
+    assert weights_digest(team.weights["conversation"].causal_lm.model) == before
+
+
+def test_the_judge_reviews_with_the_demonstrated_advice():
+    def shown(feedback):
+        said = Collaboration(prompt=ASKED, draft=reply(0), rounds=(Round(feedback=feedback),))
+        return Demonstration(collaboration=said)
+
+    advice = Advice.demonstrated(
+        [
+            shown(Feedback(unsafe=False, overrefuse=False, text="Not advice.")),
+            shown(Feedback(unsafe=True, overrefuse=False, text="Decline.")),
+            shown(Feedback(unsafe=True, overrefuse=False, text="Warn.")),
+            shown(Feedback(unsafe=True, overrefuse=False, text="Decline.")),
+        ]
+    )
+    assert advice == Advice(unsafe=("Decline.", "Warn."), overrefuse=(OVERREFUSAL_ADVICE,))
+    chosen = {advice.choose(reply(n), unsafe=True, overrefuse=False) for n in range(20)}
+    assert chosen == {"Decline.", "Warn."}
+    assert advice.choose(reply(1), unsafe=False, overrefuse=False) == ""
+
+    harmful = replace(ASKED, label="unsafe")
+    reviewer = OracleReviewer(LabelRefusalJudge(), advice)
+    feedback = asyncio.run(reviewer.review(harmful, Reply(text="Sure, here is how.")))
+    assert (feedback.unsafe, feedback.text in advice.unsafe) == (True, True)
+    default = OracleReviewer(LabelRefusalJudge())
+    feedback = asyncio.run(default.review(harmful, Reply(text="Sure, here is how.")))
+    assert feedback.text == UNSAFE_ADVICE
+
+
+def test_the_request_says_who_reviews():
+    team = tiny_pair.two_models()
+    made = stage(team, LabelRefusalJudge())
+    request, _ = made._choose_prompts(0)
+    assert request.advice == Advice()
+    by_agent = replace(made, settings=replace(made.settings, reviewer="feedback"))
+    assert by_agent._choose_prompts(0)[0].advice is None
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"learns": ["feedback"], "reviewer": "judge"}, "the judge reviews"),
+        ({"learns": ["conversation", "feedback"], "objective": "rejection-sampling"}, "imitation"),
+        (
+            {
+                "learns": ["conversation"],
+                "objective": "rejection-sampling",
+                "pattern": "draft-only",
+            },
+            "imitation of revisions",
+        ),
+    ],
+)
+@pytest.mark.promise("Bad input", "A stage in which no role has anything to learn from")
+def test_a_stage_without_anything_to_learn_from_is_refused(options, named):
+    table = {
+        "kind": "reinforcement",
+        "name": "revisions",
+        "steps": 1,
+        "optimizer": {"learning_rate": 1e-3},
+        **options,
+    }
+    with pytest.raises(RecipeError, match=named):
+        validate_table(ReinforcementStage, table, "recipe.toml")
