@@ -473,3 +473,62 @@ def test_a_policy_can_have_its_own_treatment():
     with_gateway(work, stored, policy, model=model)
     sent = [body["messages"][0]["content"] for body in model.bodies]
     assert sent == ["I am ada@example.com", "I am [EMAIL]"]
+
+
+def sent_file(served, data):
+    served.model.says = None
+    part = {"type": "file", "file": {"filename": "a.txt", "file_data": data}}
+    turn = {"role": "user", "content": [part, {"type": "text", "text": "hi"}]}
+    assert served.ask(CHAT, {"model": "echo", "messages": [turn]}).status == 200
+    return served.model.bodies[-1]["messages"][0]["content"][0]["file"]["file_data"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "charset", "sent"),
+    [
+        ("DATA:Text/Plain", "utf-8", "DATA:Text/Plain"),
+        ("data:text/plain;charset=UTF-16", "utf-16", "data:text/plain;charset=utf-8"),
+        ("data:text/plain;charset=nonsense", "utf-8", "data:text/plain;charset=utf-8"),
+        ("data:application/csv", "utf-8", "data:application/csv"),
+        ("data:message/rfc822", "utf-8", "data:message/rfc822"),
+    ],
+)
+def test_a_text_file_is_searched_whatever_its_type_is_called(served, kind, charset, sent):
+    encoded = b64encode("From: ada@example.com".encode(charset)).decode()
+    hidden = b64encode(b"From: [EMAIL_1]").decode()
+    assert sent_file(served, f"{kind};base64,{encoded}") == f"{sent};base64,{hidden}"
+
+
+def test_a_file_that_is_sent_as_its_text_is_searched(served):
+    assert sent_file(served, "From ada@example.com") == "From [EMAIL_1]"
+    image = b64encode(bytes(range(256))).decode()
+    assert sent_file(served, image) == image
+
+
+def test_text_that_looks_like_encoded_data_is_searched(served):
+    served.model.says = None
+    text = f"data:ada@example.com;{'x' * 64}"
+    for content in (text, [{"type": "text", "text": text}]):
+        served.ask(CHAT, {"model": "echo", "messages": [{"role": "user", "content": content}]})
+        assert "ada@" not in json.dumps(served.model.bodies[-1])
+
+
+def test_the_text_of_a_document_that_is_counted_is_searched(served):
+    source = {"type": "text", "media_type": "text/plain", "data": "I am ada@example.com"}
+    turn = {"role": "user", "content": [{"type": "document", "source": source}]}
+    served.ask("/v1/messages/count_tokens", {"model": "echo", "messages": [turn]})
+    (block,) = served.model.bodies[-1]["messages"][0]["content"]
+    assert block["source"]["data"] == "I am [EMAIL_1]"
+
+
+def test_values_in_schemas_are_searched_under_every_key(served):
+    values = {"default": {"model": "ada@example.com"}, "examples": [{"type": "ada@example.com"}]}
+    parameters = {"type": "object", "properties": {"to": values}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    served.model.says = None
+    served.ask(CHAT, {**request(CHAT, "hi"), "tools": [tool]})
+    properties = served.model.bodies[-1]["tools"][0]["function"]["parameters"]["properties"]
+    assert properties["to"] == {
+        "default": {"model": "[EMAIL_1]"},
+        "examples": [{"type": "[EMAIL_1]"}],
+    }

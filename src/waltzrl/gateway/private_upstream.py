@@ -9,6 +9,7 @@ body that cannot be searched is not passed on.
 
 import asyncio
 import base64
+import re
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import replace
@@ -31,7 +32,14 @@ from waltzrl.gateway.exchange import (
     UpstreamResponse,
 )
 from waltzrl.gateway.health import Health
-from waltzrl.gateway.wire.prompt import ENCODED, ID, ID_KEYS, SHORT, decode_text_file
+from waltzrl.gateway.wire.prompt import (
+    CHARSET,
+    ENCODED,
+    ID,
+    ID_KEYS,
+    SHORT,
+    decode_text_file,
+)
 from waltzrl.records import Reply, ToolCall
 from waltzrl.store.privacy import Detector
 from waltzrl.store.privacy.stand_ins import StandIns, StandInStream
@@ -44,10 +52,16 @@ NAMED = frozenset(
     ("custom", "function", "function_call", "functions", "json_schema", "tool_choice", "tools")
 )
 """Keys of what has a name that is no text: tools and schemas."""
-DATA = frozenset(("documents", "input", "metadata"))
+DATA = frozenset(("const", "default", "documents", "examples", "input", "metadata"))
 """Keys of objects that are data of the client, in which a key is a hint about its value."""
+WORDS = frozenset(
+    ("content", "prompt", "query", "reasoning", "reasoning_content", "refusal", "text", "user")
+)
+"""Keys of what people and models write, which is text also where it looks like encoded data."""
 LOADED = frozenset(("image_url", "input_audio", "source", "video_url"))
 """Keys of what is no text, or has the address of what is none."""
+BASE64 = re.compile(r"(?:data:[^,]*,)?[\w+/=\r\n-]*", re.ASCII | re.IGNORECASE)
+"""The content of a file that is no text, or text that is encoded without a word that says so."""
 ADDRESS_FORMATS = ('"format":"email"', '"format":"idn-email"')
 """How a JSON schema says that a text is an e-mail address."""
 
@@ -201,7 +215,12 @@ def _conceal_value(stand_ins: StandIns, value: Json, key: str, holder: str = "")
     if key in DATA and value is not None:
         return stand_ins.conceal_value(value)
     if isinstance(value, Mapping):
-        return {name: _conceal_value(stand_ins, item, name, key) for name, item in value.items()}
+        # The source of a document may be its text, in the key of what is none.
+        named = {"data": "text"} if value.get("type") == "text" else {}
+        return {
+            name: _conceal_value(stand_ins, item, named.get(name, name), key)
+            for name, item in value.items()
+        }
     if isinstance(value, list):
         return [_conceal_value(stand_ins, item, key, holder) for item in value]
     return value
@@ -215,17 +234,19 @@ def _is_text(value: str, key: str, holder: str) -> bool:
         return False
     if key == "image_url" or (holder in LOADED and key in ("data", "url")):
         return False
-    return not (len(value) > SHORT and ENCODED.fullmatch(value))
+    return key in WORDS or not (len(value) > SHORT and ENCODED.fullmatch(value))
 
 
 def _conceal_file(stand_ins: StandIns, data: str) -> str:
     """Conceal what is in a text file; the content of any other cannot be searched."""
     text = decode_text_file(data)
-    concealed = None if text is None else stand_ins.conceal(text)
-    if concealed is None or concealed == text:
+    if text is None:
+        return stand_ins.conceal(data) if BASE64.fullmatch(data) is None else data
+    concealed = stand_ins.conceal(text)
+    if concealed == text:
         return data
-    kind = data.partition(",")[0].removesuffix(";base64")
-    return f"{kind};base64,{base64.b64encode(concealed.encode()).decode()}"
+    kind = CHARSET.sub(r"\1utf-8", data.partition(",")[0].removesuffix(";base64"))
+    return f"{kind};base64,{base64.b64encode(concealed.encode(errors='replace')).decode()}"
 
 
 def _asks_for_json(body: Mapping[str, Json]) -> bool:

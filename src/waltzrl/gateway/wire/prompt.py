@@ -8,6 +8,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import unquote_to_bytes
 
@@ -54,7 +55,15 @@ MEDIA: Mapping[str, Media] = {
     "file": "file",
 }
 """Kinds of a message's parts that are not text; unknown kinds are `other`."""
-TEXT_FILES = ("data:text/", "data:application/json", "data:application/xml", "data:application/x-")
+TEXT_FILES = (
+    *("data:text/", "data:message/", "data:application/json", "data:application/xml"),
+    *("data:application/x-", "data:application/csv", "data:application/yaml"),
+    *("data:application/toml", "data:application/sql", "data:application/javascript"),
+)
+"""The beginnings, in lower case, of URLs with the content of a text file."""
+LONGEST_TYPE = max(map(len, TEXT_FILES))
+CHARSET = re.compile(r"(;charset=)\"?([^;,\"]*)\"?", re.IGNORECASE)
+"""The parameter of such a URL that names the encoding; UTF-8 without it."""
 
 
 def prompt_of(body: Mapping[str, Json], request_id: str, caller: Caller = ANONYMOUS) -> Prompt:
@@ -191,13 +200,17 @@ def _decode_file(part: Mapping[str, Json]) -> str | None:
 
 def decode_text_file(data: Json) -> str | None:
     """Return the text in a file's `data:` URL; None when it is not text."""
-    if not isinstance(data, str) or not data.startswith(TEXT_FILES):
+    if not isinstance(data, str) or not data[:LONGEST_TYPE].lower().startswith(TEXT_FILES):
         return None
     head, _, encoded = data.partition(",")
+    is_base64 = head.lower().endswith(";base64")
     try:
-        raw = base64.b64decode(encoded) if head.endswith(";base64") else unquote_to_bytes(encoded)
+        raw = base64.b64decode(encoded) if is_base64 else unquote_to_bytes(encoded)
     except (binascii.Error, ValueError):
         return None
+    charset = CHARSET.search(head)
+    with suppress(LookupError, ValueError):  # the encoding is unknown, or none of texts
+        return raw.decode(charset[2] if charset else "utf-8", "replace")
     return raw.decode("utf-8", "replace")
 
 
