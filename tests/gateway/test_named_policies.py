@@ -17,6 +17,7 @@ from support.small_gateway import (
     gateway,
     listening,
 )
+from support.small_site import http
 from waltzrl import RemotePolicy, open_guard
 from waltzrl.agents.wording import find_forbidden, load_wording
 from waltzrl.errors import InputError, RecipeError
@@ -26,6 +27,7 @@ from waltzrl.gateway.settings import explain_gateway, load_gateway
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.store.audit import Query, observed_drafts, read_entries, select
 
+MAIL = {"role": "user", "content": "write to jane.roe@example.com"}
 UPSTREAM = {"upstream": {"url": "http://127.0.0.1:9/v1"}}
 POLICIES = (
     "policies.trial.observe_only=true",
@@ -196,6 +198,37 @@ def test_what_is_no_chat_goes_to_the_upstream_of_its_policy():
         "write to [EMAIL_1]",
         "write to jane.roe@example.com",
     ]
+
+
+class Counting(Model):
+    """Counts tokens and ranks documents too."""
+
+    def answer(self, body, path):
+        if path in ("/messages/count_tokens", "/rerank"):
+            self.bodies.append(body)
+            return http({"input_tokens": 3})
+        return super().answer(body, path)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "path", "words"),
+    [
+        ("apis=['messages']", "/v1/messages/count_tokens", {"messages": [MAIL]}),
+        ("models=['ech*']", "/v1/messages/count_tokens", {"messages": [MAIL]}),
+        ("models=['ech*']", "/v1/rerank", {"query": MAIL["content"]}),
+    ],
+)
+def test_what_is_no_chat_has_the_policy_of_its_api_and_its_model(chosen, path, words):
+    model = Counting()
+
+    async def run():
+        private = "policies.clinic.privacy.upstream=pseudonymise"
+        opening = gateway(private, f"policies.clinic.{chosen}", "pass_through=true", model=model)
+        async with opening as app:
+            assert (await ask(app, path, {"model": "echo", **words})).status == 200
+
+    asyncio.run(run())
+    assert json.dumps(model.bodies).count("write to [EMAIL_1]") == 1
 
 
 def test_a_guard_does_nothing_about_what_the_policy_of_its_gateway_observes():

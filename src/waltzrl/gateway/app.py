@@ -396,7 +396,8 @@ class App:
             bearer=self._bearer(http),
             model=chat.model,
         )
-        counted = await upstream_count(self._find_upstream(http, chat.model), request)
+        upstream = self._find_upstream(http, chat.model, chat.api)
+        counted = await upstream_count(upstream, request)
         header = (b"x-waltzrl-tokens", b"counted" if counted else b"estimated")
         await http.reply(msgspec.json.encode(counted or estimated_count(chat)), (JSON, header))
 
@@ -410,7 +411,7 @@ class App:
 
     async def _pass_on(self, http: HttpRequest) -> None:
         request = make_passed_on_request(http.scope, http.body, self._bearer(http))
-        response = await self._find_upstream(http).forward(request)
+        response = await self._find_upstream(http, request.model).forward(request)
         check_no_reply(response)
         await self._forwarded(http, "pass_through", response)
 
@@ -483,9 +484,11 @@ class App:
         costs = self.access.costs
         return () if costs is None else costs.headers(answers)
 
-    def _find_upstream(self, http: HttpRequest, model: str = "") -> Upstream:
+    def _find_upstream(
+        self, http: HttpRequest, model: str = "", api: Api | None = None
+    ) -> Upstream:
         """Return the upstream that answers a request which is no chat, by its policy."""
-        policy = self._choose_policy(http, model)
+        policy = self._choose_policy(http, model, api)
         return self.gateway.selector.serving_for(policy).upstream
 
     def _bearer(self, http: HttpRequest) -> str | None:
