@@ -532,3 +532,9 @@ def test_values_in_schemas_are_searched_under_every_key(served):
         "default": {"model": "[EMAIL_1]"},
         "examples": [{"type": "[EMAIL_1]"}],
     }
+
+
+def test_only_what_was_searched_of_a_request_that_is_no_chat_is_sent(served):
+    twice = b'{"model": "echo", "input": "ada@example.com", "input": "hi"}'
+    assert served.ask("/v1/embeddings", twice).status == 200
+    assert served.model.raw[-1] == b'{"model":"echo","input":"hi"}'

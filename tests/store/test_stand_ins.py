@@ -96,7 +96,7 @@ def test_what_only_looks_like_a_stand_in_stays():
 def test_a_mask_is_not_restored():
     hidden, ours = concealed("ada@example.com", numbered=False)
     assert (hidden, ours.restore("[EMAIL] [EMAIL_1]")) == ("[EMAIL]", "[EMAIL] [EMAIL_1]")
-    assert (ours.replaced, ours.restores) == (True, False)
+    assert not ours.restores
 
 
 def test_a_piece_within_a_piece_is_restored():

@@ -45,7 +45,7 @@ class Model:
     """A model server whose models draft what their names say; it records its requests."""
 
     def __init__(self):
-        self.heads, self.bodies = [], []
+        self.heads, self.raw, self.bodies = [], [], []
 
     async def __call__(self, reader, writer):
         while raw := await read_request(reader):
@@ -53,6 +53,7 @@ class Model:
             path = head.decode().split()[1].removeprefix("/base")
             if body:  # not the probes for readiness
                 self.heads.append(head.decode())
+                self.raw.append(body)
             writer.write(self.answer(json.loads(body) if body else None, path))
 
     def answer(self, body, path):

@@ -125,10 +125,9 @@ class PrivateUpstream:
         except UNREADABLE as error:
             raise _unsearchable_error("the body is not JSON, so it cannot be searched") from error
         concealed, stand_ins = await self._conceal(body if isinstance(body, dict) else {"": body})
-        if stand_ins.replaced:
-            sent = concealed if isinstance(body, dict) else concealed[""]
-            request = structs.replace(request, body=msgspec.json.encode(sent))
-        response = await self._upstream.forward(request)
+        # Not the bytes that came: of a key that they have twice only the last value was searched.
+        sent = msgspec.json.encode(concealed if isinstance(body, dict) else concealed[""])
+        response = await self._upstream.forward(structs.replace(request, body=sent))
         return structs.replace(response, body=_restore_body(response.body, stand_ins))
 
     async def models(self, bearer: str | None) -> list[ModelCard]:

@@ -88,11 +88,6 @@ class StandIns:
         self._kinds: dict[str, Kind] = {}
 
     @property
-    def replaced(self) -> bool:
-        """Whether anything was replaced."""
-        return bool(self._stand_ins)
-
-    @property
     def restores(self) -> bool:
         """Whether a reply may have to be restored."""
         return bool(self._originals)
