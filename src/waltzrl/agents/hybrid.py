@@ -73,7 +73,8 @@ class HybridReviewer:
         """
         evidence = await self.rules.gather(prompt, reply)
         model = await self.model.review(prompt, reply)
-        return self.rules.actions.decide(evidence, partial(self._combine_feedback, model))
+        combine = partial(self._combine_feedback, model)
+        return self.rules.actions.decide(evidence, combine, self.rules.feedback)
 
     def _combine_feedback(self, model: Feedback, evidence: RulesEvidence) -> Feedback:
         rules = self.rules.feedback(evidence)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
 from waltzrl.agents.compliance import compliance, compliance_digest
 from waltzrl.agents.request import request_findings
@@ -20,7 +20,7 @@ from waltzrl.agents.rules import (
     language_of,
 )
 from waltzrl.collaboration import Reviewer
-from waltzrl.records import OTHER_LANGUAGE, Feedback, FeedbackAction, Prompt, Reply, ToolCall
+from waltzrl.records import OTHER_LANGUAGE, Feedback, Prompt, Reply, ToolCall
 
 OnOtherLanguage = Literal["serve", "refuse"]
 """What follows where a reviewer does not read the language of a request: its review stands, or the
@@ -101,11 +101,16 @@ class RulesEvidence:
 
     def without(self, categories: Collection[str]) -> "RulesEvidence":
         """Return the evidence without the findings of these categories."""
-        return replace(
-            self,
-            certain=[finding for finding in self.certain if finding.category not in categories],
-            in_request=[f for f in self.in_request if f.category not in categories],
-        )
+        return self._select(lambda finding: finding.category not in categories)
+
+    def only(self, categories: Collection[str]) -> "RulesEvidence":
+        """Return the evidence with no other findings than those of these categories."""
+        return self._select(lambda finding: finding.category in categories)
+
+    def _select(self, counts: Callable[[RuleFinding], bool]) -> "RulesEvidence":
+        certain = [finding for finding in self.certain if counts(finding)]
+        in_request = [finding for finding in self.in_request if counts(finding)]
+        return replace(self, certain=certain, in_request=in_request)
 
 
 NOTHING = RulesEvidence()
@@ -152,7 +157,8 @@ class RulesReviewer:
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise; see `evidence` and `feedback`."""
-        return self.actions.decide(await self.gather(prompt, reply), self.feedback)
+        evidence = await self.gather(prompt, reply)
+        return self.actions.decide(evidence, self.feedback, self.feedback)
 
     async def gather(self, prompt: Prompt, reply: Reply) -> "RulesEvidence":
         """Return `evidence`; of long texts without making others wait."""
@@ -162,7 +168,7 @@ class RulesReviewer:
 
     def read(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise; see `evidence` and `feedback`."""
-        return self.actions.decide(self.evidence(prompt, reply), self.feedback)
+        return self.actions.decide(self.evidence(prompt, reply), self.feedback, self.feedback)
 
     def evidence(self, prompt: Prompt, reply: Reply) -> "RulesEvidence":
         """Return the findings in the reply and in the request, and whether the reply complies.
@@ -263,23 +269,36 @@ class CategoryActions:
         self._not_acted_on = self._off | {
             name for name, action in by_category.items() if action == "observe"
         }
+        self._refused = {name for name, action in by_category.items() if action == "refuse"}
 
     def decide(
-        self, evidence: RulesEvidence, judge: Callable[[RulesEvidence], Feedback]
+        self,
+        evidence: RulesEvidence,
+        judge: Callable[[RulesEvidence], Feedback],
+        judge_by_rules: Callable[[RulesEvidence], Feedback],
     ) -> Feedback:
         """Return the feedback on what is acted on or, if that flags nothing, on what is observed.
 
         Args:
             evidence: all that the rules know.
             judge: makes feedback of evidence, with what a model says of the reply if one was asked.
+            judge_by_rules: makes feedback of evidence alone.
         """
         if not self._by_category:
             return judge(evidence)
-        acted_on = judge(evidence.without(self._not_acted_on))
+        counted = evidence.without(self._not_acted_on)
+        acted_on = judge(counted)
         # A model names the category of a finding of its own, so it may be one of the others.
         action = self._by_category.get(acted_on.category, "revise")
         if acted_on.flags and action in ("revise", "refuse"):
-            return replace(acted_on, action=cast("FeedbackAction", action))
+            refused = acted_on.category
+            if action == "revise" and self._refused:  # perhaps for a finding of less severity
+                refused = judge(counted.only(self._refused)).category
+            if refused in self._refused:
+                return replace(acted_on, category=refused, action="refuse")
+            return replace(acted_on, action="revise")
+        if acted_on.flags and (doubts := judge_by_rules(counted)).doubtful:
+            return replace(doubts, reply=acted_on.reply, model_risk=acted_on.model_risk)
         observed = judge(evidence.without(self._off))
         if observed.flags and self._by_category.get(observed.category) != "off":
             return replace(observed, action="observe")
