@@ -10,9 +10,12 @@ from starlette.routing import Route
 
 from support.bad_model import BAD, BAD_CALL, CALL, REVISED, UNSAFE, BadModel
 from support.small_gateway import BODIES, CHAT, ask
+from waltzrl.errors import RequestError
+from waltzrl.gateway.guard_opening import open_guard
 from waltzrl.gateway.wire.fields import turn_of
-from waltzrl.policies import Sampling
+from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.policies.chat_completion import calls_fields
+from waltzrl_integrations.chats import read_chat, review_answer
 from waltzrl_integrations.vllm import ReviewMiddleware
 
 PARAMETERS = {"type": "object", "properties": {"text": {"type": "string"}}}
@@ -101,6 +104,51 @@ def test_an_unsafe_tool_call_becomes_a_text_and_a_safe_one_stays(stream):
     assert ("tool_calls" in response.text, UNSAFE in response.text) == (False, False)
     _server, response = send(f"{CALL}bread", tools=TOOLS, stream=stream)
     assert '"look_up"' in response.text
+
+
+def review(message, *, stream=False):
+    """Return the answer to a chat whose reply was this message."""
+
+    async def run():
+        asked = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": stream}
+        completion = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        async with open_guard(upstream=ScriptedPolicy(lambda _messages: REVISED)) as guard:
+            chat = read_chat(json.dumps(asked).encode())
+            return (await review_answer(guard, chat, json.dumps(completion).encode()))[1].decode()
+
+    return asyncio.run(run())
+
+
+SHELL = {"name": "shell", "arguments": '{"command": "rm -rf / --no-preserve-root"}'}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "refusal": UNSAFE},
+        {"content": [{"type": "text", "text": UNSAFE}]},
+        {"content": None, "function_call": SHELL},
+        {"content": None, "tool_calls": [{"id": "1", "type": "function", "function": SHELL}]},
+        {"content": None, "reasoning": "Hm.", "reasoning_content": UNSAFE},
+    ],
+)
+def test_a_reply_is_reviewed_in_whatever_field_it_comes(message, stream):
+    answer = review(message, stream=stream)
+    assert (UNSAFE in answer, "preserve-root" in answer) == (False, False)
+    assert REVISED.split()[0] in answer
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_good_refusal_and_parts_stay(stream):
+    assert '"refusal":"No."' in review({"content": None, "refusal": "No."}, stream=stream)
+    assert "Good." in review({"content": [{"type": "text", "text": "Good."}]}, stream=stream)
+
+
+def test_an_answer_that_cannot_be_read_does_not_pass():
+    with pytest.raises(RequestError, match="cannot be read: message.tool_calls") as caught:
+        review({"content": UNSAFE, "tool_calls": 3})
+    assert caught.value.status == 502
 
 
 DISGUISED = ("/v1/%63%68at/%63ompletions", "/v1/%2563hat", "/generate", f"{CHAT}/", f"{CHAT}?x")

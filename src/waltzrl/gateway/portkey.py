@@ -16,7 +16,7 @@ from waltzrl.gateway.wire.fields import (
     as_text,
     invalid_field,
     read_object,
-    turn_of,
+    read_reply,
 )
 from waltzrl.gateway.wire.messages import convert_assistant_content
 from waltzrl.records import Reply
@@ -113,7 +113,7 @@ def _read_choice(choice: dict[str, Json], where: str) -> HookedReply:
         text = as_text(choice.get("text"), f"{where}.text")
         return HookedReply(reply=Reply(text=text), replace=replace)
     message = as_object(choice["message"], f"{where}.message")
-    return HookedReply(reply=_read_reply(message, f"{where}.message"), replace=replace)
+    return HookedReply(reply=read_reply(message, f"{where}.message"), replace=replace)
 
 
 def _read_message(answer: dict[str, Json], where: str) -> HookedReply:
@@ -124,11 +124,4 @@ def _read_message(answer: dict[str, Json], where: str) -> HookedReply:
         answer["stop_reason"] = "end_turn"
 
     message = convert_assistant_content(answer.get("content"), f"{where}.content")
-    return HookedReply(reply=_read_reply(message, where), replace=replace)
-
-
-def _read_reply(message: dict[str, Json], where: str) -> Reply:
-    turn = turn_of(message | {"role": "assistant"}, where)
-    thought = message.get("reasoning_content") or message.get("reasoning")
-    reasoning = thought if isinstance(thought, str) else ""
-    return Reply(text=turn.content, calls=turn.calls, reasoning=reasoning)
+    return HookedReply(reply=read_reply(message, where), replace=replace)

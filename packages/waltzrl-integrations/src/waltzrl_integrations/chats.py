@@ -13,17 +13,18 @@ import msgspec
 from waltzrl.errors import PolicyError, RequestError
 from waltzrl.gateway.guard import Guard
 from waltzrl.gateway.pass_through import REPLIES
-from waltzrl.gateway.wire.fields import read_object
+from waltzrl.gateway.wire.fields import REASONING, read_object, read_reply
 from waltzrl.gateway.wire.format import DONE, encode_event, error_envelope
 from waltzrl.gateway.wire.prompt import prompt_of
-from waltzrl.records import Prompt
+from waltzrl.records import Prompt, Reply
 from waltzrl_integrations import drafts
 
 Json: TypeAlias = dict[str, Any]
 
 CHATS = "/v1/chat/completions"
 JSON, EVENTS = "application/json", "text/event-stream"
-REASONING = ("reasoning", "reasoning_content")
+BESIDE_TEXT = (*REASONING, "refusal", "function_call")
+"""Keys of a message that a stream has beside words and tool calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +91,7 @@ def write_error(error: RequestError) -> bytes:
 async def _review_choices(guard: Guard, prompt: Prompt, completion: Json) -> Json:
     for choice in completion["choices"]:
         message = choice["message"]
-        functions = [(c.get("id"), c["function"]) for c in message.get("tool_calls") or ()]
-        calls = [(id_, called["name"], called["arguments"]) for id_, called in functions]
-        thought = "\n".join(message[key] for key in REASONING if message.get(key))
-        draft = drafts.reply_of(message.get("content") or "", thought, calls)
-        text, added = await drafts.revise(guard, prompt, draft)
+        text, added = await drafts.revise(guard, prompt, _read_draft(message))
         completion["usage"] = drafts.add_tokens(completion.get("usage") or {}, added)
         if text is not None:
             index, message = choice["index"], {"role": "assistant", "content": text}
@@ -103,14 +100,23 @@ async def _review_choices(guard: Guard, prompt: Prompt, completion: Json) -> Jso
     return completion
 
 
+def _read_draft(message: Json) -> Reply:
+    try:
+        return read_reply(message, "message")
+    except RequestError as error:
+        raise RequestError(502, "upstream", f"the answer cannot be read: {error}") from error
+
+
 def _cut_chunks(completion: Json) -> Iterator[Json]:
     """Yield the chunks of a stream for a completion that was reviewed."""
     head: Json = {key: completion[key] for key in ("id", "created", "model") if key in completion}
     head["object"] = "chat.completion.chunk"
     for choice in completion["choices"]:
         message = choice["message"]
-        whole = {key: message[key] for key in REASONING if message.get(key)}
-        words = [{"content": word} for word in drafts.cut_pieces(message.get("content") or "")]
+        whole = {key: message[key] for key in BESIDE_TEXT if message.get(key)}
+        content = message.get("content") or ""
+        pieces = drafts.cut_pieces(content) if isinstance(content, str) else [content]
+        words = [{"content": piece} for piece in pieces]
         calls = [call | {"index": i} for i, call in enumerate(message.get("tool_calls") or ())]
         tail = [{"tool_calls": calls}] if calls else []
         for delta in [{"role": "assistant"} | whole, *words, *tail]:

@@ -5,6 +5,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import TypeGuard
 
 import msgspec
@@ -13,11 +14,13 @@ from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Json
 from waltzrl.gateway.keys import Caller
 from waltzrl.policies.server_json import mend_text
-from waltzrl.records import CallKind, Message, Role, ToolCall
+from waltzrl.records import CallKind, Message, Reply, Role, ToolCall
 
 DEEPEST = 100
 """The most levels of nested objects and lists: encoders further down the stack recurse, too."""
 MOST_TOKENS = 2**31
+REASONING = ("reasoning", "reasoning_content")
+"""The keys under which servers write the reasoning of a reply."""
 LEVEL = re.compile(r"[a-z_]{1,16}")
 LONGEST_PLACE = 100
 LONGEST_SHOWN = 40
@@ -287,6 +290,18 @@ def turn_of(message: Json, where: str) -> Message:
         return Message(role=ROLES[role], content=content)
     call_id = as_text(fields["tool_call_id"], f"{where}.tool_call_id")
     return Message(role="tool", content=content, call_id=call_id)
+
+
+def read_reply(message: Mapping[str, Json], where: str) -> Reply:
+    """Read the message of a chat completion: text, refusal, reasoning and calls of all kinds.
+
+    Raises:
+        RequestError: it is invalid.
+    """
+    turn = turn_of({**message, "role": "assistant"}, where)
+    thoughts = [thought for key in REASONING if isinstance(thought := message.get(key), str)]
+    reasoning = "\n".join(filter(None, dict.fromkeys(thoughts)))
+    return Reply(text=turn.content, calls=turn.calls, reasoning=reasoning)
 
 
 def _read_plain_turn(message: Json) -> Message | None:
