@@ -146,7 +146,7 @@ def test_a_good_refusal_and_parts_stay(stream):
 
 
 def test_an_answer_that_cannot_be_read_does_not_pass():
-    with pytest.raises(RequestError, match="cannot be read: message.tool_calls") as caught:
+    with pytest.raises(RequestError, match=r"cannot be read: message\.tool_calls") as caught:
         review({"content": UNSAFE, "tool_calls": 3})
     assert caught.value.status == 502
 

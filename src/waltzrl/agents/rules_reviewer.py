@@ -291,12 +291,7 @@ class CategoryActions:
         # A model names the category of a finding of its own, so it may be one of the others.
         action = self._by_category.get(acted_on.category, "revise")
         if acted_on.flags and action in ("revise", "refuse"):
-            refused = acted_on.category
-            if action == "revise" and self._refused:  # perhaps for a finding of less severity
-                refused = judge(counted.only(self._refused)).category
-            if refused in self._refused:
-                return replace(acted_on, category=refused, action="refuse")
-            return replace(acted_on, action="revise")
+            return self._act(acted_on, lambda: judge(counted.only(self._refused)))
         if acted_on.flags and (doubts := judge_by_rules(counted)).doubtful:
             return replace(doubts, reply=acted_on.reply, model_risk=acted_on.model_risk)
         observed = judge(evidence.without(self._off))
@@ -305,6 +300,15 @@ class CategoryActions:
         if not acted_on.flags:
             return acted_on
         return replace(acted_on, unsafe=False, text="", category="", risk=None)
+
+    def _act(self, feedback: Feedback, judge_refused: Callable[[], Feedback]) -> Feedback:
+        """Refuse a reply if one of its categories is refused, also one of less severity."""
+        refused = feedback.category
+        if self._refused and refused not in self._refused:
+            refused = judge_refused().category
+        if refused not in self._refused:
+            return feedback
+        return replace(feedback, category=refused, action="refuse")
 
 
 async def beside_others(prompt: Prompt, characters: int, read: Callable[[], Read]) -> Read:

@@ -1,6 +1,7 @@
 """The check of OpenAI Guardrails, in its client, before a model that nobody else guards."""
 
 import asyncio
+from types import SimpleNamespace
 
 from support.bad_model import BAD, REVISED, UNSAFE, BadModel
 from support.openai_server import serving
@@ -51,6 +52,25 @@ def test_a_reply_that_cannot_be_reviewed_is_not_sent():
     info, _asked = ask(BAD, first=first)
     assert "reply" not in info
     assert "error" in info
+
+
+def test_a_conversation_that_cannot_be_read_is_not_sent():
+    from guardrails import default_spec_registry
+
+    from waltzrl_integrations.openai_guardrails import register_check
+
+    context = SimpleNamespace(get_conversation_history=lambda: ["hello"])
+
+    async def run():
+        async with open_guard() as guard:
+            register_check(guard, "unread")
+            check = default_spec_registry.get("unread").check_fn
+            default_spec_registry.remove("unread")
+            return await check(context, "Good day.", None)
+
+    result = asyncio.run(run())
+    assert result.tripwire_triggered
+    assert "reply" not in result.info
 
 
 COMPLETION = (
