@@ -301,6 +301,21 @@ def test_rules_say_which_words_of_a_policy_they_cannot_read(caplog):
     assert find_forbidden("Be brief") == '"Be brief"'
 
 
+def test_a_policy_that_does_nothing_about_critical_findings_is_named(caplog):
+    async def run():
+        actions = (
+            "{self_harm='off', child_safety='observe', weapons='off', dangerous_call='refuse'}"
+        )
+        async with gateway(f"policies.lax.actions={actions}"):
+            pass
+
+    asyncio.run(run())
+    (line,) = [line for line in caplog.messages if "in spite of" in line]
+    assert line.startswith(
+        "actions of lax: replies are sent in spite of findings of child_safety, self_harm, which"
+    )
+
+
 def test_cases_are_run_against_a_policy(tmp_path):
     cases = tmp_path / "cases.jsonl"
     lines = [

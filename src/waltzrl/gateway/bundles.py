@@ -39,7 +39,12 @@ from waltzrl.agents.identity import calibration_of, identify_agent
 from waltzrl.agents.opening import REVIEWER, open_reviewer
 from waltzrl.agents.review_queue import ReviewQueue
 from waltzrl.agents.rules import Rulebook, load_rulebook
-from waltzrl.agents.rules_reviewer import CategoryActions, LanguageReviewer, rules_name
+from waltzrl.agents.rules_reviewer import (
+    CRITICAL_CATEGORIES,
+    CategoryActions,
+    LanguageReviewer,
+    rules_name,
+)
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.agents.wording import SETS, find_forbidden
 from waltzrl.collaboration import Pattern, Reviewer, draft_only, guarded, observed
@@ -74,6 +79,10 @@ KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 UNREAD_TEXT = (
     "text of %s: rules, classifiers and guard models cannot read it, so only revisions keep to it; "
     "rules of your own could search for %s, see docs/rules.md"
+)
+UNGUARDED = (
+    "actions of %s: replies are sent in spite of findings of %s, which are critical: elsewhere no "
+    "model overrules them"
 )
 BEST_FIRST: tuple[BreakerState, ...] = ("closed", "half_open", "open")
 
@@ -227,8 +236,12 @@ class Bundles:
         has_model = recipe.enabled and recipe.stage == 2
         id_, description = await asyncio.to_thread(describe_bundle, recipe, rules.rulebook, policy)
         self.descriptions[id_] = (recipe, description)
+        named = policy or "the recipe"
         if recipe.text and not _reviews_in_words(recipe):
-            logger.warning(UNREAD_TEXT, policy or "the recipe", find_forbidden(recipe.text))
+            logger.warning(UNREAD_TEXT, named, find_forbidden(recipe.text))
+        sent = {name for name, action in recipe.actions.items() if action in ("off", "observe")}
+        if critical := sorted(CRITICAL_CATEGORIES & sent):
+            logger.warning(UNGUARDED, named, ", ".join(critical))
         return Bundle(
             id=id_,
             stage=(recipe.stage if recipe.enabled else 0),
