@@ -334,9 +334,22 @@ def test_cases_are_run_against_a_policy(tmp_path):
         asyncio.run(run_cases(load(*POLICIES), "absent", read_cases(cases)))
 
 
+@pytest.mark.parametrize("policy", ["trial", "lenient"])
+def test_a_case_of_a_policy_that_changes_nothing_passes(tmp_path, policy):
+    cases = tmp_path / "cases.jsonl"
+    case = {"prompt": "hello", "reply": f"Certainly. {UNSAFE}", "expect": "pass"}
+    cases.write_text(json.dumps(case))
+    (result,) = asyncio.run(run_cases(load(*POLICIES), policy, read_cases(cases)))
+    assert (result.got, result.feedback.unsafe) == ("pass", True)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        (
+            '{"messages": [{"role": "x", "content": ""}], "reply": "x", "expect": "pass"}',
+            r"cases.jsonl:1: messages\[0\].role: got 'x'",
+        ),
         ('{"prompt": "x", "expect": "block"}', "cases.jsonl:1: .*expect"),
         ('{"expect": "pass"}', "cases.jsonl:1: need messages, or the text of a prompt"),
         ('{"prompt": "x", "expect": "pass", "replay": ""}', "cases.jsonl:1: .*replay"),

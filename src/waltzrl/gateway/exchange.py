@@ -17,7 +17,7 @@ from waltzrl.agents.rules_reviewer import (
     RulesReviewer,
     find_unread_language,
 )
-from waltzrl.collaboration import Pattern, Reviewer
+from waltzrl.collaboration import Pattern, Reviewer, observed
 from waltzrl.foundation.logs import NO_REQUEST, RequestContext
 from waltzrl.gateway.health import Health
 from waltzrl.gateway.keys import Caller
@@ -297,6 +297,11 @@ class Bundle:
     draft could not be reviewed in time; what it returns is left when the draft is there. None if
     every draft can be.
     """
+
+    @property
+    def acts(self) -> bool:
+        """Whether its reviews change replies, and are not only recorded."""
+        return self.stage > 0 and self.pattern is not observed
 
     def declines(self, prompt: Prompt) -> bool:
         """Return whether every reply to a prompt is declined, for its language alone."""

@@ -10,7 +10,7 @@ import msgspec
 
 from waltzrl.errors import InputError, RequestError
 from waltzrl.foundation.jsonl import read_objects
-from waltzrl.gateway.exchange import GatewayRequest
+from waltzrl.gateway.exchange import ChatRequest, GatewayRequest
 from waltzrl.gateway.gateway import Gateway
 from waltzrl.gateway.keys import ANONYMOUS
 from waltzrl.gateway.named_policies import OWN
@@ -92,9 +92,20 @@ def _yield_cases(path: Path) -> Iterator[PolicyCase]:
     for number, fields in read_objects(path):
         try:
             case = msgspec.convert({**fields, "line": number}, PolicyCase)
-        except msgspec.ValidationError as error:
+            _read_chat(case)
+        except (msgspec.ValidationError, RequestError) as error:
             raise InputError(f"{path}:{number}: {error}") from None
         yield case
+
+
+def _read_chat(case: PolicyCase) -> ChatRequest:
+    """Return a case as the request of a client.
+
+    Raises:
+        RequestError: 400, naming the field.
+    """
+    body = {"model": case.model, "messages": case.turns}
+    return CHAT.read(msgspec.json.encode(body), f"case-{case.line}", ANONYMOUS)
 
 
 async def run_cases(
@@ -130,9 +141,7 @@ async def run_cases(
 
 
 async def _run_case(gateway: Gateway, policy: str, case: PolicyCase) -> CaseResult:
-    body = {"model": case.model, "messages": case.turns}
-    chat = CHAT.read(msgspec.json.encode(body), f"case-{case.line}", ANONYMOUS)
-    request = GatewayRequest(chat=chat, caller=ANONYMOUS, policy=policy)
+    request = GatewayRequest(chat=_read_chat(case), caller=ANONYMOUS, policy=policy)
     try:
         if case.reply is None:
             answer = await gateway.choice(request, 0)
@@ -146,9 +155,9 @@ async def _run_case(gateway: Gateway, policy: str, case: PolicyCase) -> CaseResu
     feedback = rounds[0].feedback if rounds else None
     if case.reply is None or feedback is None:
         return CaseResult(case=case, got=TREATMENTS[answer.decision], feedback=feedback)
-    return CaseResult(
-        case=case, got=find_treatment(feedback), feedback=feedback, failure=feedback.failure
-    )
+    acts = gateway.selector.assigned(request).bundle.acts
+    got = find_treatment(feedback) if acts else "pass"
+    return CaseResult(case=case, got=got, feedback=feedback, failure=feedback.failure)
 
 
 def find_treatment(feedback: Feedback) -> Treatment | None:
