@@ -17,6 +17,7 @@ from support.small_gateway import (
     gateway,
     listening,
 )
+from support.small_runs import run
 from support.small_site import http
 from waltzrl import RemotePolicy, open_guard
 from waltzrl.agents.wording import find_forbidden, load_wording
@@ -24,6 +25,7 @@ from waltzrl.errors import InputError, RecipeError
 from waltzrl.gateway.keys import add_key
 from waltzrl.gateway.policy_cases import read_cases, run_cases
 from waltzrl.gateway.settings import explain_gateway, load_gateway
+from waltzrl.gateway.trials import Trial
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.store.audit import Query, observed_drafts, read_entries, select
 
@@ -179,6 +181,22 @@ def test_what_an_observing_policy_would_have_done_is_reported(tmp_path):
     (draft,) = observed_drafts(records)
     assert (draft.id, draft.would) == (records[0].id, "revised")
     assert draft.risk > 0.5
+
+
+def test_what_was_only_tried_is_not_reported(tmp_path, capsys):
+    folder = tmp_path / "log"
+
+    async def serve():
+        async with gateway(*POLICIES, f"audit.folder={folder}") as app:
+            body = {**BODIES[CHAT], "model": "unsafe"}
+            await ask(app, CHAT, body, x_waltzrl_policy="trial")
+            await ask(app, CHAT, body, x_waltzrl_policy="trial", x_waltzrl_probe="yes")
+            await app.trials.run(Trial(request="hello", model="unsafe", policy="trial"))
+
+    asyncio.run(serve())
+    assert run("policy", "report", folder, "--policy", "trial", "--json") == 0
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["decisions"], reported["would"]) == (1, {"revised": 1})
 
 
 def test_what_is_no_chat_goes_to_the_upstream_of_its_policy():

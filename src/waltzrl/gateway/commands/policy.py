@@ -74,6 +74,8 @@ def report(
 ) -> None:
     """Report what a policy that only observes would have done, and the drafts to look at.
 
+    An operator's own checks do not count, and neither do requests that were only tried.
+
     **Example**
 
     `waltzrl policy report audit --policy trial --since 7d`
@@ -82,9 +84,9 @@ def report(
 
     query = Query(since=moment(since, datetime.now(UTC)), policy=name)
     records = [
-        entry.decision
+        record
         for entry in select(folder, query)
-        if entry.decision is not None and entry.decision.policy == name
+        if (record := entry.decision) is not None and record.policy == name and not record.probe
     ]
     observed = observed_drafts(records)
     counts = Counter(draft.would for draft in observed)
