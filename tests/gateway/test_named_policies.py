@@ -62,6 +62,7 @@ def test_a_policy_is_the_gateways_own_bundle_with_changes():
         (["policies.a.actions.weapon='off'"], "actions: unknown category 'weapon'"),
         (["policies.a.apis=['chat']", "policies.b.apis=['chat']"], "apis 'chat' has two policies"),
         (["policies=3"], "policies: got 3, need tables"),
+        ([f"policies.a.text={'x' * 8001}"], "text: got 8001 characters, need 8000 or fewer"),
         (["policies.a.rules_off=['violence/kiling']"], None),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from waltzrl.agents.failsafe import OnFailure, OnOverload
+from waltzrl.agents.fence import LONGEST_TEXT
 from waltzrl.agents.refusals import DEFAULT
 from waltzrl.agents.rules import CATEGORIES, DEFAULT_PACKS
 from waltzrl.agents.rules_reviewer import CategoryAction, OnOtherLanguage
@@ -131,6 +132,11 @@ class BundleRecipe:
         check_fallbacks(self.upstream, self.upstreams)
         _check_categories("refusals", self.refusals, (DEFAULT, *CATEGORIES))
         _check_categories("actions", self.actions, CATEGORIES)
+        if len(self.text) > LONGEST_TEXT:
+            raise ValueError(
+                f"text: got {len(self.text)} characters, need {LONGEST_TEXT} or fewer; a model "
+                "would not be given the rest"
+            )
         if self.stage == 2 and self.feedback is None:
             raise ValueError(
                 "stage 2 needs a feedback model; use --pair FOLDER for an exported pair, or --set "
