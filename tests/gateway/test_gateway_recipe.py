@@ -193,7 +193,10 @@ def test_streams_are_held_where_a_model_reviews():
             "refusals: unknown category 'bombs'; use",
         ),
         ([UPSTREAM, 'refusals.default={en=""}'], "at least 1 character"),
-        ([UPSTREAM, 'refusals.default={english="No."}'], "pattern"),
+        (
+            [UPSTREAM, 'refusals.default={english="No."}'],
+            "refusals.default.english: got 'english', need a text",
+        ),
         ([UPSTREAM, "memory.url=m.db", "memory.retention_days.evals=3"], "retention_days.evals"),
     ],
 )

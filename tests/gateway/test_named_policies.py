@@ -58,10 +58,19 @@ def test_a_policy_is_the_gateways_own_bundle_with_changes():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["policies.a.treshold=1"], "unknown key 'policies.treshold'"),
-        (["policies.a.actions.weapon='off'"], "actions: unknown category 'weapon'"),
+        (
+            ["policies.a.treshold=1"],
+            r"unknown key 'policies\.a\.treshold'; did you mean 'policies\.a\.threshold'\?",
+        ),
+        (["policies.a.threshold=7"], r"recipe: policies\.a\.threshold: got 7, need less"),
+        (["policies.a.actions.weapon='off'"], r"policies\.a: actions: unknown category 'weapon'"),
+        (["policies.a.stage=2"], r"recipe: policies\.a: stage 2 needs a feedback model"),
+        (["policies.a=3"], r"policies\.a: got 3, need a table of keys such as policies\.a\.a"),
         (["policies.a.apis=['chat']", "policies.b.apis=['chat']"], "apis 'chat' has two policies"),
         (["policies=3"], "policies: got 3, need tables"),
+        (["policies.a b.threshold=1"], r"policies\.a b: got 'a b', need a text of the form"),
+        (["policies.é.threshold=1"], r"policies\.é: got 'é', need a text of the form"),
+        (["privacy=3", "policies.a.threshold=1"], r"recipe: privacy: got 3, need a table of keys"),
         ([f"policies.a.text={'x' * 8001}"], "text: got 8001 characters, need 8000 or fewer"),
         (["policies.a.rules_off=['violence/kiling']"], None),
     ],
@@ -79,7 +88,7 @@ def test_a_policy_that_cannot_be_read_is_named(settings, message):
         async with gateway(*settings):
             pass
 
-    with pytest.raises(InputError, match="did you mean 'violence/killing'"):
+    with pytest.raises(InputError, match=r"policies\.a: rules_off: .*mean 'violence/killing'"):
         asyncio.run(run())
 
 

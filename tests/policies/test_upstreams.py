@@ -43,9 +43,9 @@ def test_a_recipe_names_servers_their_models_and_fallbacks():
             "the fallbacks of upstream are a circle",
         ),
         ({"upstream": {}}, [], "upstreams.upstream: this name is that of [upstream]"),
-        ({"Ab": {}}, [], "pattern"),
-        ({"a": {"retries": 11}}, [], "upstreams.retries: got 11"),
-        ({"a": {"model": ["x"]}}, [], "did you mean 'upstreams.models'?"),
+        ({"Ab": {}}, [], "upstreams.Ab: got 'Ab', need a text of the form"),
+        ({"a": {"retries": 11}}, [], "upstreams.a.retries: got 11"),
+        ({"a": {"model": ["x"]}}, [], "did you mean 'upstreams.a.models'?"),
     ],
 )
 def test_a_recipe_that_cannot_work_is_refused_at_the_start(upstreams, overrides, message):
@@ -54,7 +54,7 @@ def test_a_recipe_that_cannot_work_is_refused_at_the_start(upstreams, overrides,
 
 
 def test_a_named_server_needs_a_url():
-    assert "upstreams.url is missing" in problem(upstreams={"a": {"models": ["x"]}})
+    assert "upstreams.a.url is missing" in problem(upstreams={"a": {"models": ["x"]}})
 
 
 def test_a_bundles_id_knows_its_servers():

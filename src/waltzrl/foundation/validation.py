@@ -65,7 +65,7 @@ def validate_table(
         first = min(
             error.errors(), key=lambda details: PRIORITY.get(details["type"], len(PRIORITY))
         )
-        raise RecipeError(f"{source}: {_explain_error(kind, first, synonyms)}") from None
+        raise RecipeError(f"{source}: {_explain_error(kind, table, first, synonyms)}") from None
 
 
 def require_finite(table: Table, source: str) -> None:
@@ -138,28 +138,57 @@ def _parse_value(text: str) -> object:
         return text.strip()
 
 
-def _explain_error(kind: object, error: ErrorDetails, synonyms: Synonyms) -> str:
+def _explain_error(kind: object, table: Table, error: ErrorDetails, synonyms: Synonyms) -> str:
     """Name the invalid key and the valid values, in one line."""
     known = sorted(set(yield_keys(kind)))
     # Pydantic adds the names of types in a union to the location; keep only parts of keys.
     words = {word for key in known for word in key.split(".")}
     location = [part for part in error["loc"] if isinstance(part, str)]
+    given = _find_given(table, error["loc"])
+    named = [part for part in location if part in words or part in given]
+    general = [part for part in location if part in words]
+    key = ".".join(named)
     if error["type"] == UNKNOWN:
-        key = ".".join([*(part for part in location[:-1] if part in words), location[-1]])
-        meant = " and ".join(map(repr, _find_meant(key, known, synonyms)))
-        return f"unknown key {key!r}; " + (f"did you mean {meant}?" if meant else "delete it")
-    key = ".".join(part for part in location if part in words)
+        *table_of, name = named if named[-1:] == location[-1:] else [*named, location[-1]]
+        kinds = [part for part in table_of if part in words]
+        found = _find_meant(".".join([*kinds, name]), known, synonyms)
+        meant = " and ".join(repr(_replace_table(each, kinds, table_of)) for each in found)
+        unknown = ".".join([*table_of, name])
+        return f"unknown key {unknown!r}; " + (f"did you mean {meant}?" if meant else "delete it")
     if error["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return f"{key} is missing; write it in the recipe or give --set {key}=..."
     if error["type"].startswith("union_tag"):
         return f"{key}: each needs kind = 'imitation' or kind = 'reinforcement'"
     if error["type"] == "value_error":
-        return error["msg"].removeprefix("Value error, ")
+        # The message names keys of its own table; say which, where there are several of the kind.
+        return ("" if named == general else f"{key}: ") + error["msg"].removeprefix("Value error, ")
     if error["type"] == "dataclass_type":
-        example = next(name for name in known if name.startswith(f"{key}."))
+        example = next(name for name in known if name.startswith(f"{'.'.join(general)}."))
+        example = _replace_table(example, general, named)
         return f"{key}: got {error['input']!r}, need a table of keys such as {example}"
-    needed = KINDS.get(error["type"], error["msg"].removeprefix("Input should be "))
+    words_of_error = error["msg"].removeprefix("Input should be ")
+    words_of_error = words_of_error.replace("String should match pattern", "a text of the form")
+    needed = KINDS.get(error["type"], words_of_error)
     return f"{key}: got {error['input']!r}, need {needed}"
+
+
+def _find_given(table: Table, location: Sequence[str | int]) -> set[str]:
+    """Return the parts of a location that are keys of the table, such as the name of a policy."""
+    given = set()
+    inner: object = table
+    for part in location:
+        if isinstance(inner, Mapping) and part in inner:
+            given.add(str(part))
+            inner = inner[part]
+        elif isinstance(inner, list) and isinstance(part, int) and part < len(inner):
+            inner = inner[part]
+    return given
+
+
+def _replace_table(key: str, table: Sequence[str], other: Sequence[str]) -> str:
+    """Return a key that is in one table as the key of another."""
+    prefix = f"{'.'.join(table)}."
+    return f"{'.'.join(other)}.{key.removeprefix(prefix)}" if key.startswith(prefix) else key
 
 
 def _find_meant(key: str, known: Sequence[str], synonyms: Synonyms) -> list[str]:

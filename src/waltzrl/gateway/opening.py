@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from msgspec import structs
 from prometheus_client.registry import Collector
 
-from waltzrl.errors import MissingExtraError, RequestError, WaltzError
+from waltzrl.errors import InputError, MissingExtraError, RequestError, WaltzError
 from waltzrl.foundation.background import in_background
 from waltzrl.foundation.plugins import load_plugin
 from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
@@ -48,7 +48,7 @@ from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.metric_groups import BackendCounters
 from waltzrl.gateway.metrics import GatewayMetrics, GatewayStatus, OtherMetrics, StatusGauges
 from waltzrl.gateway.model_names import ModelNames
-from waltzrl.gateway.named_policies import PolicyChooser, PolicySelector
+from waltzrl.gateway.named_policies import OWN, PolicyChooser, PolicySelector
 from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe, OnLoadFailure
 from waltzrl.gateway.shares import RateTable, WorkerLoad
 from waltzrl.gateway.split import PercentageSplit
@@ -315,19 +315,31 @@ async def _open_selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelec
 
 async def _open_policies(recipe: GatewayRecipe, bundles: Bundles) -> dict[str, Bundle]:
     """Open the bundle of each policy, by its name."""
-    return {
-        name: await _open_bundle(policy.bundle, bundles, recipe.on_load_failure, name)
-        for name, policy in recipe.policies.items()
-    }
+    opened = {}
+    for name, policy in recipe.policies.items():
+        with _name_policy(name):
+            bundle = await _open_bundle(policy.bundle, bundles, recipe.on_load_failure, name)
+        opened[name] = bundle
+    return opened
+
+
+@contextmanager
+def _name_policy(name: str) -> Iterator[None]:
+    """Name the policy in errors of its recipe; empty for the gateway's own settings."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"policies.{name}: {error}" if name else str(error)) from error
 
 
 def _list_categories(recipe: GatewayRecipe, bundles: Bundles) -> dict[str, str]:
     """Return the category of each rule that may serve, by the rule's id."""
-    return {
-        rule.id: rule.category
-        for bundle in (recipe, *recipe.policies.values())
-        for rule in bundles.rules(bundle.bundle).rulebook.rules
-    }
+    categories = {}
+    for name, one in {OWN: recipe, **recipe.policies}.items():
+        with _name_policy(name):
+            rules = bundles.rules(one.bundle).rulebook.rules
+        categories.update({rule.id: rule.category for rule in rules})
+    return categories
 
 
 async def _open_bundle(

@@ -53,7 +53,8 @@ OnLoadFailure = Literal["stop", "stage1"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
 Text = Annotated[str, Field(min_length=1)]
-PolicyName = Annotated[str, Field(pattern=r"^[\w.@-]{1,64}$")]
+# A header names it.
+PolicyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,64}$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,8 +364,7 @@ def _complete_policies(table: Table, source: str) -> Table:
     if "policies" not in table:
         return table
     own = {key: table[key] for key in BUNDLE_KEYS if key in table}
-    if "privacy" in own:  # the rest of it is the gateway's alone
-        privacy = _as_table(own["privacy"], source)
+    if isinstance(privacy := own.get("privacy"), dict):  # the rest of it is the gateway's alone
         own["privacy"] = {key: privacy[key] for key in SENT_KEYS if key in privacy}
     complete = {
         name: merge_tables(own, changes) if isinstance(changes, dict) else changes
