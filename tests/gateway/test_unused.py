@@ -154,3 +154,16 @@ def test_the_recipe_of_a_release_is_told_too(caplog, tmp_path):
     path.write_text('[upstream]\nurl = "http://localhost:8000/v1"\n[feedback]\nmodel = "guard"\n')
     load_bundle(path, None, ["threshold=0.9"])
     assert caplog.messages == [f"no effect: feedback.model ({path}), {STAGE_1}"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ('privacy.regions=["FR"]', "policies.a.privacy.upstream=mask"),
+        ("feedback.model=guard", "on_failure=rules", "policies.a.stage=2"),
+        ("enabled=false", "threshold=0.9", "policies.a.enabled=true"),
+    ],
+)
+def test_what_has_an_effect_in_a_policy_is_not_told(caplog, settings):
+    assert told(caplog, *settings) == []
+    assert told(caplog, *(one for one in settings if not one.startswith("policies"))) != []

@@ -1,7 +1,7 @@
 """Settings that were given and have no effect, because another setting switches them off."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 
 from waltzrl.foundation.sources import Source, list_leaves
@@ -147,10 +147,10 @@ def log_unused(recipe: object, table: Table, sources: Sequence[Source]) -> None:
         table: the same, with all defaults.
         sources: in ascending order of priority.
     """
-    values = dict(list_leaves(table))
+    views = list(_view_policies(table))
     told: set[str] = set()
     for switch in SWITCHES:
-        if not switch.off(values):
+        if not all(switch.off(values) for values in views):
             continue
         given = {
             key: source.name
@@ -163,6 +163,18 @@ def log_unused(recipe: object, table: Table, sources: Sequence[Source]) -> None:
             settings = ", ".join(f"{key} ({name})" for key, name in given.items())
             level = logging.INFO if _is_set_by_variable(switch.by, sources) else logging.WARNING
             logger.log(level, "no effect: %s, because %s", settings, switch.because)
+
+
+def _view_policies(table: Table) -> Iterator[Mapping[str, object]]:
+    """Yield the settings as they apply without a policy, and with each: it inherits them."""
+    values = dict(list_leaves(table))
+    yield values
+    for name in table.get("policies") or ():
+        prefix = f"policies.{name}."
+        changed = {
+            key.removeprefix(prefix): values[key] for key in values if key.startswith(prefix)
+        }
+        yield values | changed
 
 
 def _is_set_by_variable(key: str, sources: Sequence[Source]) -> bool:
