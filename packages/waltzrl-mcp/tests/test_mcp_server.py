@@ -137,6 +137,13 @@ def test_a_reviewer_that_is_not_installed_is_an_error_before_anything_starts(com
     assert "no installed package provides the reviewer 'nobody'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["mcp", "mcp-proxy"])
+def test_a_policy_without_a_gateway_is_an_error_of_one_line(command, capsys):
+    assert run(command, "--policy", "strict") == 2
+    told = "error: --policy strict is of a gateway; give --gateway URL MODEL\n"
+    assert capsys.readouterr().err == told
+
+
 def ask(guard, *calls):
     """Return the results of calls to a server in this process."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltzrl.errors import InputError
 from waltzrl.foundation.options import SERVE
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _open_gateway(gateway: tuple[str, str] | None, policy: str) -> "RemotePolicy
 
     if gateway is None:
         if policy:
-            raise typer.BadParameter(f"--policy {policy} is of a gateway; give --gateway URL MODEL")
+            raise InputError(f"--policy {policy} is of a gateway; give --gateway URL MODEL")
         return None
     headers = {"x-waltzrl-policy": policy} if policy else None
     return remote_policy(*gateway, key_env="WALTZRL_API_KEY", headers=headers)
