@@ -283,6 +283,11 @@ def test_valid_keys_are_named_by_their_ids(path):
     assert ring.named(key_id) == []
 
 
+def test_the_policies_of_a_key_are_listed(path):
+    run("add", "team", "--file", path, "--policy", "strict", "--policy", "trial")
+    assert "strict, trial" in " ".join(run("list", "--file", path).stdout.split())
+
+
 def test_a_key_can_have_a_budget(path):
     options = ("--tokens-per-day", 20000, "--usd-per-day", 1.5)
     key = run("add", "ada", "--file", path, *options).stdout.strip()

@@ -101,7 +101,7 @@ def list_keys(file: KeyFile) -> None:
     `waltzrl keys list --file keys.toml`
     """
     headings = ("name", "id", "state", "created", "requests/minute", "budget/day", "drafts")
-    table = Table(*headings, "probes", "desk", "system", box=None)
+    table = Table(*headings, "probes", "desk", "system", "policies", box=None)
     for key in read_keys(file):
         rate = str(key.requests_per_minute or "no limit")
         drafts = "yes" if key.may_see_drafts else "no"
@@ -115,6 +115,7 @@ def list_keys(file: KeyFile) -> None:
             probes,
             key.role or "no",
             key.system_turns,
+            ", ".join(key.policies),
         )
         table.add_row(key.name, key.id, key.state, *shown)
     open_terminal(NARROWEST).print(table)
