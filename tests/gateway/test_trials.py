@@ -232,3 +232,9 @@ def test_the_command_fails_with_the_error_that_a_client_would_get(server, capsys
     printed = capsys.readouterr()
     assert "decision error: " in " ".join(printed.out.split())
     assert printed.err.startswith("error: ")
+
+
+def test_the_command_says_that_the_upstream_is_down(capsys):
+    assert run("try", "hello", "--upstream", "http://127.0.0.1:9/v1") == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: the connection to the upstream failed")

@@ -14,7 +14,7 @@ from waltzrl.errors import RequestError
 from waltzrl.foundation.logs import RequestContext, current_request
 from waltzrl.gateway.access import AccessControl, make_request_id
 from waltzrl.gateway.costs import ServingCosts
-from waltzrl.gateway.exchange import ChatRequest, GatewayRequest, Json, ServedChoice
+from waltzrl.gateway.exchange import ChatRequest, GatewayRequest, Json, ServedChoice, Upstream
 from waltzrl.gateway.gateway import Gateway
 from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.keys import Caller
@@ -114,12 +114,10 @@ class Trials:
 
     async def list_models(self) -> list[str]:
         """Return the upstream's models; those that it is known for while it does not list them."""
-        upstream = self._gateway.selector.serving.upstream
         try:
-            async with asyncio.timeout(MODELS_SECONDS):
-                return [model.id for model in await upstream.models(None)]
-        except (RequestError, TimeoutError):
-            return sorted(upstream.names)
+            return await self._read_models()
+        except RequestError:
+            return sorted(self._upstream.names)
 
     async def run(self, trial: Trial, caller: Caller | None = None) -> TrialResult:
         """Answer a request as for a client; it is audited and charged, and no traffic.
@@ -158,6 +156,23 @@ class Trials:
             problem=problem,
         )
 
+    @property
+    def _upstream(self) -> Upstream:
+        return self._gateway.selector.serving.upstream
+
+    async def _read_models(self) -> list[str]:
+        """Return the models that the upstream lists.
+
+        Raises:
+            RequestError: it lists none in time.
+        """
+        try:
+            async with asyncio.timeout(MODELS_SECONDS):
+                return [model.id for model in await self._upstream.models(None)]
+        except TimeoutError:
+            message = f"the upstream listed no models within {MODELS_SECONDS:g} s"
+            raise RequestError(504, "upstream_timeout", message) from None
+
     async def _read(self, trial: Trial, caller: Caller) -> GatewayRequest:
         body = _read_body(trial.request)
         body["model"] = trial.model or body.get("model") or await self._find_first_model()
@@ -188,7 +203,12 @@ class Trials:
         return name
 
     async def _find_first_model(self) -> str:
-        models = await self.list_models()
+        try:
+            models = await self._read_models()
+        except RequestError:
+            models = sorted(self._upstream.names)
+            if not models:
+                raise
         if not models:
             raise RequestError(
                 400, "invalid_request", "the upstream lists no models; name the one to ask"
