@@ -108,6 +108,9 @@ def test_policies_are_read_from_a_file_and_from_a_folder(tmp_path):
     file.write_text("threshold = 0.9\n")
     with pytest.raises(RecipeError, match=r"need tables \[policies.NAME\] and nothing else"):
         load(f"policies_file={file}")
+    (folder / "a.toml").unlink()
+    with pytest.raises(RecipeError, match="has no policies; need files NAME.toml"):
+        load(f"policies_file={folder}")
 
 
 def decided(*requests, folder, keys=None, settings=()):

@@ -378,10 +378,13 @@ def _read_policies(path: Path) -> Table:
 
     Raises:
         InputError: one cannot be read.
-        RecipeError: one is not TOML, or the file has other tables.
+        RecipeError: one is not TOML, the file has other tables, or the folder has no file.
     """
     if path.is_dir():
-        return {file.stem: read_table(file) for file in sorted(path.glob("*.toml"))}
+        named = {file.stem: read_table(file) for file in sorted(path.glob("*.toml"))}
+        if not named:  # such as a folder that was not mounted: nobody may lose a policy by that
+            raise RecipeError(f"{path} has no policies; need files NAME.toml, or no policies_file")
+        return named
     table = read_table(path)
     if table.keys() != {"policies"}:
         raise RecipeError(f"{path}: need tables [policies.NAME] and nothing else")
