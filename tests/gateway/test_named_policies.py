@@ -109,7 +109,7 @@ def test_policies_are_read_from_a_file_and_from_a_folder(tmp_path):
     with pytest.raises(RecipeError, match=r"need tables \[policies.NAME\] and nothing else"):
         load(f"policies_file={file}")
     (folder / "a.toml").unlink()
-    with pytest.raises(RecipeError, match="has no policies; need files NAME.toml"):
+    with pytest.raises(RecipeError, match=r"has no policies; need files NAME\.toml"):
         load(f"policies_file={folder}")
 
 
@@ -363,6 +363,15 @@ def test_cases_are_run_against_a_policy(tmp_path):
     ]
     with pytest.raises(InputError, match="no policy 'absent'; it has trial, strict, lenient"):
         asyncio.run(run_cases(load(*POLICIES), "absent", read_cases(cases)))
+
+
+def test_cases_export_nothing(tmp_path, caplog):
+    cases = tmp_path / "cases.jsonl"
+    cases.write_text(json.dumps({"prompt": "hello", "reply": "Hello.", "expect": "pass"}))
+    recipe = load("push_metrics=true", "traces=true")
+    (result,) = asyncio.run(run_cases(recipe, "", read_cases(cases)))
+    assert result.passed
+    assert "export" not in caplog.text
 
 
 @pytest.mark.parametrize("policy", ["trial", "lenient"])

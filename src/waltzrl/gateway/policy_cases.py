@@ -129,7 +129,16 @@ async def run_cases(
             f"the recipe has no policy {policy!r}; it has "
             f"{', '.join(recipe.policies) or 'none: write [policies.NAME]'}"
         )
-    unrecorded = replace(recipe, keys=None, audit=None, memory=None, budget=None, traces=False)
+    unrecorded = replace(
+        recipe,
+        keys=None,
+        audit=None,
+        memory=None,
+        budget=None,
+        routing=None,
+        traces=False,
+        push_metrics=False,
+    )
     at_once = asyncio.Semaphore(CASES_AT_ONCE)
     async with open_gateway(unrecorded) as app:
 

@@ -381,7 +381,7 @@ def _read_policies(path: Path) -> Table:
         RecipeError: one is not TOML, the file has other tables, or the folder has no file.
     """
     if path.is_dir():
-        named = {file.stem: read_table(file) for file in sorted(path.glob("*.toml"))}
+        named: Table = {file.stem: read_table(file) for file in sorted(path.glob("*.toml"))}
         if not named:  # such as a folder that was not mounted: nobody may lose a policy by that
             raise RecipeError(f"{path} has no policies; need files NAME.toml, or no policies_file")
         return named

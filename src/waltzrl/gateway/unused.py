@@ -169,7 +169,8 @@ def _view_policies(table: Table) -> Iterator[Mapping[str, object]]:
     """Yield the settings as they apply without a policy, and with each: it inherits them."""
     values = dict(list_leaves(table))
     yield values
-    for name in table.get("policies") or ():
+    policies = table.get("policies")
+    for name in policies if isinstance(policies, dict) else ():
         prefix = f"policies.{name}."
         changed = {
             key.removeprefix(prefix): values[key] for key in values if key.startswith(prefix)

@@ -97,7 +97,15 @@ async def _run_trial(recipe: "GatewayRecipe", trial: "Trial") -> "TrialResult":
     from waltzrl.gateway.opening import open_gateway
 
     # A gateway that serves the recipe may have its log open, which only one process writes.
-    kept = replace(recipe, keys=None, audit=None, memory=None, routing=None, traces=False)
+    kept = replace(
+        recipe,
+        keys=None,
+        audit=None,
+        memory=None,
+        routing=None,
+        traces=False,
+        push_metrics=False,
+    )
     async with open_gateway(kept) as app:
         return await app.trials.run(trial)
 
