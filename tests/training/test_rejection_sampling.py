@@ -152,6 +152,7 @@ def test_where_nothing_is_accepted_nothing_is_learnt():
     measured = take_step(team, Unsafe())
     assert "tokens/learned" not in measured
     assert measured["rate/unsafe_fixed"] == 0.0
+    assert "rate/label_accuracy" not in measured  # the judge reviewed
     assert weights_digest(team.weights["conversation"].causal_lm.model) == before
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from waltzrl.errors import InputError
 from waltzrl.evaluation.data import leaks
 from waltzrl.records import Message, Prompt
 
@@ -189,9 +190,13 @@ def exchanges(data: Path) -> dict[Role, list[Exchange]]:
     Returns:
         The exchanges of each role, in an order that is random but fixed. Requests of the training
         rows are not nearly those of others.
+
+    Raises:
+        InputError: files are missing; names all.
     """
+    _require_files(data)
     found: dict[Role, list[Exchange]] = {"train": [], "validate": [], "test": []}
-    at_hand = {name: sets for name, sets in OPTIONAL.items() if any(data.glob(f"{name}.*"))}
+    at_hand = {name: sets for name, sets in OPTIONAL.items() if _file(data, name).exists()}
     for name, parts in (PROMPTS | at_hand | REPLIES).items():
         lines = _lines(data, name)
         for part in parts:
@@ -405,20 +410,33 @@ def _text(path: Path) -> list[str]:
 
 def _lines(data: Path, name: str) -> list[Line]:
     """Read a set: as it is published where a reader is named, else as JSON Lines."""
-    read = READERS.get(name)
-    return _read(data / f"{name}.jsonl") if read is None else read(data)
+    _, read = READERS.get(name, ("", _read))
+    return read(_file(data, name))
 
 
-def _xstest(data: Path) -> list[Line]:
+def _file(data: Path, name: str) -> Path:
+    """Return where a set is, under the name that it is published with."""
+    published, _ = READERS.get(name, (f"{name}.jsonl", _read))
+    return data / published
+
+
+def _require_files(data: Path) -> None:
+    names = [*PROMPTS, *REPLIES, *TEMPLATES.values()]
+    missing = [path.name for path in (_file(data, name) for name in names) if not path.exists()]
+    if missing:
+        raise InputError(
+            f"{data} lacks {len(missing)} of {len(names)} files: {', '.join(missing)}; README.md of"
+            " this package says where each is published"
+        )
+
+
+def _xstest(path: Path) -> list[Line]:
     labels = {"safe": "benign", "unsafe": "unsafe"}
-    return [
-        {"prompt": row["prompt"], "label": labels[row["label"]]}
-        for row in _table(data / "xstest_prompts.csv")
-    ]
+    return [{"prompt": row["prompt"], "label": labels[row["label"]]} for row in _table(path)]
 
 
-def _moderation(data: Path) -> list[Line]:
-    rows: list[dict[str, object]] = [*map(json.loads, _text(data / "openai_moderation.jsonl"))]
+def _moderation(path: Path) -> list[Line]:
+    rows: list[dict[str, object]] = [*map(json.loads, _text(path))]
     return [
         {
             "prompt": str(row["prompt"]),
@@ -428,43 +446,43 @@ def _moderation(data: Path) -> list[Line]:
     ]
 
 
-def _cyberseceval(data: Path) -> list[Line]:
-    rows = json.loads((data / "mitre_frr.json").read_text("utf-8"))
+def _cyberseceval(path: Path) -> list[Line]:
+    rows = json.loads(path.read_text("utf-8"))
     return [{"prompt": row["mutated_prompt"], "label": "benign"} for row in rows]
 
 
-def _diasafety(data: Path) -> list[Line]:
-    rows = json.loads((data / "diasafety_train.json").read_text("utf-8"))
+def _diasafety(path: Path) -> list[Line]:
+    rows = json.loads(path.read_text("utf-8"))
     return [
         {"prompt": row["context"], "response": row["response"], "label": row["label"].lower()}
         for row in rows
     ]
 
 
-def _hate_tweets(data: Path) -> list[Line]:
+def _hate_tweets(path: Path) -> list[Line]:
     """All tweets of the class hate, and a third of those that are neither hateful nor offensive."""
     labels = {"0": "unsafe", "2": "benign"}
     return [
         {"prompt": _tweet(row["tweet"]), "label": labels[row["class"]]}
-        for row in _table(data / "davidson.csv")
+        for row in _table(path)
         if row["class"] == "0" or (row["class"] == "2" and _number(row["tweet"]) % 3 == 0)
     ]
 
 
-def _hatecheck(data: Path) -> list[Line]:
+def _hatecheck(path: Path) -> list[Line]:
     """All cases that are not hateful, and as many of the hateful ones."""
     labels = {"hateful": "unsafe", "non-hateful": "benign"}
     return [
         {"prompt": row["test_case"].strip(), "label": labels[row["label_gold"]]}
-        for row in _table(data / "hatecheck.csv")
+        for row in _table(path)
         if row["label_gold"] == "non-hateful" or _number(row["test_case"]) % 2 == 0
     ]
 
 
-def _convabuse(data: Path) -> list[Line]:
+def _convabuse(path: Path) -> list[Line]:
     """What people say to chat bots that an annotator called abusive, or not at all."""
     found = {}
-    for row in _table(data / "convabuse.csv"):
+    for row in _table(path):
         abusive = "1" in (row["is_abuse.-2"], row["is_abuse.-3"])
         text = row["user"].strip()
         if len(text) >= MINIMAL and (abusive or (row["is_abuse.1"] == "1" and text not in found)):
@@ -472,18 +490,34 @@ def _convabuse(data: Path) -> list[Line]:
     return list(found.values())
 
 
-READERS: dict[str, Callable[[Path], list[Line]]] = {
-    "gpteacher_roleplay": lambda data: _instructions(data, "gpteacher_roleplay"),
-    "gpteacher_codegen": lambda data: _instructions(data, "gpteacher_codegen"),
-    "xstest": _xstest,
-    "openai_moderation": _moderation,
-    "cyberseceval_frr": _cyberseceval,
-    "diasafety": _diasafety,
-    "hate_tweets": _hate_tweets,
-    "hatecheck": _hatecheck,
-    "convabuse": _convabuse,
+def _instructions(path: Path) -> list[Line]:
+    """Read a list of `instruction`, `input` and `response`, without very short ones."""
+    lines = [
+        {
+            "prompt": "\n\n".join(filter(None, (row["instruction"], row["input"]))),
+            "response": row["response"],
+            "label": "benign",
+            "response_label": "safe",
+            "category": path.stem,
+            "source": path.stem,
+        }
+        for row in json.loads(path.read_text("utf-8"))
+    ]
+    return [line for line in lines if len(line["prompt"]) >= MINIMAL and line["response"].strip()]
+
+
+READERS: dict[str, tuple[str, Callable[[Path], list[Line]]]] = {
+    "gpteacher_roleplay": ("gpteacher_roleplay.json", _instructions),
+    "gpteacher_codegen": ("gpteacher_codegen.json", _instructions),
+    "xstest": ("xstest_prompts.csv", _xstest),
+    "openai_moderation": ("openai_moderation.jsonl", _moderation),
+    "cyberseceval_frr": ("mitre_frr.json", _cyberseceval),
+    "diasafety": ("diasafety_train.json", _diasafety),
+    "hate_tweets": ("davidson.csv", _hate_tweets),
+    "hatecheck": ("hatecheck.csv", _hatecheck),
+    "convabuse": ("convabuse.csv", _convabuse),
 }
-"""Sets that are read as they are published."""
+"""Sets that are read as they are published: the file, and what reads it."""
 MINIMAL = 12
 """Characters that a text needs to say anything."""
 MODERATED = ("S", "H", "V", "HR", "SH", "S3", "H2", "V2")
@@ -498,22 +532,6 @@ def _tweet(text: str) -> str:
     """Drop what only a tweet has: marks of a repetition, names, links, escaped signs."""
     text = re.sub(r"^[!\"\s]*(RT )?|@\w+:?|https?://\S+|&#\d+;", " ", text)
     return " ".join(text.replace("&amp;", "&").replace("&gt;", ">").replace("&lt;", "<").split())
-
-
-def _instructions(data: Path, name: str) -> list[Line]:
-    """Read NAME.json, a list of `instruction`, `input` and `response`, without very short ones."""
-    lines = [
-        {
-            "prompt": "\n\n".join(filter(None, (row["instruction"], row["input"]))),
-            "response": row["response"],
-            "label": "benign",
-            "response_label": "safe",
-            "category": name,
-            "source": name,
-        }
-        for row in json.loads((data / f"{name}.json").read_text("utf-8"))
-    ]
-    return [line for line in lines if len(line["prompt"]) >= MINIMAL and line["response"].strip()]
 
 
 def _hash(line: Line) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from data import Exchange, exchanges, training_templates
 from waltzrl.agents import ConversationAgent, load_wording
+from waltzrl.errors import WaltzError
 from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.judges import RefusalDetector
 from waltzrl.policies import Sampling
@@ -221,4 +222,7 @@ def shown(one: Exchange, draft: str, *rounds: Round) -> Demonstration:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
+    try:
+        main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
+    except WaltzError as error:
+        sys.exit(f"error: {error}")

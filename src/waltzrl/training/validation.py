@@ -60,6 +60,8 @@ class RolloutRates:
             (judged.collaboration.rounds[0].feedback, judged.verdicts[0])
             for judged in own
             if judged.collaboration.rounds
+            # The judge's labels say nothing of the feedback agent.
+            and judged.collaboration.rounds[0].feedback.reply is not None
         ]
         rounds = [turn for judged in own for turn in judged_rounds(judged) if turn is not None]
         return cls(
