@@ -139,6 +139,31 @@ def test_the_feedback_model_may_be_shown_the_same_examples_as_the_draft(tmp_path
     assert review.startswith(f"{shown}\n\nThe conversation so far:")
 
 
+@pytest.mark.promise(
+    "Examples from the memory", "A policy may show none: neither to the model nor to the reviewer"
+)
+def test_a_policy_without_examples_shows_none_to_either_model(tmp_path):
+    model = Model()
+
+    async def live(server):
+        stage2 = ("stage=2", "feedback.model=judge", f"feedback.server={server.base_url}")
+        own = ("feedback.self_test=false", "review_timeout_ms=60000", "memory.examples=1")
+        both = 'memory.examples_for=["conversation","feedback"]'
+        bare = "policies.bare.examples=false"
+        async with gateway(*settings(tmp_path, *stage2, *own, both, bare), model=model) as app:
+            await asked_until_shown(app, model, one(ALIKE))
+            shown = server.requests[-1][1]["messages"][-1]["content"]
+            model.bodies.clear()
+            await chat(app, "echo", messages=one(ALIKE), x_waltzrl_policy="bare")
+            return shown, server.requests[-1][1]["messages"][-1]["content"]
+
+    with serving({"judge": ScriptedPolicy(lambda _: FINE)}) as server:
+        shown, review = asyncio.run(live(server))
+    assert shown.startswith(INTRODUCTION)
+    assert review.startswith("The conversation so far:")
+    assert model.bodies[-1]["messages"] == one(ALIKE)
+
+
 def test_the_self_test_at_the_start_does_not_wait_for_the_memory(tmp_path):
     async def live(server):
         stage2 = ("stage=2", "feedback.model=judge", f"feedback.server={server.base_url}")

@@ -253,6 +253,7 @@ class Bundles:
             wording=load_wording(recipe.upstream.wording).with_policy(recipe.text),
             upstream=await self._upstream(recipe),
             rules=rules,
+            shows_examples=recipe.examples,
             stream_mode=recipe.stream_mode,
             policy=policy,
             categories={rule.id: rule.category for rule in rules.rulebook.rules},
@@ -335,7 +336,7 @@ class Bundles:
             return rules
         config = recipe.feedback
         assert config is not None, "BundleRecipe requires feedback in stage 2"
-        agent = await self._agent(config, recipe.text)
+        agent = await self._agent(config, recipe.text, self._examples if recipe.examples else None)
         if config.server is not None and recipe.privacy.upstream != "off":
             agent = self._conceal_from_reviewer(recipe.privacy, agent)
         breaker = self._breakers.setdefault(config, Breaker("feedback"))
@@ -370,12 +371,15 @@ class Bundles:
             )
         return self._queues[config]
 
-    async def _agent(self, config: FeedbackConfig, text: str) -> Reviewer:
+    async def _agent(
+        self, config: FeedbackConfig, text: str, examples: ExampleSource | None
+    ) -> Reviewer:
         """Return the model that reviews, without rules: a classifier, or a policy in the role.
 
         Args:
             config: of the model.
             text: the operator's policy, for a model that reviews in words.
+            examples: for such a model; None for none.
         """
         if config.model.startswith(REVIEWER):
             chosen = (config.model, config.false_alarms)
@@ -395,7 +399,7 @@ class Bundles:
             return GuardModelReviewer(FORMATS[config.guard], await self._remote_policy(config))
         policy, wording = await self._policy(config), load_wording(config.wording)
         wording = wording.with_policy(text)
-        return FeedbackAgent(policy, wording, sampling, formatted=True, examples=self._examples)
+        return FeedbackAgent(policy, wording, sampling, formatted=True, examples=examples)
 
     async def _policy(self, config: FeedbackConfig) -> Policy:
         if config.server is None:

@@ -282,6 +282,8 @@ class Bundle:
     """The rules that decide how much of a stream is sent before its final review."""
     stream_mode: StreamMode = StreamMode.BUFFER
     """How streams are sent, unless a request or its key has another mode."""
+    shows_examples: bool = True
+    """Whether the model that answers is shown examples of the memory, if there are any."""
     policy: str = ""
     """The name of the policy that it belongs to; empty for the gateway's own."""
     categories: Mapping[str, str] = field(default_factory=dict)

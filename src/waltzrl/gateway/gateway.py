@@ -223,7 +223,7 @@ class Gateway:
         try:
             if agent.chat.prompt.images and not bundle.vision:
                 raise _unreviewable_error()
-            if self.examples is not None:
+            if self.examples is not None and bundle.shows_examples:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
             pattern = _choose_pattern(request, bundle)
             collaboration = _drop_images(await pattern(agent.chat.prompt, transcript, transcript))

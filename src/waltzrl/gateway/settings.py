@@ -125,6 +125,8 @@ class BundleRecipe:
     """What replies must keep to, in words, such as "Never name competitors.": it is given to the
     model that reviews in words and, for a revision, to the one that answers. Rules and classifiers
     cannot read it."""
+    examples: bool = True
+    """Show the models the examples that `memory.examples` allows."""
     stream: StreamMode | None = None
     """How streams are reviewed; None is window in stage 1 and buffer in stage 2."""
     privacy: UpstreamPrivacyConfig = field(default_factory=UpstreamPrivacyConfig)
