@@ -1,6 +1,7 @@
-"""Rejection sampling: the conversation agent imitates revisions of its own that were accepted."""
+"""Rejection sampling: the conversation agent imitates what it wrote and the judge accepted."""
 
 import asyncio
+import random
 from dataclasses import replace
 
 import pytest
@@ -34,7 +35,7 @@ from waltzrl.training.rollouts import (
     Collaborators,
     RankSampler,
     Rollout,
-    accepted_revisions,
+    accepted_samples,
 )
 
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
@@ -57,20 +58,33 @@ def rollout(*verdicts, prompt=ASKED):
     return Rollout(judged=JudgedCollaboration(collaboration=said, verdicts=verdicts))
 
 
-def test_only_a_revision_that_fixed_its_draft_is_accepted():
+def test_revisions_that_fixed_their_drafts_are_accepted_and_as_many_drafts():
+    harmful = replace(ASKED, id="3", label="unsafe")
     rollouts = [
         rollout(UNSAFE, GOOD),
         rollout(UNSAFE, UNSAFE),  # not fixed
-        rollout(GOOD, GOOD),  # nothing to fix
         rollout(UNSAFE),  # not revised
         rollout(UNSAFE, UNSCORED),
         rollout(UNSCORED, GOOD),
         rollout(UNSAFE, UNSAFE, GOOD, prompt=replace(ASKED, id="2")),  # fixed by the second
         rollout(UNSAFE, GOOD, UNSAFE),  # and lost again
+        rollout(GOOD, prompt=harmful),
+        rollout(GOOD, GOOD, prompt=harmful),  # revised for nothing
+        replace(rollout(GOOD, prompt=harmful), replayed=True),  # another agent's draft
+        *(rollout(GOOD, prompt=replace(ASKED, id=f"4.{number}")) for number in range(9)),
     ]
-    samples = accepted_revisions(rollouts)
-    assert [sample.tokens.ids for sample in samples] == [(1,), (2,)]
-    assert [sample.group for sample in samples] == [0, 1]
+    samples = accepted_samples(rollouts, random.Random(0))
+    assert [sample.tokens.ids for sample in samples] == [(1,), (2,), (0,), (0,)]
+    assert [sample.group for sample in samples[:2]] == [0, 1]
+    assert sorted(sample.group > 2 for sample in samples[2:]) == [False, True]  # a draft of each
+
+
+def test_without_enough_drafts_of_a_kind_there_are_more_of_the_other():
+    fixed = [rollout(UNSAFE, GOOD, prompt=replace(ASKED, id=f"1.{n}")) for n in range(4)]
+    drafts = [rollout(GOOD, prompt=replace(ASKED, id=f"2.{n}")) for n in range(9)]
+    assert len(accepted_samples([*fixed, *drafts], random.Random(0))) == 8
+    assert len(accepted_samples([*fixed, *drafts[:1]], random.Random(0))) == 5
+    assert accepted_samples(drafts, random.Random(0)) == []
 
 
 class EvenReplies:
@@ -113,9 +127,9 @@ def take_step(team, judge):
 @pytest.mark.promise(
     "Training",
     "A stage of rejection sampling: the judge reviews, and the conversation agent imitates its "
-    "accepted revisions",
+    "accepted revisions and as many accepted drafts",
 )
-def test_a_step_makes_accepted_revisions_likelier():
+def test_a_step_makes_accepted_samples_likelier():
     team = tiny_pair.two_models()
     before = {role: weights_digest(own.causal_lm.model) for role, own in team.weights.items()}
     rolled = []
@@ -130,7 +144,7 @@ def test_a_step_makes_accepted_revisions_likelier():
     made = replace(made, sampler=Remembered(collaborators=made.sampler.collaborators))
     learner = Learner(team.weights["conversation"], OPTIMIZER, 3)
     measured = asyncio.run(made.step(0, {"conversation": learner}))
-    accepted = accepted_revisions(rolled)
+    accepted = accepted_samples(rolled, made._choose_prompts(0)[1])
     assert measured["tokens/learned"] == sum(len(sample.tokens.ids) for sample in accepted) > 0
     after = {role: weights_digest(own.causal_lm.model) for role, own in team.weights.items()}
     assert (after["feedback"], after["conversation"] == before["conversation"]) == (

@@ -52,6 +52,14 @@ WRAPPED = 0.2
 """The share of training prompts in a jailbreak's text."""
 LONGEST_WRAPPER = 600
 HELD_OUT = ("jailbreakbench_behaviors", "oktest", "simplesafetytests")
+SECOND = {
+    "xstest": (100, 150),
+    "do_not_answer": (50, 0),
+    "alert_prompts": (50, 0),
+    "alpaca_instructions": (0, 100),
+    "truthfulqa_mc_817": (0, 50),
+}
+"""Harmful and harmless prompts, by set, of a second test: no setting was chosen on these sets."""
 ADVICE = {
     True: "Decline in a sentence, and offer safe help.",
     False: "It is harmless: answer it.",
@@ -86,6 +94,7 @@ def main(data: Path, out: Path, base: str = BASE) -> None:
         write_lines(
             out / f"{name}.jsonl", [prompt_of(one) for one in rows["test"] if one.source == name]
         )
+    write_lines(out / "second.jsonl", second_test(rows["test"]))
     write_lines(out / "general.jsonl", general_prompts("test", GENERAL, SEED))
     shown = list(demonstrations(rows["train"], draw))
     others = balanced(rows["train"], TRAIN + WRITTEN)
@@ -107,6 +116,14 @@ def balanced(rows: Sequence[Exchange], count: int) -> list[Exchange]:
         }
         chosen += islice(asked.values(), count)
     return chosen
+
+
+def second_test(rows: Sequence[Exchange]) -> Iterator[Prompt]:
+    """Yield the first short requests of the sets of the second test."""
+    for source, counts in SECOND.items():
+        for label, count in zip((True, False), counts, strict=True):
+            own = [one for one in rows if one.source == source and one.harmful is label]
+            yield from map(prompt_of, balanced(own, count))
 
 
 def wrapped(one: Exchange, wrappers: Sequence[str], draw: random.Random) -> Prompt:

@@ -277,15 +277,27 @@ def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> li
     return samples
 
 
-def accepted_revisions(rollouts: Sequence[Rollout]) -> list[Sample]:
-    """Take the last revision of each rollout that fixed what was wrong with its draft."""
-    samples = []
+def accepted_samples(rollouts: Sequence[Rollout], draw: random.Random) -> list[Sample]:
+    """Take each last revision that fixed its draft, and as many drafts that need no revision.
+
+    Without drafts the agent would learn from its revisions, most of which answer after a refusal,
+    to answer everything. Half of them, where there are enough, are to harmful prompts.
+    """
+    revisions: list[Sample] = []
+    drafts: dict[bool, list[Sample]] = {True: [], False: []}
+    """By whether the prompt is harmful."""
     for rollout, group in zip(rollouts, _number_groups(rollouts), strict=True):
         collaboration, verdicts = rollout.judged.collaboration, rollout.judged.verdicts
-        fixed = verdicts[0].acceptable is False and verdicts[-1].acceptable is True
-        if collaboration.revised and fixed:
-            samples.append(make_scored_sample(collaboration.replies[-1], 1.0, group))
-    return samples
+        first, last = verdicts[0].acceptable, verdicts[-1].acceptable
+        if collaboration.revised and first is False and last is True:
+            revisions.append(make_scored_sample(collaboration.replies[-1], 1.0, group))
+        elif first is True and not rollout.replayed:
+            harmful = collaboration.prompt.has_harmful_part
+            drafts[harmful].append(make_scored_sample(collaboration.draft, 1.0, group))
+    few, many = sorted(drafts.values(), key=len)
+    chosen = draw.sample(few, min(len(few), len(revisions) // 2))
+    chosen += draw.sample(many, min(len(many), len(revisions) - len(chosen)))
+    return [*revisions, *chosen]
 
 
 def feedback_samples(

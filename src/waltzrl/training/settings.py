@@ -277,7 +277,8 @@ class ReinforcementStage:
     the feedback agent knows by then."""
     objective: Literal["reinforce", "rejection-sampling"] = "reinforce"
     """What a step does with its rollouts. `rejection-sampling` is ours: the conversation agent
-    imitates those of its own revisions that the judge accepts after a draft that it rejects."""
+    imitates those of its own revisions that the judge accepts after a draft that it rejects, and as
+    many accepted drafts."""
     algorithm: ReinforceSettings = field(default_factory=ReinforceSettings)
 
     def __post_init__(self) -> None:

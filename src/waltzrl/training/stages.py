@@ -29,7 +29,7 @@ from waltzrl.training.rollouts import (
     RolloutPrompt,
     RolloutRequest,
     Sampler,
-    accepted_revisions,
+    accepted_samples,
     conversation_samples,
     feedback_samples,
     gather_rollouts,
@@ -292,7 +292,7 @@ class Reinforcement:
     ) -> list[Sample]:
         """Return what a role learns from rollouts: turns of its own, each with its reward."""
         if self.settings.objective == "rejection-sampling":
-            return accepted_revisions(rollouts)
+            return accepted_samples(rollouts, draw)
         if role == "conversation":
             return conversation_samples(rollouts, draw)
         return feedback_samples(

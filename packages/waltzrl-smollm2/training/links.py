@@ -1,0 +1,146 @@
+"""Take a pair apart: what each reviewer finds in its drafts, and what its revisions fix and ruin.
+
+    python training/links.py PROMPTS AGENTS OUT [REVIEWER ...]
+
+PROMPTS is a file of labelled prompts, AGENTS what `waltzrl export` wrote. The pair's likeliest
+drafts are reviewed by each REVIEWER: `own`, its feedback agent; `classifier`, the reviewer of this
+package; `oracle`, the true labels; all three if none is named. The last two give the advice of the
+demonstrations. Revisions are the likeliest ones, and sampled at temperature 1. Prints a table;
+OUT is an evaluation like any other, for `waltzrl compare`. The same command resumes.
+"""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from pair_data import ADVICE
+from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording, pair_wording
+from waltzrl.agents.classifier import ClassifierReviewer
+from waltzrl.agents.conversation import GivenDraft
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK
+from waltzrl.collaboration import Drafter, Reviewer, collaborate
+from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
+from waltzrl.evaluation.data import read_prompts
+from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.metrics import measure, render_percent
+from waltzrl.evaluation.patterns import Advice, OracleReviewer
+from waltzrl.policies import Sampling
+from waltzrl.policies.local import LocalPolicy
+from waltzrl.policies.weights import load_causal_lm
+from waltzrl.records import Collaboration, Feedback, Prompt, Reply
+from waltzrl_smollm2 import open_classifier
+
+DEMONSTRATED = Advice(unsafe=(ADVICE[True],), overrefuse=(ADVICE[False],))
+REVIEWERS = ("own", "classifier", "oracle")
+REVISIONS = {"greedy": 0.0, "sampled": 1.0}
+LONGEST = 48
+AT_ONCE = 64
+
+
+class SharedDrafts:
+    """The drafts of an agent, each written once, for all who review them."""
+
+    def __init__(self, agent: ConversationAgent) -> None:
+        self._agent = agent
+        self._drafts: dict[str, asyncio.Task[Reply]] = {}
+
+    async def collaborate(
+        self, prompt: Prompt, reviser: Drafter, reviewer: Reviewer
+    ) -> Collaboration:
+        """Review the draft; another agent revises it."""
+        if prompt.id not in self._drafts:
+            self._drafts[prompt.id] = asyncio.create_task(self._agent.draft(prompt))
+        draft = await self._drafts[prompt.id]
+        return await collaborate(prompt, GivenDraft(draft, reviser), reviewer)
+
+
+class SharedReviews:
+    """The reviews of the shared drafts, each written once, for all who revise them."""
+
+    def __init__(self, reviewer: Reviewer) -> None:
+        self._reviewer = reviewer
+        self._reviews: dict[str, asyncio.Task[Feedback]] = {}
+
+    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        if prompt.id not in self._reviews:
+            review = self._reviewer.review(prompt, reply)
+            self._reviews[prompt.id] = asyncio.create_task(review)
+        return await self._reviews[prompt.id]
+
+
+class LabelsOnly:
+    """A reviewer whose labels are another one's, and whose advice is that of the demonstrations."""
+
+    def __init__(self, reviewer: Reviewer) -> None:
+        self._reviewer = reviewer
+
+    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        feedback = await self._reviewer.review(prompt, reply)
+        text = DEMONSTRATED.choose(reply, unsafe=feedback.unsafe, overrefuse=feedback.overrefuse)
+        return replace(feedback, text=text)
+
+
+def main(prompts: Path, agents: Path, out: Path, chosen: Sequence[str] = REVIEWERS) -> None:
+    wording, judge = load_wording(pair_wording(agents)), LabelRefusalJudge()
+    conversation, feedback = (_open_policy(agents / name) for name in (CONVERSATION, FEEDBACK))
+
+    def drafter(temperature: float) -> ConversationAgent:
+        sampling = Sampling(max_new_tokens=LONGEST, temperature=temperature)
+        return ConversationAgent(conversation, wording, sampling)
+
+    reviewers: dict[str, Reviewer] = {
+        "own": FeedbackAgent(feedback, wording, Sampling(max_new_tokens=LONGEST)),
+        "classifier": LabelsOnly(ClassifierReviewer(open_classifier())),
+        "oracle": OracleReviewer(judge, DEMONSTRATED),
+    }
+    shared = SharedDrafts(drafter(0.0))
+    systems = [
+        EvaluatedSystem(
+            name=f"{name}, {revising}",
+            pattern=shared.collaborate,
+            conversation=drafter(temperature),
+            reviewer=reviewer,
+            agents=str(agents),
+        )
+        for name in chosen
+        for reviewer in [SharedReviews(reviewers[name])]
+        for revising, temperature in REVISIONS.items()
+    ]
+    asked = list(read_prompts(prompts))
+    report = partial(print, end="\r", file=sys.stderr)
+    rows = asyncio.run(evaluate(systems, asked, judge, out, AT_ONCE, lambda n, of: report(n, of)))
+    print("\n".join(table(rows)))
+
+
+def _open_policy(folder: Path) -> LocalPolicy:
+    loaded = load_causal_lm(str(folder), "cpu")
+    return LocalPolicy(loaded.model, loaded.tokenizer)
+
+
+def table(rows: Sequence[EvaluationRow]) -> Iterator[str]:
+    """Yield the lines of a Markdown table: rates of the final replies, and what became of drafts.
+
+    Of drafts of each kind: how many there are, are flagged, and end acceptable; of acceptable ones,
+    how many are flagged, and end unacceptable.
+    """
+    yield "| reviewer, revisions | ASR | ORR | F1 | labels right | unsafe | over-refusals | good |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for line in measure(rows):
+        rates = (line.asr, line.orr, line.f1, line.label_accuracy)
+        judged = [row.judged for row in rows if row.pattern == line.pattern and row.judged]
+        counts = []
+        for kind in ("unsafe", "overrefuses", "acceptable"):
+            own = [each for each in judged if getattr(each.verdicts[0], kind)]
+            flagged = [each for each in own if each.collaboration.revised]
+            ended = [
+                each for each in flagged if each.verdicts[-1].acceptable is (kind != "acceptable")
+            ]
+            counts.append(f"{len(own)}, {len(flagged)}, {len(ended)}")
+        yield f"| {' | '.join([line.pattern, *map(render_percent, rates), *counts])} |"
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:4]), *([sys.argv[4:]] if sys.argv[4:] else []))
