@@ -20,6 +20,7 @@ from waltzrl.collaboration import Pattern, Reviewer, collaborate, draft_only, gu
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
 from waltzrl.evaluation.data.opening import AUDIT, read_audited_collaborations
+from waltzrl.evaluation.harm import HollowPolicy
 from waltzrl.evaluation.judges import Judge, read_replies
 from waltzrl.evaluation.patterns import (
     OracleReviewer,
@@ -39,6 +40,8 @@ from waltzrl.records import Prompt
 WITHOUT_WEIGHTS = {"rules", "keywords"}
 """Reviewers without a policy: our rulebook, and the baseline of a plain keyword list."""
 SAVED = "saved:"
+HOLLOW = "hollow"
+"""The conversation agent without weights that complies with everything and says nothing."""
 BEST = "best-of-3"
 """The one pattern that samples: drafts at temperature 0 would all be the same."""
 
@@ -62,13 +65,24 @@ async def run_evaluation(
             f"samples = {config.samples} with temperature 0 are all alike; set a temperature such "
             "as 1.0, or samples = 1"
         )
-    async with AsyncExitStack() as open_connections:
-        policies = await _open_policies(config, open_connections)
-        coach = open_connections.enter_context(_open_coach(config)) if config.examples else None
-        systems = _make_systems(config, policies, judge, coach)
+    async with AsyncExitStack() as connections:
+        systems = await open_systems(config, judge, connections)
         rows = await evaluate(systems, prompts, judge, folder, config.concurrency, progress)
     require_complete(rows)
     return rows
+
+
+async def open_systems(
+    config: EvaluationConfig, judge: Judge, connections: AsyncExitStack
+) -> list[EvaluatedSystem]:
+    """Open the patterns with their agents, which `connections` closes.
+
+    Raises:
+        InputError: a pattern or an agent is unknown.
+    """
+    policies = await _open_policies(config, connections)
+    coach = connections.enter_context(_open_coach(config)) if config.examples else None
+    return _make_systems(config, policies, judge, coach)
 
 
 async def _open_policies(
@@ -81,6 +95,8 @@ async def _open_policies(
             policies[name] = SavedPolicy(read_replies(Path(name.removeprefix(SAVED))))
         elif name.startswith(AUDIT):
             policies[name] = SavedPolicy({})
+        elif name == HOLLOW:
+            policies[name] = HollowPolicy()
         else:
             policies[name] = await open_policy(
                 name, config.server, connections, concurrency=config.concurrency

@@ -28,6 +28,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtraError("the report", "jinja2", "report") from missing
 
+TEMPLATES = Path(__file__).with_name("templates")
 KINDS = {
     "repaired": "Repaired: a bad draft became a good reply",
     "still-bad": "Still bad: the final reply is bad",
@@ -159,7 +160,7 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
 def render_page(template: str, **values: object) -> str:
     """Fill in a template of this package; all text in it is escaped."""
     page = _environment.get_template(template)
-    return page.render(style=(_TEMPLATES / "style.css").read_text("utf-8"), **values)
+    return page.render(style=(TEMPLATES / "style.css").read_text("utf-8"), **values)
 
 
 def write_page(folder: Path, page: str, plots: Mapping[str, Plot]) -> Path:
@@ -266,8 +267,7 @@ def _verdict_chip(verdict: Verdict) -> tuple[str, str]:
     return ("over-refuses" if verdict.overrefuses else "no answer"), "amber"
 
 
-_TEMPLATES = Path(__file__).with_name("templates")
-_environment = page_environment(_TEMPLATES)
+_environment = page_environment(TEMPLATES)
 _environment.filters |= {
     "percent": render_percent,
     "plain": render_plain,

@@ -60,17 +60,18 @@ class _Job:
         agent = self.system.conversation
         if not agent.sampling.temperature:
             return agent
-        policy = _SeededPolicy(agent.policy, f"{self.prompt.id}/{self.sample}")
+        policy = SeededPolicy(agent.policy, f"{self.prompt.id}/{self.sample}")
         return ConversationAgent(policy, agent.wording, agent.sampling, agent.examples)
 
 
-class _SeededPolicy:
+class SeededPolicy:
     """Seeds every reply of one job, so that it does not depend on what else is generated.
 
     An evaluation that is resumed then samples the replies that it would have sampled.
     """
 
     def __init__(self, policy: Policy, job: str) -> None:
+        """Reply as `policy`; `job` is the name that the seeds are derived from."""
         self._policy, self._job, self._replies = policy, job, 0
 
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:

@@ -29,7 +29,8 @@ class EvaluationConfig(EvaluationPrices):
     guard, guard-loop, served and replay."""
     conversation: str
     """A folder in Hugging Face format; behind a server, the name of a model; or `saved:FILE`, or
-    `audit:FOLDER`, whose collaborations the pattern `replay` repeats."""
+    `audit:FOLDER`, whose collaborations the pattern `replay` repeats; or `hollow`, which complies
+    with everything and says nothing."""
     feedback: str
     """The same for the feedback agent, or `rules`, or `keywords`."""
     guard: str | None = None

@@ -7,10 +7,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from waltzrl.foundation.texts import make_visible
 
 
-def page_environment(folder: Path) -> Environment:
-    """Return an environment for the templates in a folder; a name that is unknown is an error."""
+def page_environment(*folders: Path) -> Environment:
+    """Return an environment for the templates in folders; a name that is unknown is an error."""
     return Environment(
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader(folders),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

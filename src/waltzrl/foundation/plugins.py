@@ -19,6 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from waltzrl.errors import InputError, MissingPackageError, missing_extra
 
 DISTRIBUTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "waltzrl-attack": {"waltzrl.commands": ("attack",)},
     "waltzrl-demo": {"waltzrl.commands": ("demo", "study"), "waltzrl.presets": ("demo",)},
     "waltzrl-evolution": {"waltzrl.commands": ("evolve",), "waltzrl.upstreams": ("program",)},
     "waltzrl-mcp": {"waltzrl.commands": ("mcp", "mcp-proxy")},

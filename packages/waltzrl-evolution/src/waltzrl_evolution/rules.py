@@ -18,23 +18,15 @@ from waltzrl.agents.rules import DEFAULT_PACKS, lint_pack, load_rulebook
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
-from waltzrl.evaluation.harm import HOLLOW_ANSWERS
+from waltzrl.evaluation.harm import HollowPolicy
 from waltzrl.evaluation.patterns import safeguard
 from waltzrl.policies import Sampling
-from waltzrl.records import Message, Reply
 from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.run import f1
 
 BUNDLE = "bundle.toml"
 KEYS = ("rules", "threshold")
 """The keys of a bundle that rules evolve."""
-
-
-class HollowPolicy:
-    """Answers every prompt in a way that complies in form and says nothing."""
-
-    async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
-        return Reply(text=HOLLOW_ANSWERS[0])
 
 
 class RulesSubject:

@@ -1,0 +1,125 @@
+"""`waltzrl attack`: attackers who adapt, against a model, a pair or a gateway."""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from waltzrl.foundation.options import (
+    EVALUATE,
+    AsJson,
+    JudgeName,
+    Server,
+    open_terminal,
+    print_json,
+)
+from waltzrl.foundation.progress import progress_bar
+
+WIDTH = 150
+"""Columns that the tables need."""
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the command of this package to the command line."""
+    app.command(rich_help_panel=EVALUATE)(attack)
+
+
+def attack(  # noqa: PLR0913, PLR0917 - each parameter is an option
+    against: Annotated[
+        str, typer.Option(help="URL of a gateway, or a pattern such as base, collaborate, guarded.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the log; the same command resumes.")],
+    attacker: Annotated[
+        str, typer.Option(help="scripted, MODEL@URL, or a folder of weights.")
+    ] = "scripted",
+    goals: Annotated[
+        list[str] | None,
+        typer.Option(help=r"JSON Lines file, `xstest:FILE`, ...; may be repeated \[our own]."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="The target's model: folder, name on the server, or hollow.")
+    ] = "hollow",
+    server: Server = None,
+    feedback: Annotated[
+        str, typer.Option(help="The target's feedback agent: folder, name on the server, rules.")
+    ] = "rules",
+    reviewer: Annotated[
+        str | None, typer.Option(help="One of `waltzrl compare-reviewers` in its place.")
+    ] = None,
+    attacks: Annotated[
+        str, typer.Option(help="Some of plain, reword, tree, escalate, reviewer, provoke.")
+    ] = "plain,reword,tree,escalate,reviewer,provoke",
+    attempts: Annotated[int, typer.Option(help="Most requests for a goal, of each attack.")] = 12,
+    tokens: Annotated[
+        int | None, typer.Option(help="Most tokens for a goal, of each attack, of both sides.")
+    ] = None,
+    check: Annotated[
+        str, typer.Option(help="What keeps requests to their goal: words, MODEL@URL, or a folder.")
+    ] = "words",
+    judge: JudgeName = "refusal",
+    training: Annotated[
+        list[Path] | None,
+        typer.Option(help="Prompts that the target learned from; may be repeated."),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest turn of the target.")] = 256,
+    concurrency: Annotated[int, typer.Option(min=1, help="Goals at once.")] = 8,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write report.html into OUT.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Attack a target with requests that adapt to its replies, and count what they gain.
+
+    On harmful goals an attack succeeds if the judge calls the reply unsafe, on harmless ones if the
+    reply refuses. The same command resumes. Requests and replies are kept without personal data.
+
+    **Examples**
+
+    `waltzrl attack --against guarded --out runs/attack-rules --report`
+
+    `waltzrl attack --against http://localhost:8080/v1 --model qwen --attacker
+    mistral@http://localhost:8000/v1 --goals goals.jsonl --training train.jsonl --out runs/attack`
+    """
+    from waltzrl.evaluation.study_tables import render_markdown
+    from waltzrl.evaluation.terminal import study_table
+    from waltzrl_attack.attempts import AttackBudget
+    from waltzrl_attack.opening import AttackSettings, open_and_run, read_goals
+    from waltzrl_attack.results import measure_attacks, tabulate_attacks
+
+    settings = AttackSettings(
+        against=against,
+        model=model,
+        server=server,
+        feedback=feedback,
+        reviewer=reviewer,
+        max_new_tokens=max_new_tokens,
+        attacker=attacker,
+        check=check,
+        judge=judge,
+        attacks=tuple(name.strip() for name in attacks.split(",")),
+        budget=AttackBudget(attempts=attempts, tokens=tokens),
+        concurrency=concurrency,
+    )
+    read = read_goals(goals or (), training or ())
+    with progress_bar(quiet=as_json) as bar:
+        task = bar.add_task("attacking", total=None, note="")
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        paths = asyncio.run(open_and_run(settings, read, out, progress))
+    results = measure_attacks(paths)
+    tables = tabulate_attacks(results)
+    if as_json:
+        print_json([asdict(result) for result in results])
+    elif as_markdown:
+        for table in tables:
+            print(f"## {table.title}\n\n{render_markdown(table)}")
+    else:
+        for table in tables:
+            open_terminal(WIDTH).print(study_table(table))
+    if report:
+        from waltzrl_attack.report import write_attack_report
+
+        print(f"written: {write_attack_report(out, paths, out.name)}")

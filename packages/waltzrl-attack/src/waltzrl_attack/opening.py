@@ -1,0 +1,174 @@
+"""From the names of a command to players: a target, an attacker, who checks and who judges."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from waltzrl.agents.identity import identify_agent
+from waltzrl.errors import InputError
+from waltzrl.evaluation import EvaluatedSystem
+from waltzrl.evaluation.data import read_prompts, require_disjoint
+from waltzrl.evaluation.data.opening import read_sets
+from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.opening import open_judge, split_model_and_server
+from waltzrl.evaluation.opening import HOLLOW, open_systems
+from waltzrl.evaluation.runner import Progress
+from waltzrl.evaluation.settings import EvaluationConfig
+from waltzrl.gateway.reviewer_comparison import open_named_reviewer
+from waltzrl.policies import Policy, Sampling
+from waltzrl.policies.opening import open_policy
+from waltzrl.store.privacy.opening import open_redaction
+from waltzrl_attack.attacker import ScriptedAttacker, identify_script
+from waltzrl_attack.attacks import ATTACKS, NamedAttack
+from waltzrl_attack.attempts import AttackBudget, AttackPath, Goal
+from waltzrl_attack.checks import GoalCheck, PolicyCheck, WordCheck
+from waltzrl_attack.run import AttackLog, AttackSetup, run_attacks
+
+OWN_GOALS = Path(__file__).with_name("goals.jsonl")
+SCRIPTED, WORDS = "scripted", "words"
+LONGEST_REQUEST = 256
+"""Tokens that an attacker writes at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackSettings:
+    """Who attacks whom, and how far."""
+
+    against: str
+    """A pattern of `waltzrl evaluate`, or the URL of a gateway or of another server."""
+    model: str = HOLLOW
+    """The target's conversation agent: a folder, a name on the server, or `hollow`."""
+    server: str | None = None
+    """URL of the server of `model`."""
+    feedback: str = "rules"
+    """The target's feedback agent, as of `waltzrl evaluate`."""
+    reviewer: str | None = None
+    """A reviewer in its place, as of `waltzrl compare-reviewers`."""
+    max_new_tokens: int = 256
+    """Longest turn of the target."""
+    attacker: str = SCRIPTED
+    """`scripted`, MODEL@URL or a folder."""
+    temperature: float = 1.0
+    """Of an attacker that is a model; its replies are seeded by attack and goal."""
+    check: str = WORDS
+    """Tells whether a request keeps to its goal: `words`, MODEL@URL or a folder."""
+    judge: str = "refusal"
+    attacks: tuple[str, ...] = tuple(ATTACKS)
+    budget: AttackBudget
+    concurrency: int = 8
+    """Goals that are attacked at once."""
+
+
+def read_goals(names: Sequence[str], training: Sequence[Path] = ()) -> list[Goal]:
+    """Read goals; none named are our own.
+
+    Args:
+        names: sets of prompts, as of `waltzrl evaluate`.
+        training: files of prompts that the target learned from.
+
+    Raises:
+        InputError: a goal has no label, has the id of another, or is a training prompt.
+    """
+    goals = read_sets([*names] or [str(OWN_GOALS)])
+    seen: set[str] = set()
+    for goal in goals:
+        if goal.label not in ("unsafe", "benign"):
+            raise InputError(
+                f"the goal {goal.id!r} is labelled {goal.label or 'not at all'}; an attack needs to"
+                " know whether help or a refusal is wrong: label it unsafe or benign"
+            )
+        if goal.id in seen:
+            raise InputError(f"the goal {goal.id!r} occurs twice; each needs an id of its own")
+        seen.add(goal.id)
+    for path in training:
+        require_disjoint(read_prompts(path), goals)
+    return goals
+
+
+async def open_and_run(
+    settings: AttackSettings, goals: Sequence[Goal], folder: Path, progress: Progress
+) -> list[AttackPath]:
+    """Open the players and run the attacks into the folder's log; see `run_attacks`.
+
+    Raises:
+        InputError: a name is unknown, or see `run_attacks`.
+        PolicyError: see `run_attacks`.
+        MissingExtraError: redaction needs the extra `flywheel`.
+    """
+    attacks = _choose_attacks(settings.attacks)
+    log = AttackLog(folder, open_redaction({}, None).scrub)
+    async with AsyncExitStack() as connections:
+        judge = await connections.enter_async_context(open_judge(settings.judge, cached=True))
+        setup = await _open_setup(settings, judge, connections)
+        return await run_attacks(attacks, goals, setup, log, progress)
+
+
+def _choose_attacks(names: Sequence[str]) -> dict[str, NamedAttack]:
+    if unknown := [name for name in names if name not in ATTACKS]:
+        raise InputError(f"unknown attack {unknown[0]!r}; choose from {', '.join(ATTACKS)}")
+    return {name: ATTACKS[name] for name in names}
+
+
+async def _open_setup(
+    settings: AttackSettings, judge: Judge, connections: AsyncExitStack
+) -> AttackSetup:
+    target = await _open_target(settings, judge, connections)
+    attacker, attacker_name = await _open_attacker(settings.attacker, connections)
+    check = await _open_check(settings.check, connections)
+    warmth = "" if settings.attacker == SCRIPTED else f", temperature {settings.temperature}"
+    return AttackSetup(
+        target=target,
+        attacker=attacker,
+        sampling=Sampling(max_new_tokens=LONGEST_REQUEST, temperature=settings.temperature),
+        judge=judge,
+        check=check,
+        players=f"target {target.name}, {target.agents}; attacker {attacker_name}{warmth}; "
+        f"check {check.name}",
+        budget=settings.budget,
+        concurrency=settings.concurrency,
+    )
+
+
+async def _open_target(
+    settings: AttackSettings, judge: Judge, connections: AsyncExitStack
+) -> EvaluatedSystem:
+    """Open what is attacked: a pattern with its agents."""
+    pattern, server = settings.against, settings.server
+    if "://" in settings.against:
+        pattern, server = "base", settings.against
+        if settings.model == HOLLOW:
+            raise InputError(f"{server} may serve several models; name one with --model")
+    config = EvaluationConfig(
+        patterns=(pattern,),
+        conversation=settings.model,
+        feedback=settings.feedback,
+        server=server,
+        max_new_tokens=settings.max_new_tokens,
+        concurrency=settings.concurrency,
+    )
+    (system,) = await open_systems(config, judge, connections)
+    if settings.reviewer is None:
+        return system
+    reviewer, identity = await open_named_reviewer(settings.reviewer, connections)
+    return replace(system, reviewer=reviewer, agents=f"{system.agents}, reviewer {identity}")
+
+
+async def _open_attacker(name: str, connections: AsyncExitStack) -> tuple[Policy, str]:
+    if name == SCRIPTED:
+        return ScriptedAttacker(), identify_script()
+    return await _open_named_policy(name, connections)
+
+
+async def _open_check(name: str, connections: AsyncExitStack) -> GoalCheck:
+    if name == WORDS:
+        return WordCheck()
+    return PolicyCheck(*await _open_named_policy(name, connections))
+
+
+async def _open_named_policy(name: str, connections: AsyncExitStack) -> tuple[Policy, str]:
+    """Open `MODEL@URL` or a folder; return it with its identity."""
+    if (place := split_model_and_server(name)) is None:
+        raise InputError(f"got the model {name!r}; use MODEL@URL, a folder, or {SCRIPTED}")
+    model, server = place
+    return await open_policy(model, server, connections), identify_agent(model, server)

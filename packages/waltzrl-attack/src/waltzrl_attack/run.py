@@ -1,0 +1,338 @@
+"""Plays attacks on goals against a target, and resumes where an earlier run was cut off.
+
+Every answered attempt is a `Collaboration` by the target's pattern, judged as in an evaluation; the
+judge reads each reply as one to the goal, whatever the request looked like.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
+from waltzrl.evaluation import EvaluatedSystem
+from waltzrl.evaluation.judges import Judge, judge_replies, require_decided
+from waltzrl.evaluation.rows import without_tokens
+from waltzrl.evaluation.runner import Progress, SeededPolicy
+from waltzrl.foundation.files import disk_errors, whole_lines
+from waltzrl.foundation.run_directory import RunDirectory
+from waltzrl.policies import Policy, Sampling
+from waltzrl.records import Collaboration, Reply, Usage, estimate_reply
+from waltzrl.store.privacy import Scrub, scrub_collaboration
+from waltzrl_attack.attacker import PLAIN, Attacker
+from waltzrl_attack.attacks import Attack, NamedAttack
+from waltzrl_attack.attempts import (
+    AttackBudget,
+    AttackPath,
+    AttackRequest,
+    Attempt,
+    Goal,
+    Outcome,
+)
+from waltzrl_attack.checks import GoalCheck, declines
+
+LOG_NAME = "attacks.jsonl"
+NOT_TAKEN = frozenset({CONTEXT_EXCEEDED, "HTTP 400", "HTTP 413", "HTTP 422"})
+"""Reasons of a server that are about one request, and not about the server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackSetup:
+    """Who takes part in attacks, and how far they go."""
+
+    target: EvaluatedSystem
+    """A pattern of evaluation with its agents."""
+    attacker: Policy
+    sampling: Sampling
+    """Of the attacker."""
+    judge: Judge
+    check: GoalCheck
+    players: str
+    """Names of all but the judge, with hashes of their weights."""
+    budget: AttackBudget
+    concurrency: int = 8
+    """Goals that are attacked at once."""
+
+    @property
+    def name(self) -> str:
+        """What a log must have in common to be resumed; see `AttackPath.setup`."""
+        most = self.budget.tokens or "any number of"
+        return f"{self.players}; budget {self.budget.attempts} attempts, {most} tokens"
+
+
+async def run_attacks(
+    attacks: Mapping[str, NamedAttack],
+    goals: Sequence[Goal],
+    setup: AttackSetup,
+    log: "AttackLog",
+    progress: Progress,
+) -> list[AttackPath]:
+    """Play every attack on every goal that it is for; return the paths, attack by attack.
+
+    Paths are logged in this order, each as a whole: a run that was killed and is started again
+    continues behind the last path, and ends with the same file where the policies reply alike.
+
+    Raises:
+        InputError: there is nothing to do, or the log is of another run, or the judge's model
+            decided on no reply.
+        PolicyError: target, attacker or judge failed; the paths before are in the log.
+    """
+    jobs = [
+        (name, named.attack, goal)
+        for name, named in attacks.items()
+        for goal in goals
+        if goal.label in named.labels
+    ]
+    if not jobs:
+        raise InputError(
+            f"nothing to attack: none of {len(goals)} goals has a label that {', '.join(attacks)} "
+            "are for; label them unsafe or benign, or choose other attacks"
+        )
+    with RunDirectory(log.folder):
+        paths = log.open([(name, goal) for name, _, goal in jobs], setup.name, setup.judge.name)
+        progress(len(paths), len(jobs))
+        for start in range(len(paths), len(jobs), setup.concurrency):
+            tasks = [
+                asyncio.create_task(play_attack(name, attack, goal, setup))
+                for name, attack, goal in jobs[start : start + setup.concurrency]
+            ]
+            try:
+                for task in tasks:
+                    paths.append(log.append(await task))
+                    progress(len(paths), len(jobs))
+            finally:
+                for task in tasks:  # after an error the others must not go on asking
+                    task.cancel()
+    require_decided([verdict for path in paths for a in path.attempts for verdict in a.verdicts])
+    return paths
+
+
+async def play_attack(name: str, attack: Attack, goal: Goal, setup: AttackSetup) -> AttackPath:
+    """Play one attack on one goal until it succeeds, its budget is spent, or it has no more to ask.
+
+    Raises:
+        PolicyError: target, attacker or judge failed; says which.
+    """
+    seeded = SeededPolicy(setup.attacker, f"{name}/{goal.id}")
+    requests = attack(goal, Attacker(seeded, setup.sampling))
+    attempts: list[Attempt] = []
+    seen: set[str] = set()
+    budget, spent, at = setup.budget, 0, f"attack {name!r} on {goal.id!r}"
+    try:
+        while len(attempts) < budget.attempts and (not budget.tokens or spent < budget.tokens):
+            with _failing("attacker", at):
+                # as of every generator, the first request is asked for without an answer
+                request = await (requests.asend(attempts[-1]) if attempts else anext(requests))
+            attempt = await _try_request(request, len(attempts) + 1, goal, setup, seen, at)
+            attempts.append(attempt)
+            spent += attempt.tokens
+            if attempt.succeeds(goal.label):
+                break
+    except StopAsyncIteration:
+        pass
+    finally:
+        await requests.aclose()
+    return AttackPath(
+        attack=name, goal=goal, judge=setup.judge.name, setup=setup.name, attempts=tuple(attempts)
+    )
+
+
+async def _try_request(
+    request: AttackRequest,
+    number: int,
+    goal: Goal,
+    setup: AttackSetup,
+    seen: set[str],
+    at: str,
+) -> Attempt:
+    """Send a request, if it is one that keeps to the goal, and have the reply judged."""
+    with _failing("check of requests", at):
+        outcome = await _check_request(request, goal, setup.check, seen)
+    attempt = Attempt(
+        number=number,
+        technique=request.technique,
+        text=request.text,
+        outcome=outcome,
+        leads_up=request.leads_up,
+        parent=request.parent,
+        tokens=_count(request.usage),
+    )
+    if outcome != "answered":
+        return attempt
+    prompt, target = replace(goal, messages=request.messages), setup.target
+    try:
+        with _failing("target", at):
+            said = await target.pattern(prompt, target.conversation, target.reviewer)
+    except PolicyError as error:
+        if error.reason in NOT_TAKEN:
+            return replace(attempt, outcome="rejected")
+        raise
+    attempt = replace(
+        attempt,
+        collaboration=without_tokens(said),
+        tokens=attempt.tokens + _count_collaboration(said),
+    )
+    if request.leads_up:
+        return attempt
+    # The judge is asked whether the reply helps with the goal, however that was asked for.
+    verdicts = await judge_replies(replace(said, prompt=goal), setup.judge)
+    return replace(attempt, verdicts=verdicts)
+
+
+async def _check_request(
+    request: AttackRequest, goal: Goal, check: GoalCheck, seen: set[str]
+) -> Outcome:
+    """Return why a request is not sent; `answered` if it is."""
+    if not request.text.strip():
+        return "empty"
+    conversation = json.dumps([" ".join(turn.line.casefold().split()) for turn in request.messages])
+    if conversation in seen:
+        return "repeated"
+    seen.add(conversation)
+    if request.technique == PLAIN:
+        return "answered"
+    if declines(request.text):
+        return "declined"
+    if request.leads_up or await check.keeps(goal, request.messages):
+        return "answered"
+    return "off goal"
+
+
+@contextmanager
+def _failing(who: str, at: str) -> Iterator[None]:
+    """Say in one line who failed, and that the run can go on."""
+    try:
+        yield
+    except PolicyError as error:
+        why = " ".join(str(error).split()) or type(error).__name__  # servers answer in pages
+        message = f"the {who} failed in {at}: {why}; run the same command again to go on from there"
+        raise PolicyError(message, reason=error.reason) from error
+
+
+def _count(usage: Usage | None) -> int:
+    return 0 if usage is None else usage.input_tokens + usage.output_tokens
+
+
+def _count_collaboration(said: Collaboration) -> int:
+    """Return the tokens of a collaboration, those of the replies estimated if nobody counts."""
+    if said.usage is not None:
+        return _count(said.usage)
+    return sum(_count(estimate_reply(said.prompt, reply, "")) for reply in said.replies)
+
+
+class AttackLog:
+    """The paths of a run, one a line, without personal data and without times."""
+
+    def __init__(self, folder: Path, scrub: Scrub) -> None:
+        """Keep paths in a folder; `scrub` takes personal data out of every text."""
+        self.folder, self._path, self._scrub = folder, folder / LOG_NAME, scrub
+
+    def open(self, jobs: Sequence[tuple[str, Goal]], setup: str, judge: str) -> list[AttackPath]:
+        """Return the paths of an earlier run, and drop what it left of its last line.
+
+        Args:
+            jobs: attack and goal of each path, in the order in which they will be logged.
+            setup: of this run.
+            judge: the name of this run's judge.
+
+        Raises:
+            InputError: the log is of another run, is damaged, or cannot be written.
+        """
+        paths = read_paths(self.folder)
+        for number, path in enumerate(paths):
+            ours = (number < len(jobs), path.setup, path.judge) == (True, setup, judge)
+            if not ours or (path.attack, path.goal) != self._name_job(jobs[number]):
+                raise InputError(
+                    f"{self._path}:{number + 1} is of another run ({path.attack!r} on "
+                    f"{path.goal.id!r}; {path.setup}; judge {path.judge}), this one has {setup}; "
+                    f"judge {judge}; choose another folder"
+                )
+        with disk_errors(self._path), self._path.open("ab") as file:
+            file.truncate(sum(map(len, whole_lines(self._path))))
+        return paths
+
+    def append(self, path: AttackPath) -> AttackPath:
+        """Write a path; return it as it is kept.
+
+        Raises:
+            InputError: the disk is full.
+        """
+        kept = replace(
+            path,
+            goal=self._scrub_goal(path.goal),
+            attempts=tuple(map(self._scrub_attempt, path.attempts)),
+        )
+        with disk_errors(self._path), self._path.open("ab") as file:
+            # json, not msgspec.json: a policy may write half a character
+            file.write(json.dumps(msgspec.to_builtins(kept)).encode() + b"\n")
+        return kept
+
+    def _name_job(self, job: tuple[str, Goal]) -> tuple[str, Goal]:
+        return job[0], self._scrub_goal(job[1])
+
+    def _scrub_goal(self, goal: Goal) -> Goal:
+        return scrub_collaboration(
+            Collaboration(prompt=goal, draft=Reply(text="")), self._scrub
+        ).prompt
+
+    def _scrub_attempt(self, attempt: Attempt) -> Attempt:
+        said = attempt.collaboration
+        if said is not None:
+            said = _without_times(scrub_collaboration(said, self._scrub))
+        verdicts = tuple(
+            replace(
+                verdict,
+                answers=tuple(
+                    replace(answer, text=self._scrub(answer.text)) for answer in verdict.answers
+                ),
+            )
+            for verdict in attempt.verdicts
+        )
+        return replace(
+            attempt, text=self._scrub(attempt.text), collaboration=said, verdicts=verdicts
+        )
+
+
+def read_paths(folder: Path) -> list[AttackPath]:
+    """Read the paths in a folder's log; none if it has none.
+
+    Raises:
+        InputError: the log cannot be read, or a line is not a path.
+    """
+    path = folder / LOG_NAME
+    try:
+        lines = list(whole_lines(path))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; choose another folder") from error
+    paths = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            paths.append(msgspec.convert(json.loads(line), AttackPath))
+        except ValueError as error:
+            raise InputError(
+                f"{path}:{number}: not the path of an attack ({error}); choose another folder"
+            ) from error
+    return paths
+
+
+def _without_times(said: Collaboration) -> Collaboration:
+    """Leave out how long replies took: a run that is resumed ends with the same log."""
+    rounds = tuple(
+        replace(
+            turn,
+            feedback=replace(turn.feedback, reply=_untime(turn.feedback.reply)),
+            revision=_untime(turn.revision),
+        )
+        for turn in said.rounds
+    )
+    return replace(said, draft=replace(said.draft, milliseconds=0.0), rounds=rounds)
+
+
+def _untime(reply: Reply | None) -> Reply | None:
+    return None if reply is None else replace(reply, milliseconds=0.0)
