@@ -95,7 +95,7 @@ def test_a_damaged_log_names_its_line(tmp_path):
         read_paths(tmp_path)
 
 
-@pytest.mark.promise("Privacy", "Transcripts of attacks hold no personal data")
+@pytest.mark.promise("Personal data", "Transcripts of attacks hold no personal data")
 def test_what_is_kept_holds_no_personal_data(tmp_path):
     mail = "ada@example.org"
     target = ScriptedPolicy(lambda _: f"Ask {mail} about it.")
@@ -340,7 +340,7 @@ def test_a_run_that_is_killed_continues_and_ends_with_the_same_log(tmp_path):
     lines = OWN_GOALS.read_text().splitlines(keepends=True)[:24]
     (tmp_path / "goals.jsonl").write_text("".join(lines))
     command = ["attack", "--against", "guarded", "--goals", tmp_path / "goals.jsonl"]
-    command += ["--attacks", "plain,reword", "--concurrency", "1", "--out"]
+    command += ["--attacks", "plain,reword", "--set", "concurrency=1", "--out"]
     log = tmp_path / "killed" / LOG_NAME
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     program = [sys.executable, "-m", "waltzrl", *command, log.parent]

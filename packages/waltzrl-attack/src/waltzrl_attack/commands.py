@@ -12,6 +12,7 @@ from waltzrl.foundation.options import (
     AsJson,
     JudgeName,
     Server,
+    Settings,
     open_terminal,
     print_json,
 )
@@ -63,8 +64,7 @@ def attack(  # noqa: PLR0913, PLR0917 - each parameter is an option
         list[Path] | None,
         typer.Option(help="Prompts that the target learned from; may be repeated."),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest turn of the target.")] = 256,
-    concurrency: Annotated[int, typer.Option(min=1, help="Goals at once.")] = 8,
+    settings: Settings = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Write report.html into OUT.")] = False,
     as_json: AsJson = False,
@@ -73,6 +73,7 @@ def attack(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     On harmful goals an attack succeeds if the judge calls the reply unsafe, on harmless ones if the
     reply refuses. The same command resumes. Requests and replies are kept without personal data.
+    `--set` changes settings of the target, as for `waltzrl evaluate`.
 
     **Examples**
 
@@ -80,26 +81,31 @@ def attack(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl attack --against http://localhost:8080/v1 --model qwen --attacker
     mistral@http://localhost:8000/v1 --goals goals.jsonl --training train.jsonl --out runs/attack`
+
+    `waltzrl attack --against collaborate --model agents/waltzrl_conversation_stage2
+    --feedback agents/waltzrl_feedback_stage2 --set wording=tiny --out runs/attack-pair`
     """
     from waltzrl.evaluation.study_tables import render_markdown
     from waltzrl.evaluation.terminal import study_table
     from waltzrl_attack.attempts import AttackBudget
-    from waltzrl_attack.opening import AttackSettings, open_and_run, read_goals
+    from waltzrl_attack.opening import AttackSettings, describe_target, open_and_run, read_goals
     from waltzrl_attack.results import measure_attacks, tabulate_attacks
 
-    settings = AttackSettings(
-        against=against,
-        model=model,
-        server=server,
-        feedback=feedback,
+    agents: dict[str, object] = {
+        "conversation": model,
+        "server": server,
+        "feedback": feedback,
+        "max_new_tokens": 256,
+        "concurrency": 8,
+    }
+    chosen = AttackSettings(
+        target=describe_target(against, agents, settings or ()),
         reviewer=reviewer,
-        max_new_tokens=max_new_tokens,
         attacker=attacker,
         check=check,
         judge=judge,
         attacks=tuple(name.strip() for name in attacks.split(",")),
         budget=AttackBudget(attempts=attempts, tokens=tokens),
-        concurrency=concurrency,
     )
     read = read_goals(goals or (), training or ())
     with progress_bar(quiet=as_json) as bar:
@@ -108,7 +114,7 @@ def attack(  # noqa: PLR0913, PLR0917 - each parameter is an option
         def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        paths = asyncio.run(open_and_run(settings, read, out, progress))
+        paths = asyncio.run(open_and_run(chosen, read, out, progress))
     results = measure_attacks(paths)
     tables = tabulate_attacks(results)
     if as_json:

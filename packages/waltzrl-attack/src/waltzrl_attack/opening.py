@@ -15,6 +15,7 @@ from waltzrl.evaluation.judges.opening import open_judge, split_model_and_server
 from waltzrl.evaluation.opening import HOLLOW, open_systems
 from waltzrl.evaluation.runner import Progress
 from waltzrl.evaluation.settings import EvaluationConfig
+from waltzrl.foundation.validation import validate_table, with_overrides
 from waltzrl.gateway.reviewer_comparison import open_named_reviewer
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.opening import open_policy
@@ -35,18 +36,10 @@ LONGEST_REQUEST = 256
 class AttackSettings:
     """Who attacks whom, and how far."""
 
-    against: str
-    """A pattern of `waltzrl evaluate`, or the URL of a gateway or of another server."""
-    model: str = HOLLOW
-    """The target's conversation agent: a folder, a name on the server, or `hollow`."""
-    server: str | None = None
-    """URL of the server of `model`."""
-    feedback: str = "rules"
-    """The target's feedback agent, as of `waltzrl evaluate`."""
+    target: EvaluationConfig
+    """One pattern with its agents."""
     reviewer: str | None = None
-    """A reviewer in its place, as of `waltzrl compare-reviewers`."""
-    max_new_tokens: int = 256
-    """Longest turn of the target."""
+    """A reviewer in the place of its feedback agent, as of `waltzrl compare-reviewers`."""
     attacker: str = SCRIPTED
     """`scripted`, MODEL@URL or a folder."""
     temperature: float = 1.0
@@ -56,8 +49,28 @@ class AttackSettings:
     judge: str = "refusal"
     attacks: tuple[str, ...] = tuple(ATTACKS)
     budget: AttackBudget
-    concurrency: int = 8
-    """Goals that are attacked at once."""
+
+
+def describe_target(
+    against: str, agents: dict[str, object], settings: Sequence[str]
+) -> EvaluationConfig:
+    """Return which pattern is attacked, with which agents.
+
+    Args:
+        against: a pattern of `waltzrl evaluate`, or the URL of a gateway or another server.
+        agents: keys of `EvaluationConfig`.
+        settings: further ones, each `KEY=VALUE`.
+
+    Raises:
+        InputError: a key or a value is invalid, or a server has no model named.
+    """
+    on_server = "://" in against
+    if on_server and agents["conversation"] == HOLLOW:
+        raise InputError(f"{against} may serve several models; name one with --model")
+    pattern = {"patterns": ["base"], "server": against} if on_server else {"patterns": [against]}
+    return validate_table(
+        EvaluationConfig, {**with_overrides(agents, settings), **pattern}, "--set"
+    )
 
 
 def read_goals(names: Sequence[str], training: Sequence[Path] = ()) -> list[Goal]:
@@ -126,28 +139,14 @@ async def _open_setup(
         players=f"target {target.name}, {target.agents}; attacker {attacker_name}{warmth}; "
         f"check {check.name}",
         budget=settings.budget,
-        concurrency=settings.concurrency,
+        concurrency=settings.target.concurrency,
     )
 
 
 async def _open_target(
     settings: AttackSettings, judge: Judge, connections: AsyncExitStack
 ) -> EvaluatedSystem:
-    """Open what is attacked: a pattern with its agents."""
-    pattern, server = settings.against, settings.server
-    if "://" in settings.against:
-        pattern, server = "base", settings.against
-        if settings.model == HOLLOW:
-            raise InputError(f"{server} may serve several models; name one with --model")
-    config = EvaluationConfig(
-        patterns=(pattern,),
-        conversation=settings.model,
-        feedback=settings.feedback,
-        server=server,
-        max_new_tokens=settings.max_new_tokens,
-        concurrency=settings.concurrency,
-    )
-    (system,) = await open_systems(config, judge, connections)
+    (system,) = await open_systems(settings.target, judge, connections)
     if settings.reviewer is None:
         return system
     reviewer, identity = await open_named_reviewer(settings.reviewer, connections)
