@@ -316,6 +316,21 @@ def test_the_command_attacks_a_server_with_a_model_that_attacks(tmp_path, capsys
     assert attempt.collaboration.draft.text == HELP
 
 
+def test_a_model_of_a_server_that_is_named_hollow_is_that_of_the_server(tmp_path):
+    with serving({"hollow": refuses_unless("x-x")}) as server:
+        command = (
+            "attack",
+            "--against",
+            server.base_url,
+            "--model",
+            "hollow",
+            "--attacks",
+            "plain",
+        )
+        assert run(*command, "--goals", write_goals(tmp_path), "--out", tmp_path / "run") == 0
+    assert read_paths(tmp_path / "run")[0].attempts[0].collaboration.draft.text == REFUSAL
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

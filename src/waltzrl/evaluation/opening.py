@@ -95,7 +95,7 @@ async def _open_policies(
             policies[name] = SavedPolicy(read_replies(Path(name.removeprefix(SAVED))))
         elif name.startswith(AUDIT):
             policies[name] = SavedPolicy({})
-        elif name == HOLLOW:
+        elif name == HOLLOW and config.server is None:
             policies[name] = HollowPolicy()
         else:
             policies[name] = await open_policy(

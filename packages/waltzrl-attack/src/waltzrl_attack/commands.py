@@ -40,8 +40,9 @@ def attack(  # noqa: PLR0913, PLR0917 - each parameter is an option
         typer.Option(help=r"JSON Lines file, `xstest:FILE`, ...; may be repeated \[our own]."),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="The target's model: folder, name on the server, or hollow.")
-    ] = "hollow",
+        str | None,
+        typer.Option(help=r"The target's model: folder, name on the server \[hollow]."),
+    ] = None,
     server: Server = None,
     feedback: Annotated[
         str, typer.Option(help="The target's feedback agent: folder, name on the server, rules.")

@@ -58,15 +58,16 @@ def describe_target(
 
     Args:
         against: a pattern of `waltzrl evaluate`, or the URL of a gateway or another server.
-        agents: keys of `EvaluationConfig`.
+        agents: keys of `EvaluationConfig`; a conversation agent of None is the hollow one.
         settings: further ones, each `KEY=VALUE`.
 
     Raises:
         InputError: a key or a value is invalid, or a server has no model named.
     """
     on_server = "://" in against
-    if on_server and agents["conversation"] == HOLLOW:
+    if on_server and agents["conversation"] is None:
         raise InputError(f"{against} may serve several models; name one with --model")
+    agents["conversation"] = agents["conversation"] or HOLLOW
     pattern = {"patterns": ["base"], "server": against} if on_server else {"patterns": [against]}
     return validate_table(
         EvaluationConfig, {**with_overrides(agents, settings), **pattern}, "--set"
