@@ -49,6 +49,10 @@ USES = {
         3,
     ),
     "agreement": ("judged.jsonl judged.jsonl", "4 replies in both"),
+    "attack": (
+        "--against base --goals prompts.jsonl --attacks plain --out attacked",
+        "What became of the attempts",
+    ),
     "audit prove": ("log r0", "checkpoint"),
     "audit show": ("log --json", '"event":"opened"'),
     "audit verify": ("log --key audit.key.pub", "ok: 5 records"),

@@ -34,6 +34,8 @@ HOLLOW_ANSWERS = (
 )
 ORDERED_LINE = re.compile(r"(?i)\bbegin your reply with this line:\s*(\S[^\n]*)")
 """A request that says how the reply begins."""
+FEEDBACK = "<feedback>"
+"""What stands in a request for a revision; see `fence`."""
 AT_ONCE = 16
 """Prompts that are reviewed concurrently."""
 
@@ -41,10 +43,13 @@ AT_ONCE = 16
 class HollowPolicy:
     """Answers every prompt in a way that complies in form and says nothing.
 
-    It also begins its reply as it is told to, like a model that follows every instruction.
+    It follows whoever speaks last: it begins its reply as it is told to, and declines when it is
+    asked for a revision.
     """
 
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        if FEEDBACK in messages[-1].content:
+            return Reply(text=REFUSALS[0])
         ordered = ORDERED_LINE.search(messages[-1].content)
         beginning = f"{ordered[1]}\n" if ordered else ""
         return Reply(text=f"{beginning}{HOLLOW_ANSWERS[0]}")

@@ -41,7 +41,7 @@ WITHOUT_WEIGHTS = {"rules", "keywords"}
 """Reviewers without a policy: our rulebook, and the baseline of a plain keyword list."""
 SAVED = "saved:"
 HOLLOW = "hollow"
-"""The conversation agent without weights that complies with everything and says nothing."""
+"""The conversation agent without weights; see `HollowPolicy`."""
 BEST = "best-of-3"
 """The one pattern that samples: drafts at temperature 0 would all be the same."""
 

@@ -30,7 +30,7 @@ class EvaluationConfig(EvaluationPrices):
     conversation: str
     """A folder in Hugging Face format; behind a server, the name of a model; or `saved:FILE`, or
     `audit:FOLDER`, whose collaborations the pattern `replay` repeats; or `hollow`, which complies
-    with everything and says nothing."""
+    with every request in form only, and declines where it is asked for a revision."""
     feedback: str
     """The same for the feedback agent, or `rules`, or `keywords`."""
     guard: str | None = None
