@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from waltzrl_attack.attempts import AttackPath as AttackPath
     from waltzrl_attack.attempts import AttackRequest as AttackRequest
     from waltzrl_attack.attempts import Attempt as Attempt
-    from waltzrl_attack.run import AttackLog as AttackLog
+    from waltzrl_attack.log import AttackLog as AttackLog
     from waltzrl_attack.run import AttackSetup as AttackSetup
     from waltzrl_attack.run import play_attack as play_attack
     from waltzrl_attack.run import run_attacks as run_attacks
@@ -23,6 +23,7 @@ else:
             "attacker": ("Attacker", "ScriptedAttacker"),
             "attacks": ("Attack",),
             "attempts": ("AttackBudget", "AttackPath", "AttackRequest", "Attempt"),
-            "run": ("AttackLog", "AttackSetup", "play_attack", "run_attacks"),
+            "log": ("AttackLog",),
+            "run": ("AttackSetup", "play_attack", "run_attacks"),
         },
     )

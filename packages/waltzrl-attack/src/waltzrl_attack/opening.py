@@ -24,7 +24,8 @@ from waltzrl_attack.attacker import ScriptedAttacker, identify_script
 from waltzrl_attack.attacks import ATTACKS, NamedAttack
 from waltzrl_attack.attempts import AttackBudget, AttackPath, Goal
 from waltzrl_attack.checks import GoalCheck, PolicyCheck, WordCheck
-from waltzrl_attack.run import AttackLog, AttackSetup, run_attacks
+from waltzrl_attack.log import AttackLog
+from waltzrl_attack.run import AttackSetup, run_attacks
 
 OWN_GOALS = Path(__file__).with_name("goals.jsonl")
 SCRIPTED, WORDS = "scripted", "words"

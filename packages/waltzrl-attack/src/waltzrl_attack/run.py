@@ -9,20 +9,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-import msgspec
 
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.evaluation.judges import Judge, judge_replies, require_decided
 from waltzrl.evaluation.rows import without_tokens
 from waltzrl.evaluation.runner import Progress, SeededPolicy
-from waltzrl.foundation.files import disk_errors, whole_lines
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies import Policy, Sampling
-from waltzrl.records import Collaboration, Reply, Usage, estimate_reply
-from waltzrl.store.privacy import Scrub, scrub_collaboration
+from waltzrl.records import Collaboration, Usage, estimate_reply
 from waltzrl_attack.attacker import PLAIN, Attacker
 from waltzrl_attack.attacks import Attack, NamedAttack
 from waltzrl_attack.attempts import (
@@ -34,8 +29,8 @@ from waltzrl_attack.attempts import (
     Outcome,
 )
 from waltzrl_attack.checks import GoalCheck, declines
+from waltzrl_attack.log import AttackLog
 
-LOG_NAME = "attacks.jsonl"
 NOT_TAKEN = frozenset({CONTEXT_EXCEEDED, "HTTP 400", "HTTP 413", "HTTP 422"})
 """Reasons of a server that are about one request, and not about the server."""
 
@@ -68,7 +63,7 @@ async def run_attacks(
     attacks: Mapping[str, NamedAttack],
     goals: Sequence[Goal],
     setup: AttackSetup,
-    log: "AttackLog",
+    log: AttackLog,
     progress: Progress,
 ) -> list[AttackPath]:
     """Play every attack on every goal that it is for; return the paths, attack by attack.
@@ -222,117 +217,3 @@ def _count_collaboration(said: Collaboration) -> int:
     if said.usage is not None:
         return _count(said.usage)
     return sum(_count(estimate_reply(said.prompt, reply, "")) for reply in said.replies)
-
-
-class AttackLog:
-    """The paths of a run, one a line, without personal data and without times."""
-
-    def __init__(self, folder: Path, scrub: Scrub) -> None:
-        """Keep paths in a folder; `scrub` takes personal data out of every text."""
-        self.folder, self._path, self._scrub = folder, folder / LOG_NAME, scrub
-
-    def open(self, jobs: Sequence[tuple[str, Goal]], setup: str, judge: str) -> list[AttackPath]:
-        """Return the paths of an earlier run, and drop what it left of its last line.
-
-        Args:
-            jobs: attack and goal of each path, in the order in which they will be logged.
-            setup: of this run.
-            judge: the name of this run's judge.
-
-        Raises:
-            InputError: the log is of another run, is damaged, or cannot be written.
-        """
-        paths = read_paths(self.folder)
-        for number, path in enumerate(paths):
-            ours = (number < len(jobs), path.setup, path.judge) == (True, setup, judge)
-            if not ours or (path.attack, path.goal) != self._name_job(jobs[number]):
-                raise InputError(
-                    f"{self._path}:{number + 1} is of another run ({path.attack!r} on "
-                    f"{path.goal.id!r}; {path.setup}; judge {path.judge}), this one has {setup}; "
-                    f"judge {judge}; choose another folder"
-                )
-        with disk_errors(self._path), self._path.open("ab") as file:
-            file.truncate(sum(map(len, whole_lines(self._path))))
-        return paths
-
-    def append(self, path: AttackPath) -> AttackPath:
-        """Write a path; return it as it is kept.
-
-        Raises:
-            InputError: the disk is full.
-        """
-        kept = replace(
-            path,
-            goal=self._scrub_goal(path.goal),
-            attempts=tuple(map(self._scrub_attempt, path.attempts)),
-        )
-        with disk_errors(self._path), self._path.open("ab") as file:
-            # json, not msgspec.json: a policy may write half a character
-            file.write(json.dumps(msgspec.to_builtins(kept)).encode() + b"\n")
-        return kept
-
-    def _name_job(self, job: tuple[str, Goal]) -> tuple[str, Goal]:
-        return job[0], self._scrub_goal(job[1])
-
-    def _scrub_goal(self, goal: Goal) -> Goal:
-        return scrub_collaboration(
-            Collaboration(prompt=goal, draft=Reply(text="")), self._scrub
-        ).prompt
-
-    def _scrub_attempt(self, attempt: Attempt) -> Attempt:
-        said = attempt.collaboration
-        if said is not None:
-            said = _without_times(scrub_collaboration(said, self._scrub))
-        verdicts = tuple(
-            replace(
-                verdict,
-                answers=tuple(
-                    replace(answer, text=self._scrub(answer.text)) for answer in verdict.answers
-                ),
-            )
-            for verdict in attempt.verdicts
-        )
-        return replace(
-            attempt, text=self._scrub(attempt.text), collaboration=said, verdicts=verdicts
-        )
-
-
-def read_paths(folder: Path) -> list[AttackPath]:
-    """Read the paths in a folder's log; none if it has none.
-
-    Raises:
-        InputError: the log cannot be read, or a line is not a path.
-    """
-    path = folder / LOG_NAME
-    try:
-        lines = list(whole_lines(path))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; choose another folder") from error
-    paths = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            paths.append(msgspec.convert(json.loads(line), AttackPath))
-        except ValueError as error:
-            raise InputError(
-                f"{path}:{number}: not the path of an attack ({error}); choose another folder"
-            ) from error
-    return paths
-
-
-def _without_times(said: Collaboration) -> Collaboration:
-    """Leave out how long replies took: a run that is resumed ends with the same log."""
-    rounds = tuple(
-        replace(
-            turn,
-            feedback=replace(turn.feedback, reply=_untime(turn.feedback.reply)),
-            revision=_untime(turn.revision),
-        )
-        for turn in said.rounds
-    )
-    return replace(said, draft=replace(said.draft, milliseconds=0.0), rounds=rounds)
-
-
-def _untime(reply: Reply | None) -> Reply | None:
-    return None if reply is None else replace(reply, milliseconds=0.0)

@@ -1,0 +1,129 @@
+"""The log of a run of attacks: one path a line, safe to cut off at any byte.
+
+It holds no personal data and no times: a run that is resumed ends with the same log.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from waltzrl.errors import InputError
+from waltzrl.foundation.files import disk_errors, whole_lines
+from waltzrl.records import Collaboration, Reply, Verdict
+from waltzrl.store.privacy import Scrub, scrub_collaboration
+from waltzrl_attack.attempts import AttackPath, Attempt, Goal
+
+LOG_NAME = "attacks.jsonl"
+
+
+class AttackLog:
+    """Appends the paths of a run to its folder's log."""
+
+    def __init__(self, folder: Path, scrub: Scrub) -> None:
+        """Keep paths in a folder; `scrub` takes personal data out of every text."""
+        self.folder, self._path, self._scrub = folder, folder / LOG_NAME, scrub
+
+    def open(self, jobs: Sequence[tuple[str, Goal]], setup: str, judge: str) -> list[AttackPath]:
+        """Return the paths of an earlier run, and drop what it left of its last line.
+
+        Args:
+            jobs: attack and goal of each path, in the order in which they will be logged.
+            setup: of this run.
+            judge: the name of this run's judge.
+
+        Raises:
+            InputError: the log is of another run, is damaged, or cannot be written.
+        """
+        paths = read_paths(self.folder)
+        for number, path in enumerate(paths):
+            ours = (number < len(jobs), path.setup, path.judge) == (True, setup, judge)
+            if not ours or (path.attack, path.goal) != self._name_job(jobs[number]):
+                raise InputError(
+                    f"{self._path}:{number + 1} is of another run ({path.attack!r} on "
+                    f"{path.goal.id!r}; {path.setup}; judge {path.judge}), this one has {setup}; "
+                    f"judge {judge}; choose another folder"
+                )
+        with disk_errors(self._path), self._path.open("ab") as file:
+            file.truncate(sum(map(len, whole_lines(self._path))))
+        return paths
+
+    def append(self, path: AttackPath) -> AttackPath:
+        """Write a path; return it as it is kept.
+
+        Raises:
+            InputError: the disk is full.
+        """
+        kept = replace(
+            path,
+            goal=self._scrub_goal(path.goal),
+            attempts=tuple(map(self._scrub_attempt, path.attempts)),
+        )
+        with disk_errors(self._path), self._path.open("ab") as file:
+            # json, not msgspec.json: a policy may write half a character
+            file.write(json.dumps(msgspec.to_builtins(kept)).encode() + b"\n")
+        return kept
+
+    def _name_job(self, job: tuple[str, Goal]) -> tuple[str, Goal]:
+        return job[0], self._scrub_goal(job[1])
+
+    def _scrub_goal(self, goal: Goal) -> Goal:
+        return scrub_collaboration(
+            Collaboration(prompt=goal, draft=Reply(text="")), self._scrub
+        ).prompt
+
+    def _scrub_attempt(self, attempt: Attempt) -> Attempt:
+        said = attempt.collaboration
+        return replace(
+            attempt,
+            text=self._scrub(attempt.text),
+            collaboration=said and _without_times(scrub_collaboration(said, self._scrub)),
+            verdicts=tuple(map(self._scrub_verdict, attempt.verdicts)),
+        )
+
+    def _scrub_verdict(self, verdict: Verdict) -> Verdict:
+        answers = (replace(answer, text=self._scrub(answer.text)) for answer in verdict.answers)
+        return replace(verdict, answers=tuple(answers))
+
+
+def read_paths(folder: Path) -> list[AttackPath]:
+    """Read the paths in a folder's log; none if it has none.
+
+    Raises:
+        InputError: the log cannot be read, or a line is not a path.
+    """
+    path = folder / LOG_NAME
+    try:
+        lines = list(whole_lines(path))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; choose another folder") from error
+    paths = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            paths.append(msgspec.convert(json.loads(line), AttackPath))
+        except ValueError as error:
+            raise InputError(
+                f"{path}:{number}: not the path of an attack ({error}); choose another folder"
+            ) from error
+    return paths
+
+
+def _without_times(said: Collaboration) -> Collaboration:
+    """Leave out how long replies took."""
+    rounds = tuple(
+        replace(
+            turn,
+            feedback=replace(turn.feedback, reply=_untime(turn.feedback.reply)),
+            revision=_untime(turn.revision),
+        )
+        for turn in said.rounds
+    )
+    return replace(said, draft=replace(said.draft, milliseconds=0.0), rounds=rounds)
+
+
+def _untime(reply: Reply | None) -> Reply | None:
+    return None if reply is None else replace(reply, milliseconds=0.0)
