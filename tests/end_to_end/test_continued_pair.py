@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from support.small_runs import run, save_model, save_recipe
-from waltzrl.agents.exports import ROLES
+from waltzrl.agents.exports import ROLES, export_name
+from waltzrl.training.checkpoints import write_export_manifest
 from waltzrl.training.opening import open_run, weights_of
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny.toml"
@@ -224,3 +225,22 @@ def test_a_pair_without_adapters_is_not_continued_as_adapters(trained, tmp_path,
     recipe, agents = trained
     assert train_on(recipe, agents, tmp_path / "second", layout="adapters") == 2
     assert "has no adapters to continue from" in capsys.readouterr().err
+
+
+def test_agents_that_are_adapters_go_on_as_a_package_ships_them(adapted, tmp_path):
+    recipe, whole = adapted
+    agents = shutil.copytree(whole, tmp_path / "shipped")
+    for role in ROLES:
+        shutil.rmtree(agents / export_name(role))
+        shutil.move(agents / "adapters" / role, agents / export_name(role))
+    (agents / "adapters").rmdir()
+    facts = json.loads((agents / "manifest.json").read_bytes())
+    del facts["files"]
+    (agents / "manifest.json").unlink()
+    write_export_manifest(agents, facts)
+    out, again = tmp_path / "second", tmp_path / "again"
+    still = ("--set", "stages.feedback.steps=0", "--set", "stages.joint.steps=0")
+    assert train_on(recipe, agents, out, *still, "--export", again, layout="adapters") == 0
+    before, after = adapter_tensors(whole), adapter_tensors(again)
+    for role in ROLES:
+        assert all(torch.equal(before[role][name], after[role][name]) for name in before[role])

@@ -18,6 +18,7 @@ from waltzrl.errors import CheckpointError
 from waltzrl.foundation.files import whole_folder
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.weights import (
+    ADAPTER_CONFIG,
     CausalLM,
     Weights,
     add_adapters,
@@ -146,7 +147,7 @@ def _continue_adapters(
     assert not isinstance(base, ModelSize), "checked by the settings"
     causal_lm = load_causal_lm(base or find_exported_base(pair), compute.device)
     narrow_parameters(causal_lm.model, compute.dtype)
-    learning = {role: pair / ADAPTERS / role for role in ROLES}
+    learning = {role: _find_adapter(pair, role) for role in ROLES}
     initial = {f"initial-{role}": folder for role, folder in learning.items()}
     shared = load_adapters(causal_lm, learning | initial)
     if base is None and find_exported_base(pair) == str(pair / EXPORTED_BASE):
@@ -167,13 +168,19 @@ def find_exported_base(pair: Path) -> str:
     if (pair / EXPORTED_BASE).is_dir():
         return str(pair / EXPORTED_BASE)
     try:
-        config = json.loads((pair / ADAPTERS / ROLES[0] / "adapter_config.json").read_bytes())
+        config = json.loads((_find_adapter(pair, ROLES[0]) / ADAPTER_CONFIG).read_bytes())
     except FileNotFoundError:
         raise CheckpointError(
             f"{pair} has no adapters to continue from: its agents were trained as two models;"
             " set models.layout to two-models"
         ) from None
     return str(config["base_model_name_or_path"])
+
+
+def _find_adapter(pair: Path, role: str) -> Path:
+    """Return the folder of an adapter: that of an export, or the agent of a package."""
+    beside = pair / ADAPTERS / role
+    return beside if beside.is_dir() else pair / export_name(role)
 
 
 def _freeze_copy(causal_lm: CausalLM, dtype: torch.dtype, device: torch.device) -> Weights:
