@@ -53,7 +53,8 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         Path | None,
         typer.Option(
             help="Folder of a trained pair, from `waltzrl export`, or the name of one that a"
-            " package brings, such as smollm2: stage 2."
+            " package brings, such as smollm2: stage 2. With --reviewer only its conversation"
+            " agent, which answers."
         ),
     ] = None,
     reviewer: Annotated[
@@ -184,15 +185,20 @@ def collect_sources(
     reviewer: "Table",
 ) -> Sources:
     """Return where the settings come from: the arguments of `load_gateway`."""
-    base = (_choose_demo_options() if demo else {}) | reviewer
-    if pair and reviewer:
-        raise InputError("got --pair and --reviewer; give the one that reviews")
+    base = _choose_demo_options() if demo else {}
     if pair:
         from waltzrl.agents.opening import find_pair
         from waltzrl.gateway.pairs import pair_settings
 
-        base |= pair_settings(find_pair(pair), with_upstream="upstream" not in options)
-    return recipe, base | options, settings, os.environ
+        answers = "upstream" not in options
+        if reviewer and not answers:
+            raise InputError(
+                "got --pair, --upstream and --reviewer, which leave the pair nothing to do; with"
+                " --reviewer its conversation agent answers, with --upstream its feedback agent"
+                " reviews"
+            )
+        base |= pair_settings(find_pair(pair), with_upstream=answers)
+    return recipe, base | reviewer | options, settings, os.environ
 
 
 def choose_reviewer(name: str | None, server: str | None, false_alarms: float | None) -> "Table":
