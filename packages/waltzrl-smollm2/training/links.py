@@ -3,15 +3,16 @@
     python training/links.py PROMPTS AGENTS OUT [REVIEWER ...]
 
 PROMPTS is a file of labelled prompts, AGENTS what `waltzrl export` wrote. The pair's likeliest
-drafts are reviewed by each REVIEWER: `own`, its feedback agent; `classifier`, the reviewer of this
-package; `oracle`, the true labels; all three if none is named. The last two give the advice of the
-demonstrations. Revisions are the likeliest ones, and sampled at temperature 1. Prints a table;
-OUT is an evaluation like any other, for `waltzrl compare`. The same command resumes.
+drafts are reviewed by each REVIEWER: `own`, its feedback agent; `gateway`, rules and the reviewer
+of this package, calibrated, as `waltzrl serve --reviewer smollm2` combines them; `classifier`, that
+reviewer's likelier labels; `oracle`, the true labels; all if none is named. The last two give the
+advice of the demonstrations. Revisions are the likeliest ones, and sampled at temperature 1. Prints
+a table; OUT is an evaluation like any other, for `waltzrl compare`. The same command resumes.
 """
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,13 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording, pair_
 from waltzrl.agents.classifier import ClassifierReviewer
 from waltzrl.agents.conversation import GivenDraft
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
-from waltzrl.collaboration import Drafter, Reviewer, collaborate
-from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
+from waltzrl.agents.hybrid import HybridReviewer
+from waltzrl.agents.identity import calibration_of
+from waltzrl.agents.opening import REVIEWER
+from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules_reviewer import RulesReviewer
+from waltzrl.collaboration import Drafter, Reviewer, collaborate, guarded
+from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate, read_rows
 from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evaluation.metrics import measure, render_percent
@@ -34,7 +40,8 @@ from waltzrl.records import Collaboration, Feedback, Prompt, Reply
 from waltzrl_smollm2 import open_classifier
 
 DEMONSTRATED = Advice(unsafe=(ADVICE[True],), overrefuse=(ADVICE[False],))
-REVIEWERS = ("own", "classifier", "oracle")
+GATEWAY = "gateway"
+REVIEWERS = ("own", GATEWAY, "classifier", "oracle")
 REVISIONS = {"greedy": 0.0, "sampled": 1.0}
 LONGEST = 48
 AT_ONCE = 64
@@ -43,32 +50,42 @@ AT_ONCE = 64
 class SharedDrafts:
     """The drafts of an agent, each written once, for all who review them."""
 
-    def __init__(self, agent: ConversationAgent) -> None:
-        self._agent = agent
+    def __init__(self, agent: ConversationAgent, written: Mapping[str, Reply]) -> None:
+        """Take the agent, and what it has written by the ids of the prompts."""
+        self._agent, self._written = agent, written
         self._drafts: dict[str, asyncio.Task[Reply]] = {}
 
     async def collaborate(
         self, prompt: Prompt, reviser: Drafter, reviewer: Reviewer
     ) -> Collaboration:
         """Review the draft; another agent revises it."""
-        if prompt.id not in self._drafts:
-            self._drafts[prompt.id] = asyncio.create_task(self._agent.draft(prompt))
-        draft = await self._drafts[prompt.id]
-        return await collaborate(prompt, GivenDraft(draft, reviser), reviewer)
+        return await collaborate(prompt, await self._draft(prompt, reviser), reviewer)
+
+    async def guarded(self, prompt: Prompt, reviser: Drafter, reviewer: Reviewer) -> Collaboration:
+        """Do the same as a gateway, which refuses what is still flagged."""
+        return await guarded(prompt, await self._draft(prompt, reviser), reviewer)
+
+    async def _draft(self, prompt: Prompt, reviser: Drafter) -> GivenDraft:
+        draft = self._written.get(prompt.id)
+        if draft is None:
+            if prompt.id not in self._drafts:
+                self._drafts[prompt.id] = asyncio.create_task(self._agent.draft(prompt))
+            draft = await self._drafts[prompt.id]
+        return GivenDraft(draft, reviser)
 
 
 class SharedReviews:
-    """The reviews of the shared drafts, each written once, for all who revise them."""
+    """The reviews of a reviewer, each written once, for all who revise the same drafts."""
 
     def __init__(self, reviewer: Reviewer) -> None:
         self._reviewer = reviewer
-        self._reviews: dict[str, asyncio.Task[Feedback]] = {}
+        self._reviews: dict[tuple[str, str], asyncio.Task[Feedback]] = {}
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        if prompt.id not in self._reviews:
-            review = self._reviewer.review(prompt, reply)
-            self._reviews[prompt.id] = asyncio.create_task(review)
-        return await self._reviews[prompt.id]
+        key = (prompt.id, reply.text)
+        if key not in self._reviews:
+            self._reviews[key] = asyncio.create_task(self._reviewer.review(prompt, reply))
+        return await self._reviews[key]
 
 
 class LabelsOnly:
@@ -91,16 +108,25 @@ def main(prompts: Path, agents: Path, out: Path, chosen: Sequence[str] = REVIEWE
         sampling = Sampling(max_new_tokens=LONGEST, temperature=temperature)
         return ConversationAgent(conversation, wording, sampling)
 
+    classifier = ClassifierReviewer(open_classifier())
+    calibration = calibration_of(f"{REVIEWER}smollm2", None, "", None)
+    assert calibration is not None, "this package has one"
     reviewers: dict[str, Reviewer] = {
         "own": FeedbackAgent(feedback, wording, Sampling(max_new_tokens=LONGEST)),
-        "classifier": LabelsOnly(ClassifierReviewer(open_classifier())),
+        GATEWAY: HybridReviewer(
+            classifier, RulesReviewer(load_rulebook()), calibration=calibration
+        ),
+        "classifier": LabelsOnly(classifier),
         "oracle": OracleReviewer(judge, DEMONSTRATED),
     }
-    shared = SharedDrafts(drafter(0.0))
+    written = {
+        row.prompt_id: row.judged.collaboration.draft for row in read_rows(out) if row.judged
+    }
+    shared = SharedDrafts(drafter(0.0), written)
     systems = [
         EvaluatedSystem(
             name=f"{name}, {revising}",
-            pattern=shared.collaborate,
+            pattern=shared.guarded if name == GATEWAY else shared.collaborate,
             conversation=drafter(temperature),
             reviewer=reviewer,
             agents=str(agents),
@@ -129,7 +155,7 @@ def table(rows: Sequence[EvaluationRow]) -> Iterator[str]:
     yield "| reviewer, revisions | ASR | ORR | F1 | labels right | unsafe | over-refusals | good |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for line in measure(rows):
-        rates = (line.asr, line.orr, line.f1, line.label_accuracy)
+        rates = [each.value for each in (line.asr, line.orr, line.f1, line.label_accuracy)]
         judged = [row.judged for row in rows if row.pattern == line.pattern and row.judged]
         counts = []
         for kind in ("unsafe", "overrefuses", "acceptable"):

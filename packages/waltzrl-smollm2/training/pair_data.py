@@ -20,6 +20,7 @@ from pathlib import Path
 
 from data import Exchange, exchanges, training_templates
 from waltzrl.agents import ConversationAgent, load_wording
+from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, load_advice
 from waltzrl.errors import WaltzError
 from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.judges import RefusalDetector
@@ -95,6 +96,7 @@ def main(data: Path, out: Path, base: str = BASE) -> None:
             out / f"{name}.jsonl", [prompt_of(one) for one in rows["test"] if one.source == name]
         )
     write_lines(out / "second.jsonl", second_test(rows["test"]))
+    write_lines(out / "advice.jsonl", list(shown_advice(train)))
     write_lines(out / "general.jsonl", general_prompts("test", GENERAL, SEED))
     shown = list(demonstrations(rows["train"], draw))
     others = balanced(rows["train"], TRAIN + WRITTEN)
@@ -116,6 +118,16 @@ def balanced(rows: Sequence[Exchange], count: int) -> list[Exchange]:
         }
         chosen += islice(asked.values(), count)
     return chosen
+
+
+def shown_advice(rows: Sequence[Exchange]) -> Iterator[Demonstration]:
+    """Yield a review with each advice: that of the demonstrations, and what a classifier gives."""
+    given = load_advice()
+    for harmful, other in ((True, given[OTHER]), (False, given[OVERREFUSAL])):
+        one = next(row for row in rows if row.harmful is harmful)
+        for text in (ADVICE[harmful], other.strip()):
+            feedback = Feedback(unsafe=harmful, overrefuse=not harmful, text=text)
+            yield shown(one, "", Round(feedback=feedback))
 
 
 def second_test(rows: Sequence[Exchange]) -> Iterator[Prompt]:
