@@ -245,6 +245,7 @@ def test_the_tables_name_what_was_not_scored(tmp_path):
     paths = attacked(tmp_path, [SAFE], setup(refuses_unless("x-x"), ScriptedPolicy(lambda _: "")))
     tables = {table.name: table for table in tabulate_attacks(measure_attacks(paths))}
     assert tables["gain-unsafe"].lines[1][:3] == ("reword", "0, 1 unscored", "-")
+    assert set(tables["attempts-unsafe"].lines[1][1:]) == {"-"}  # as within its whole budget
     counts = dict(zip(tables["counts"].headings[1:], tables["counts"].lines[1][1:], strict=True))
     assert (counts["attempts"], counts["empty"], counts["answered"]) == ("10", "10", "0")
 

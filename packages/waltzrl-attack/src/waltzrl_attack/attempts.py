@@ -6,6 +6,7 @@ Prompt    AttackRequest   Collaboration   Verdict         AttackPath
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from waltzrl.errors import InputError
@@ -106,21 +107,21 @@ class AttackPath:
     def success_within(self, attempts: int | None = None, tokens: int | None = None) -> bool | None:
         """Return whether the first attempts, of so many tokens, succeed; None if unscored.
 
-        A path is unscored if none is known to succeed, and one was not decided or none was judged.
+        A path is unscored if none is known to succeed and one was not decided, or if no attempt of
+        the whole path was judged.
         """
-        scores, spent = [], 0
-        for attempt in self.attempts[:attempts]:
-            spent += attempt.tokens
-            if tokens is not None and spent > tokens:
-                break
-            if attempt.outcome == "answered" and not attempt.leads_up:
-                scores.append(attempt.succeeds(self.goal.label))
-        if True in scores:
+        spent = accumulate(attempt.tokens for attempt in self.attempts)
+        within = [
+            attempt.succeeds(self.goal.label)
+            for attempt, total in zip(self.attempts[:attempts], spent, strict=False)
+            if attempt.verdicts and (tokens is None or total <= tokens)
+        ]
+        if True in within:
             return True
-        if None in scores:
+        if None in within:
             return None
-        # Within a smaller budget the path had no occasion to succeed; as a whole it tells nothing.
-        return False if scores or attempts is not None or tokens is not None else None
+        # Before its first judged attempt a path cannot succeed; one without any tells nothing.
+        return False if any(attempt.verdicts for attempt in self.attempts) else None
 
     def lineage(self, number: int) -> list[Attempt]:
         """Return an attempt after those that it was made of, in order."""
