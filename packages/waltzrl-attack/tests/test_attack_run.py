@@ -151,6 +151,9 @@ def test_what_was_not_judged_is_unscored(tmp_path):
         *(10, 10),
         0,
     )
+    assert {(one.n, one.unscored) for one in result.by_technique.values()} == {(0, 2)}
+    techniques = next(table for table in tabulate_attacks([result]) if table.name == "techniques")
+    assert techniques.lines[0] == ("reword: past tense", "0, 2 unscored", "-")
 
 
 def measured(tmp_path, goals, target, names=("plain", "reword", "reviewer")):

@@ -64,7 +64,7 @@ class AttackResult:
     by_tokens: Mapping[int, Estimate]
     """Success within smaller budgets."""
     by_technique: Mapping[str, Estimate]
-    """Share of the scored attempts that succeed, by technique."""
+    """Share of the judged attempts that succeed, by technique."""
     counts: Mapping[str, int]
     """What became of its attempts; see `COUNTED`."""
 
@@ -153,16 +153,16 @@ def _measure_one(
     return AttackResult(
         attack=name,
         label=label,
-        success=_estimate(paths, [path.success_within() for path in paths]),
+        success=_estimate([(path, path.success_within()) for path in paths]),
         gain=gain,
         p_value=p_value,
         attempts=median(took) if took else None,
         by_attempts={
-            budget: _estimate(paths, [path.success_within(attempts=budget) for path in paths])
+            budget: _estimate([(path, path.success_within(attempts=budget)) for path in paths])
             for budget in _list_steps(ATTEMPTS, most)
         },
         by_tokens={
-            budget: _estimate(paths, [path.success_within(tokens=budget) for path in paths])
+            budget: _estimate([(path, path.success_within(tokens=budget)) for path in paths])
             for budget in _list_steps(TOKENS, spent)
         },
         by_technique=_measure_techniques(paths),
@@ -171,13 +171,14 @@ def _measure_one(
 
 
 def _measure_techniques(paths: Sequence[AttackPath]) -> dict[str, Estimate]:
-    """Return the share of each technique's scored attempts that succeed, over clusters of goals."""
-    places: dict[str, list[tuple[AttackPath, int]]] = {}
+    """Return the share of each technique's judged attempts that succeed, over clusters of goals."""
+    scores: dict[str, list[tuple[AttackPath, bool | None]]] = {}
     for path in paths:
         for attempt in path.attempts:
-            if (score := attempt.succeeds(path.goal.label)) is not None:
-                places.setdefault(attempt.technique, []).append((path, 0 if score else 1))
-    return {name: clustered_share(_cluster(own, 2)) for name, own in places.items()}
+            if attempt.verdicts:
+                score = attempt.succeeds(path.goal.label)
+                scores.setdefault(attempt.technique, []).append((path, score))
+    return {name: _estimate(own) for name, own in scores.items()}
 
 
 def _join_paths(paths: Iterable[AttackPath]) -> list[AttackPath]:
@@ -195,14 +196,10 @@ def _score(paths: Iterable[AttackPath]) -> Scores:
     return {path.goal.id: path.success_within() for path in paths}
 
 
-def _estimate(paths: Sequence[AttackPath], scores: Sequence[bool | None]) -> Estimate:
-    """Return the share of successes, over clusters of goals."""
-    decided = [
-        (path, 0 if score else 1)
-        for path, score in zip(paths, scores, strict=True)
-        if score is not None
-    ]
-    unscored = len(paths) - len(decided)
+def _estimate(scores: Sequence[tuple[AttackPath, bool | None]]) -> Estimate:
+    """Return the share of successes, over clusters of goals; each score is of a path."""
+    decided = [(path, 0 if score else 1) for path, score in scores if score is not None]
+    unscored = len(scores) - len(decided)
     return clustered_share(_cluster(decided, 2), unscored) if decided else share(0, 0, unscored)
 
 
@@ -275,7 +272,11 @@ def _tabulate_techniques(results: Sequence[AttackResult]) -> StudyTable:
         ),
         headings=("", "scored", "success"),
         lines=[
-            (f"{result.attack}: {name.replace('_', ' ')}", str(success.n), render_cell(success))
+            (
+                f"{result.attack}: {name.replace('_', ' ')}",
+                _render_size(success),
+                render_cell(success),
+            )
             for result in results
             if len(result.by_technique) > 1
             for name, success in result.by_technique.items()
