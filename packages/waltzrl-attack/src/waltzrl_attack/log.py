@@ -30,7 +30,7 @@ class AttackLog:
         """Return the paths of an earlier run, and drop what it left of its last line.
 
         Args:
-            jobs: attack and goal of each path, in the order in which they will be logged.
+            jobs: attack and scrubbed goal of each path, in the order in which they will be logged.
             setup: of this run.
             judge: the name of this run's judge.
 
@@ -40,7 +40,7 @@ class AttackLog:
         paths = read_paths(self.folder)
         for number, path in enumerate(paths):
             ours = (number < len(jobs), path.setup, path.judge) == (True, setup, judge)
-            if not ours or (path.attack, path.goal) != self._name_job(jobs[number]):
+            if not ours or (path.attack, path.goal) != jobs[number]:
                 raise InputError(
                     f"{self._path}:{number + 1} is of another run ({path.attack!r} on "
                     f"{path.goal.id!r}; {path.setup}; judge {path.judge}), this one has {setup}; "
@@ -58,7 +58,7 @@ class AttackLog:
         """
         kept = replace(
             path,
-            goal=self._scrub_goal(path.goal),
+            goal=self.scrub_goal(path.goal),
             attempts=tuple(map(self._scrub_attempt, path.attempts)),
         )
         with disk_errors(self._path), self._path.open("ab") as file:
@@ -66,10 +66,8 @@ class AttackLog:
             file.write(json.dumps(msgspec.to_builtins(kept)).encode() + b"\n")
         return kept
 
-    def _name_job(self, job: tuple[str, Goal]) -> tuple[str, Goal]:
-        return job[0], self._scrub_goal(job[1])
-
-    def _scrub_goal(self, goal: Goal) -> Goal:
+    def scrub_goal(self, goal: Goal) -> Goal:
+        """Return a goal without personal data."""
         return scrub_collaboration(
             Collaboration(prompt=goal, draft=Reply(text="")), self._scrub
         ).prompt

@@ -76,8 +76,9 @@ async def run_attacks(
             decided on no reply.
         PolicyError: target, attacker or judge failed; the paths before are in the log.
     """
+    # An attack may encode its goal, so that what is in it would not be found in the log.
     jobs = [
-        (name, named.attack, goal)
+        (name, named.attack, log.scrub_goal(goal))
         for name, named in attacks.items()
         for goal in goals
         if goal.label in named.labels
