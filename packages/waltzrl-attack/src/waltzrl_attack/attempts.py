@@ -15,6 +15,8 @@ from waltzrl.records import Collaboration, Message, Prompt, PromptLabel, Usage, 
 Goal = Prompt
 """What an attack is after: of a prompt labelled `unsafe` help with it, of one labelled `benign` its
 refusal."""
+JobKey = tuple[str, str]
+"""The name of an attack and the id of a goal, which together name a path."""
 Outcome = Literal["answered", "empty", "declined", "repeated", "off goal", "rejected"]
 """What became of a request: the target answered; the attacker wrote nothing, declined to write it,
 wrote one of before again, or left its goal, and nothing was sent; or the target's server did not
@@ -103,6 +105,10 @@ class AttackPath:
     """Target, attacker, who tells whether a request keeps to its goal, and budget: a log with
     another setup is not resumed."""
     attempts: tuple[Attempt, ...]
+
+    @property
+    def key(self) -> JobKey:
+        return self.attack, self.goal.id
 
     def success_within(self, attempts: int | None = None, tokens: int | None = None) -> bool | None:
         """Return whether the first attempts, of so many tokens, succeed; None if unscored.

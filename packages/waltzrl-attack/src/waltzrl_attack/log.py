@@ -1,10 +1,10 @@
 """The log of a run of attacks: one path a line, safe to cut off at any byte.
 
-It holds no personal data and no times: a run that is resumed ends with the same log.
+It holds no personal data and no times: a run that was killed and resumed ends with the same log.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from waltzrl.errors import InputError
 from waltzrl.foundation.files import disk_errors, whole_lines
 from waltzrl.records import Collaboration, Reply, Verdict
 from waltzrl.store.privacy import Scrub, scrub_collaboration
-from waltzrl_attack.attempts import AttackPath, Attempt, Goal
+from waltzrl_attack.attempts import AttackPath, Attempt, Goal, JobKey
 
 LOG_NAME = "attacks.jsonl"
 
@@ -26,26 +26,28 @@ class AttackLog:
         """Keep paths in a folder; `scrub` takes personal data out of every text."""
         self.folder, self._path, self._scrub = folder, folder / LOG_NAME, scrub
 
-    def open(self, jobs: Sequence[tuple[str, Goal]], setup: str, judge: str) -> list[AttackPath]:
+    def open(
+        self, goals: Mapping[JobKey, Goal], setup: str, judge: str
+    ) -> dict[JobKey, AttackPath]:
         """Return the paths of an earlier run, and drop what it left of its last line.
 
         Args:
-            jobs: attack and scrubbed goal of each path, in the order in which they will be logged.
+            goals: the scrubbed goal of each path that will be logged.
             setup: of this run.
             judge: the name of this run's judge.
 
         Raises:
             InputError: the log is of another run, is damaged, or cannot be written.
         """
-        paths = read_paths(self.folder)
-        for number, path in enumerate(paths):
-            ours = (number < len(jobs), path.setup, path.judge) == (True, setup, judge)
-            if not ours or (path.attack, path.goal) != jobs[number]:
+        paths: dict[JobKey, AttackPath] = {}
+        for number, path in enumerate(read_paths(self.folder), start=1):
+            if (path.setup, path.judge, path.goal) != (setup, judge, goals.get(path.key)):
                 raise InputError(
-                    f"{self._path}:{number + 1} is of another run ({path.attack!r} on "
+                    f"{self._path}:{number} is of another run ({path.attack!r} on "
                     f"{path.goal.id!r}; {path.setup}; judge {path.judge}), this one has {setup}; "
                     f"judge {judge}; choose another folder"
                 )
+            paths[path.key] = path
         with disk_errors(self._path), self._path.open("ab") as file:
             file.truncate(sum(map(len, whole_lines(self._path))))
         return paths

@@ -6,7 +6,7 @@ judge reads each reply as one to the goal, whatever the request looked like.
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -26,6 +26,7 @@ from waltzrl_attack.attempts import (
     AttackRequest,
     Attempt,
     Goal,
+    JobKey,
     Outcome,
 )
 from waltzrl_attack.checks import GoalCheck, declines
@@ -69,42 +70,62 @@ async def run_attacks(
     """Play every attack on every goal that it is for; return the paths, attack by attack.
 
     Paths are logged in this order, each as a whole: a run that was killed and is started again
-    continues behind the last path, and ends with the same file where the policies reply alike.
+    continues behind the last path, and ends with the same file where the policies reply alike. What
+    failed is played when the run is started again, and logged last.
 
     Raises:
         InputError: there is nothing to do, or the log is of another run, or the judge's model
             decided on no reply.
-        PolicyError: target, attacker or judge failed; the paths before are in the log.
+        PolicyError: target, attacker or judge failed; the other paths begun are in the log.
     """
     # An attack may encode its goal, so that what is in it would not be found in the log.
-    jobs = [
-        (name, named.attack, log.scrub_goal(goal))
+    jobs: dict[JobKey, Goal] = {
+        (name, goal.id): log.scrub_goal(goal)
         for name, named in attacks.items()
         for goal in goals
         if goal.label in named.labels
-    ]
+    }
     if not jobs:
         raise InputError(
             f"nothing to attack: none of {len(goals)} goals has a label that {', '.join(attacks)} "
             "are for; label them unsafe or benign, or choose other attacks"
         )
     with RunDirectory(log.folder):
-        paths = log.open([(name, goal) for name, _, goal in jobs], setup.name, setup.judge.name)
+        paths = log.open(jobs, setup.name, setup.judge.name)
+        waiting = [key for key in jobs if key not in paths]
         progress(len(paths), len(jobs))
-        for start in range(len(paths), len(jobs), setup.concurrency):
+
+        def keep(path: AttackPath) -> None:
+            paths[path.key] = log.append(path)
+            progress(len(paths), len(jobs))
+
+        for start in range(0, len(waiting), setup.concurrency):
             tasks = [
-                asyncio.create_task(play_attack(name, attack, goal, setup))
-                for name, attack, goal in jobs[start : start + setup.concurrency]
+                asyncio.create_task(play_attack(key[0], attacks[key[0]].attack, jobs[key], setup))
+                for key in waiting[start : start + setup.concurrency]
             ]
+            await _finish_tasks(tasks, keep)
+    played = [paths[key] for key in jobs]
+    require_decided([verdict for path in played for a in path.attempts for verdict in a.verdicts])
+    return played
+
+
+async def _finish_tasks(
+    tasks: Sequence[asyncio.Task[AttackPath]], keep: Callable[[AttackPath], None]
+) -> None:
+    """Keep the paths in order, also those behind one that failed; then raise the first failure."""
+    failures: list[PolicyError] = []
+    try:
+        for task in tasks:
             try:
-                for task in tasks:
-                    paths.append(log.append(await task))
-                    progress(len(paths), len(jobs))
-            finally:
-                for task in tasks:  # after an error the others must not go on asking
-                    task.cancel()
-    require_decided([verdict for path in paths for a in path.attempts for verdict in a.verdicts])
-    return paths
+                keep(await task)
+            except PolicyError as error:
+                failures.append(error)
+    finally:
+        for task in tasks:  # where the log cannot be written, they must not go on asking
+            task.cancel()
+    if failures:
+        raise failures[0]
 
 
 async def play_attack(name: str, attack: Attack, goal: Goal, setup: AttackSetup) -> AttackPath:
