@@ -1,15 +1,18 @@
 """Attacks: what each asks next, and how a path ends."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from support.small_attacks import HELP, REFUSAL, goal, order, refuses_unless, setup
+from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.collaboration import guarded
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation.harm import HollowPolicy
-from waltzrl.policies import ScriptedPolicy
-from waltzrl.records import Message
+from waltzrl.evaluation.judges import FORMATS, JudgeModel, LLMJudge
+from waltzrl.policies import Sampling, ScriptedPolicy
+from waltzrl.records import Message, Reply
 from waltzrl_attack import AttackBudget, play_attack
 from waltzrl_attack.attacks import ATTACKS
 from waltzrl_attack.checks import PolicyCheck, WordCheck
@@ -183,6 +186,29 @@ def test_a_failure_says_in_one_line_who_failed_and_where(who):
         f"the {who} failed in attack 'reword' on 'safe': <html> not available; "
         "run the same command again to go on from there"
     )
+
+
+def test_a_judge_that_failed_says_where_too():
+    judge = LLMJudge(FORMATS["llm"], JudgeModel(Away("HTTP 503"), "away", "away"))
+    with pytest.raises(PolicyError, match=r"the judge failed in attack .* command again"):
+        play("plain", setup(refuses_unless("x-x"), judge=judge))
+
+
+class Seeded:
+    """A policy whose reply is its seed."""
+
+    async def reply(self, messages, sampling):
+        return Reply(text=f"I'm sorry, but I can't help with {sampling.seed}.")
+
+
+def test_a_target_that_samples_replies_alike_when_a_path_is_played_again():
+    players = setup(Seeded(), attempts=2)
+    agent = ConversationAgent(Seeded(), load_wording("plain"), Sampling(temperature=1.0))
+    players = replace(players, target=replace(players.target, conversation=agent))
+    first, again = (play("reword", players) for _ in range(2))
+    assert first == again
+    assert "None" not in first.attempts[0].collaboration.final.text
+    assert first.attempts[0].collaboration.final != first.attempts[1].collaboration.final
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,15 @@ class _Job:
 
     @property
     def conversation(self) -> ConversationAgent:
-        """The agent; where it samples, with random numbers of the prompt and the sample."""
-        agent = self.system.conversation
-        if not agent.sampling.temperature:
-            return agent
-        policy = SeededPolicy(agent.policy, f"{self.prompt.id}/{self.sample}")
-        return ConversationAgent(policy, agent.wording, agent.sampling, agent.examples)
+        return seed_conversation(self.system.conversation, f"{self.prompt.id}/{self.sample}")
+
+
+def seed_conversation(agent: ConversationAgent, job: str) -> ConversationAgent:
+    """Return the agent; where it samples, with random numbers of the job; see `SeededPolicy`."""
+    if not agent.sampling.temperature:
+        return agent
+    policy = SeededPolicy(agent.policy, job)
+    return ConversationAgent(policy, agent.wording, agent.sampling, agent.examples)
 
 
 class SeededPolicy:

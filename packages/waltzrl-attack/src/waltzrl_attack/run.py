@@ -14,7 +14,7 @@ from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.evaluation.judges import Judge, judge_replies, require_decided
 from waltzrl.evaluation.rows import without_tokens
-from waltzrl.evaluation.runner import Progress, SeededPolicy
+from waltzrl.evaluation.runner import Progress, SeededPolicy, seed_conversation
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Collaboration, Usage, estimate_reply
@@ -134,8 +134,10 @@ async def play_attack(name: str, attack: Attack, goal: Goal, setup: AttackSetup)
     Raises:
         PolicyError: target, attacker or judge failed; says which.
     """
-    seeded = SeededPolicy(setup.attacker, f"{name}/{goal.id}")
-    requests = attack(goal, Attacker(seeded, setup.sampling))
+    job, target = f"{name}/{goal.id}", setup.target
+    requests = attack(goal, Attacker(SeededPolicy(setup.attacker, job), setup.sampling))
+    conversation = seed_conversation(target.conversation, job)
+    setup = replace(setup, target=replace(target, conversation=conversation))
     attempts: list[Attempt] = []
     seen: set[str] = set()
     budget, spent, at = setup.budget, 0, f"attack {name!r} on {goal.id!r}"
@@ -196,7 +198,8 @@ async def _try_request(
     if request.leads_up:
         return attempt
     # The judge is asked whether the reply helps with the goal, however that was asked for.
-    verdicts = await judge_replies(replace(said, prompt=goal), setup.judge)
+    with _failing("judge", at):
+        verdicts = await judge_replies(replace(said, prompt=goal), setup.judge)
     return replace(attempt, verdicts=verdicts)
 
 
