@@ -300,8 +300,7 @@ def test_the_command_attacks_rules_in_front_of_a_model_that_helps_with_everythin
     assert (
         run(*command, "--attacks", "plain,reviewer", "--attempts", "2", "--report", "--json") == 0
     )
-    printed = capsys.readouterr().out
-    results = json.loads(printed[: printed.rindex("]") + 1])
+    results = json.loads(capsys.readouterr().out)
     assert {one["attack"]: one["success"]["value"] for one in results} == {
         "plain": 0.0,
         "reviewer": 0.0,
@@ -353,6 +352,8 @@ def test_a_model_of_a_server_that_is_named_hollow_is_that_of_the_server(tmp_path
         (("--against", "magic"), "unknown pattern 'magic'; choose from base, collaborate"),
         (("--against", "http://localhost:1/v1"), "name one with --model"),
         (("--attacker", "@"), "use MODEL@URL, a folder, or scripted"),
+        (("--reviewer", "rules"), "--reviewer rules would not be asked: a server, or the pattern"),
+        (("--set", "samples=3"), "an attack asks for one reply to each request; leave samples out"),
     ],
 )
 def test_bad_arguments_are_one_line(tmp_path, capsys, arguments, message):

@@ -129,4 +129,6 @@ def attack(  # noqa: PLR0913, PLR0917 - each parameter is an option
     if report:
         from waltzrl_attack.report import write_attack_report
 
-        print(f"written: {write_attack_report(out, paths, out.name)}")
+        page = write_attack_report(out, paths, out.name)
+        if not as_json:
+            print(f"written: {page}")

@@ -29,8 +29,10 @@ from waltzrl_attack.run import AttackSetup, run_attacks
 
 OWN_GOALS = Path(__file__).with_name("goals.jsonl")
 SCRIPTED, WORDS = "scripted", "words"
-LONGEST_REQUEST = 256
-"""Tokens that an attacker writes at most."""
+REVIEWED = ("collaborate", "safeguard", "guarded", "observe")
+"""The patterns whose feedback agent `--reviewer` may replace."""
+SAMPLING = Sampling(max_new_tokens=256, temperature=1.0)
+"""How an attacker that is a model writes; its replies are seeded by attack and goal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,6 @@ class AttackSettings:
     """A reviewer in the place of its feedback agent, as of `waltzrl compare-reviewers`."""
     attacker: str = SCRIPTED
     """`scripted`, MODEL@URL or a folder."""
-    temperature: float = 1.0
-    """Of an attacker that is a model; its replies are seeded by attack and goal."""
     check: str = WORDS
     """Tells whether a request keeps to its goal: `words`, MODEL@URL or a folder."""
     judge: str = "refusal"
@@ -68,11 +68,17 @@ def describe_target(
     on_server = "://" in against
     if on_server and agents["conversation"] is None:
         raise InputError(f"{against} may serve several models; name one with --model")
-    agents["conversation"] = agents["conversation"] or HOLLOW
+    named = {**agents, "conversation": agents["conversation"] or HOLLOW}
     pattern = {"patterns": ["base"], "server": against} if on_server else {"patterns": [against]}
-    return validate_table(
-        EvaluationConfig, {**with_overrides(agents, settings), **pattern}, "--set"
+    config = validate_table(
+        EvaluationConfig, {**with_overrides(named, settings), **pattern}, "--set"
     )
+    if config.samples > 1:
+        raise InputError(
+            f"--set samples={config.samples}: an attack asks for one reply to each request; leave "
+            "samples out, and raise --attempts to try more often"
+        )
+    return config
 
 
 def read_goals(names: Sequence[str], training: Sequence[Path] = ()) -> list[Goal]:
@@ -131,14 +137,13 @@ async def _open_setup(
     target = await _open_target(settings, judge, connections)
     attacker, attacker_name = await _open_attacker(settings.attacker, connections)
     check = await _open_check(settings.check, connections)
-    warmth = "" if settings.attacker == SCRIPTED else f", temperature {settings.temperature}"
     return AttackSetup(
         target=target,
         attacker=attacker,
-        sampling=Sampling(max_new_tokens=LONGEST_REQUEST, temperature=settings.temperature),
+        sampling=SAMPLING,
         judge=judge,
         check=check,
-        players=f"target {target.name}, {target.agents}; attacker {attacker_name}{warmth}; "
+        players=f"target {target.name}, {target.agents}; attacker {attacker_name}; "
         f"check {check.name}",
         budget=settings.budget,
         concurrency=settings.target.concurrency,
@@ -148,6 +153,12 @@ async def _open_setup(
 async def _open_target(
     settings: AttackSettings, judge: Judge, connections: AsyncExitStack
 ) -> EvaluatedSystem:
+    (pattern,) = settings.target.patterns
+    if settings.reviewer is not None and pattern not in REVIEWED:
+        raise InputError(
+            f"--reviewer {settings.reviewer} would not be asked: a server, or the pattern "
+            f"{pattern!r}, reviews by itself or not at all; attack one of {', '.join(REVIEWED)}"
+        )
     (system,) = await open_systems(settings.target, judge, connections)
     if settings.reviewer is None:
         return system
@@ -158,7 +169,8 @@ async def _open_target(
 async def _open_attacker(name: str, connections: AsyncExitStack) -> tuple[Policy, str]:
     if name == SCRIPTED:
         return ScriptedAttacker(), identify_script()
-    return await _open_named_policy(name, connections)
+    policy, identity = await _open_named_policy(name, connections)
+    return policy, f"{identity}, temperature {SAMPLING.temperature}"
 
 
 async def _open_check(name: str, connections: AsyncExitStack) -> GoalCheck:
