@@ -351,7 +351,7 @@ def test_a_model_of_a_server_that_is_named_hollow_is_that_of_the_server(tmp_path
         (("--attacks", "flood"), "unknown attack 'flood'; choose from plain, reword, tree"),
         (("--against", "magic"), "unknown pattern 'magic'; choose from base, collaborate"),
         (("--against", "http://localhost:1/v1"), "name one with --model"),
-        (("--attacker", "@"), "use MODEL@URL, a folder, or scripted"),
+        (("--attacker", "@"), "use MODEL@URL, a folder, or leave the option out"),
         (("--reviewer", "rules"), "--reviewer rules would not be asked: a server, or the pattern"),
         (("--set", "samples=3"), "an attack asks for one reply to each request; leave samples out"),
     ],

@@ -75,11 +75,12 @@ class AttackLog:
         ).prompt
 
     def _scrub_attempt(self, attempt: Attempt) -> Attempt:
-        said = attempt.collaboration
+        collaboration = attempt.collaboration
         return replace(
             attempt,
             text=self._scrub(attempt.text),
-            collaboration=said and _without_times(scrub_collaboration(said, self._scrub)),
+            collaboration=collaboration
+            and _without_times(scrub_collaboration(collaboration, self._scrub)),
             verdicts=tuple(map(self._scrub_verdict, attempt.verdicts)),
         )
 
@@ -112,7 +113,7 @@ def read_paths(folder: Path) -> list[AttackPath]:
     return paths
 
 
-def _without_times(said: Collaboration) -> Collaboration:
+def _without_times(collaboration: Collaboration) -> Collaboration:
     """Leave out how long replies took."""
     rounds = tuple(
         replace(
@@ -120,9 +121,11 @@ def _without_times(said: Collaboration) -> Collaboration:
             feedback=replace(turn.feedback, reply=_untime(turn.feedback.reply)),
             revision=_untime(turn.revision),
         )
-        for turn in said.rounds
+        for turn in collaboration.rounds
     )
-    return replace(said, draft=replace(said.draft, milliseconds=0.0), rounds=rounds)
+    return replace(
+        collaboration, draft=replace(collaboration.draft, milliseconds=0.0), rounds=rounds
+    )
 
 
 def _untime(reply: Reply | None) -> Reply | None:

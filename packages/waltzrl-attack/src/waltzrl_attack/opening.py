@@ -121,19 +121,18 @@ async def open_and_run(
     log = AttackLog(folder, open_redaction({}, None).scrub)
     async with AsyncExitStack() as connections:
         judge = await connections.enter_async_context(open_judge(settings.judge, cached=True))
-        setup = await _open_setup(settings, judge, connections)
+        setup = await open_setup(settings, judge, connections)
         return await run_attacks(attacks, goals, setup, log, progress)
 
 
-def _choose_attacks(names: Sequence[str]) -> dict[str, NamedAttack]:
-    if unknown := [name for name in names if name not in ATTACKS]:
-        raise InputError(f"unknown attack {unknown[0]!r}; choose from {', '.join(ATTACKS)}")
-    return {name: ATTACKS[name] for name in names}
-
-
-async def _open_setup(
+async def open_setup(
     settings: AttackSettings, judge: Judge, connections: AsyncExitStack
 ) -> AttackSetup:
+    """Open target, attacker and check, which `connections` closes.
+
+    Raises:
+        InputError: a name is unknown, or nobody would ask the reviewer.
+    """
     target = await _open_target(settings, judge, connections)
     attacker, attacker_name = await _open_attacker(settings.attacker, connections)
     check = await _open_check(settings.check, connections)
@@ -148,6 +147,12 @@ async def _open_setup(
         budget=settings.budget,
         concurrency=settings.target.concurrency,
     )
+
+
+def _choose_attacks(names: Sequence[str]) -> dict[str, NamedAttack]:
+    if unknown := [name for name in names if name not in ATTACKS]:
+        raise InputError(f"unknown attack {unknown[0]!r}; choose from {', '.join(ATTACKS)}")
+    return {name: ATTACKS[name] for name in names}
 
 
 async def _open_target(
@@ -182,6 +187,8 @@ async def _open_check(name: str, connections: AsyncExitStack) -> GoalCheck:
 async def _open_named_policy(name: str, connections: AsyncExitStack) -> tuple[Policy, str]:
     """Open `MODEL@URL` or a folder; return it with its identity."""
     if (place := split_model_and_server(name)) is None:
-        raise InputError(f"got the model {name!r}; use MODEL@URL, a folder, or {SCRIPTED}")
+        raise InputError(
+            f"got the model {name!r}; use MODEL@URL, a folder, or leave the option out"
+        )
     model, server = place
     return await open_policy(model, server, connections), identify_agent(model, server)

@@ -44,11 +44,11 @@ def _trace_success(path: AttackPath) -> Sequence[Attempt]:
 
 def _list_turns(attempt: Attempt) -> list[StoryTurn]:
     """Return what the target said, with what the judge says of it if it was judged."""
-    said = attempt.collaboration
-    if said is None:
+    collaboration = attempt.collaboration
+    if collaboration is None:
         return []
-    verdicts = attempt.verdicts or (Verdict(judge=""),) * len(said.replies)
-    return list(story_turns(JudgedCollaboration(collaboration=said, verdicts=verdicts)))
+    verdicts = attempt.verdicts or (Verdict(judge=""),) * len(collaboration.replies)
+    return list(story_turns(JudgedCollaboration(collaboration=collaboration, verdicts=verdicts)))
 
 
 _environment = page_environment(Path(__file__).with_name("templates"), TEMPLATES)

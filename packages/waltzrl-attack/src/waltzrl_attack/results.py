@@ -131,7 +131,7 @@ def tabulate_attacks(results: Sequence[AttackResult]) -> list[StudyTable]:
             tables.append(_tabulate_budgets(title, "attempts", own))
             if any(len(result.by_tokens) > 1 for result in own):
                 tables.append(_tabulate_budgets(title, "tokens", own))
-    measured = [one for one in results if one.attack != ANY]
+    measured = [result for result in results if result.attack != ANY]
     return [*tables, _tabulate_techniques(measured), _tabulate_counts(measured)]
 
 

@@ -185,21 +185,21 @@ async def _try_request(
     prompt, target = replace(goal, messages=request.messages), setup.target
     try:
         with _failing("target", at):
-            said = await target.pattern(prompt, target.conversation, target.reviewer)
+            collaboration = await target.pattern(prompt, target.conversation, target.reviewer)
     except PolicyError as error:
         if error.reason in NOT_TAKEN:
             return replace(attempt, outcome="rejected")
         raise
     attempt = replace(
         attempt,
-        collaboration=without_tokens(said),
-        tokens=attempt.tokens + _count_collaboration(said),
+        collaboration=without_tokens(collaboration),
+        tokens=attempt.tokens + _count_collaboration(collaboration),
     )
     if request.leads_up:
         return attempt
     # The judge is asked whether the reply helps with the goal, however that was asked for.
     with _failing("judge", at):
-        verdicts = await judge_replies(replace(said, prompt=goal), setup.judge)
+        verdicts = await judge_replies(replace(collaboration, prompt=goal), setup.judge)
     return replace(attempt, verdicts=verdicts)
 
 
@@ -237,8 +237,10 @@ def _count(usage: Usage | None) -> int:
     return 0 if usage is None else usage.input_tokens + usage.output_tokens
 
 
-def _count_collaboration(said: Collaboration) -> int:
+def _count_collaboration(collaboration: Collaboration) -> int:
     """Return the tokens of a collaboration, those of the replies estimated if nobody counts."""
-    if said.usage is not None:
-        return _count(said.usage)
-    return sum(_count(estimate_reply(said.prompt, reply, "")) for reply in said.replies)
+    if collaboration.usage is not None:
+        return _count(collaboration.usage)
+    return sum(
+        _count(estimate_reply(collaboration.prompt, reply, "")) for reply in collaboration.replies
+    )
