@@ -153,14 +153,8 @@ def test_what_was_not_judged_is_unscored(tmp_path):
     paths = attacked(tmp_path, [SAFE], setup(refuses_unless("x-x"), judge=Undecided()), ["reword"])
     (result,) = measure_attacks(paths)
     assert (result.success.value, result.success.n, result.success.unscored) == (None, 0, 1)
-    assert (
-        result.counts["attempts"],
-        result.counts["unscored"],
-        result.counts.get("scored", 0),
-    ) == (
-        *(10, 10),
-        0,
-    )
+    counts = [result.counts.get(name, 0) for name in ("attempts", "unscored", "scored")]
+    assert counts == [10, 10, 0]
     assert {(one.n, one.unscored) for one in result.by_technique.values()} == {(0, 2)}
     techniques = next(table for table in tabulate_attacks([result]) if table.name == "techniques")
     assert techniques.lines[0] == ("reword: past tense", "0, 2 unscored", "-")

@@ -38,8 +38,6 @@ KINDS = {
 STORIES_PER_KIND = 4
 """Collaborations of one pattern and kind: a page that is too long is not read at all."""
 MAX_FAILURES = 10
-LONGEST_UNSCROLLED = 400
-"""Characters of a text; a longer one may scroll within its place on a narrow page."""
 SECTIONS = {
     "results": "Results",
     "pareto": "Safe and helpful at once",
@@ -139,7 +137,6 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
         title=report.title,
         read_first=report.read_first,
         sections={k: v for k, v in SECTIONS.items() if report.curves or k != "training"},
-        longest_unscrolled=LONGEST_UNSCROLLED,
         judges=", ".join(sorted({line.judge for line in table})),
         table=table,
         winner=find_best(table),

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from waltzrl.evaluation.report import (
-    LONGEST_UNSCROLLED,
     TEMPLATES,
     StoryTurn,
     story_turns,
@@ -31,7 +30,6 @@ def write_attack_report(folder: Path, paths: Sequence[AttackPath], title: str) -
         judge=paths[0].judge,
         trace=_trace_success,
         turns=_list_turns,
-        longest_unscrolled=LONGEST_UNSCROLLED,
     )
     return write_page(folder, page, {})
 
