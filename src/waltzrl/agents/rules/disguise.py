@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Protocol
 
+from waltzrl.agents.rules.leetspeak import MIXED, read_signs
 from waltzrl.agents.rules.scan import compile_pattern
 
 MOST_PIECES = 100
@@ -23,20 +24,18 @@ MOST_TEXTS = 1_000
 ROT13_REACH = 80
 """The characters after the word rot13 that may be encoded."""
 
-_MIXED = r"[a-z][0-9@$!|]{1,3}[a-z]|[0-9@$][a-z]{3}"
 _SEPARATORS = b" ._*-"
 _SPACED = "|".join(rf"\b[a-z](?:[{chr(c)}][a-z]){{3,}}\b" for c in _SEPARATORS)
 _BASE64 = r"[a-z0-9+/]{20,}"
 _ROT13_CUE = r"\brot[ -]?13\b"
-DISGUISE = rf"{_ROT13_CUE}|{_MIXED}|{_SPACED}|{_BASE64}"
+DISGUISE = rf"{_ROT13_CUE}|{MIXED}|{_SPACED}|{_BASE64}"
 """Matches in a text that may be disguised."""
 _PIECE = compile_pattern(rf"{_SPACED}|{_BASE64}")
 _HEXADECIMAL = compile_pattern(r"[0-9a-f]{20,}")
 _TEXT = compile_pattern(r"(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){16,}")
 """Characters in UTF-8; 16 of them in a row are rare in other data."""
 _SAYS_ROT13 = compile_pattern(_ROT13_CUE)
-_SHOWS_DIGITS = compile_pattern(_MIXED)
-_LETTERS = bytes.maketrans(b"013457@$!|8", b"oieastasilb")
+_SHOWS_DIGITS = compile_pattern(MIXED)
 _ROT13 = bytes.maketrans(
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
     b"nopqrstuvwxyzabcdefghijklmNOPQRSTUVWXYZABCDEFGHIJKLM",
@@ -129,10 +128,10 @@ class _Undisguised:
             match = _PIECE.search(raw, position)
             if match is None:
                 break
-            self._add(raw[position : match.start()].translate(_LETTERS), position)
+            self._add(read_signs(raw[position : match.start()]), position)
             self._add_piece(match.group(), match.start())
             position = match.end()
-        self._add(raw[position:].translate(_LETTERS), position)
+        self._add(read_signs(raw[position:]), position)
 
     def _add(self, part: bytes, origin: int, scale: float = 1.0, *, decoded: bool = False) -> None:
         self._parts.append(part)

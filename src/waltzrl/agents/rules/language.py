@@ -41,7 +41,10 @@ _SCRIPTS = {
 }
 """Characters of each script, by the language that it stands for."""
 _SCRIPT_RUNS = {code: re.compile(f"[{letters}]+") for code, letters in _SCRIPTS.items()}
-_LATIN_RUN = re.compile("[A-Za-z\u00c0-\u024f\u1e00-\u1eff]+")
+_LATIN_LETTERS = "A-Za-z\u00c0-\u024f\u1e00-\u1eff"
+_LATIN_RUN = re.compile(f"[{_LATIN_LETTERS}]+")
+_WORD = re.compile(f"[0-9@${_LATIN_LETTERS}]+")
+"""With digits, so that h0w has no part that is a word, as its w is in Polish."""
 _DENSE = ("ko", "zh")
 _SENTENCE_END = re.compile(r"[.!?\n\u3002\uff01\uff1f]+")
 _LATIN = re.compile(r"[A-Za-z\u00aa\u00ba\u00c0-\u024f\u1e00-\u1eff]")
@@ -63,7 +66,7 @@ def language_of(text: str, *, distinct: int = 1) -> str:
         return other
     lowered = text.lower()
     languages, letters = _load_signs()
-    signs = [word for word in _LATIN_RUN.findall(lowered) if word in languages]
+    signs = [word for word in _WORD.findall(lowered) if word in languages]
     if not text.isascii():  # all these letters have accents
         signs += [letter for letter in lowered if letter in letters]
     votes: dict[str, int] = {}
@@ -110,9 +113,7 @@ def _has_other_sign(text: str) -> bool:
 
     Without a sign that is not English too, English has as many votes as any other language.
     """
-    return not text.isascii() or not _load_other_signs().isdisjoint(
-        _LATIN_RUN.findall(text.lower())
-    )
+    return not text.isascii() or not _load_other_signs().isdisjoint(_WORD.findall(text.lower()))
 
 
 def _find_other_script(text: str) -> str:

@@ -52,6 +52,11 @@ class LinearModel:
         model = json.loads(gzip.decompress(packed))
         return cls(model["weights"], model["bias"], hashlib.sha256(packed).hexdigest())
 
+    @property
+    def features(self) -> Iterable[str]:
+        """The names of the features that it knows."""
+        return self._weights.keys()
+
     def probability(self, features: Iterable[str]) -> float:
         """Return the probability of the positive class; 0 for a text without features."""
         active = scale_to_unit(features)

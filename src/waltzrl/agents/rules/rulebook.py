@@ -12,6 +12,7 @@ from typing import get_args
 from waltzrl.agents.rules.calls import CALL_SIDES, read_call
 from waltzrl.agents.rules.disguise import DISGUISE, ROT13_REACH, TextReading, find_readings
 from waltzrl.agents.rules.frames import clause_around, load_shipped_reader
+from waltzrl.agents.rules.joined import PIECES, JoinedReading, find_joined
 from waltzrl.agents.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.agents.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
 from waltzrl.agents.rules.pattern import RulePattern
@@ -20,6 +21,7 @@ from waltzrl.agents.rules.scan import (
     Folded,
     PatternScanner,
     compile_pattern,
+    compile_set,
     is_foldable,
     with_plain_quotes,
 )
@@ -206,10 +208,30 @@ class RuleReader:
 
     def read(self, text: str) -> tuple[RuleFinding, ...]:
         """Return the findings in order of position."""
-        readable = _Readable(text)
+        readable = _Readable(text, joins=self._frames is not None)
+        findings = self._read_as_given(text, readable)
+        if readable.may_join:
+            findings += self._read_joined(readable)
+            findings = _merge_findings(sorted(findings, key=lambda f: (f.rule, f.start)))
+            findings.sort(key=lambda f: (f.start, f.rule))
+        return tuple(findings)
+
+    def _read_joined(self, readable: "_Readable") -> list[RuleFinding]:
+        """Return what is found where pieces are joined, as in a request of its own."""
+        findings: dict[tuple[str, int, int], RuleFinding] = {}
+        for reading in readable.read_joined():
+            for found in self._read_as_given(reading.text, _Readable(reading.text)):
+                if reading.joins(found.start, found.end):
+                    places = reading.origin(found.start), reading.origin(found.end - 1)
+                    start, end = map(readable.place_of, places)
+                    finding = replace(found, start=start, end=max(start, end) + 1, unread=True)
+                    findings.setdefault((finding.rule, start, end), finding)
+        return list(findings.values())
+
+    def _read_as_given(self, text: str, readable: "_Readable") -> list[RuleFinding]:
         hits = self._counted(readable)
         if not hits:  # as in most texts
-            return ()
+            return []
         plain = set(self._scanner.plain_hits(readable)) if readable.disguises else hits
         ordered = sorted(hits)
         found = [self._finding(text, *hit, hit not in plain) for hit in ordered]
@@ -220,7 +242,7 @@ class RuleReader:
             for (number, _start, _end), finding in zip(ordered, found, strict=True)
         ]
         merged = _merge_findings(sorted(findings, key=lambda f: (f.rule, f.start)))
-        return tuple(sorted(merged, key=lambda f: (f.start, f.rule)))
+        return sorted(merged, key=lambda f: (f.start, f.rule))
 
     def _is_sure(self, number: int, text: str, finding: RuleFinding) -> bool:
         """Whether a finding of a pattern is a reason to flag a text on its own."""
@@ -338,21 +360,39 @@ class TextScanner:
 class _Readable:
     """A text in all the ways in which it is read; each is made once, for rules and exceptions."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, joins: bool = False) -> None:
+        """Take a text.
+
+        Args:
+            text: as it was given.
+            joins: read it with its pieces joined too, wherever they stand.
+        """
         text = with_plain_quotes(text)
         self.folded = Folded(text) if is_foldable(text) else None
         """The folded text; None where folding changes nothing."""
         self.raw = (text if self.folded is None else self.folded.text).encode("latin-1", "replace")
+        self._signs = _SIGNS.Match(self.raw) or ()
+        """The numbers of the ways of reading that the text asks for; most texts ask for none."""
+        self.may_join = joins and _PIECES in self._signs
+        """Whether the text shows pieces that are to be joined."""
+
+    def place_of(self, position: int) -> int:
+        """Return the position in the text as given of a character of `raw`."""
+        return position if self.folded is None else self.folded.origin(position)
+
+    def read_joined(self) -> Iterator[JoinedReading]:
+        """Yield the text with its pieces joined."""
+        return find_joined(self.raw)
 
     @cached_property
     def disguises(self) -> list[TextReading]:
         """The ways to read what stands behind disguises, where the text shows any."""
-        return list(find_readings(self.raw)) if _SHOWS_DISGUISE.search(self.raw) else []
+        return list(find_readings(self.raw)) if _DISGUISE in self._signs else []
 
     @cached_property
     def markup(self) -> list[TextReading]:
         """The text without its markup, where it has any."""
-        return [Unmarked(self.raw)] if _SHOWS_MARKUP.search(self.raw) else []
+        return [Unmarked(self.raw)] if _MARKUP in self._signs else []
 
     @property
     def readings(self) -> list[TextReading]:
@@ -360,7 +400,8 @@ class _Readable:
 
 
 # Apart from the keys of patterns: what counts characters would multiply the states of their set.
-_SHOWS_DISGUISE, _SHOWS_MARKUP = compile_pattern(DISGUISE), compile_pattern(MARKUP)
+_SIGNS = compile_set((DISGUISE, MARKUP, PIECES))
+_DISGUISE, _MARKUP, _PIECES = range(3)
 
 
 def _is_disguised(clause: str) -> bool:

@@ -52,6 +52,22 @@ def compile_pattern(regex: str) -> re2._Regexp:
         raise ValueError(f"re2 rejects the pattern: {error}") from None
 
 
+def compile_set(regexes: Sequence[str]) -> "re2.Set":
+    """Compile patterns that are searched for at once; `Match` returns the numbers of those found.
+
+    Raises:
+        ValueError: re2 rejects one.
+    """
+    found = re2.Set.SearchSet(_make_options(_SET_MEMORY))
+    try:
+        for regex in regexes:
+            found.Add(regex.encode("latin-1"))
+    except (re2.error, UnicodeEncodeError) as error:
+        raise ValueError(f"re2 rejects the pattern: {error}") from None
+    found.Compile()
+    return found
+
+
 class _Finder:
     """One pattern: a fast loose match first, then an exact one at the same place."""
 
