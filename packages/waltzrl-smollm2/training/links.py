@@ -125,7 +125,7 @@ def main(prompts: Path, agents: Path, out: Path, chosen: Sequence[str] = REVIEWE
     shared = SharedDrafts(drafter(0.0), written)
     systems = [
         EvaluatedSystem(
-            name=f"{name}, {revising}",
+            name=f"{name} {revising}",
             pattern=shared.guarded if name == GATEWAY else shared.collaborate,
             conversation=drafter(temperature),
             reviewer=reviewer,
