@@ -82,7 +82,7 @@ def test_three_teams_share_a_gateway(tmp_path, capsys):
         assert ask(clients["trial"], "unsafe", "hello").startswith("Mended:")
         policies.write_text("[policies.trial]\nthreshhold = 0.5\n")
         gateway.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "policies.threshhold" in log.read_text())
+        wait_until(lambda: "policies.trial.threshhold" in log.read_text())
         assert ask(clients["trial"], "unsafe", "hello").startswith("Mended:")
         bodies = [seen["body"] for seen in upstream.seen()["requests"]]
     for body in bodies:
