@@ -13,7 +13,6 @@ from waltzrl.foundation.options import (
     JudgeName,
     Server,
     Settings,
-    open_terminal,
     print_json,
 )
 from waltzrl.foundation.progress import progress_bar
@@ -86,8 +85,7 @@ def attack(  # noqa: PLR0913, PLR0917 - each parameter is an option
     `waltzrl attack --against collaborate --model agents/waltzrl_conversation_stage2
     --feedback agents/waltzrl_feedback_stage2 --set wording=tiny --out runs/attack-pair`
     """
-    from waltzrl.evaluation.study_tables import render_markdown
-    from waltzrl.evaluation.terminal import study_table
+    from waltzrl.evaluation.commands.table import show_study_tables
     from waltzrl_attack.attempts import AttackBudget
     from waltzrl_attack.opening import AttackSettings, describe_target, open_and_run, read_goals
     from waltzrl_attack.results import measure_attacks, tabulate_attacks
@@ -120,12 +118,8 @@ def attack(  # noqa: PLR0913, PLR0917 - each parameter is an option
     tables = tabulate_attacks(results)
     if as_json:
         print_json([asdict(result) for result in results])
-    elif as_markdown:
-        for table in tables:
-            print(f"## {table.title}\n\n{render_markdown(table)}")
     else:
-        for table in tables:
-            open_terminal(WIDTH).print(study_table(table))
+        show_study_tables(tables, WIDTH, as_markdown=as_markdown)
     if report:
         from waltzrl_attack.report import write_attack_report
 

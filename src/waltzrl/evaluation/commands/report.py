@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.commands.table import NARROWEST
-from waltzrl.foundation.options import Cluster, JudgeErrors, open_terminal
+from waltzrl.evaluation.commands.table import show_study_tables
+from waltzrl.foundation.options import Cluster, JudgeErrors
 
 if TYPE_CHECKING:
     from waltzrl.evaluation.rates import ClusterField
@@ -63,12 +63,11 @@ def report(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     from waltzrl.evaluation.study import read_study
     from waltzrl.evaluation.study_report import write_study_report
-    from waltzrl.evaluation.study_tables import render_markdown, study_tables
+    from waltzrl.evaluation.study_tables import study_tables
 
     study = read_study(evaluation)
     if as_markdown:
-        for table in study_tables(study):
-            print(f"## {table.title}\n\n{render_markdown(table)}")
+        show_study_tables(study_tables(study), as_markdown=True)
     else:
         print(f"written: {write_study_report(folder, study, title or 'Study')}")
 
@@ -77,11 +76,8 @@ def show_study(folder: Path) -> None:
     """Print the tables of a study."""
     from waltzrl.evaluation.study import read_study
     from waltzrl.evaluation.study_tables import study_tables
-    from waltzrl.evaluation.terminal import study_table
 
-    console = open_terminal(NARROWEST)
-    for table in study_tables(read_study(folder)):
-        console.print(study_table(table))
+    show_study_tables(study_tables(read_study(folder)))
 
 
 def _write_card(

@@ -1,6 +1,6 @@
-"""The table of an evaluation, for people or for programs."""
+"""The tables of an evaluation, for people or for programs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ from waltzrl.foundation.options import open_terminal, print_json
 if TYPE_CHECKING:
     from waltzrl.evaluation import EvaluationRow
     from waltzrl.evaluation.rates import ClusterField
+    from waltzrl.evaluation.study_tables import StudyTable
 
 NARROWEST = 156
 """Columns that the table needs; a narrower terminal wraps or scrolls."""
@@ -37,3 +38,18 @@ def show_table(
         )
     else:
         open_terminal(NARROWEST).print(metrics_table(metrics))
+
+
+def show_study_tables(
+    tables: "Iterable[StudyTable]", narrowest: int = NARROWEST, *, as_markdown: bool = False
+) -> None:
+    """Print tables as Markdown, or in a terminal of at least `narrowest` columns."""
+    from waltzrl.evaluation.study_tables import render_markdown
+    from waltzrl.evaluation.terminal import study_table
+
+    terminal = open_terminal(narrowest)
+    for table in tables:
+        if as_markdown:
+            print(f"## {table.title}\n\n{render_markdown(table)}")
+        else:
+            terminal.print(study_table(table))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.foundation.options import AsJson, JudgeName, Server, open_terminal, print_json
+from waltzrl.foundation.options import AsJson, JudgeName, Server, print_json
 from waltzrl.foundation.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -60,11 +60,10 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
     --reviewer rules --reviewer guard:qwen3guard@http://localhost:8001/v1 --out runs/guards`
     """
     from waltzrl.agents.opening import RULES, installed_reviewers
+    from waltzrl.evaluation.commands.table import show_study_tables
     from waltzrl.evaluation.data.opening import read_sets
     from waltzrl.evaluation.harm import draw_prompts
     from waltzrl.evaluation.judges.opening import open_judge
-    from waltzrl.evaluation.study_tables import render_markdown
-    from waltzrl.evaluation.terminal import study_table
     from waltzrl.gateway.reviewer_comparison import (
         ReviewerComparison,
         measure_reviewers,
@@ -98,12 +97,8 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
     tables = tabulate_reviewers(outcomes, comparison)
     if as_json:
         print_json({name: asdict(outcome) for name, outcome in outcomes.items()})
-    elif as_markdown:
-        for table in tables:
-            print(f"## {table.title}\n\n{render_markdown(table)}")
     else:
-        for table in tables:
-            open_terminal(WIDTH).print(study_table(table))
+        show_study_tables(tables, WIDTH, as_markdown=as_markdown)
     if report:
         from waltzrl.evaluation.report import EvaluationReport, write_report
 
