@@ -27,6 +27,7 @@ from waltzrl.records import (
     Prompt,
     Reply,
     Round,
+    Verdict,
     total_usage,
 )
 
@@ -161,6 +162,12 @@ class Advice:
             overrefuse=tuple(overrefuse) or default.overrefuse,
         )
 
+    def review(self, reply: Reply, verdict: Verdict) -> Feedback:
+        """Return the feedback that has the verdict's labels, with a text of these."""
+        unsafe, overrefuse = verdict.unsafe is True, verdict.overrefuses is True
+        text = self.choose(reply, unsafe=unsafe, overrefuse=overrefuse)
+        return Feedback(unsafe=unsafe, overrefuse=overrefuse, text=text)
+
     def choose(self, reply: Reply, *, unsafe: bool, overrefuse: bool) -> str:
         """Return a text for a reply, always the same one; empty if nothing is wrong."""
         texts = self.unsafe if unsafe else self.overrefuse if overrefuse else ("",)
@@ -175,10 +182,7 @@ class OracleReviewer:
         self.judge, self._advice = judge, advice
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        verdict = await self.judge.judge(prompt, reply)
-        unsafe, overrefuse = verdict.unsafe is True, verdict.overrefuses is True
-        text = self._advice.choose(reply, unsafe=unsafe, overrefuse=overrefuse)
-        return Feedback(unsafe=unsafe, overrefuse=overrefuse, text=text)
+        return self._advice.review(reply, await self.judge.judge(prompt, reply))
 
 
 class GuardReviewer:

@@ -17,7 +17,7 @@ from waltzrl.errors import PolicyError, ScoringError
 from waltzrl.evaluation.judges import Judge, judge_replies
 from waltzrl.evaluation.patterns import Advice, OracleReviewer
 from waltzrl.policies.vllm import VllmServers
-from waltzrl.records import JudgedCollaboration, Prompt, Reply, Round
+from waltzrl.records import Demonstration, JudgedCollaboration, Prompt, Reply, Round
 from waltzrl.training import ranks
 from waltzrl.training.rewards import (
     ClassFrequencies,
@@ -27,7 +27,7 @@ from waltzrl.training.rewards import (
     judged_rounds,
 )
 from waltzrl.training.roles import Team
-from waltzrl.training.samples import Sample, make_scored_sample
+from waltzrl.training.samples import Sample, demonstration_sample, make_scored_sample
 
 PUBLISHED = "published"
 """Folder inside a run, while it lasts, of the adapters that vLLM servers load."""
@@ -278,26 +278,40 @@ def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> li
 
 
 def accepted_samples(rollouts: Sequence[Rollout], draw: random.Random) -> list[Sample]:
-    """Take each last revision that fixed its draft, and as many drafts that need no revision.
+    """Take each last revision that fixed its draft, and for each a draft that needed none.
 
-    Without drafts the agent would learn from its revisions, most of which answer after a refusal,
-    to answer everything. Half of them, where there are enough, are to harmful prompts.
+    That draft answers a prompt of the other kind: harmful if the revision's is harmless. From its
+    revisions alone, most of which answer after a refusal, the agent would learn to answer all.
     """
-    revisions: list[Sample] = []
-    drafts: dict[bool, list[Sample]] = {True: [], False: []}
+    revisions: dict[bool, list[Sample]] = {True: [], False: []}
     """By whether the prompt is harmful."""
+    drafts: dict[bool, list[Sample]] = {True: [], False: []}
     for rollout, group in zip(rollouts, _number_groups(rollouts), strict=True):
         collaboration, verdicts = rollout.judged.collaboration, rollout.judged.verdicts
         first, last = verdicts[0].acceptable, verdicts[-1].acceptable
+        harmful = collaboration.prompt.has_harmful_part
         if collaboration.revised and first is False and last is True:
-            revisions.append(make_scored_sample(collaboration.replies[-1], 1.0, group))
+            accepted = make_scored_sample(collaboration.replies[-1], 1.0, group)
+            revisions[harmful].append(accepted)
         elif first is True and not rollout.replayed:
-            harmful = collaboration.prompt.has_harmful_part
             drafts[harmful].append(make_scored_sample(collaboration.draft, 1.0, group))
-    few, many = sorted(drafts.values(), key=len)
-    chosen = draw.sample(few, min(len(few), len(revisions) // 2))
-    chosen += draw.sample(many, min(len(many), len(revisions) - len(chosen)))
-    return [*revisions, *chosen]
+    chosen = []
+    for harmful, own in revisions.items():
+        others = drafts[not harmful]
+        chosen += own + draw.sample(others, min(len(others), len(own)))
+    return chosen
+
+
+def judged_review_samples(rollouts: Sequence[Rollout], team: Team, advice: Advice) -> list[Sample]:
+    """Return, for each draft that was judged, the review that the verdict gives it."""
+    samples = []
+    for rollout in rollouts:
+        collaboration, verdict = rollout.judged.collaboration, rollout.judged.verdicts[0]
+        if verdict.acceptable is not None:
+            review = Round(feedback=advice.review(collaboration.draft, verdict))
+            shown = Demonstration(collaboration=replace(collaboration, rounds=(review,)))
+            samples.append(demonstration_sample(shown, team.conversation, team.feedback))
+    return samples
 
 
 def feedback_samples(

@@ -275,10 +275,12 @@ class ReinforcementStage:
     """Who reviews the drafts: the feedback agent, or the judge, whose labels are right, with the
     advice of `data.demonstrations`. With the judge the conversation agent learns to revise whatever
     the feedback agent knows by then."""
-    objective: Literal["reinforce", "rejection-sampling"] = "reinforce"
-    """What a step does with its rollouts. `rejection-sampling` is ours: the conversation agent
-    imitates those of its own revisions that the judge accepts after a draft that it rejects, and as
-    many accepted drafts."""
+    objective: Literal["reinforce", "expert-iteration"] = "reinforce"
+    """What a step does with its rollouts. `expert-iteration` is ours: the conversation agent
+    imitates those of its own revisions that the judge accepts after a draft that it rejects, and
+    for each an accepted draft of a prompt of the other kind, harmful or harmless (rejection
+    sampling); the feedback agent imitates reviews with the judge's labels of all drafts, and the
+    advice of `data.demonstrations`."""
     algorithm: ReinforceSettings = field(default_factory=ReinforceSettings)
 
     def __post_init__(self) -> None:
@@ -305,17 +307,17 @@ class ReinforcementStage:
         """Check that there is something to learn from, for every role that learns."""
         if self.pattern == "draft-only" and "feedback" in self.learns:
             raise ValueError(f"stage {self.name!r} has no feedback to learn from: draft-only")
-        if self.reviewer == "judge" and "feedback" in self.learns:
+        imitates = self.objective == "expert-iteration"
+        if self.reviewer == "judge" and "feedback" in self.learns and not imitates:
             raise ValueError(
                 f"stage {self.name!r} has no feedback to learn from: the judge reviews; let it"
-                " learn conversation alone, or set reviewer = 'feedback'"
+                " learn conversation alone, or set reviewer = 'feedback'; with objective ="
+                " 'expert-iteration' it may imitate the judge"
             )
-        if self.objective == "rejection-sampling" and (
-            self.pattern == "draft-only" or "feedback" in self.learns
-        ):
+        if imitates and self.pattern == "draft-only":
             raise ValueError(
-                f"stage {self.name!r}: rejection-sampling is imitation of revisions; it needs"
-                " pattern = 'collaborate', and learns = ['conversation']"
+                f"stage {self.name!r}: expert-iteration imitates revisions; it needs pattern ="
+                " 'collaborate'"
             )
 
     def limit_rounds(self, most: int) -> int:

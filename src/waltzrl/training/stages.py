@@ -33,6 +33,7 @@ from waltzrl.training.rollouts import (
     conversation_samples,
     feedback_samples,
     gather_rollouts,
+    judged_review_samples,
 )
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
@@ -154,7 +155,7 @@ def imitate(role: str, learner: Learner, samples: Sequence[Sample]) -> dict[str,
     return {
         f"loss/{role}": result.loss,
         f"gradient/{role}_norm": result.gradient_norm,
-        "tokens/learned": result.tokens,
+        f"tokens/{role}": result.tokens,
     }
 
 
@@ -276,7 +277,7 @@ class Reinforcement:
             samples = [replace(sample, stale=stale) for sample in taken]
             if not samples:
                 continue
-            if self.settings.objective == "rejection-sampling":
+            if self.settings.objective == "expert-iteration":
                 metrics |= imitate(role, learners[role], samples)
                 continue
             learner, own = learners[role], self.team.roles[role]
@@ -291,8 +292,10 @@ class Reinforcement:
         self, role: str, rollouts: Sequence[Rollout], draw: random.Random
     ) -> list[Sample]:
         """Return what a role learns from rollouts: turns of its own, each with its reward."""
-        if self.settings.objective == "rejection-sampling":
-            return accepted_samples(rollouts, draw)
+        if self.settings.objective == "expert-iteration":
+            if role == "conversation":
+                return accepted_samples(rollouts, draw)
+            return judged_review_samples(rollouts, self.team, self.advice)
         if role == "conversation":
             return conversation_samples(rollouts, draw)
         return feedback_samples(

@@ -1,4 +1,4 @@
-"""Rejection sampling: the conversation agent imitates what it wrote and the judge accepted."""
+"""Expert iteration: both agents imitate what the judge accepts, and how it labels."""
 
 import asyncio
 import random
@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from support import tiny_pair
+from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.errors import RecipeError
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evaluation.patterns import (
@@ -37,6 +38,7 @@ from waltzrl.training.rollouts import (
     Rollout,
     accepted_samples,
 )
+from waltzrl.training.stages import imitate
 
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
 ASKED = Prompt(id="1", messages=(Message(role="user", content="Hi?"),), label="benign")
@@ -58,8 +60,10 @@ def rollout(*verdicts, prompt=ASKED):
     return Rollout(judged=JudgedCollaboration(collaboration=said, verdicts=verdicts))
 
 
-def test_revisions_that_fixed_their_drafts_are_accepted_and_as_many_drafts():
-    harmful = replace(ASKED, id="3", label="unsafe")
+HARMFUL = replace(ASKED, id="3", label="unsafe")
+
+
+def test_each_revision_that_fixed_its_draft_has_a_draft_of_the_other_kind_beside_it():
     rollouts = [
         rollout(UNSAFE, GOOD),
         rollout(UNSAFE, UNSAFE),  # not fixed
@@ -68,20 +72,25 @@ def test_revisions_that_fixed_their_drafts_are_accepted_and_as_many_drafts():
         rollout(UNSCORED, GOOD),
         rollout(UNSAFE, UNSAFE, GOOD, prompt=replace(ASKED, id="2")),  # fixed by the second
         rollout(UNSAFE, GOOD, UNSAFE),  # and lost again
-        rollout(GOOD, prompt=harmful),
-        rollout(GOOD, GOOD, prompt=harmful),  # revised for nothing
-        replace(rollout(GOOD, prompt=harmful), replayed=True),  # another agent's draft
-        *(rollout(GOOD, prompt=replace(ASKED, id=f"4.{number}")) for number in range(9)),
+        rollout(UNSAFE, GOOD, prompt=HARMFUL),
+        *(rollout(GOOD, prompt=replace(HARMFUL, id=f"4.{number}")) for number in range(5)),
+        rollout(GOOD, GOOD, prompt=HARMFUL),  # revised for nothing
+        replace(rollout(GOOD, prompt=HARMFUL), replayed=True),  # another agent's draft
+        *(rollout(GOOD, prompt=replace(ASKED, id=f"5.{number}")) for number in range(9)),
     ]
     samples = accepted_samples(rollouts, random.Random(0))
-    assert [sample.tokens.ids for sample in samples] == [(1,), (2,), (0,), (0,)]
-    assert [sample.group for sample in samples[:2]] == [0, 1]
-    assert sorted(sample.group > 2 for sample in samples[2:]) == [False, True]  # a draft of each
+    texts = [sample.tokens.ids for sample in samples]
+    groups = [sample.group for sample in samples]
+    assert (texts[0], groups[0]) == ((1,), 2)  # to the harmful prompt, of which there are three
+    assert (texts[1], groups[1] > 7) == ((0,), True)  # a draft to a harmless one
+    assert (texts[2:4], groups[2:4]) == ([(1,), (2,)], [0, 1])
+    assert texts[4:] == [(0,), (0,)]
+    assert all(2 <= group <= 7 for group in groups[4:])
 
 
-def test_without_enough_drafts_of_a_kind_there_are_more_of_the_other():
+def test_without_enough_drafts_of_the_other_kind_there_are_fewer():
     fixed = [rollout(UNSAFE, GOOD, prompt=replace(ASKED, id=f"1.{n}")) for n in range(4)]
-    drafts = [rollout(GOOD, prompt=replace(ASKED, id=f"2.{n}")) for n in range(9)]
+    drafts = [rollout(GOOD, prompt=replace(HARMFUL, id=f"2.{n}")) for n in range(9)]
     assert len(accepted_samples([*fixed, *drafts], random.Random(0))) == 8
     assert len(accepted_samples([*fixed, *drafts[:1]], random.Random(0))) == 5
     assert accepted_samples(drafts, random.Random(0)) == []
@@ -102,7 +111,7 @@ def stage(team, judge, **options):
         name="revisions",
         learns=("conversation",),
         reviewer="judge",
-        objective="rejection-sampling",
+        objective="expert-iteration",
         steps=3,
         prompts_per_step=2,
         group_size=8,
@@ -126,8 +135,8 @@ def take_step(team, judge):
 
 @pytest.mark.promise(
     "Training",
-    "A stage of rejection sampling: the judge reviews, and the conversation agent imitates its "
-    "accepted revisions and as many accepted drafts",
+    "A stage of expert iteration: the conversation agent imitates its accepted revisions and as "
+    "many accepted drafts, the feedback agent the judge's reviews",
 )
 def test_a_step_makes_accepted_samples_likelier():
     team = tiny_pair.two_models()
@@ -145,7 +154,7 @@ def test_a_step_makes_accepted_samples_likelier():
     learner = Learner(team.weights["conversation"], OPTIMIZER, 3)
     measured = asyncio.run(made.step(0, {"conversation": learner}))
     accepted = accepted_samples(rolled, made._choose_prompts(0)[1])
-    assert measured["tokens/learned"] == sum(len(sample.tokens.ids) for sample in accepted) > 0
+    assert measured["tokens/conversation"] == sum(len(sample.tokens.ids) for sample in accepted) > 0
     after = {role: weights_digest(own.causal_lm.model) for role, own in team.weights.items()}
     assert (after["feedback"], after["conversation"] == before["conversation"]) == (
         before["feedback"],
@@ -156,6 +165,31 @@ def test_a_step_makes_accepted_samples_likelier():
     assert sum(map(sum, scores)) > sum(old)
 
 
+def test_the_feedback_agent_imitates_the_reviews_that_the_verdicts_give():
+    team = tiny_pair.two_models()
+    learning = replace(stage(team, EvenReplies()).settings, learns=("feedback",))
+    made = replace(stage(team, EvenReplies()), settings=learning)
+    refused = replace(GOOD, refuses=True, overrefuses=True)
+    rollouts = [rollout(UNSAFE, GOOD), rollout(UNSCORED, GOOD), rollout(refused), rollout(GOOD)]
+    samples = made.take_samples("feedback", rollouts, random.Random(0))
+    policy = team.feedback.policy
+    expected = [
+        write_feedback(reasoning="", unsafe=True, overrefuse=False, text=UNSAFE_ADVICE),
+        write_feedback(reasoning="", unsafe=False, overrefuse=True, text=OVERREFUSAL_ADVICE),
+        write_feedback(reasoning="", unsafe=False, overrefuse=False, text=""),
+    ]
+    shown = policy.render(team.feedback.review_messages(ASKED, reply(0)))
+    assert [sample.tokens.prompt_ids for sample in samples] == [shown] * 3
+    assert [sample.tokens.ids[:-1] for sample in samples] == [
+        tuple(policy.text_ids(text)) for text in expected
+    ]
+
+    learner = Learner(team.weights["feedback"], OPTIMIZER, 3)
+    before = sum(map(sum, learner.scorer.score(samples)))
+    imitate("feedback", learner, samples)
+    assert sum(map(sum, learner.scorer.score(samples))) > before
+
+
 def test_where_nothing_is_accepted_nothing_is_learnt():
     class Unsafe(EvenReplies):
         async def judge(self, prompt, reply):
@@ -164,7 +198,7 @@ def test_where_nothing_is_accepted_nothing_is_learnt():
     team = tiny_pair.two_models()
     before = weights_digest(team.weights["conversation"].causal_lm.model)
     measured = take_step(team, Unsafe())
-    assert "tokens/learned" not in measured
+    assert "tokens/conversation" not in measured
     assert measured["rate/unsafe_fixed"] == 0.0
     assert "rate/label_accuracy" not in measured  # the judge reviewed
     assert weights_digest(team.weights["conversation"].causal_lm.model) == before
@@ -210,14 +244,13 @@ def test_the_request_says_who_reviews():
     ("options", "named"),
     [
         ({"learns": ["feedback"], "reviewer": "judge"}, "the judge reviews"),
-        ({"learns": ["conversation", "feedback"], "objective": "rejection-sampling"}, "imitation"),
         (
             {
                 "learns": ["conversation"],
-                "objective": "rejection-sampling",
+                "objective": "expert-iteration",
                 "pattern": "draft-only",
             },
-            "imitation of revisions",
+            "imitates revisions",
         ),
     ],
 )
