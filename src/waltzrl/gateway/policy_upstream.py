@@ -226,7 +226,8 @@ def _finish_reply(reply: Reply, request: _Request) -> UpstreamReply:
     details = ReplyDetails(stop_sequence=stop)
     finish: Finish = reply.finish
     schema = request.sampling.schema
-    if schema and finish == "stop" and text == reply.text and schema.state(text) != "complete":
+    whole = finish == "stop" and text == reply.text
+    if schema and whole and schema.state(text.strip()) != "complete":
         raise RequestError(502, "upstream", "the model wrote no JSON that fits the schema")
     if not request.tool_names:
         return UpstreamReply(reply=replace(reply, text=text), finish=finish, details=details)

@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
+from llguidance import LLMatcher, LLTokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -164,11 +165,7 @@ class SchemaGuide:
     """The probabilities of labels, of which it has none."""
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        schema: JsonSchema,
-        temperature: float,
-        seed: int,
+        self, tokenizer: LLTokenizer, schema: JsonSchema, temperature: float, seed: int
     ) -> None:
         """Start a reply.
 
@@ -178,49 +175,33 @@ class SchemaGuide:
             temperature: 0 takes the likeliest token that is permitted.
             seed: of its random numbers.
         """
-        self._tokenizer = tokenizer
-        self._schema = schema
-        added = tokenizer.added_tokens_decoder
-        self._special = frozenset(number for number, token in added.items() if token.special)
+        self._matcher = LLMatcher(tokenizer, schema.grammar, log_level=0)
+        self._read = 0
+        """The tokens that the matcher has seen."""
         self._temperature = temperature
         self._generator = torch.Generator().manual_seed(seed)
 
-    def next(self, ids: Sequence[int], logits: Tensor) -> int | None:
-        """Choose the token after `ids` by its logits [V]; None if no token is permitted."""
-        scores = logits.float().cpu()
+    def next(self, ids: Sequence[int], logits: Tensor) -> int:
+        """Choose the token after `ids` by its logits [V]; one that ends if no other fits."""
+        self._consume(ids)
+        # A byte for each token, 0 where it is not permitted.
+        bias = torch.frombuffer(bytearray(self._matcher.compute_logit_bias()), dtype=torch.uint8)
+        scores = logits[: len(bias)].float().cpu()
         if self._temperature:
             # The largest sum of a logit and Gumbel noise is a sample of the softmax, also among
             # the permitted tokens alone.
             uniform = torch.rand(scores.shape, generator=self._generator).clamp_min(1e-30)
             scores = scores / self._temperature - (-uniform.log()).log()
-        before = self._text(ids)
-        # Nearly always a likely token fits, so that the whole vocabulary is seldom sorted.
-        for count in (LIKELIEST, len(scores)):
-            for token in scores.topk(min(count, len(scores))).indices.tolist():
-                if token not in self._special and self._permits(before, [*ids, token]):
-                    return int(token)
-        return None
+        return int(scores.masked_fill(bias[: len(scores)] == 0, -torch.inf).argmax())
 
     def finished(self, ids: Sequence[int]) -> bool:
         """Return whether the tokens spell a whole object that fits."""
-        return self._schema.state(self._text(ids)) == "complete"
+        self._consume(ids)
+        return bool(self._matcher.is_accepting())
 
-    def _permits(self, before: str, ids: Sequence[int]) -> bool:
-        text = self._text(ids)
-        if text == before:  # such as a token without text, of which there could be any number
-            return False
-        whole = text.rstrip(UNFINISHED)
-        # Any other character may stand for one that is not complete.
-        return self._schema.state(text if text == whole else f"{whole}?") != "impossible"
-
-    def _text(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
-
-
-LIKELIEST = 64
-"""The tokens that are tried before all others."""
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""The character that tokenizers write for a part of a character."""
+    def _consume(self, ids: Sequence[int]) -> None:
+        self._matcher.consume_tokens(list(ids[self._read :]))
+        self._read = len(ids)
 
 
 class JsonGuide:

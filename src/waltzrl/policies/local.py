@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from jinja2 import TemplateError
+from llguidance import LLTokenizer
+from llguidance.hf import from_tokenizer
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -280,7 +283,7 @@ class LocalPolicy:
             seed = sampling.seed
             if seed is None:
                 seed = int(torch.randint(2**62, (1,), generator=self._generator))
-            return SchemaGuide(self.tokenizer, sampling.schema, sampling.temperature, seed)
+            return SchemaGuide(self._grammar_tokenizer, sampling.schema, sampling.temperature, seed)
         json_format = sampling.format
         if json_format is None:
             return None
@@ -293,6 +296,21 @@ class LocalPolicy:
             self._vocabulary = LabelVocabulary(self.tokenizer, json_format.labels)
         guide = JsonGuide if json_format.labels_first else LabelReader
         return guide(self.tokenizer, json_format, self._vocabulary)
+
+    @cached_property
+    def _grammar_tokenizer(self) -> LLTokenizer:
+        """The tokenizer as grammars need it, made when a reply first has to fit a schema.
+
+        Raises:
+            InputError: it cannot be made of this tokenizer.
+        """
+        try:
+            return from_tokenizer(self.tokenizer)
+        except ValueError as error:
+            raise InputError(
+                f"the tokenizer of {self._name or 'this model'} cannot keep a reply to a schema: "
+                f"{error}; leave out response_format, or serve the model by vLLM"
+            ) from error
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
