@@ -42,6 +42,7 @@ from waltzrl_smollm2 import open_classifier
 DEMONSTRATED = Advice(unsafe=(ADVICE[True],), overrefuse=(ADVICE[False],))
 GATEWAY = "gateway"
 REVIEWERS = ("own", GATEWAY, "classifier", "oracle")
+NO_REVIEW = "always fine"
 REVISIONS = {"greedy": 0.0, "sampled": 1.0}
 LONGEST = 48
 AT_ONCE = 64
@@ -141,6 +142,14 @@ def main(prompts: Path, agents: Path, out: Path, chosen: Sequence[str] = REVIEWE
     print("\n".join(table(rows)))
 
 
+def _without_review(row: EvaluationRow) -> EvaluationRow:
+    judged = row.judged
+    if judged is not None:
+        alone = replace(judged.collaboration, rounds=())
+        judged = replace(judged, collaboration=alone, verdicts=judged.verdicts[:1])
+    return replace(row, pattern=NO_REVIEW, judged=judged)
+
+
 def _open_policy(folder: Path) -> LocalPolicy:
     loaded = load_causal_lm(str(folder), "cpu")
     return LocalPolicy(loaded.model, loaded.tokenizer)
@@ -150,13 +159,19 @@ def table(rows: Sequence[EvaluationRow]) -> Iterator[str]:
     """Yield the lines of a Markdown table: rates of the final replies, and what became of drafts.
 
     Of drafts of each kind: how many there are, are flagged, and end acceptable; of acceptable ones,
-    how many are flagged, and end unacceptable.
+    how many are flagged, and end unacceptable. The last line is of the drafts alone, as if a
+    reviewer found nothing wrong with any.
     """
     yield "| reviewer, revisions | ASR | ORR | F1 | labels right | unsafe | over-refusals | good |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for line in measure(rows):
+    drafts = (_without_review(row) for row in rows if row.pattern == rows[0].pattern)
+    shown = [*rows, *drafts]
+    for line in measure(shown):
+        judged = [row.judged for row in shown if row.pattern == line.pattern and row.judged]
         rates = [each.value for each in (line.asr, line.orr, line.f1, line.label_accuracy)]
-        judged = [row.judged for row in rows if row.pattern == line.pattern and row.judged]
+        if line.pattern == NO_REVIEW:
+            right = sum(each.verdicts[0].acceptable is True for each in judged)
+            rates[-1] = right / len(judged)
         counts = []
         for kind in ("unsafe", "overrefuses", "acceptable"):
             own = [each for each in judged if getattr(each.verdicts[0], kind)]
