@@ -3,6 +3,7 @@
 import asyncio
 import random
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
@@ -38,7 +39,8 @@ from waltzrl.training.rollouts import (
     Rollout,
     accepted_samples,
 )
-from waltzrl.training.stages import imitate
+from waltzrl.training.samples import make_imitated_sample
+from waltzrl.training.stages import imitate_replies
 
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
 ASKED = Prompt(id="1", messages=(Message(role="user", content="Hi?"),), label="benign")
@@ -186,8 +188,22 @@ def test_the_feedback_agent_imitates_the_reviews_that_the_verdicts_give():
 
     learner = Learner(team.weights["feedback"], OPTIMIZER, 3)
     before = sum(map(sum, learner.scorer.score(samples)))
-    imitate("feedback", learner, samples)
+    imitate_replies("feedback", learner, samples)
     assert sum(map(sum, learner.scorer.score(samples))) > before
+
+
+def test_a_short_reply_weighs_as_much_as_a_long_one():
+    team = tiny_pair.two_models()
+    policy = team.conversation.policy
+    shown = [Message(role="user", content="Hi?")]
+    samples = [make_imitated_sample(policy, shown, text) for text in ("Sorry,", "Sure, use kill.")]
+    learner = Learner(team.weights["conversation"], OPTIMIZER, 3)
+    means = [fmean(logprobs) for logprobs in learner.scorer.score(samples)]
+    lengths = [len(sample.tokens.ids) for sample in samples]
+    assert lengths[0] < lengths[1]
+    measured = imitate_replies("conversation", learner, samples)
+    assert measured["loss/conversation"] == pytest.approx(-fmean(means), rel=1e-4)
+    assert measured["tokens/conversation"] == sum(lengths)
 
 
 def test_where_nothing_is_accepted_nothing_is_learnt():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from waltzrl.evaluation.patterns import Advice
@@ -151,7 +152,21 @@ class Imitation(Generic[Example]):
 def imitate(role: str, learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
     """Take a supervised step of a role on samples; return its metrics."""
     tokens = sum(len(sample.tokens.ids) for sample in samples)
-    result = learner.step(samples, imitation(tokens))
+    return _take_supervised_step(role, learner, samples, imitation(tokens))
+
+
+def imitate_replies(role: str, learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
+    """Take a supervised step in which every reply weighs the same, as in the paper's loss.
+
+    A refusal has a third of the tokens of an answer: by tokens, the answers would decide.
+    """
+    return _take_supervised_step(role, learner, samples, imitation_by_reply(len(samples)))
+
+
+def _take_supervised_step(
+    role: str, learner: Learner, samples: Sequence[Sample], loss: LossOfMicroBatch
+) -> dict[str, float]:
+    result = learner.step(samples, loss)
     return {
         f"loss/{role}": result.loss,
         f"gradient/{role}_norm": result.gradient_norm,
@@ -164,6 +179,16 @@ def imitation(token_count: int) -> LossOfMicroBatch:
 
     def loss_of(logprobs_BT: Tensor, batch: Batch, positions: list[int]) -> Tensor:
         return token_mean(-logprobs_BT, batch.mask_BT, token_count)
+
+    return loss_of
+
+
+def imitation_by_reply(reply_count: int) -> LossOfMicroBatch:
+    """Return the supervised loss: of `reply_count` replies the mean of each one's mean -log pi."""
+
+    def loss_of(logprobs_BT: Tensor, batch: Batch, positions: list[int]) -> Tensor:
+        own = batch.mask_BT.sum(1, keepdim=True)
+        return torch.where(batch.mask_BT, -logprobs_BT / own, 0.0).sum() / reply_count
 
     return loss_of
 
@@ -278,7 +303,7 @@ class Reinforcement:
             if not samples:
                 continue
             if self.settings.objective == "expert-iteration":
-                metrics |= imitate(role, learners[role], samples)
+                metrics |= imitate_replies(role, learners[role], samples)
                 continue
             learner, own = learners[role], self.team.roles[role]
             # A role whose reference is what learns has no divergence from it.
