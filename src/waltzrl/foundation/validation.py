@@ -2,12 +2,13 @@
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -60,12 +61,21 @@ def validate_table(
         RecipeError: a key is unknown or missing, or a value is invalid or of the wrong type.
     """
     try:
-        return TypeAdapter(kind).validate_python(table, extra="forbid")
+        return adapter_of(kind).validate_python(table, extra="forbid")
     except ValidationError as error:
         first = min(
             error.errors(), key=lambda details: PRIORITY.get(details["type"], len(PRIORITY))
         )
         raise RecipeError(f"{source}: {_explain_error(kind, table, first, synonyms)}") from None
+
+
+def adapter_of(kind: type[Settings]) -> TypeAdapter[Settings]:
+    """Return what validates and writes a dataclass; it is made once, because that takes long."""
+    adapter: TypeAdapter[Settings] = _make_adapter(cast("Hashable", kind))
+    return adapter
+
+
+_make_adapter = cache(TypeAdapter)
 
 
 def require_finite(table: Table, source: str) -> None:

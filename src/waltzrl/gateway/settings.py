@@ -7,7 +7,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from waltzrl.agents.failsafe import OnFailure, OnOverload
 from waltzrl.agents.fence import LONGEST_TEXT
@@ -28,7 +28,13 @@ from waltzrl.foundation.sources import (
     log_conflicts,
     merge_tables,
 )
-from waltzrl.foundation.validation import Table, read_table, validate_table, with_overrides
+from waltzrl.foundation.validation import (
+    Table,
+    adapter_of,
+    read_table,
+    validate_table,
+    with_overrides,
+)
 from waltzrl.gateway.environment import environment_sources, warn_of_unknown
 from waltzrl.gateway.exchange import Api
 from waltzrl.gateway.keys import Author, MediaPolicy
@@ -273,13 +279,13 @@ def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str])
 
 def bundle_table(recipe: BundleRecipe) -> Table:
     """Return a bundle's recipe with all its defaults, to be stored as JSON."""
-    table: Table = TypeAdapter(BundleRecipe).dump_python(recipe, mode="json")
+    table: Table = adapter_of(BundleRecipe).dump_python(recipe, mode="json")
     return table
 
 
 def recipe_table(recipe: GatewayRecipe) -> Table:
     """Return a gateway's recipe with all its defaults, in JSON's types."""
-    table: Table = TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json")
+    table: Table = adapter_of(GatewayRecipe).dump_python(recipe, mode="json")
     return table
 
 

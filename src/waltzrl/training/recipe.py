@@ -7,12 +7,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from waltzrl.budget import BudgetSettings, ModelPrice
 from waltzrl.evaluation.data.opening import MEMORY
 from waltzrl.foundation.files import Json
-from waltzrl.foundation.validation import read_table, require_finite, validate_table, with_overrides
+from waltzrl.foundation.validation import (
+    adapter_of,
+    read_table,
+    require_finite,
+    validate_table,
+    with_overrides,
+)
 from waltzrl.policies.compute import ComputeSettings
 from waltzrl.training.settings import (
     AgentSettings,
@@ -223,7 +229,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def recipe_json(recipe: Recipe) -> dict[str, Json]:
     """Return the recipe with every default written out."""
-    resolved: dict[str, Json] = TypeAdapter(Recipe).dump_python(recipe, mode="json")
+    resolved: dict[str, Json] = adapter_of(Recipe).dump_python(recipe, mode="json")
     return resolved
 
 
