@@ -123,12 +123,16 @@ def test_every_test_that_is_named_exists(paper):
     assert {name for name in spelt(paper) if re.fullmatch(r"test_\w+", name)} <= TESTS
 
 
+@cache
+def commands():
+    return typer.main.get_command(app).commands
+
+
 @each_paper
 def test_every_command_that_is_shown_is_one(paper):
-    commands = typer.main.get_command(app).commands
     for line in command_lines(paper, "waltzrl"):
         name, *arguments = shlex.split(line.partition(" > ")[0], comments=True)[1:]
-        given = commands[name].make_context(name, arguments).params
+        given = commands()[name].make_context(name, arguments).params
         if name == "train":
             load_recipe(ROOT / given["recipe"], given["settings"] or [])
 

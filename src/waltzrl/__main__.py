@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
 
@@ -84,6 +85,12 @@ def _add_absent_command(name: str, distribution: str) -> None:
 _add_commands()
 
 
+@cache
+def _build_commands() -> Callable[[Sequence[str] | None], object]:
+    """Build all commands, which takes longer than most of them: once for several in a process."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; errors are one line on stderr, with exit status 2.
 
@@ -98,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(signal.SIGTERM, _raise_keyboard_interrupt)
     try:
         with _flush_output():
-            app(arguments)
+            _build_commands()(arguments)
     except (WaltzError, OSError) as error:
         _exit_with(error)
     except (ModuleNotFoundError, MemoryError, RuntimeError) as error:

@@ -22,7 +22,7 @@ from waltzrl.store.database import open_database
 from waltzrl.store.privacy.digest import key_in, subject_digest
 
 MODEL = "waltzrl_conversation_stage2"
-SHORTER = ("--set", "stages.feedback.steps=12", "--set", "stages.joint.steps=25")
+SHORTER = ("--set", "stages.feedback.steps=4", "--set", "stages.joint.steps=8")
 """Of the second training: the first pair of the kept base needs no more to improve."""
 ONE = r'href="(/desk/collaborations/[^"?]+)"'
 

@@ -6,6 +6,7 @@ PYTHONPATH=tests python -m support.small_demo    # trains it again, after a chan
 import asyncio
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
@@ -14,11 +15,16 @@ from waltzrl_demo.jobs import TrainingJob
 from waltzrl_demo.paper import PaperDemo
 
 KEPT = Path(__file__).with_name("story_base")
+FEW = replace(EASY, demonstrations=1, prompts=EASY.prompts | {"test": 520})
+"""The world of the story: nothing is left to demonstrate, and the test set's first prompts have the
+200 right refusals that calibrate a reviewer."""
 
 
 def put_base(folder):
-    """Put the base of seed 0 into a flywheel's folder, which then trains none."""
-    agents = PaperDemo(folder / "world", seed=0, size=EASY).base.agents
+    """Put a small world and the base of seed 0 into a flywheel's folder, which then makes none."""
+    demo = PaperDemo(folder / "world", seed=0, size=FEW)
+    demo.write_data()
+    agents = demo.base.agents
     for role in (CONVERSATION, FEEDBACK):  # as an export of the base has it
         shutil.copytree(KEPT, agents / role)
 

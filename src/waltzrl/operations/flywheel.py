@@ -147,6 +147,8 @@ def run_turn(turn: FlywheelTurn, say: Callable[[str], None], book: ReleaseBook) 
         KeyboardInterrupt: a signal stopped the step, which has ended.
     """
     turn.folder.mkdir(parents=True, exist_ok=True)
+    if turn.serving is not None and turn.candidate.exists():
+        _refuse_rolled_back(turn, book)  # before a turn that was finished runs again
     for step in turn.steps:
         if step[0] == "release":
             _write_candidate(turn)

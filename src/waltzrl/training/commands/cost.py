@@ -59,11 +59,13 @@ def estimate(
     `waltzrl cost estimate recipes/tiny.toml --like runs/seed-1 --out runs/seed-2`
     """
     from waltzrl.foundation.files import write_json
-    from waltzrl.training.costs import estimate_costs
-    from waltzrl.training.opening import plan_training
     from waltzrl.training.recipe import load_recipe
 
     loaded = load_recipe(recipe, settings or [])
+    # With torch: after the recipe is read, so that what is wrong there is said at once.
+    from waltzrl.training.costs import estimate_costs
+    from waltzrl.training.opening import plan_training
+
     plan = plan_training(loaded)
     with find_measured_run(loaded, like, pilot, quiet=as_json) as measured:
         expected = estimate_costs(loaded, plan, measured)

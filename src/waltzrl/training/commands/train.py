@@ -61,7 +61,6 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl train recipes/continue.toml --from sqlite:///runs/memory.db --export agents-2`
     """
-    from waltzrl.training.costs import training_result
     from waltzrl.training.recipe import load_recipe, with_memory_prompts
 
     cluster = [] if ray is None else ["compute.engine=ray", f"compute.ray.address={ray}"]
@@ -77,6 +76,9 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     trained = _train_recipe(loaded, folder, export, as_json=as_json)
     if trained is None:
         return
+    # With torch: after the recipe is read, so that what is wrong there is said at once.
+    from waltzrl.training.costs import training_result
+
     best = trained.best
     result = training_result(loaded, trained.prompts, best, folder, export)
     if as_json:
