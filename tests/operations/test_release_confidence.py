@@ -1,3 +1,4 @@
+from functools import cache
 from math import exp, lgamma
 
 import numpy as np
@@ -57,8 +58,8 @@ def test_the_rate_is_hardly_ever_outside_at_any_look(rate):
     """200 runs of 2,000 answers, a look at every twentieth."""
     dice = np.random.default_rng(11)
     runs = dice.binomial(20, rate, size=(200, 100)).cumsum(axis=1)
-    outside = 0
+    outside, known = 0, cache(interval)  # most runs have seen what another has
     for run in runs:
-        bounds = [interval(int(bad), 20 * (look + 1), 0.05) for look, bad in enumerate(run)]
+        bounds = [known(int(bad), 20 * (look + 1), 0.05) for look, bad in enumerate(run)]
         outside += any(not low <= rate <= high for low, high in bounds)
     assert outside / len(runs) <= 0.05

@@ -13,6 +13,7 @@ import select
 import signal
 import sys
 import time
+from functools import cache
 
 from sitecustomize import hide
 
@@ -27,11 +28,17 @@ def run_installation(installation):
     for module in installation["imports"]:
         importlib.import_module(module)
     importlib.import_module("waltzrl.__main__")
+    compile_rules()
     gc.freeze()  # else every fork copies all objects when it looks for garbage
     results = {name: run(*command) for name, command in installation["commands"].items()}
     for larger in installation["larger"]:
         results |= in_a_fork(larger)
     return results
+
+
+@cache  # of which the forks have what it has compiled
+def compile_rules():
+    importlib.import_module("waltzrl.agents.rules").load_rulebook()
 
 
 def in_a_fork(installation):

@@ -7,26 +7,39 @@ import asyncio
 import shutil
 import tempfile
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
+from waltzrl.evaluation.data import read_prompts, write_lines
 from waltzrl_demo.flywheel import EASY
 from waltzrl_demo.jobs import TrainingJob
 from waltzrl_demo.paper import PaperDemo
 
 KEPT = Path(__file__).with_name("story_base")
-FEW = replace(EASY, demonstrations=1, prompts=EASY.prompts | {"test": 520})
-"""The world of the story: nothing is left to demonstrate, and the test set's first prompts have the
-200 right refusals that calibrate a reviewer."""
+FEW = replace(EASY, demonstrations=1)
+"""The size of the story's world, whose base is kept: nothing is left to demonstrate."""
 
 
 def put_base(folder):
-    """Put a small world and the base of seed 0 into a flywheel's folder, which then makes none."""
+    """Put a small world and the base of seed 0 into a flywheel's folder, which then makes none.
+
+    Of the test set it has the harmful prompts that calibrate a reviewer, and few others.
+    """
     demo = PaperDemo(folder / "world", seed=0, size=FEW)
     demo.write_data()
+    shorten(demo.file("test"), {"unsafe": 520, "benign": 100})
+    shorten(demo.file("general-test"), {None: 100})
     agents = demo.base.agents
     for role in (CONVERSATION, FEEDBACK):  # as an export of the base has it
         shutil.copytree(KEPT, agents / role)
+
+
+def shorten(file, most):
+    """Keep only so many prompts of each label."""
+    prompts = read_prompts(file)
+    kept = [[p for p in prompts if p.label == label][:count] for label, count in most.items()]
+    write_lines(file, [*chain.from_iterable(kept)])
 
 
 def train_base(folder):

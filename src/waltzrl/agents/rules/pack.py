@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from hashlib import sha256
 from importlib.resources import files
@@ -85,7 +85,7 @@ class RulePack:
     version: int
     digest: str
     """SHA-256 of the file and of the shared words and frames, in hexadecimal."""
-    rules: tuple[Rule, ...]
+    rules: tuple[Rule, ...] = field(hash=False)
 
 
 def load_pack(source: str | Path) -> RulePack:
@@ -161,6 +161,7 @@ def _hash_shared_files() -> bytes:
     return sha256(shared).digest()
 
 
+@cache
 def read_shipped(name: str) -> bytes:
     """Return the content of the file `name` of the folder of packs."""
     return (files("waltzrl.agents.rules") / "packs" / f"{name}.toml").read_bytes()
