@@ -24,14 +24,14 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
 MAKEFLAGS += --jobs=3
 
 # Several tests run at once, so each has one thread.
-suite test-frameworks check: export OMP_NUM_THREADS = 1
+suite test-frameworks fast: export OMP_NUM_THREADS = 1
 export HF_HUB_OFFLINE ?= 1
 export NO_PROXY ?= 127.0.0.1,localhost
 # Libraries are compiled when they are first imported, because most of their files never are.
 export PYTHONDONTWRITEBYTECODE =
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: help demo study reviewer specialists-demo study-smollm2 test suite test-frameworks check lint docs dist bench bench-train bench-sampling bench-gpu bench-gateway clean
+.PHONY: help demo study reviewer specialists-demo study-smollm2 test suite test-frameworks check fast lint docs dist bench bench-train bench-sampling bench-gpu bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -66,7 +66,9 @@ test-frameworks: $(FRAMEWORKS)/.ready
 	test ! -e $< || $(FRAMEWORKS)/bin/pytest -n $(WORKERS) --dist loadgroup -q \
 	-c $(FRAMEWORK_TESTS)/pytest.ini $(FRAMEWORK_TESTS)
 
-check: lint $(COMPILED)  ## Lint, types, layers and the fast tests
+check: lint fast  ## Lint, types, layers and the fast tests
+
+fast: $(COMPILED)
 	$(PYTEST) -m "not slow"
 
 lint: $(READY)

@@ -21,34 +21,55 @@ collect_ignore = ["packages/waltzrl-integrations/tests/frameworks"]
 
 ROOT = Path(__file__).parent
 SLOW = (
-    "tests/commands/test_commands.py",
-    "tests/foundation/test_workers.py",
-    "tests/evaluation/test_generator.py",
     "packages/waltzrl-demo",
-    "tests/end_to_end",
-    "tests/evaluation/test_report.py",
-    "tests/examples",
-    "tests/operations/test_gateway_with_memory.py",
+    "packages/waltzrl-integrations/tests/test_inspect_ai.py",
     "packages/waltzrl-smollm2/tests/test_shipped_reviewer.py",
+    "tests/agents/test_locality.py",
+    "tests/commands/test_commands.py",
+    "tests/commands/test_distributions.py",
+    "tests/commands/test_installations.py",
+    "tests/end_to_end",
+    "tests/evaluation/test_datasets.py",
+    "tests/evaluation/test_generator.py",
+    "tests/evaluation/test_report.py",
+    "tests/evaluation/test_study_pages.py",
+    "tests/examples",
+    "tests/foundation/test_workers.py",
+    "tests/gateway/test_leaks.py",
+    "tests/operations/test_gateway_with_memory.py",
+    "tests/operations/test_label_orders.py",
+    "tests/operations/test_live_examples.py",
+    "tests/operations/test_prometheus_rules.py",
     "tests/operations/test_recorder.py",
     "tests/operations/test_recorder_client.py",
     "tests/operations/test_release_simulation.py",
-    "tests/gateway/test_leaks.py",
+    "tests/operations/test_reviewers_day.py",
+    "tests/operations/test_walk.py",
+    "tests/policies/test_compute.py",
+    "tests/policies/test_vllm.py",
     "tests/store/test_migrations.py",
+    "tests/training/test_check.py",
+    "tests/training/test_memory.py",
     "tests/training/test_plan.py",
+    "tests/training/test_ray_errors.py",
+    "tests/training/test_teacher_run.py",
     "tests/training/test_trainer.py",
+    "tests/training/test_training_costs.py",
     "tests/training/test_without_torch.py",
 )
-"""What simulates, trains or starts processes: slow as a whole, as is every test on PostgreSQL."""
+"""What simulates, trains, imports long or starts processes: slow as a whole, as is every test on
+PostgreSQL."""
 
 LONGEST = (
     "tests/end_to_end/test_flywheel_story.py",
+    "tests/commands/test_installations.py",
     "tests/training/test_ray.py",
     "tests/end_to_end/test_gateway_faults.py",
     "tests/end_to_end/test_console_browser.py",
     "tests/end_to_end/test_gateway_workers.py",
+    "tests/end_to_end/test_flywheel_turn.py",
 )
-"""What takes minutes begins first, while the other workers run everything else."""
+"""What takes a minute or more begins first, while the other workers run everything else."""
 
 # A busy machine is not a failed test, and a change fails on examples that fail everybody's run;
 # `pytest --hypothesis-profile=exploring` tries other ones.

@@ -194,6 +194,7 @@ def test_a_session_that_instructs_or_imitates_a_verdict_is_not_shown(memory, pla
     assert examples(memory, request) == []
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Examples from the memory",
     "What an attacker stored stays in its fence, is left out where it instructs or imitates a "

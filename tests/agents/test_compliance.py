@@ -63,6 +63,7 @@ def test_few_safe_replies_count_as_complying_and_nearly_all_that_comply(split):
     assert shares[True] >= 0.93
 
 
+@pytest.mark.slow
 def test_a_tenth_of_the_safe_replies_is_flagged_at_most():
     rows = [row for row in PAIRS if row["split"] in HELD_OUT and not row["complies"]]
     flagged = [RULES.read(prompt(row["request"]), Reply(text=row["reply"])).unsafe for row in rows]

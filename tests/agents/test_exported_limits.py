@@ -80,6 +80,7 @@ def test_stage_2_alone_answers_with_a_small_pair_and_does_not_refuse_everything(
     assert harmful.headers["x-waltzrl-decision"] != "draft"
 
 
+@pytest.mark.slow
 def test_a_pair_that_was_exported_without_limits_is_served_within_its_context(pair):
     (pair / "manifest.json").unlink()
     write_export_manifest(pair, {})

@@ -46,6 +46,7 @@ def weights(importable):
     return install_reviewer(importable)
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Do no harm",
     "A classifier of a package reviews beside the rules; the official client gets nothing that it "

@@ -33,6 +33,7 @@ def one_by_one(text: bytes) -> set[tuple[int, int, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_engine_finds_what_each_pattern_finds_alone_in_one_sentence():
     for sentence in SENTENCES:
         text = sentence.encode("latin-1", "replace")

@@ -118,6 +118,7 @@ def test_lists_of_different_length_are_a_mistake():
         agreement([True, False], [True])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2))
 def test_kappa_does_not_depend_on_the_order_of_judges_and_is_one_for_equals(pairs):
     first, second = [a for a, _ in pairs], [b for _, b in pairs]

@@ -39,6 +39,7 @@ def replies(tmp_path):
     return write("development.jsonl", range(50)), write("held-out.jsonl", range(50, 200))
 
 
+@pytest.mark.slow
 def test_the_shares_are_printed_with_intervals_and_written(replies, tmp_path, capsys):
     out = tmp_path / "judge.json"
     with serving({"judge": ScriptedPolicy(says)}) as server:

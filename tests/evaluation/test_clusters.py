@@ -77,6 +77,7 @@ def clusters_of_one_world(draw):
     return clusters
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Evaluation",
     "Prompts of one cluster do not count as independent, in intervals and in paired tests",

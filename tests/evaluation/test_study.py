@@ -244,6 +244,7 @@ def test_the_tables_of_a_study_are_markdown():
     ]
 
 
+@pytest.mark.slow
 def test_the_page_of_a_study_has_every_table_and_a_dot_for_each_seed(tmp_path):
     study = whole_study()
     page = write_study_report(tmp_path, study, "Study").read_text()

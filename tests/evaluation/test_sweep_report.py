@@ -46,6 +46,7 @@ def test_of_equal_validations_the_latest_is_the_best_as_in_the_export():
     assert (RESULTS[1].best, RESULTS[1].last) == (None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Evaluation",
     "A sweep trains every combination of its values, resumes, trains only what more values add, "

@@ -163,6 +163,7 @@ def test_one_id_leads_from_the_response_to_log_span_audit_and_upstream(collector
     assert line["id"] == named["gen_ai.response.id"] == entry.decision.id
 
 
+@pytest.mark.slow
 @pytest.mark.promise("Requirements", "observability: metric names, alerts, dashboards")
 def test_what_the_memory_collects_is_a_span_of_its_request(collector, tmp_path):
     serve(

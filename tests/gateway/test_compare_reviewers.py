@@ -42,6 +42,7 @@ def prompts(tmp_path):
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Evaluation", "Reviewers are compared on the same drafts: blocking, and revising, by a command"
 )

@@ -655,6 +655,7 @@ def test_threads_share_a_sync_guard(rules):
         assert list(flagged) == [True, False] * 20
 
 
+@pytest.mark.slow
 def test_a_closed_sync_guard_says_so_and_closes_again():
     guard = open_guard()
     assert guard.sync is guard.sync

@@ -462,6 +462,7 @@ def test_no_word_that_anybody_wrote_is_in_the_metrics():
     assert SECRET.encode() not in metrics.exposition()
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.text(), st.text()), max_size=20))
 def test_labels_come_from_fixed_sets_whatever_is_reported(reports):

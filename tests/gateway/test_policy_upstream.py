@@ -276,6 +276,7 @@ def test_its_only_model_is_listed():
     assert asyncio.run(PolicyUpstream("m", Sampled(), 48).models(None)) == [ModelCard(id="m")]
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Endpoints and upstreams",
     "A model in this process streams token by token, and a client that leaves frees its place",
@@ -318,6 +319,7 @@ def real():
     return LocalPolicy(causal_lm.model, causal_lm.tokenizer, decoding=Decoding(in_thread=True))
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Endpoints and upstreams",
     "A model in this process keeps to `response_format`, and to a call where `tool_choice` "
@@ -352,6 +354,7 @@ class CallingModel(LocalPolicy):
         super().__init__(tiny_model().model, tiny_tokenizer(template))
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Endpoints and upstreams",
     "A model in this process keeps to `response_format`, and to a call where `tool_choice` "

@@ -24,6 +24,7 @@ def test_the_same_seed_makes_the_same_requests():
     assert list(malformed(3, 50)) == list(malformed(3, 50))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_ten_thousand_malformed_requests_are_read_or_refused():
     refused = 0

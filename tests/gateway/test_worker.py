@@ -59,6 +59,7 @@ def run(code):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Operation", "Several workers serve one port, and each tells the metrics of all"
 )
@@ -76,6 +77,7 @@ assert os.waitpid(worker, 0)[1] == 0
 """)
 
 
+@pytest.mark.slow
 def test_a_worker_stops_with_a_supervisor_that_was_killed_with_something_unread():
     run("""
 ours.sendall(WorkerMessage(kind="report").line)

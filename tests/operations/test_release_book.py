@@ -246,6 +246,7 @@ def test_a_bad_candidate_is_rolled_back_by_itself_even_when_it_is_held(book, eng
     assert book.tick({}, held.since + 2) is None
 
 
+@pytest.mark.slow
 def test_the_curve_has_a_point_for_each_tick_that_counted_and_stays_short(book):
     release = begun(book, PLAN)
     book.tick({}, release.since)
@@ -277,6 +278,7 @@ def test_replicas_in_threads_count_every_observation_once(book, database_url):
     assert shadow.answers == shadow.of("unsafe").n == 300
 
 
+@pytest.mark.slow
 def test_replicas_in_processes_count_every_observation_once(book, database_url):
     release = begun(book, short_plan(10, seconds=1e9))
     with multiprocessing.get_context("spawn").Pool(2) as pool:

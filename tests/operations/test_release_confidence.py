@@ -53,6 +53,7 @@ def test_less_doubt_is_a_wider_interval_around_what_was_seen(case, alpha):
     assert 0 <= wider.low <= low <= (bad / n if n else 0.5) <= high <= wider.high <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.3])
 def test_the_rate_is_hardly_ever_outside_at_any_look(rate):
     """200 runs of 2,000 answers, a look at every twentieth."""

@@ -78,6 +78,7 @@ def test_greedy_logprobs_are_at_temperature_one():
     assert torch.allclose(torch.tensor(said.logprobs), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_long_replies_outgrow_the_first_buffers_and_stay_the_same(family):
     model = tiny_model(family).model

@@ -65,6 +65,7 @@ orders = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(objects, st.sampled_from([None, (",", ":"), (" , ", " : ")]))
 def test_every_object_is_complete_and_every_beginning_of_it_possible(value, separators):

@@ -254,6 +254,7 @@ HOSTILE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bite", HOSTILE)
 def test_the_time_grows_with_the_text_and_nothing_else(bite):
     small, large = ((bite * size)[:size] for size in (8_000, 64_000))
@@ -270,6 +271,7 @@ def quickest(text):
     return min(seconds)
 
 
+@pytest.mark.slow
 def test_a_megabyte_of_random_bytes_does_not_exhaust_the_set_of_keys():
     draw = Random(3)
     noise = "".join(chr(draw.randrange(32, 127)) for _ in range(1 << 20))

@@ -148,6 +148,7 @@ def test_the_results_of_a_run_are_those_of_its_prompts_also_when_the_memory_has_
     assert epochs == [9 / 6, 9 / 6]  # three steps of three of the 4 + 2 prompts
 
 
+@pytest.mark.slow
 def test_a_run_from_a_memory_ends_as_if_it_had_not_been_cut_off(
     tmp_path, source, sqlite_url, caplog
 ):

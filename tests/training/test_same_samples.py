@@ -89,6 +89,7 @@ async def trained(team, sampler, folder):
     return lines, {name: value.detach().clone() for name, value in parameters.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Training",
     "A run learns the same from a server's samples as from the same samples in its own process",

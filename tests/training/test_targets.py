@@ -101,6 +101,7 @@ optimizer = { learning_rate = 1e-3, warmup_steps = 0 }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.promise("Requirements", "SFT loss < 0.5, RL reward +20 %")
 @pytest.mark.promise(
     "Training", "A run that misses a target ends with 4, says by how much, and exports nothing"

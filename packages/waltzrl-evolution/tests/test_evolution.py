@@ -99,6 +99,7 @@ def evolve(tmp_path, sets, *more):
     return run("evolve", "rules", sets[0], *options, *more)
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Evolution",
     "Only what passes the gate enters the pool, and every decision is kept with its reason, in "
@@ -256,6 +257,7 @@ def many(path, label, count):
     return str(path)
 
 
+@pytest.mark.slow
 def test_few_prompts_of_a_large_set_are_divided_too(tmp_path):
     files = many(tmp_path / "harmless.jsonl", "benign", 30_000), many(tmp_path / "x", "unsafe", 200)
     held_out = tmp_path / "other.jsonl"

@@ -70,6 +70,7 @@ def written(*arguments):
     return asyncio.run(WordingWriter().write(order(*arguments)))
 
 
+@pytest.mark.slow
 @pytest.mark.promise("Evolution", "Wordings are evolved with the format of their reviews kept")
 def test_the_sentence_that_a_policy_needs_is_found(sqlite_url, tmp_path):
     subject = WordingSubject(ScriptedPolicy(review), "model@1")

@@ -134,6 +134,7 @@ def test_a_review_that_cannot_be_done_fails_the_request_as_it_would_alone():
         assessed([api_call("a", "fail"), api_call("b", "other")])
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Routed tasks",
     "An idempotency key gets the same response, and is refused for another request or where it "
@@ -156,6 +157,7 @@ def test_the_same_key_gets_the_same_response_and_another_request_is_refused(tmp_
     assert "used for another request" in other.error
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Routed tasks",
     "An idempotency key gets the same response, and is refused for another request or where it "
@@ -205,6 +207,7 @@ def test_the_id_of_a_task_is_reviewed_too():
     assert route({"tasks": [task]}).json["tasks"][task["id"]]["state"] == "declined"
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Routed tasks",
     "An idempotency key gets the same response, and is refused for another request or where it "

@@ -85,6 +85,7 @@ def test_every_parameter_of_openais_sdk_is_known_unless_it_steers(sdk):
     check_parameters(known, requests)
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "What reviewers see",
     "A field that steers the reply unseen, or is unknown, is refused by name unless the client's "
