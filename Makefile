@@ -18,7 +18,7 @@ PACKAGES := $(filter-out $(REVIEWER),$(wildcard packages/*))
 # One more process than cores, because many tests wait.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # What begins first is decided in conftest.py, not by the number of tests in a group.
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
 
 # The linters, and the frameworks' installation and tests, run beside the other tests.
 MAKEFLAGS += --jobs=3
@@ -68,6 +68,8 @@ test-frameworks: $(FRAMEWORKS)/.ready
 
 check: lint fast  ## Lint, types, layers and the fast tests
 
+# Few of these wait, and each process needs long to collect them.
+fast: WORKERS = $(shell getconf _NPROCESSORS_ONLN)
 fast: $(COMPILED)
 	$(PYTEST) -m "not slow"
 

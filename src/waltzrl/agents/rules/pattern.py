@@ -25,6 +25,8 @@ _LONG_RUN = re.compile(r"(\]|\\[wWsSd])\{([01]),\d{2,3}\}\??")
 """Part of a command that re2 would count character by character."""
 _MARK = re.compile(r"(?:^|(?<=[\] }?>])|(?<=\\[bn.]))!")
 _OUTER = re.compile(r"\\.|\[\^?\]?[^\]]*\]|.")
+_PIECE = re.compile(r"[^\\\[()| \n]+|\\.|\[\^?\]?[^\]]*\]|.")
+"""The same with what needs no look at each character in one piece, which is read faster."""
 _GROUP = r"\(\?:[^()]*(?:\([^()]*\)[^()]*)*\)(?:\?|\{0,\d\})"
 _OPTIONAL = re.compile(rf"^{_GROUP}|{_GROUP}$")
 _WILD = re.compile(r"^\W*$|^[^\w(<]|(?:^|[(|: ])\\[wWsSd]")
@@ -116,7 +118,7 @@ def _choose_key(source: str) -> str:
 def _split_source(source: str) -> list[str]:
     """Split at the spaces outside parentheses and classes; alternatives share no word."""
     words, depth = [""], 0
-    for token in _OUTER.findall(source):
+    for token in _PIECE.findall(source):
         depth += (token == "(") - (token == ")")
         if token == "|" and not depth:
             return []
