@@ -7,8 +7,8 @@ import pytest
 from waltzrl.errors import PolicyError, ProgramError, RequestError
 from waltzrl.gateway.policy_upstream import PolicyUpstream
 from waltzrl.policies import Sampling
+from waltzrl.policies.sandbox import SandboxLimits
 from waltzrl.records import Message
-from waltzrl_evolution.sandbox import SandboxLimits
 from waltzrl_evolution.served import open_served_program
 
 pytestmark = pytest.mark.slow

@@ -18,6 +18,7 @@ from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.foundation.switches import read_switch
 from waltzrl.policies import Policy, Sampling
+from waltzrl.policies.sandbox import open_program
 from waltzrl.records import Message, Prompt, Reply
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl_evolution.files import CandidateFiles
@@ -25,7 +26,6 @@ from waltzrl_evolution.model_writer import LONGEST_PROGRAM, ModelWriter
 from waltzrl_evolution.pool import SUCCESS, CandidateDecision, TrajectoryPool
 from waltzrl_evolution.programs import PROGRAM, ProgramSubject
 from waltzrl_evolution.run import MOST_UNSAFE, Budget, Cases, EvolutionResult, EvolutionRun
-from waltzrl_evolution.sandbox import open_program
 
 ENABLE, THRESHOLD, BLOCK = (
     "ENABLE_WALTZRL_SAFETY_BENCHMARKS",

@@ -15,9 +15,9 @@ from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evaluation.patterns import OracleReviewer
 from waltzrl.policies import Sampling
+from waltzrl.policies.sandbox import ATTEMPTS, SandboxedProgram, SandboxLimits, open_program
 from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.run import UnsafeCandidateError, task_success
-from waltzrl_evolution.sandbox import ATTEMPTS, SandboxedProgram, SandboxLimits, open_program
 
 PROGRAM = "agent.py"
 

@@ -10,9 +10,9 @@ from waltzrl.errors import InputError, PolicyError, ProgramError
 from waltzrl.foundation.jsonl import read_text
 from waltzrl.gateway.policy_upstream import PolicyUpstream
 from waltzrl.policies import Sampling
+from waltzrl.policies.sandbox import SandboxedProgram, SandboxLimits, start_program
 from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.records import Message, Reply
-from waltzrl_evolution.sandbox import SandboxedProgram, SandboxLimits, start_program
 
 SPENT = ("CPU time", "memory", "output")
 """The limits that earlier replies of the same process may have used up."""

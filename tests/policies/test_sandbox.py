@@ -12,14 +12,14 @@ import pytest
 
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies import Sampling
-from waltzrl.records import Message
-from waltzrl_evolution.sandbox import (
+from waltzrl.policies.sandbox import (
     CHILD,
     LAYERS,
     SandboxLimits,
     child_command,
     open_program,
 )
+from waltzrl.records import Message
 
 pytestmark = pytest.mark.slow
 
@@ -309,7 +309,7 @@ for file, text in (
 ):
     with open(file, "w") as opened:
         opened.write(text)
-from waltzrl_evolution.sandbox import open_program
+from waltzrl.policies.sandbox import open_program
 from waltzrl.policies import Sampling
 from waltzrl.records import Message
 async def ask(allowed):

@@ -18,8 +18,8 @@ from time import perf_counter
 
 from waltzrl.errors import InputError, PolicyError, ProgramError
 from waltzrl.policies import Sampling
+from waltzrl.policies.sandbox_child import FORBIDDEN
 from waltzrl.records import Message, Reply
-from waltzrl_evolution.sandbox_child import FORBIDDEN
 
 LAYERS = (
     *("user namespace", "nested namespaces", "network", "read-only files"),
