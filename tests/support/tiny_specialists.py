@@ -16,7 +16,8 @@ def write_set(folder, name, answer):
     """Write ten rows and two scenarios in which the answer is always the same."""
     folder.mkdir(exist_ok=True)
     rows = [{"prompt": f"{thing}?", "completion": f"Weight: {answer}\nok"} for thing in THINGS]
-    held_out = [{"prompt": f"{text}?", "expected": {"Weight": answer}} for text in ("rat", "yak")]
+    checks = {"lines": {"Weight": answer}}
+    held_out = [{"prompt": f"{text}?", "checks": checks} for text in ("rat", "yak")]
     for suffix, lines in (("", rows), (".scenarios", held_out)):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / f"{name}{suffix}.jsonl").write_text(text)

@@ -1,22 +1,30 @@
 import asyncio
+import dataclasses
 import json
+import shutil
 
+import msgspec
 import pytest
 
 from support.small_runs import run
 from support.tiny_models import tiny_model
 from support.tiny_specialists import TASK, draft, settings, train, write_set
 from waltzrl.errors import InputError, RecipeError
-from waltzrl.evaluation.intervals import Pairs
 from waltzrl_specialists import (
     estimate_cost,
     evaluate,
+    finetune,
     integrate_with_agent,
     open_specialists,
     prepare_dataset,
 )
-from waltzrl_specialists.datasets import HeldOutScenario
-from waltzrl_specialists.evaluation import SpecialistResult, add_results, passes_scenario
+from waltzrl_specialists.datasets import join_datasets
+from waltzrl_specialists.evaluation import (
+    CheckedReply,
+    SpecialistResult,
+    add_results,
+    share_passed,
+)
 
 
 def adapters(folder):
@@ -36,9 +44,10 @@ def test_each_specialist_learns_its_own_lines_and_the_base_knows_none(trained):
     measured = []
     results = asyncio.run(evaluate(folder, [], measured.append))
     assert measured == ["heavy", "light"]
-    assert [(one.name, one.base.value) for one in results] == [("heavy", 0.0), ("light", 0.0)]
-    assert all(one.specialist.value >= 0.5 for one in results)  # of two scenarios
-    assert add_results(results).pairs.n == 4
+    shares = [(one.name, share_passed(one.base).value) for one in results]
+    assert shares == [("heavy", 0.0), ("light", 0.0)]
+    assert all(share_passed(one.specialist).value >= 0.5 for one in results)  # of two scenarios
+    assert len(add_results(results).specialist) == 4
 
 
 @pytest.mark.promise("Specialists", "Many adapters on one base say what each says alone")
@@ -123,28 +132,40 @@ def test_the_cost_is_counted_in_steps_and_tokens_and_measured_in_minutes(base, s
     assert estimate.minutes > 0
 
 
-@pytest.mark.parametrize(
-    ("reply", "passed"),
-    [
-        ("Severity: minor\nArea: usability\nRename the button.", True),
-        ("area: usability\nSeverity: minor", False),  # a field is spelt as it is
-        ("Severity: Minor \n Area: usability", True),
-        ("Severity: minor\nSeverity: major\nArea: usability", True),  # the first one counts
-        ("Severity: major\nArea: usability", False),
-        ("Severity: minor", False),
-    ],
-)
-def test_a_scenario_is_passed_if_both_lines_are_there_and_right(reply, passed):
-    scenario = HeldOutScenario(prompt="p", expected={"Severity": "minor", "Area": "usability"})
-    assert passes_scenario(scenario, reply) is passed
-
-
-def test_the_gain_counts_pairs():
+def test_the_gain_counts_pairs_and_failures_are_counted_by_check():
+    right, wrong = CheckedReply(text="", problems={}), CheckedReply(text="", problems={"json": "?"})
     result = SpecialistResult(
-        name="qa", pairs=Pairs(both=2, first_only=1, second_only=12, neither=3)
+        name="billing",
+        base=[right, right, right, *[wrong] * 15],
+        together=[],
+        specialist=[right, right, wrong, *[right] * 12, *[wrong] * 3],
     )
-    assert (result.base.value, result.specialist.value) == (3 / 18, 14 / 18)
+    assert share_passed(result.base).value == 3 / 18
+    assert share_passed(result.specialist).value == 14 / 18
     assert result.gain.value == pytest.approx(11 / 18)
+    assert result.gain_over_together is None
+    assert result.failures == {"json": 4}
+
+
+@pytest.mark.promise(
+    "Specialists", "One adapter that learnt all rows is what each is compared with"
+)
+def test_one_adapter_learns_all_rows_under_the_system_prompt_of_each(base, sets, trained, tmp_path):
+    folder = shutil.copytree(trained[0], tmp_path / "folder")
+    heavy, light = (prepare_dataset(name, TASK) for name in sets)
+    other = msgspec.structs.replace(light.specialist, task="Weigh a small thing.")
+    joint = join_datasets([heavy, dataclasses.replace(light, specialist=other)])
+    assert [example.system for example in joint.examples] == [TASK] * 10 + [other.system] * 10
+    asyncio.run(finetune([join_datasets([heavy, light])], folder, settings(base), print))
+    results = asyncio.run(evaluate(folder, [], print))
+    assert [(one.name, len(one.together)) for one in results] == [("heavy", 2), ("light", 2)]
+    # Both have one prompt, so it cannot know which of the two lines is wanted.
+    (first, second) = ([reply.text for reply in one.together] for one in results)
+    assert first == second
+    assert add_results(results).gain_over_together.n == 4
+    assert list(open_specialists(folder).agents) == ["heavy", "light"]
+    agents = json.loads((folder / "agents.json").read_bytes())["agents"]
+    assert [agent["agent_name"] for agent in agents] == ["heavy", "light"]
 
 
 def test_the_commands_train_measure_and_tell(base, sets, trained, tmp_path, capsys):

@@ -1,16 +1,17 @@
 import json
+import re
 
 import pytest
 
+from make_tasks import make_tasks
 from support.small_runs import run
 from waltzrl.errors import InputError
 from waltzrl_specialists import prepare_dataset, specialists
+from waltzrl_specialists.checks import find_problems, read_lines
 from waltzrl_specialists.datasets import (
     ADVISED,
     DATA,
     LEAST,
-    HeldOutScenario,
-    read_labels,
     scenarios_of,
 )
 
@@ -50,8 +51,8 @@ def test_every_set_that_is_shipped_is_large_labelled_and_free_of_duplicates_and_
     assert dataset.left_out == 0
     assert len(dataset.scenarios) == 18
     for field, values in dataset.specialist.fields.items():
-        expected = [scenario.expected[field] for scenario in dataset.scenarios]
-        learnt = [read_labels(example.completion)[field] for example in dataset.examples]
+        expected = [scenario.checks["lines"][field] for scenario in dataset.scenarios]
+        learnt = [read_lines(example.completion)[field] for example in dataset.examples]
         assert set(expected) == set(learnt) == set(values)
 
 
@@ -128,8 +129,8 @@ def test_rows_that_nearly_repeat_an_earlier_one_are_left_out(tmp_path, caplog):
 @pytest.mark.promise("Specialists", "A scenario that is among the rows is refused")
 def test_a_scenario_that_is_among_the_rows_is_refused(tmp_path):
     path = write(tmp_path / "boxes.jsonl", rows(11))
-    leak = HeldOutScenario(prompt="Bread in the box", expected={"Count": "one"})
-    write(tmp_path / "boxes.scenarios.jsonl", [{"prompt": leak.prompt, "expected": leak.expected}])
+    leak = {"prompt": "Bread in the box", "checks": {"facts": ["One"]}}
+    write(tmp_path / "boxes.scenarios.jsonl", [leak])
     with pytest.raises(InputError, match=r"'scenario 1' is train .*boxes\.jsonl:2'"):
         prepare_dataset(str(path))
 
@@ -154,3 +155,79 @@ def test_prepare_writes_rows_and_the_conversations_that_nanochat_reads(tmp_path,
         {"role": "user", "content": "You know boxes.\n\napple in the box?"},
         {"role": "assistant", "content": "One."},
     ]
+
+
+WRITERS = [name for name, specialist in specialists().items() if not specialist.fields]
+
+
+def tasks_of(name):
+    return [*prepare_dataset(name).examples, *scenarios_of(name)]
+
+
+@pytest.mark.promise(
+    "Specialists", "Every task of writing passes its own checks, and fails them when damaged"
+)
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "builder"])
+def test_every_reference_passes_its_checks_and_a_damaged_one_fails_them(name):
+    for task in tasks_of(name):
+        assert find_problems(task.completion, task.checks) == {}
+        # Without its last line, and with each number one too large.
+        shortened = task.completion.rpartition("\n")[0]
+        miscounted = re.sub(r"\d+", lambda number: str(int(number[0]) + 1), task.completion)
+        for damaged in (
+            (shortened, miscounted) if re.search(r"\d", task.completion) else (shortened,)
+        ):
+            assert find_problems(damaged, task.checks), damaged
+
+
+@pytest.mark.promise(
+    "Specialists", "Every task of writing passes its own checks, and fails them when damaged"
+)
+def test_every_reference_in_python_passes_its_tests_and_a_damaged_one_fails_them():
+    # All in one sandbox, because each takes a tenth of a second to start.
+    tasks = [(task.completion, task.checks["tests"]) for task in tasks_of("builder")]
+    run = (
+        "def run(code, test):\n    names = {}\n    exec(code, names)\n    return eval(test, names)"
+    )
+    tests = [f"run({code!r}, {test!r})" for code, tests in tasks for test in tests]
+    assert find_problems(run, {"tests": tests}) == {}
+    for task in scenarios_of("builder")[:4]:
+        assert find_problems(task.completion, task.checks) == {}
+        assert find_problems(task.completion.replace("return", "yield"), task.checks)
+
+
+@pytest.mark.promise("Specialists", "No fact of a held-out task of writing is one of a row")
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_files_are_what_the_generator_writes_and_share_no_fact(name):
+    rows, learnt = make_tasks(name, held_out=False)
+    scenarios, asked = make_tasks(name, held_out=True)
+    assert learnt.drawn.isdisjoint(asked.drawn)
+    for suffix, tasks in (("", rows), (".scenarios", scenarios)):
+        written = (DATA / f"{name}{suffix}.jsonl").read_text().splitlines()
+        assert tasks == [json.loads(line) for line in written]
+
+
+@pytest.mark.promise("Specialists", "A specialist of one's own names its checks, and brings them")
+def test_a_set_of_ones_own_has_a_catalogue_entry_with_checks_of_its_own(tmp_path, monkeypatch):
+    path = write(tmp_path / "boxes.jsonl", rows(11))
+    (tmp_path / "boxes.toml").write_text(
+        'task = "Say how many."\nchecks = ["words", "box_checks:check_shout"]\n'
+    )
+    (tmp_path / "box_checks.py").write_text(
+        "def check_shout(reply, argument):\n"
+        "    return None if reply == reply.upper() else 'it does not shout'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    checks = {"words": [1, 2], "box_checks:check_shout": True}
+    write(tmp_path / "boxes.scenarios.jsonl", [{"prompt": "Tar in it?", "checks": checks}])
+    dataset = prepare_dataset(str(path))
+    assert dataset.specialist.system == "Say how many."
+    (scenario,) = dataset.scenarios
+    assert find_problems("FOUR", scenario.checks) == {}
+    assert find_problems("four or five", scenario.checks) == {
+        "words": "3 words, not 1 to 2",
+        "box_checks:check_shout": "it does not shout",
+    }
+    write(tmp_path / "boxes.scenarios.jsonl", [{"prompt": "Tar?", "checks": {"words": [1, 2]}}])
+    with pytest.raises(InputError, match="checks are words; need words, box_checks:check_shout"):
+        prepare_dataset(str(path))

@@ -13,6 +13,7 @@ from waltzrl.policies import Sampling
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.policies.weights import load_adapters, load_causal_lm, narrow_parameters
+from waltzrl_specialists.datasets import TOGETHER
 from waltzrl_specialists.finetuning import ADAPTER, MAX_NEW_TOKENS, SPECIALIST, wording_of
 
 
@@ -36,6 +37,9 @@ class SpecialistAgents:
     """The agents, each with its own adapter and system prompt, by name."""
     bare: Mapping[str, ConversationAgent]
     """The base alone with the system prompt of each, by name."""
+    together: Mapping[str, ConversationAgent]
+    """The adapter that learnt from several sets, with the system prompt of each of them, by name;
+    empty where it was not asked for or not trained."""
 
 
 def read_trained_specialists(
@@ -51,7 +55,11 @@ def read_trained_specialists(
         InputError: one that is wanted is not trained, none is, or they have several bases.
     """
     there = sorted(path.parent for path in folder.glob(f"*/{ADAPTER}"))
-    trained = {place.name: _read_specialist(place / SPECIALIST) for place in there}
+    trained = {
+        place.name: _read_specialist(place / SPECIALIST)
+        for place in there
+        if place.name != TOGETHER or TOGETHER in names
+    }
     missing = [name for name in names if name not in trained]
     if missing or not trained:
         raise InputError(
@@ -71,7 +79,11 @@ def read_trained_specialists(
 
 
 def open_specialists(
-    folder: Path, names: Sequence[str] = (), *, in_thread: bool = False
+    folder: Path,
+    names: Sequence[str] = (),
+    *,
+    in_thread: bool = False,
+    together: bool = False,
 ) -> SpecialistAgents:
     """Load the base once and put the adapters of the specialists on it.
 
@@ -79,16 +91,22 @@ def open_specialists(
         folder: of `finetune`.
         names: of the specialists; none is all that are trained.
         in_thread: keep the event loop free while one replies, as a server must.
+        together: load the adapter that learnt from several sets too, where there is one.
 
     Raises:
         InputError: a specialist is not trained, or was on another base than the others.
         CheckpointError: the base or an adapter is missing or damaged.
     """
     trained = read_trained_specialists(folder, names)
+    learnt_together: list[str] = []
+    if together and (folder / TOGETHER / ADAPTER).exists():
+        joint = read_trained_specialists(folder, [*trained, TOGETHER])[TOGETHER]
+        learnt_together = [name for name in trained if name in joint.source.split(", ")]
     compute = resolve_compute(ComputeSettings())
     base = load_causal_lm(next(iter(trained.values())).base, compute.device)
     narrow_parameters(base.model, compute.dtype)
-    shared = load_adapters(base, {name: folder / name / ADAPTER for name in trained})
+    adapters = [*trained, TOGETHER] if learnt_together else list(trained)
+    shared = load_adapters(base, {name: folder / name / ADAPTER for name in adapters})
     sampling = Sampling(max_new_tokens=MAX_NEW_TOKENS)
     decoding = Decoding(in_thread=in_thread, clamp=in_thread)
 
@@ -100,6 +118,7 @@ def open_specialists(
         trained=trained,
         agents={name: agent(name, name) for name in trained},
         bare={name: agent(name, None) for name in trained},
+        together={name: agent(name, TOGETHER) for name in learnt_together},
     )
 
 

@@ -16,6 +16,7 @@ from waltzrl.foundation.progress import progress_bar
 from waltzrl.gateway.commands.serve import supervise_gateway
 from waltzrl.training.progress import TrainingDisplay
 from waltzrl_specialists.datasets import (
+    join_datasets,
     prepare_dataset,
     write_examples,
     write_nanochat,
@@ -25,6 +26,7 @@ from waltzrl_specialists.datasets import specialists as shipped
 if TYPE_CHECKING:
     from waltzrl.evaluation.intervals import Estimate
     from waltzrl.foundation.validation import Table
+    from waltzrl_specialists.evaluation import SpecialistResult
 
 FOLDER = Path("runs/specialists")
 Names = Annotated[
@@ -105,6 +107,9 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     ),
     epochs: Annotated[float, typer.Option(help="Passes over the rows.")] = 4.0,
     task: Task = DEFAULT_TASK,
+    together: Annotated[
+        bool, typer.Option(help="Train one adapter on all rows instead, to compare with.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option(help="Time a step, print steps, tokens and minutes, and stop.")
     ] = False,
@@ -121,6 +126,8 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl_specialists.finetuning import FinetuningSettings, estimate_cost, finetune
 
     datasets = [prepare_dataset(name, task) for name in names or shipped()]
+    if together:
+        datasets = [join_datasets(datasets)]
     settings = FinetuningSettings(base=base, epochs=epochs)
     if dry_run:
         estimates = asyncio.run(estimate_cost(datasets, settings))
@@ -139,15 +146,16 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 def evaluate(names: Trained = None, out: Folder = FOLDER, as_json: AsJson = False) -> None:
     """Measure specialists on held-out scenarios, against the base with the same system prompt.
 
-    A scenario is passed if both labelled lines of the reply are there and right. Intervals are of
-    95 %: Wilson's, and for the difference of pairs Bonett and Price's.
+    A scenario is passed if the reply passes all checks of it. Where `train --together` has left an
+    adapter in the same folder, they are compared with it too. Intervals are of 95 %: Wilson's, and
+    for the difference of pairs Bonett and Price's.
 
     **Example**
 
-    `waltzrl specialists evaluate qa support`
+    `waltzrl specialists evaluate qa legal`
     """
     from waltzrl_specialists.agents import read_trained_specialists
-    from waltzrl_specialists.evaluation import add_results
+    from waltzrl_specialists.evaluation import add_results, share_passed
     from waltzrl_specialists.evaluation import evaluate as measure
 
     wanted = list(read_trained_specialists(out, names or []))
@@ -156,21 +164,18 @@ def evaluate(names: Trained = None, out: Folder = FOLDER, as_json: AsJson = Fals
         results = asyncio.run(measure(out, wanted, lambda name: bar.update(bar_task, advance=1)))
     rows = [*results, *([add_results(results)] if len(results) > 1 else [])]
     if as_json:
-        print_json(
-            {
-                row.name: {
-                    "base": asdict(row.base),
-                    "specialist": asdict(row.specialist),
-                    "gain": asdict(row.gain),
-                }
-                for row in rows
-            }
-        )
+        print_json({row.name: _describe_result(row) for row in rows})
         return
-    table = rich.table.Table("name", "scenarios", "base", "specialist", "gain")
+    table = rich.table.Table(
+        *("name", "scenarios", "base", "together", "specialist"),
+        *("gain on base", "gain on together", "failed checks"),
+    )
     for row in rows:
-        cells = map(_render_percent, (row.base, row.specialist, row.gain))
-        table.add_row(row.name, str(row.pairs.n), *cells)
+        shares = map(share_passed, (row.base, row.together, row.specialist))
+        gains = (row.gain, row.gain_over_together)
+        failed = ", ".join(f"{name} {count}" for name, count in row.failures.items())
+        cells = map(_render_percent, (*shares, *gains))
+        table.add_row(row.name, str(len(row.base)), *cells, failed or "-")
     open_terminal().print(table)
 
 
@@ -222,8 +227,22 @@ def _print_estimates(estimates: dict[str, dict[str, float]]) -> None:
     open_terminal().print(table)
 
 
-def _render_percent(estimate: "Estimate") -> str:
-    if estimate.value is None or estimate.low is None or estimate.high is None:
+def _describe_result(result: "SpecialistResult") -> dict[str, object]:
+    from waltzrl_specialists.evaluation import share_passed
+
+    gain_over_together = result.gain_over_together
+    return {
+        "base": asdict(share_passed(result.base)),
+        "together": asdict(share_passed(result.together)) if result.together else None,
+        "specialist": asdict(share_passed(result.specialist)),
+        "gain": asdict(result.gain),
+        "gain_over_together": asdict(gain_over_together) if gain_over_together else None,
+        "failures": result.failures,
+    }
+
+
+def _render_percent(estimate: "Estimate | None") -> str:
+    if estimate is None or estimate.value is None or estimate.low is None or estimate.high is None:
         return "-"
     return f"{estimate.value:.0%} ({estimate.low:.0%} to {estimate.high:.0%})"
 

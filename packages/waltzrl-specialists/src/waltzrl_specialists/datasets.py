@@ -1,7 +1,8 @@
-"""What a specialist learns from: rows of prompt and completion, and held-out scenarios.
+"""What a specialist learns from: tasks, each a prompt, a reference and checks; some are held out.
 
 The fifteen sets in `data` are ours. A set of one's own is a file of JSON Lines; with
-NAME.scenarios.jsonl beside NAME.jsonl it can be evaluated as well.
+NAME.scenarios.jsonl beside NAME.jsonl it can be evaluated as well, and NAME.toml is its entry of
+the catalogue.
 """
 
 import hashlib
@@ -12,19 +13,24 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from waltzrl.errors import InputError
 from waltzrl.evaluation.data import near_duplicates, require_disjoint, write_lines
-from waltzrl.foundation.jsonl import read_objects
+from waltzrl.foundation.jsonl import read_objects, read_text
 from waltzrl.records import Message, Prompt
+from waltzrl_specialists.checks import find_check, read_lines
 
 DATA = Path(str(files("waltzrl_specialists") / "data"))
 ADVISED, LEAST = 100, 10
 """The number of rows that a set should have, and that below which it is refused."""
 NAME = re.compile("[a-z][a-z0-9_-]{0,31}")
+TOGETHER = "together"
+"""The name of the adapter that learns from several sets, with which specialists are compared."""
+Checks: TypeAlias = dict[str, object]
+"""What each check, by name, is called with."""
 Row = TypeVar("Row", "Example", "HeldOutScenario")
 
 logger = logging.getLogger("waltzrl.specialists")
@@ -33,12 +39,14 @@ logger = logging.getLogger("waltzrl.specialists")
 class Specialist(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An agent for requests of one kind."""
 
-    title: str
-    purpose: str
+    title: str = ""
+    purpose: str = ""
     """A description of what it does, for people."""
     task: str
     """The beginning of its system prompt."""
-    fields: dict[str, tuple[str, ...]]
+    checks: tuple[str, ...] = ()
+    """The checks that each of its scenarios has, by name or `module:function`; none is any."""
+    fields: dict[str, tuple[str, ...]] = {}
     """The lines that its replies begin with: each field and its values."""
 
     @property
@@ -53,18 +61,24 @@ class Specialist(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return f"{self.task} Write {lines}, then one or two sentences of advice."
 
 
-class Example(msgspec.Struct, frozen=True, kw_only=True):
+class Example(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A row to learn from."""
 
     prompt: str
     completion: str
+    """The reference, which passes the checks."""
+    checks: Checks = {}
+    system: str = ""
+    """Its own system prompt; empty is the specialist's."""
 
 
 class HeldOutScenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is never learnt from, and the lines that its reply must have."""
+    """A request that is never learnt from, and the checks that its reply must pass."""
 
     prompt: str
-    expected: dict[str, str]
+    checks: Checks
+    completion: str | None = None
+    """The reference, where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +97,9 @@ class SpecialistDataset:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 over the system prompt and the examples, in order."""
-        contents = (self.specialist.system, self.examples)
+        """A SHA-256 over the system prompt and what is learnt from, in order."""
+        rows = [(row.system, row.prompt, row.completion) for row in self.examples]
+        contents = (self.specialist.system, rows)
         return hashlib.sha256(msgspec.json.encode(contents)).hexdigest()
 
 
@@ -119,11 +134,12 @@ def prepare_dataset(name: str, task: str = "You are a helpful assistant.") -> Sp
             f"{path}: the file's name becomes the specialist's; need small letters, digits, - and "
             "_, such as invoices.jsonl"
         )
-    own = Specialist(title=path.stem, purpose=f"learnt from {path}", task=task, fields={})
-    specialist = known or own
+    specialist = known or _read_entry(path, task)
     rows = _read_rows(path, Example)
     for where, example in rows.items():
-        _check_labels(where, read_labels(example.completion), specialist)
+        _check_labels(where, read_lines(example.completion), specialist)
+        if example.checks:
+            _check_names(where, example.checks, specialist)
     prompts = {where: _make_prompt(where, example.prompt) for where, example in rows.items()}
     repeated = near_duplicates(prompts.values())
     for leak in repeated:
@@ -146,6 +162,23 @@ def prepare_dataset(name: str, task: str = "You are a helpful assistant.") -> Sp
     )
 
 
+def join_datasets(datasets: Sequence[SpecialistDataset]) -> SpecialistDataset:
+    """Return the rows of several sets as one, each with the system prompt of its specialist."""
+    names = ", ".join(dataset.name for dataset in datasets)
+    return SpecialistDataset(
+        name=TOGETHER,
+        source=names,
+        specialist=Specialist(title="Together", purpose=f"learnt from {names}", task=""),
+        examples=[
+            msgspec.structs.replace(example, system=example.system or dataset.specialist.system)
+            for dataset in datasets
+            for example in dataset.examples
+        ],
+        scenarios=(),
+        left_out=0,
+    )
+
+
 def scenarios_of(name: str) -> list[HeldOutScenario]:
     """Return the held-out scenarios of a specialist or a file; none where a file has none.
 
@@ -154,26 +187,17 @@ def scenarios_of(name: str) -> list[HeldOutScenario]:
     """
     known = specialists().get(name)
     path = DATA / f"{name}.jsonl" if known else Path(name)
+    specialist = known or _read_entry(path, task="")
     path = path.with_suffix(".scenarios.jsonl")
     if not path.is_file():
         return []
     rows = _read_rows(path, HeldOutScenario)
     for where, scenario in rows.items():
-        if known:
-            _check_labels(where, scenario.expected, known)
-        elif not scenario.expected:
-            raise InputError(f"{where}: expected is empty; name the lines that a reply must have")
+        _check_names(where, scenario.checks, specialist)
+        if specialist.fields:
+            lines = msgspec.convert(scenario.checks.get("lines"), dict[str, str])
+            _check_labels(where, lines, specialist)
     return list(rows.values())
-
-
-def read_labels(text: str) -> dict[str, str]:
-    """Return the `Field: value` lines of a reply; of several for one field the first counts."""
-    labels: dict[str, str] = {}
-    for line in text.splitlines():
-        field, colon, value = line.partition(":")
-        if colon:
-            labels.setdefault(field.strip(), value.strip().casefold())
-    return labels
 
 
 def write_examples(dataset: SpecialistDataset, path: Path) -> None:
@@ -225,11 +249,33 @@ def _read_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
     return rows
 
 
-def _check_labels(where: str, labels: Mapping[str, str], specialist: Specialist) -> None:
+def _read_entry(path: Path, task: str) -> Specialist:
+    """Return the catalogue entry beside a set of one's own, or one made of its name and task."""
+    entry = path.with_suffix(".toml")
+    if not entry.is_file():
+        return Specialist(title=path.stem, purpose=f"learnt from {path}", task=task)
+    try:
+        return msgspec.toml.decode(read_text(entry), type=Specialist)
+    except msgspec.DecodeError as error:
+        raise InputError(f"{entry}: {error}") from None
+
+
+def _check_names(where: str, checks: Checks, specialist: Specialist) -> None:
+    wanted = specialist.checks or tuple(checks)
+    if not checks or set(checks) != set(wanted):
+        raise InputError(
+            f"{where}: checks are {', '.join(checks) or 'empty'}; need"
+            f" {', '.join(wanted) or 'at least one'}"
+        )
+    for name in checks:
+        find_check(name)
+
+
+def _check_labels(where: str, lines: Mapping[str, str], specialist: Specialist) -> None:
     for field, values in specialist.fields.items():
-        if labels.get(field) not in values:
+        if lines.get(field, "").casefold() not in values:
             raise InputError(
-                f"{where}: {field} is {labels.get(field)!r}; need one of {', '.join(values)}"
+                f"{where}: {field} is {lines.get(field)!r}; need one of {', '.join(values)}"
             )
 
 

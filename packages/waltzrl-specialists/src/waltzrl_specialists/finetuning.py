@@ -33,7 +33,7 @@ from waltzrl.training.models import open_warm_up
 from waltzrl.training.samples import demonstration_sample
 from waltzrl.training.stages import Imitation
 from waltzrl.training.trainer import Progress, Trainer, role_states
-from waltzrl_specialists.datasets import Example, SpecialistDataset
+from waltzrl_specialists.datasets import TOGETHER, Example, SpecialistDataset
 
 SPECIALIST, ADAPTER = "specialist.json", "adapter"
 AGENTS = "agents.json"
@@ -41,8 +41,8 @@ AGENTS = "agents.json"
 `routing.agents`."""
 ROLE = "conversation"
 """The role that learns: a specialist drafts replies."""
-MAX_NEW_TOKENS = 96
-"""The most tokens of a reply: two lines and two sentences have about 45."""
+MAX_NEW_TOKENS = 192
+"""The most tokens of a reply: an article has about 130, two lines and two sentences 45."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,10 @@ def _count_mean_tokens(trial: Imitation[Demonstration]) -> float:
 
 
 def _convert_example(name: str, example: Example) -> Demonstration:
-    prompt = Prompt(id=name, messages=(Message(role="user", content=example.prompt),))
+    user = Message(role="user", content=example.prompt)
+    # A prompt's own system message replaces that of the wording.
+    own = (Message(role="system", content=example.system),) if example.system else ()
+    prompt = Prompt(id=name, messages=(*own, user))
     draft = Reply(text=example.completion)
     return Demonstration(collaboration=Collaboration(prompt=prompt, draft=draft))
 
@@ -248,7 +251,8 @@ def _require_same_run(
 
 def _list_finished(folder: Path) -> Json:
     """Return the router's document of the specialists that are finished, a task type for each."""
-    names = sorted(path.parent.name for path in folder.glob(f"*/{ADAPTER}"))
+    trained = {path.parent.name for path in folder.glob(f"*/{ADAPTER}")}
+    names = sorted(trained - {TOGETHER})
     return {
         "version": 1,
         "agents": [
