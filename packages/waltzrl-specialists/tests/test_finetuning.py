@@ -1,7 +1,7 @@
 import asyncio
-import dataclasses
 import json
 import shutil
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -15,10 +15,10 @@ from waltzrl_specialists import (
     evaluate,
     finetune,
     integrate_with_agent,
+    join_datasets,
     open_specialists,
     prepare_dataset,
 )
-from waltzrl_specialists.datasets import join_datasets
 from waltzrl_specialists.evaluation import (
     CheckedReply,
     SpecialistResult,
@@ -154,9 +154,10 @@ def test_one_adapter_learns_all_rows_under_the_system_prompt_of_each(base, sets,
     folder = shutil.copytree(trained[0], tmp_path / "folder")
     heavy, light = (prepare_dataset(name, TASK) for name in sets)
     other = msgspec.structs.replace(light.specialist, task="Weigh a small thing.")
-    joint = join_datasets([heavy, dataclasses.replace(light, specialist=other)])
+    joint = join_datasets([heavy, replace(light, specialist=other)])
     assert [example.system for example in joint.examples] == [TASK] * 10 + [other.system] * 10
-    asyncio.run(finetune([join_datasets([heavy, light])], folder, settings(base), print))
+    short = replace(settings(base), epochs=1)
+    asyncio.run(finetune([join_datasets([heavy, light])], folder, short, print))
     results = asyncio.run(evaluate(folder, [], print))
     assert [(one.name, len(one.together)) for one in results] == [("heavy", 2), ("light", 2)]
     # Both have one prompt, so it cannot know which of the two lines is wanted.

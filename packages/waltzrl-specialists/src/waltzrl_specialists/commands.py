@@ -64,7 +64,7 @@ def prepare(
     task: Task = DEFAULT_TASK,
     as_json: AsJson = False,
 ) -> None:
-    """Check the data of specialists: columns, labels, duplicates, leaks into the scenarios.
+    """Check the data of specialists: columns, checks, labels, duplicates, leaks into scenarios.
 
     **Examples**
 
@@ -122,6 +122,8 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     `waltzrl specialists train`
 
     `waltzrl specialists train qa support legal --epochs 1`
+
+    `waltzrl specialists train --together`
     """
     from waltzrl_specialists.finetuning import FinetuningSettings, estimate_cost, finetune
 

@@ -129,10 +129,10 @@ def prepare_dataset(name: str, task: str = "You are a helpful assistant.") -> Sp
             f"{name}: no specialist and no file; name a file of JSON Lines with prompt and "
             f"completion, or one of {', '.join(specialists())}"
         )
-    if not NAME.fullmatch(path.stem):
+    if not NAME.fullmatch(path.stem) or path.stem == TOGETHER:
         raise InputError(
             f"{path}: the file's name becomes the specialist's; need small letters, digits, - and "
-            "_, such as invoices.jsonl"
+            f"_, such as invoices.jsonl, and not {TOGETHER}"
         )
     specialist = known or _read_entry(path, task)
     rows = _read_rows(path, Example)
