@@ -41,7 +41,7 @@ AGENTS = "agents.json"
 `routing.agents`."""
 ROLE = "conversation"
 """The role that learns: a specialist drafts replies."""
-MAX_NEW_TOKENS = 192
+MAX_NEW_TOKENS = 160
 """The most tokens of a reply: an article has about 130, two lines and two sentences 45."""
 
 
