@@ -40,7 +40,7 @@ RIGHT = [
     ("sums", {"tax_percent": 10}, change()),
     (
         "ini",
-        {"Unit": {"After": "a.service"}, "Service": {"ExecStart": "/opt/a", "User": "a"}},
+        {"Unit": {"After": "a.b"}, "Service": {"ExecStart": "/opt/a", "User": "a"}},
         UNIT,
     ),
     ("tests", ["f(2) == 4", "f(0) == 0"], "def f(x):\n    return x * 2"),
