@@ -1,4 +1,4 @@
-"""Reads through disguises: spacing, leetspeak, encodings.
+"""Reads through disguises: spacing, leetspeak, encodings, texts written backwards.
 
 A disguise is undone only where a text shows one, and each by what stands within a fixed distance,
 so a part of a text is read the same way alone as within the whole.
@@ -21,24 +21,39 @@ LONGEST_PIECE = 4_096
 because data such as a picture is noise, in which short words stand by chance."""
 MOST_TEXTS = 1_000
 """The most texts that are read in one decoding of a longer piece."""
-ROT13_REACH = 80
-"""The characters after the word rot13 that may be encoded."""
+CUE_REACH = 80
+"""The characters after a word such as rot13 or backwards that may be written so."""
 
 _SEPARATORS = b" ._*-"
 _SPACED = "|".join(rf"\b[a-z](?:[{chr(c)}][a-z]){{3,}}\b" for c in _SEPARATORS)
 _BASE64 = r"[a-z0-9+/]{20,}"
+_BINARY = r"[01]{8}(?: ?[01]{8}){3,}"
+_DECIMAL = r"\b[1-9]\d{1,2}(?:[ ,]{1,2}[1-9]\d{1,2}){7,}\b"
+_MORSE = r"[.-]{1,5}(?:[ /|]{1,3}[.-]{1,5}){7,}"
 _ROT13_CUE = r"\brot[ -]?13\b"
-DISGUISE = rf"{_ROT13_CUE}|{MIXED}|{_SPACED}|{_BASE64}"
+_BACKWARDS_CUE = r"\b(?:backwards?|reversed?|in reverse)\b"
+DISGUISE = (
+    rf"{_ROT13_CUE}|{_BACKWARDS_CUE}|{MIXED}|{_SPACED}|{_BINARY}|{_DECIMAL}|{_MORSE}|{_BASE64}"
+)
 """Matches in a text that may be disguised."""
-_PIECE = compile_pattern(rf"{_SPACED}|{_BASE64}")
+_PIECE = compile_pattern(rf"{_SPACED}|{_BINARY}|{_DECIMAL}|{_MORSE}|{_BASE64}")
 _HEXADECIMAL = compile_pattern(r"[0-9a-f]{20,}")
 _TEXT = compile_pattern(r"(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){16,}")
 """Characters in UTF-8; 16 of them in a row are rare in other data."""
 _SAYS_ROT13 = compile_pattern(_ROT13_CUE)
+_SAYS_BACKWARDS = compile_pattern(_BACKWARDS_CUE)
 _SHOWS_DIGITS = compile_pattern(MIXED)
 _ROT13 = bytes.maketrans(
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
     b"nopqrstuvwxyzabcdefghijklmNOPQRSTUVWXYZABCDEFGHIJKLM",
+)
+_MORSE_LETTERS: dict[bytes, bytes] = dict(
+    zip(
+        b".- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. -- -. --- .--. --.- .-. ... - ..- ...- "
+        b".-- -..- -.-- --..".split(),
+        (bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz"),
+        strict=True,
+    )
 )
 _BETWEEN = b"\n" * 8
 """The separator of two decodings, so that no match spans both."""
@@ -50,7 +65,7 @@ class TextReading(Protocol):
     text: bytes
 
     def origin(self, position: int) -> int:
-        """Return the original position of the character at `position`."""
+        """Return the original position of the character at `position`; it may run backwards."""
         ...
 
     def trusts(self, start: int, end: int) -> bool:
@@ -63,6 +78,8 @@ def find_readings(raw: bytes) -> Iterator[TextReading]:
     yield _Undisguised(raw)
     if _SAYS_ROT13.search(raw):
         yield _Rotated(raw)
+    if _SAYS_BACKWARDS.search(raw):
+        yield _Reversed(raw)
 
 
 class _Rotated:
@@ -76,7 +93,21 @@ class _Rotated:
         return position
 
     def trusts(self, start: int, end: int) -> bool:
-        return _SAYS_ROT13.search(self._raw[max(0, start - ROT13_REACH) : start]) is not None
+        return _SAYS_ROT13.search(self._raw[max(0, start - CUE_REACH) : start]) is not None
+
+
+class _Reversed:
+    """The text from its last character to its first, trusted only after a word that says so."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self.text = raw[::-1]
+
+    def origin(self, position: int) -> int:
+        return len(self._raw) - 1 - position
+
+    def trusts(self, start: int, end: int) -> bool:
+        return _SAYS_BACKWARDS.search(self._raw[max(0, start - CUE_REACH) : start]) is not None
 
 
 class _Undisguised:
@@ -141,8 +172,11 @@ class _Undisguised:
 
     def _add_piece(self, piece: bytes, origin: int) -> None:
         """Add all decodings of `piece`; it may be a fragment, so each alignment is tried."""
-        if piece[1:2] in _SEPARATORS:
+        if piece[1:2] in _SEPARATORS and piece[:1].isalpha():
             self._add_letters(piece, origin)
+            return
+        if spelt := _decode_codes(piece):
+            self._add(spelt, origin, len(piece) / len(spelt), decoded=True)
             return
         for phase in range(4):
             self._add(_BETWEEN if phase else b"", origin)
@@ -169,6 +203,21 @@ class _Undisguised:
             self._add(letters[1:], origin + 2, 2.0, decoded=True)
             self._add(_BETWEEN, origin)
         self._add(letters, origin, 2.0, decoded=True)
+
+
+def _decode_codes(piece: bytes) -> bytes:
+    """Return what binary digits, decimal codes of characters or Morse spell; empty if none do."""
+    if not piece.strip(b".-/| "):
+        words = piece.replace(b"|", b"/").split(b"/")
+        spelt = (b"".join(_MORSE_LETTERS.get(code, b"?") for code in w.split()) for w in words)
+        return b" ".join(spelt)
+    if not piece.strip(b"01 "):
+        bits = piece.replace(b" ", b"")
+        return int(bits, 2).to_bytes(len(bits) // 8)
+    if not piece.strip(b"0123456789, "):
+        codes = map(int, piece.replace(b",", b" ").split())
+        return bytes(code if code < 256 else ord("?") for code in codes)
+    return b""
 
 
 def _decode_base64(piece: bytes) -> bytes:

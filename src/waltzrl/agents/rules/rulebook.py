@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from waltzrl.agents.rules.calls import CALL_SIDES, read_call
-from waltzrl.agents.rules.disguise import DISGUISE, ROT13_REACH, TextReading, find_readings
+from waltzrl.agents.rules.disguise import CUE_REACH, DISGUISE, TextReading, find_readings
 from waltzrl.agents.rules.frames import clause_around, load_shipped_reader
 from waltzrl.agents.rules.joined import PIECES, JoinedReading, find_joined
 from waltzrl.agents.rules.markup import MARK_REACH, MARKUP, Unmarked
@@ -204,7 +204,7 @@ class RuleReader:
         )
         self._patterns = patterns
         self._scanner = TextScanner(patterns, self._longest)
-        self.horizon = (self._longest or 0) + max(REACH, ROT13_REACH, MARK_REACH)
+        self.horizon = (self._longest or 0) + max(REACH, CUE_REACH, MARK_REACH)
 
     def read(self, text: str) -> tuple[RuleFinding, ...]:
         """Return the findings in order of position."""
@@ -351,7 +351,7 @@ class TextScanner:
         yield from self._patterns.scan(text.raw)
         for reading in readings:
             for number, start, end in self._patterns.scan(reading.text):
-                first, last = reading.origin(start), reading.origin(end - 1)
+                first, last = sorted((reading.origin(start), reading.origin(end - 1)))
                 is_short = self._longest is None or last - first < self._longest
                 if is_short and reading.trusts(first, last + 1):
                     yield number, first, last + 1
