@@ -100,7 +100,7 @@ class SandboxedProgram:
             named = "; ".join(f"{layer} ({why})" for layer, why in refused.items())
             raise InputError(
                 f"this machine cannot isolate a program completely, it lacks: {named}; allow user "
-                "namespaces, or accept that with --allow-missing LAYER"
+                "namespaces (of `waltzrl evolve` --allow-missing LAYER accepts that)"
             )
         await self._ask({"name": name, "code": code}, "ready")
 
