@@ -310,6 +310,7 @@ def test_a_place_that_no_export_may_take_is_refused_before_training(tmp_path, ca
 )
 def test_without_torch_a_command_says_what_to_install(arguments, tmp_path):
     save_prompts(tmp_path / "test.jsonl")
+    save_recipe(tmp_path)
     code = (
         "import sys; sys.modules['torch'] = None\n"
         f"from waltzrl.__main__ import main; main({list(arguments)})"
