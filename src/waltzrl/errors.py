@@ -187,6 +187,7 @@ OPTIONAL_MODULES = {
     "genai_prices": ("the prices of public models", "genai-prices", "prices"),
     "gguf": ("a GGUF file", "gguf", "smollm2"),
     "jinja2": (LOCAL_MODEL, "Jinja2", "train"),
+    "llguidance": ("a reply that fits a schema", "llguidance", "train"),
     "matplotlib": ("the report", "matplotlib", "report"),
     "numpy": (LOCAL_MODEL, "NumPy", "train"),
     "opentelemetry": ("tracing", "OpenTelemetry", "otel"),

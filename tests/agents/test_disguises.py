@@ -89,11 +89,19 @@ def test_rot13_and_reversed_text_are_not_tried_unasked():
         "| --- | ---: | :--- | --- | --- | --- | --- | --- | --- |",
         "... ... ... ... ... ... ... ... ... ...",
         "00000000 11111111 00000000 11111111 01010101",
+        "0101010101010101010101010",
+        "31415926535897932384626433832795",
+        "////////////////////////",
         "Play the tape backwards, then forwards.",
     ],
 )
 def test_numbers_dashes_and_bits_are_no_words(text):
     assert rules_in(text) == set()
+
+
+@given(st.text("01 ,.-/|9a", max_size=300))
+def test_codes_of_any_kind_are_read_without_an_error(text):
+    BOOK.request(f"Read this backwards: {text}")
 
 
 @given(st.text(max_size=700), st.text(max_size=700))

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from waltzrl.errors import InputError, MissingExtraError
+from waltzrl.errors import OPTIONAL_MODULES, InputError, MissingExtraError
 from waltzrl.policies.chat_completion import Json
 
 State = Literal["complete", "possible", "impossible"]
@@ -31,9 +31,7 @@ class JsonSchema:
         try:
             from llguidance import LLMatcher
         except ModuleNotFoundError as missing:
-            raise MissingExtraError(
-                "a reply that fits a schema", "llguidance", "models"
-            ) from missing
+            raise MissingExtraError(*OPTIONAL_MODULES["llguidance"]) from missing
         # What a reference leads to says its type itself.
         whole = schema if "$ref" in schema else schema | {"type": "object"}
         self.grammar = LLMatcher.grammar_from_json_schema(

@@ -24,6 +24,9 @@ MOST_TEXTS = 1_000
 CUE_REACH = 80
 """The characters after a word such as rot13 or backwards that may be written so."""
 
+FEWEST_BITS = 32
+"""The fewest binary digits that are read as characters."""
+
 _SEPARATORS = b" ._*-"
 _SPACED = "|".join(rf"\b[a-z](?:[{chr(c)}][a-z]){{3,}}\b" for c in _SEPARATORS)
 _BASE64 = r"[a-z0-9+/]{20,}"
@@ -207,16 +210,16 @@ class _Undisguised:
 
 def _decode_codes(piece: bytes) -> bytes:
     """Return what binary digits, decimal codes of characters or Morse spell; empty if none do."""
-    if not piece.strip(b".-/| "):
+    if piece[0] in b".-" and not piece.strip(b".-/| "):
         words = piece.replace(b"|", b"/").split(b"/")
         spelt = (b"".join(_MORSE_LETTERS.get(code, b"?") for code in w.split()) for w in words)
         return b" ".join(spelt)
-    if not piece.strip(b"01 "):
-        bits = piece.replace(b" ", b"")
+    bits = piece.replace(b" ", b"")
+    if len(bits) >= FEWEST_BITS and len(bits) % 8 == 0 and not bits.strip(b"01"):
         return int(bits, 2).to_bytes(len(bits) // 8)
-    if not piece.strip(b"0123456789, "):
-        codes = map(int, piece.replace(b",", b" ").split())
-        return bytes(code if code < 256 else ord("?") for code in codes)
+    codes = piece.replace(b",", b" ").split()
+    if len(codes) > 1 and all(code.isdigit() for code in codes):
+        return bytes(code if code < 256 else ord("?") for code in map(int, codes))
     return b""
 
 
