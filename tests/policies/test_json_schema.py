@@ -136,6 +136,9 @@ def test_names_and_literals_are_kept_to_while_they_are_written():
         ({"$ref": "#/$defs/a"}, "'/\\$defs/a' does not exist"),
         ({"$ref": "http://a.b"}, "'http://a.b' is not present"),
         ({"type": "array"}, "type: got 'array'; need 'object'"),
+        ({"$ref": "#"}, "circular references"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}}, "incompatible types"),
+        ({"properties": {"a": {"type": "string", "pattern": "(?=x)a"}}}, "look-ahead .* not supp"),
         ([], "the schema: got list"),
     ],
 )
@@ -144,8 +147,16 @@ def test_a_schema_that_cannot_be_enforced_says_why(schema, problem):
         JsonSchema(schema)
 
 
-def test_a_reference_to_itself_ends():
-    assert JsonSchema({"$ref": "#"}).state("{") == "impossible"
+def test_an_object_may_contain_others_of_its_kind():
+    schema = JsonSchema({"properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}})
+    assert schema.state('{"kids": [{"kids": []}]}') == "complete"
+    assert schema.state('{"kids": [{"kids": 1') == "impossible"
+
+
+def test_only_objects_fit_whatever_else_a_schema_permits():
+    for schema in ({"type": ["object", "null"]}, {"anyOf": [{"type": "object"}, {"type": "null"}]}):
+        assert JsonSchema(schema).state("null") == "impossible"
+        assert JsonSchema(schema).state("{}") == "complete"
 
 
 def test_bounds_and_patterns_are_kept_to():

@@ -16,7 +16,12 @@ from waltzrl.training.algorithms.reinforce_pp import (
     weighted_loss,
     whiten,
 )
-from waltzrl.training.algorithms.tokens import sequence_weights, token_mean, token_weights
+from waltzrl.training.algorithms.tokens import (
+    sequence_mean,
+    sequence_weights,
+    token_mean,
+    token_weights,
+)
 
 MASK = [[False, True, True], [True, False, True]]
 
@@ -277,3 +282,11 @@ def test_a_step_on_the_loss_makes_rewarded_tokens_likelier(device):
     assert logits.grad is not None
     # -sum A_i * dlog pi_i = -(A_j - p_j * sum A) and sum A = 0
     torch.testing.assert_close(logits.grad, torch.tensor([-1.0, 1.0, 0.0], device=device))
+
+
+def test_the_sequence_mean_weighs_a_short_reply_like_a_long_one_without_its_padding():
+    losses = torch.tensor([[1.0, math.nan, math.nan], [2.0, 4.0, 9.0]])
+    mask = torch.tensor([[True, False, False], [True, True, True]])
+    assert sequence_mean(losses, mask, reply_count=2).item() == pytest.approx((1 + 5) / 2)
+    parts = [sequence_mean(losses[[row]], mask[[row]], reply_count=2).item() for row in (0, 1)]
+    assert sum(parts) == pytest.approx(3)  # micro-batches add up

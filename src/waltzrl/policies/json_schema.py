@@ -26,16 +26,15 @@ class JsonSchema:
         """
         if not isinstance(schema, dict):
             raise InputError(f"the schema: got {type(schema).__name__}; need an object")
-        if schema.get("type", "object") != "object":
-            raise InputError(f"the schema's type: got {schema['type']!r}; need 'object'")
+        types = schema.get("type", "object")
+        if types != "object" and not (isinstance(types, list) and "object" in types):
+            raise InputError(f"the schema's type: got {types!r}; need 'object'")
         try:
             from llguidance import LLMatcher
         except ModuleNotFoundError as missing:
             raise MissingExtraError(*OPTIONAL_MODULES["llguidance"]) from missing
-        # What a reference leads to says its type itself.
-        whole = schema if "$ref" in schema else schema | {"type": "object"}
         self.grammar = LLMatcher.grammar_from_json_schema(
-            whole,
+            schema | {"type": "object"},
             overrides={
                 "whitespace_pattern": " ?",  # of more, a model could write nothing else
                 "json_allow_general_unicode_escapes": True,
@@ -44,7 +43,7 @@ class JsonSchema:
         )
         """The grammar, as llguidance writes it."""
         if problem := LLMatcher.validate_grammar(self.grammar):
-            raise InputError(f"the schema cannot be enforced: {problem.splitlines()[0]}")
+            raise InputError(f"the schema cannot be enforced: {' '.join(problem.split())}")
 
     def state(self, text: str) -> State:
         """Return whether a text is an object that fits, can become one, or cannot."""

@@ -280,7 +280,7 @@ class ReinforcementStage:
     imitates those of its own revisions that the judge accepts after a draft that it rejects, and
     for each an accepted draft of a prompt of the other kind, harmful or harmless (rejection
     sampling); the feedback agent imitates reviews with the judge's labels of all drafts, and the
-    advice of `data.demonstrations`."""
+    advice of `data.demonstrations`. Every reply weighs the same."""
     algorithm: ReinforceSettings = field(default_factory=ReinforceSettings)
 
     def __post_init__(self) -> None:

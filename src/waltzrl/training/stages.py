@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Generic, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from waltzrl.evaluation.patterns import Advice
 from waltzrl.records import Prompt
 from waltzrl.training import ranks
-from waltzrl.training.algorithms.tokens import token_mean
+from waltzrl.training.algorithms.tokens import sequence_mean, token_mean
 from waltzrl.training.learner import Learner, LossOfMicroBatch
 from waltzrl.training.reinforce import UpdateResult, reinforce
 from waltzrl.training.rewards import ClassFrequencies, FeedbackReward
@@ -158,7 +157,7 @@ def imitate(role: str, learner: Learner, samples: Sequence[Sample]) -> dict[str,
 def imitate_replies(role: str, learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
     """Take a supervised step in which every reply weighs the same, as in the paper's loss.
 
-    A refusal has a third of the tokens of an answer: by tokens, the answers would decide.
+    By tokens, long answers would weigh more than short refusals.
     """
     return _take_supervised_step(role, learner, samples, imitation_by_reply(len(samples)))
 
@@ -187,8 +186,7 @@ def imitation_by_reply(reply_count: int) -> LossOfMicroBatch:
     """Return the supervised loss: of `reply_count` replies the mean of each one's mean -log pi."""
 
     def loss_of(logprobs_BT: Tensor, batch: Batch, positions: list[int]) -> Tensor:
-        own = batch.mask_BT.sum(1, keepdim=True)
-        return torch.where(batch.mask_BT, -logprobs_BT / own, 0.0).sum() / reply_count
+        return sequence_mean(-logprobs_BT, batch.mask_BT, reply_count)
 
     return loss_of
 

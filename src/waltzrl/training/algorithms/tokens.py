@@ -81,3 +81,18 @@ def token_mean(losses_BT: Tensor, mask_BT: Tensor, token_count: int) -> Tensor:
         [] this micro-batch's share of the batch's mean loss.
     """
     return torch.where(mask_BT, losses_BT, 0.0).sum() / token_count
+
+
+def sequence_mean(losses_BT: Tensor, mask_BT: Tensor, reply_count: int) -> Tensor:
+    """Return the mean over each reply's own tokens, summed and divided by the batch's replies.
+
+    Args:
+        losses_BT: [B, T] one loss per token.
+        mask_BT: [B, T] bool, True on the tokens that the policy wrote itself; one in every row.
+        reply_count: how many replies all micro-batches (on all ranks) have together.
+
+    Returns:
+        [] this micro-batch's share of the batch's mean loss.
+    """
+    means_B = torch.where(mask_BT, losses_BT, 0.0).sum(1) / mask_BT.sum(1)
+    return means_B.sum() / reply_count
