@@ -111,6 +111,7 @@ def test_sums_of_an_invoice_without_a_number_are_named():
         ({"nowhere:check": []}, "check nowhere:check: No module named 'nowhere'"),
         ({"json:nothing": []}, "check json:nothing: module 'json' has no attribute 'nothing'"),
         ({"words": 3}, "check words got 3: Expected `array`, got `int`"),
+        ({"sums": {}}, "check sums got {}: Object missing required field `tax_percent`"),
     ],
 )
 def test_a_check_that_cannot_be_made_is_named(checks, message):

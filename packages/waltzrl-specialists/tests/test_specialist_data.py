@@ -231,3 +231,7 @@ def test_a_set_of_ones_own_has_a_catalogue_entry_with_checks_of_its_own(tmp_path
     write(tmp_path / "boxes.scenarios.jsonl", [{"prompt": "Tar?", "checks": {"words": [1, 2]}}])
     with pytest.raises(InputError, match="checks are words; need words, box_checks:check_shout"):
         prepare_dataset(str(path))
+    checks["words"] = "few"
+    write(tmp_path / "boxes.scenarios.jsonl", [{"prompt": "Tar?", "checks": checks}])
+    with pytest.raises(InputError, match=r"boxes\.scenarios\.jsonl:1: check words got 'few'"):
+        prepare_dataset(str(path))

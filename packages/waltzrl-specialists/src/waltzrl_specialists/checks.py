@@ -1,7 +1,7 @@
 """What a program can check of a reply: each check returns what is wrong, or None.
 
 A task names its checks and what each is called with, such as `{"words": [25, 90]}`. A check of
-one's own is `module:function`, with the same signature.
+one's own is `module:function`, with the same signature; the type of `argument` says what it needs.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypedDict, get_type_hints
 
 import msgspec
 
@@ -19,7 +19,7 @@ from waltzrl.policies import Sampling
 from waltzrl.policies.sandbox import SandboxLimits, open_program
 from waltzrl.records import Message
 
-Check: TypeAlias = Callable[[str, object], str | None]
+Check: TypeAlias = Callable[[str, Any], str | None]
 FENCE = re.compile(r"```[a-z]*\n(.*?)(?:```|\Z)", re.DOTALL)
 LIMITS = SandboxLimits(seconds=60, cpu_seconds=2, memory_bytes=256 << 20)
 RUNNER = """
@@ -32,22 +32,48 @@ def reply(messages):
 """What comes after a reply's code; it returns the first test that is not true."""
 
 
+class Frame(TypedDict):
+    """How a reply begins and ends."""
+
+    begins: str
+    ends: str
+
+
+class Tone(TypedDict):
+    """Words of which a reply has at least one, and words of which it has none."""
+
+    has: list[str]
+    lacks: list[str]
+
+
+class Tax(TypedDict):
+    """The tax of an invoice."""
+
+    tax_percent: float
+
+
 def find_problems(reply: str, checks: Mapping[str, object]) -> dict[str, str]:
     """Return what is wrong with a reply, by the name of the check that says so.
 
     Raises:
-        InputError: there is no such check, the machine cannot isolate a program, or what a check
-            is called with is not what it needs.
+        InputError: as `bind_check`, or the machine cannot isolate a program.
     """
-    problems = {}
-    for name, argument in checks.items():
-        try:
-            problem = find_check(name)(reply, argument)
-        except msgspec.ValidationError as error:
-            raise InputError(f"check {name} got {argument!r}: {error}") from None
-        if problem is not None:
-            problems[name] = problem
-    return problems
+    found = {name: bind_check(name, argument)(reply) for name, argument in checks.items()}
+    return {name: problem for name, problem in found.items() if problem is not None}
+
+
+def bind_check(name: str, argument: object) -> Callable[[str], str | None]:
+    """Return a check that is called with the reply alone.
+
+    Raises:
+        InputError: there is no such check, or it cannot be called with the argument.
+    """
+    check = find_check(name)
+    try:
+        converted = msgspec.convert(argument, get_type_hints(check).get("argument", object))
+    except msgspec.ValidationError as error:
+        raise InputError(f"check {name} got {argument!r}: {error}") from None
+    return lambda reply: check(reply, converted)
 
 
 def find_check(name: str) -> Check:
@@ -78,69 +104,67 @@ def read_lines(text: str) -> dict[str, str]:
     return lines
 
 
-def check_lines(reply: str, argument: object) -> str | None:
+def check_lines(reply: str, argument: dict[str, str]) -> str | None:
     """Check labelled lines: `{"Severity": "major"}`, whatever the case of the value."""
     lines = read_lines(reply)
-    for field, value in msgspec.convert(argument, dict[str, str]).items():
+    for field, value in argument.items():
         if lines.get(field, "").casefold() != value.casefold():
             return f"{field} is {lines.get(field)!r}, not {value!r}"
     return None
 
 
-def check_line_facts(reply: str, argument: object) -> str | None:
+def check_line_facts(reply: str, argument: dict[str, list[str]]) -> str | None:
     """Check that labelled lines contain texts: `{"Title": ["oak shelves"]}`."""
     lines = read_lines(reply)
-    for field, facts in msgspec.convert(argument, dict[str, list[str]]).items():
-        if problem := check_facts(lines.get(field, ""), list(facts)):
+    for field, facts in argument.items():
+        if problem := check_facts(lines.get(field, ""), facts):
             return f"{field}: {problem}"
     return None
 
 
-def check_characters(reply: str, argument: object) -> str | None:
+def check_characters(reply: str, argument: dict[str, tuple[int, int]]) -> str | None:
     """Check the length of labelled lines: `{"Title": [20, 60]}`."""
     lines = read_lines(reply)
-    for field, (least, most) in msgspec.convert(argument, dict[str, tuple[int, int]]).items():
+    for field, (least, most) in argument.items():
         count = len(lines.get(field, ""))
         if not least <= count <= most:
             return f"{field} has {count} characters, not {least} to {most}"
     return None
 
 
-def check_facts(reply: str, argument: object) -> str | None:
+def check_facts(reply: str, argument: list[str]) -> str | None:
     """Check that texts are in the reply, as whole words and whatever their case."""
-    for fact in msgspec.convert(argument, list[str]):
+    for fact in argument:
         if not re.search(rf"(?<!\w){re.escape(fact)}(?!\w)", reply, re.IGNORECASE):
             return f"{fact!r} is missing"
     return None
 
 
-def check_words(reply: str, argument: object) -> str | None:
+def check_words(reply: str, argument: tuple[int, int]) -> str | None:
     """Check the number of words: `[25, 90]`."""
-    least, most = msgspec.convert(argument, tuple[int, int])
+    least, most = argument
     count = len(reply.split())
     return None if least <= count <= most else f"{count} words, not {least} to {most}"
 
 
-def check_frame(reply: str, argument: object) -> str | None:
+def check_frame(reply: str, argument: Frame) -> str | None:
     """Check how the reply `begins` and `ends`."""
-    frame = msgspec.convert(argument, dict[str, str])
-    if not reply.lstrip().startswith(frame["begins"]):
-        return f"it does not begin with {frame['begins']!r}"
-    if not reply.rstrip().endswith(frame["ends"]):
-        return f"it does not end with {frame['ends']!r}"
+    if not reply.lstrip().startswith(argument["begins"]):
+        return f"it does not begin with {argument['begins']!r}"
+    if not reply.rstrip().endswith(argument["ends"]):
+        return f"it does not end with {argument['ends']!r}"
     return None
 
 
-def check_tone(reply: str, argument: object) -> str | None:
+def check_tone(reply: str, argument: Tone) -> str | None:
     """Check words that show a tone: it `has` at least one of these and `lacks` all of those."""
-    words = msgspec.convert(argument, dict[str, list[str]])
     text = reply.casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    if not any(word in text for word in words["has"]):
-        return f"it has none of {', '.join(words['has'])}"
-    return next((f"it has {word!r}" for word in words["lacks"] if word in text), None)
+    if not any(word in text for word in argument["has"]):
+        return f"it has none of {', '.join(argument['has'])}"
+    return next((f"it has {word!r}" for word in argument["lacks"] if word in text), None)
 
 
-def check_sections(reply: str, argument: object) -> str | None:
+def check_sections(reply: str, argument: dict[str, list[str]]) -> str | None:
     """Check title, headings and their order, and what each section contains.
 
     The title is a line `# `, a heading a line `## `; `{"Costs": ["4,000"]}` is what they contain.
@@ -148,12 +172,11 @@ def check_sections(reply: str, argument: object) -> str | None:
     title, *sections = re.split(r"^## ", reply.strip(), flags=re.MULTILINE)
     if not re.fullmatch(r"# \S.*\s*", title):
         return "it does not begin with a title"
-    wanted = msgspec.convert(argument, dict[str, list[str]])
     found = {heading.strip(): text for heading, _, text in (s.partition("\n") for s in sections)}
-    if list(found) != list(wanted) or len(found) != len(sections):
-        return f"its headings are {', '.join(found) or 'missing'}, not {', '.join(wanted)}"
-    for heading, facts in wanted.items():
-        if problem := check_facts(found[heading], list(facts)):
+    if list(found) != list(argument) or len(found) != len(sections):
+        return f"its headings are {', '.join(found) or 'missing'}, not {', '.join(argument)}"
+    for heading, facts in argument.items():
+        if problem := check_facts(found[heading], facts):
             return f"{heading}: {problem}"
     return None
 
@@ -167,9 +190,8 @@ def check_json(reply: str, argument: object) -> str | None:
     return _find_difference(value, argument, "")
 
 
-def check_sums(reply: str, argument: object) -> str | None:
+def check_sums(reply: str, argument: Tax) -> str | None:
     """Check the arithmetic of an invoice in JSON, given its `tax_percent`."""
-    percent = msgspec.convert(argument, dict[str, float])["tax_percent"]
     try:
         invoice = msgspec.json.decode(_strip_fence(reply), type=_Invoice)
     except msgspec.DecodeError as error:
@@ -180,12 +202,12 @@ def check_sums(reply: str, argument: object) -> str | None:
     net = sum(line.amount for line in invoice.lines)
     return (
         _compare("net", invoice.net, net)
-        or _compare("tax", invoice.tax, invoice.net * percent / 100)
+        or _compare("tax", invoice.tax, invoice.net * argument["tax_percent"] / 100)
         or _compare("total", invoice.total, invoice.net + invoice.tax)
     )
 
 
-def check_ini(reply: str, argument: object) -> str | None:
+def check_ini(reply: str, argument: dict[str, dict[str, str]]) -> str | None:
     """Check that the reply is an INI file, such as a unit of systemd, with just these values."""
     parser = configparser.RawConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]
@@ -194,19 +216,17 @@ def check_ini(reply: str, argument: object) -> str | None:
     except configparser.Error as error:
         return str(error).partition("\n")[0]
     found = {name: dict(section) for name, section in parser.items() if section}
-    wanted = msgspec.convert(argument, dict[str, dict[str, str]])
-    for name in wanted.keys() | found.keys():
-        keys, right = found.get(name, {}), wanted.get(name, {})
+    for name in argument.keys() | found.keys():
+        keys, right = found.get(name, {}), argument.get(name, {})
         for key in sorted(keys.keys() | right.keys()):
             if keys.get(key) != right.get(key):
                 return f"{name}.{key} is {keys.get(key)!r}, not {right.get(key)!r}"
     return None
 
 
-def check_tests(reply: str, argument: object) -> str | None:
+def check_tests(reply: str, argument: list[str]) -> str | None:
     """Run the reply as Python in the sandbox, and check that each expression is true."""
-    tests = msgspec.convert(argument, list[str])
-    question = Message(role="user", content=json.dumps(tests))
+    question = Message(role="user", content=json.dumps(argument))
     code = f"{_strip_fence(reply)}{RUNNER}"
 
     async def run() -> str:

@@ -21,7 +21,7 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation.data import near_duplicates, require_disjoint, write_lines
 from waltzrl.foundation.jsonl import read_objects, read_text
 from waltzrl.records import Message, Prompt
-from waltzrl_specialists.checks import find_check, read_lines
+from waltzrl_specialists.checks import bind_check, read_lines
 
 DATA = Path(str(files("waltzrl_specialists") / "data"))
 ADVISED, LEAST = 100, 10
@@ -139,7 +139,7 @@ def prepare_dataset(name: str, task: str = "You are a helpful assistant.") -> Sp
     for where, example in rows.items():
         _check_labels(where, read_lines(example.completion), specialist)
         if example.checks:
-            _check_names(where, example.checks, specialist)
+            _check_arguments(where, example.checks, specialist)
     prompts = {where: _make_prompt(where, example.prompt) for where, example in rows.items()}
     repeated = near_duplicates(prompts.values())
     for leak in repeated:
@@ -193,7 +193,7 @@ def scenarios_of(name: str) -> list[HeldOutScenario]:
         return []
     rows = _read_rows(path, HeldOutScenario)
     for where, scenario in rows.items():
-        _check_names(where, scenario.checks, specialist)
+        _check_arguments(where, scenario.checks, specialist)
         if specialist.fields:
             lines = msgspec.convert(scenario.checks.get("lines"), dict[str, str])
             _check_labels(where, lines, specialist)
@@ -260,15 +260,18 @@ def _read_entry(path: Path, task: str) -> Specialist:
         raise InputError(f"{entry}: {error}") from None
 
 
-def _check_names(where: str, checks: Checks, specialist: Specialist) -> None:
+def _check_arguments(where: str, checks: Checks, specialist: Specialist) -> None:
     wanted = specialist.checks or tuple(checks)
     if not checks or set(checks) != set(wanted):
         raise InputError(
             f"{where}: checks are {', '.join(checks) or 'empty'}; need"
             f" {', '.join(wanted) or 'at least one'}"
         )
-    for name in checks:
-        find_check(name)
+    for name, argument in checks.items():
+        try:
+            bind_check(name, argument)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
 
 
 def _check_labels(where: str, lines: Mapping[str, str], specialist: Specialist) -> None:
