@@ -32,7 +32,7 @@ def reply(messages):
 """What comes after a reply's code; it returns the first test that is not true."""
 
 
-class Frame(TypedDict):
+class FrameTexts(TypedDict):
     """How a reply begins and ends."""
 
     begins: str
@@ -147,7 +147,7 @@ def check_words(reply: str, argument: tuple[int, int]) -> str | None:
     return None if least <= count <= most else f"{count} words, not {least} to {most}"
 
 
-def check_frame(reply: str, argument: Frame) -> str | None:
+def check_frame(reply: str, argument: FrameTexts) -> str | None:
     """Check how the reply `begins` and `ends`."""
     if not reply.lstrip().startswith(argument["begins"]):
         return f"it does not begin with {argument['begins']!r}"
