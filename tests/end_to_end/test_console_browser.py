@@ -378,7 +378,8 @@ def test_every_page_in_every_state_fits_its_window_and_violates_no_rule(chromium
 def compare_policies(page):
     """Try a request under two policies, by keyboard alone."""
     page.goto("/desk/try")
-    page.keyboard.insert_text(BOMB)  # the page puts the cursor there by itself
+    page.locator("textarea:focus").wait_for()  # the page puts the cursor there by itself
+    page.keyboard.insert_text(BOMB)
     focus_input(page, "other")
     page.keyboard.press("s")
     focus(page, "Try it")
