@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -314,6 +315,26 @@ def test_a_pair_says_what_it_says_behind_the_gateway(pair):
     asyncio.run(compare())
 
 
+@pytest.mark.promise(
+    "Do no harm", "`open_guard` reviews with the reviewer that a pair's manifest names"
+)
+def test_a_reviewer_takes_the_feedback_agents_place(pair, tmp_path):
+    settings = GuardSettings(wording="tiny", max_new_tokens=24)
+    naming = tmp_path / "pair"
+    shutil.copytree(pair, naming)
+    manifest = json.loads((naming / "manifest.json").read_bytes())
+    (naming / "manifest.json").write_text(json.dumps(manifest | {"reviewer": "rules"}))
+
+    def reviews(pair, reviewer=None):
+        with open_guard(reviewer, pair=pair, settings=settings).sync as guard:
+            return guard.review(BREAD, DRAFT).reply is not None
+
+    assert reviews(pair)
+    assert not reviews(pair, "rules")
+    assert not reviews(naming)
+    assert reviews(naming, "feedback-agent")
+
+
 def test_an_upstream_takes_the_conversation_agents_place(pair):
     upstream = ScriptedPolicy(["Mix flour."])
     settings = GuardSettings(wording="tiny", max_new_tokens=24)
@@ -457,6 +478,11 @@ POLICY, REMOTE = ScriptedPolicy([]), RemotePolicy("http://127.0.0.1:9/v1", "none
     ("arguments", "message"),
     [
         ({"model": POLICY, "pair": "agents"}, "got model and pair; give one of them"),
+        (
+            {"reviewer": "rules", "pair": "agents", "upstream": POLICY},
+            "got reviewer and pair; give one of them",
+        ),
+        ({"reviewer": "feedback-agent"}, "a pair's own; give pair= as well"),
         ({"model": POLICY, "gateway": REMOTE}, "got model and gateway; give one of them"),
         (
             {"model": POLICY, "pair": "agents", "gateway": REMOTE},

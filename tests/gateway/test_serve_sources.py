@@ -22,9 +22,25 @@ def serves(options=None, *, reviewer=None):
 
 
 def test_both_agents_of_a_pair_serve():
-    bundle = serves()
+    bundle = serves(reviewer="feedback-agent")
     assert bundle.upstream.folder == str(PAIR / "waltzrl_conversation_stage2")
     assert bundle.feedback.model == str(PAIR / "waltzrl_feedback_stage2")
+
+
+@pytest.mark.promise(
+    "Do no harm",
+    "A pair's manifest names the reviewer that measured better than its feedback agent, and that"
+    " one serves",
+)
+def test_the_reviewer_that_a_pair_names_reviews():
+    bundle = serves()
+    assert bundle.upstream.folder == str(PAIR / "waltzrl_conversation_stage2")
+    assert (bundle.stage, bundle.feedback.model) == (2, "reviewer:smollm2")
+
+
+def test_only_a_pair_has_a_feedback_agent_of_its_own():
+    with pytest.raises(InputError, match="stage 2 needs a feedback model"):
+        load_gateway(None, SERVER | choose_reviewer("feedback-agent", None, None), [], {})
 
 
 @pytest.mark.promise(
@@ -42,6 +58,7 @@ def test_in_front_of_a_server_the_feedback_agent_of_a_pair_reviews():
     bundle = serves(SERVER)
     assert bundle.upstream.url == "http://127.0.0.1:9/v1"
     assert bundle.feedback.model == str(PAIR / "waltzrl_feedback_stage2")
+    assert serves(SERVER, reviewer="feedback-agent") == bundle
 
 
 @pytest.mark.promise("Bad input", "A pair that neither answers nor reviews")

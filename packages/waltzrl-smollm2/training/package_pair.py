@@ -14,11 +14,19 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from waltzrl.agents import pair_wording
-from waltzrl.agents.exports import EXPORT_MANIFEST, ROLES, export_name, verify_export
+from waltzrl.agents.exports import (
+    EXPORT_MANIFEST,
+    REVIEWER_KEY,
+    ROLES,
+    export_name,
+    verify_export,
+)
 from waltzrl.foundation.files import whole_folder
 from waltzrl.policies.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from waltzrl.training.checkpoints import ADAPTERS, write_export_manifest
 
+REVIEWER = "smollm2"
+"""The classifier of this package reviews better than the pair's feedback agent."""
 SHIPPED = Path(__file__).parents[1] / "src" / "waltzrl_smollm2" / "pair"
 
 
@@ -26,6 +34,7 @@ def main(agents: Path, out: Path = SHIPPED) -> None:
     verify_export(agents)
     facts = json.loads((agents / EXPORT_MANIFEST).read_bytes())
     del facts["files"]
+    facts[REVIEWER_KEY] = REVIEWER
     with whole_folder(out) as unfinished:
         for role in ROLES:
             adapter, folder = agents / ADAPTERS / role, unfinished / export_name(role)

@@ -22,6 +22,8 @@ CONVERSATION, FEEDBACK = map(export_name, ROLES)
 EXPORT_MANIFEST = "manifest.json"
 LIMITS = "max_new_tokens"
 """The key of the manifest for the tokens of each role's longest turn in training."""
+REVIEWER_KEY = "reviewer"
+"""The key of the manifest for the packaged reviewer that serves beside the conversation agent."""
 
 
 def export_limits(folder: Path) -> Mapping[str, int]:
@@ -29,11 +31,7 @@ def export_limits(folder: Path) -> Mapping[str, int]:
 
     Whoever loads the weights checks the manifest, and tells what is damaged.
     """
-    try:
-        manifest: Json = json.loads((folder / EXPORT_MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    limits = manifest.get(LIMITS) if isinstance(manifest, dict) else None
+    limits = _read_fact(folder, LIMITS)
     if not isinstance(limits, dict):
         return {}
     return {
@@ -41,6 +39,23 @@ def export_limits(folder: Path) -> Mapping[str, int]:
         for role in ROLES
         if isinstance(limit := limits.get(role), int) and not isinstance(limit, bool) and limit > 0
     }
+
+
+def export_reviewer(folder: Path) -> str | None:
+    """Return the name of the packaged reviewer that measured better than the pair's feedback agent.
+
+    None where the feedback agent itself reviews, or the manifest cannot be read.
+    """
+    name = _read_fact(folder, REVIEWER_KEY)
+    return name if isinstance(name, str) else None
+
+
+def _read_fact(folder: Path, key: str) -> Json:
+    try:
+        manifest: Json = json.loads((folder / EXPORT_MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return manifest.get(key) if isinstance(manifest, dict) else None
 
 
 def verify_export(folder: Path) -> None:

@@ -18,6 +18,8 @@ from waltzrl.foundation.plugins import find_distribution, find_entry, load_entry
 GROUP = "waltzrl.reviewers"
 RULES = "rules"
 """The reviewer that needs no package: the rules alone."""
+FEEDBACK_AGENT = "feedback-agent"
+"""The reviewer that is the pair's own feedback agent, where the pair names another one."""
 PAIR = "pair"
 REVIEWER = "reviewer:"
 """The prefix of such a reviewer's name, where a model is named."""

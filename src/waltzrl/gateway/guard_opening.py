@@ -19,9 +19,16 @@ from waltzrl.agents import (
     pair_wording,
 )
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
-from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits, verify_export
+from waltzrl.agents.exports import (
+    CONVERSATION,
+    FEEDBACK,
+    export_limits,
+    export_reviewer,
+    verify_export,
+)
 from waltzrl.agents.identity import calibration_of
 from waltzrl.agents.opening import (
+    FEEDBACK_AGENT,
     GUARD,
     REVIEWER,
     RULES,
@@ -130,12 +137,14 @@ def open_guard(
         reviewer: a classifier that a package provides, by name: `open_guard("smollm2")` with the
             package waltzrl-smollm2. It reviews together with the rules. Loading takes seconds.
             `rules` is the rules alone, as without an argument. `guard:KIND`, such as
-            `guard:qwen3guard`, says which kind of guard model `model` is.
+            `guard:qwen3guard`, says which kind of guard model `model` is. With a pair, whose
+            conversation agent drafts and revises: what reviews in place of its feedback agent;
+            `feedback-agent` is that agent, where the pair names another reviewer.
         model: reviews together with the rules; such as
             `RemotePolicy("http://localhost:8000/v1", "guard")`.
         pair: folder that `waltzrl export` wrote, or a name, such as `smollm2` with the package
-            waltzrl-smollm2. Its feedback agent reviews, and its conversation agent drafts and
-            revises where there is no upstream. Loading takes seconds.
+            waltzrl-smollm2. Its feedback agent reviews, or the reviewer that it names, and its
+            conversation agent drafts and revises where there is no upstream. Loading takes seconds.
         gateway: a waltzrl gateway that drafts, reviews and revises. Its URL ends in `/v1`; its
             model is one that the gateway's upstream serves.
         upstream: drafts and revises; without one, only a pair or a gateway can, and an unsafe
@@ -161,10 +170,12 @@ def open_guard(
     named = reviewer if guard is None else None
     reviewers = {"reviewer": named, "model": model, "pair": pair, "gateway": gateway}
     given = [name for name, value in reviewers.items() if value is not None]
-    if len(given) > 1:
+    if len(given) > 1 and (given != ["reviewer", "pair"] or upstream is not None):
         raise InputError(
             f"open_guard got {' and '.join(given)}; give one of them, the one that reviews"
         )
+    if named == FEEDBACK_AGENT and pair is None:
+        raise InputError(f"reviewer {named!r} is a pair's own; give pair= as well")
     if gateway is not None:
         if upstream is not None or settings is not None:
             raise InputError(
@@ -175,34 +186,31 @@ def open_guard(
     settings = settings or GuardSettings()
     folder = None if pair is None else find_pair(Path(pair))
     wording = settings.wording or ("labels_first" if folder is None else pair_wording(folder))
-    calibration = UNCALIBRATED
-    agent: Reviewer | None = None
-    languages: Sequence[str] = RulesReviewer.languages if model is None and pair is None else ()
     limits: Mapping[str, int] = {}
-    if named not in (None, RULES):
-        agent = classifier = open_reviewer(named, settings.false_alarms)
-        languages = classifier.languages
-        calibration = (
-            calibration_of(f"{REVIEWER}{named}", None, wording, settings.calibration)
-            or UNCALIBRATED
-        )
-    elif folder is not None:
+    if folder is not None:
+        require_local_policies()  # before the files are verified, which takes seconds
+        verify_export(folder)
         limits = _read_pair_limits(folder, drafts=upstream is None)
-        model, upstream, calibration = _load_pair(folder, upstream, settings, wording)
-    elif settings.calibration is not None:
-        # Whoever it was measured of, the rules were fitted beside a classifier only.
-        calibration = replace(load_calibration(Path(settings.calibration)), rules_weight=None)
+        named = _choose_reviewer(named, folder, drafts=upstream is None)
+        upstream = upstream or local_policy(str(folder / CONVERSATION), in_thread=True)
+        if named is None:
+            model = local_policy(str(folder / FEEDBACK), in_thread=True)
     prompts = load_wording(wording)
+    agent: Reviewer | None
+    languages: Sequence[str] = ()
+    if model is not None:
+        agent = _make_agent(model, guard, prompts, _make_sampling(settings, limits, "feedback"))
+    else:
+        agent, languages = _open_classifier(named, settings)
     rules = RulesReviewer(
         load_rulebook(settings.rules),
         settings.threshold,
         flag_overrefusals=settings.rules_flag_overrefusals,
         allow_calls=settings.allow_calls,
     )
-    if model is not None:
-        agent = _make_agent(model, guard, prompts, _make_sampling(settings, limits, "feedback"))
     drafter = _make_drafter(upstream, prompts, _make_sampling(settings, limits, "conversation"))
     max_rounds = settings.max_rounds if drafter is not None else 0
+    calibration = _find_calibration(named, folder, wording, settings)
     both = rules if agent is None else HybridReviewer(agent, rules, settings.threshold, calibration)
     return LocalGuard(
         LanguageReviewer(both, languages, settings.on_other_language),
@@ -210,6 +218,32 @@ def open_guard(
         partial(guarded, max_rounds=max_rounds, refusal=RefusalTexts(rules.rulebook).choose),
         [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],
     )
+
+
+def _open_classifier(
+    named: str | None, settings: GuardSettings
+) -> tuple[Reviewer | None, Sequence[str]]:
+    """Return the classifier of that name, None if the rules review, and the languages read."""
+    if named in (None, RULES):
+        return None, RulesReviewer.languages
+    classifier = open_reviewer(named, settings.false_alarms)
+    return classifier, classifier.languages
+
+
+def _find_calibration(
+    named: str | None, folder: Path | None, wording: str, settings: GuardSettings
+) -> ReviewerCalibration:
+    """Return what was measured of the reviewer of that name, or of the pair's feedback agent."""
+    if named not in (None, RULES):
+        model = f"{REVIEWER}{named}"
+    elif folder is not None and named is None:
+        model = str(folder / FEEDBACK)
+    elif settings.calibration is not None:
+        # Whoever it was measured of, the rules were fitted beside a classifier only.
+        return replace(load_calibration(Path(settings.calibration)), rules_weight=None)
+    else:
+        return UNCALIBRATED
+    return calibration_of(model, None, wording, settings.calibration) or UNCALIBRATED
 
 
 def _find_guard(reviewer: str | None, model: Policy | None) -> JudgeFormat | None:
@@ -297,17 +331,14 @@ def _check_policies(**policies: object) -> None:
             )
 
 
-def _load_pair(
-    folder: Path, upstream: Policy | None, settings: GuardSettings, wording: str
-) -> tuple[Policy, Policy, ReviewerCalibration]:
-    """Load the agent that reviews, the one that drafts where there is no upstream, and what was
-    measured of the first.
+def _choose_reviewer(named: str | None, folder: Path, *, drafts: bool) -> str | None:
+    """Return the name of what reviews a pair's replies, or another's; None is its feedback agent.
+
+    Args:
+        named: by the caller.
+        folder: of the pair.
+        drafts: the pair's conversation agent drafts, beside which the named reviewer was measured.
     """
-    # Before the files are verified, which takes seconds.
-    require_local_policies()
-    verify_export(folder)
-    reviewer, drafter = str(folder / FEEDBACK), str(folder / CONVERSATION)
-    calibration = calibration_of(reviewer, None, wording, settings.calibration)
-    feedback = local_policy(reviewer, in_thread=True)
-    upstream = upstream or local_policy(drafter, in_thread=True)
-    return feedback, upstream, calibration or UNCALIBRATED
+    if named is None and drafts:
+        return export_reviewer(folder)
+    return None if named == FEEDBACK_AGENT else named

@@ -3,23 +3,27 @@
 from pathlib import Path
 
 from waltzrl.agents import pair_wording
-from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits
-from waltzrl.agents.opening import GUARD, REVIEWER, guard_kind
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits, export_reviewer
+from waltzrl.agents.opening import GUARD, REVIEWER, RULES, guard_kind
 from waltzrl.errors import InputError
 from waltzrl.foundation.validation import Table
 
 ENGLISH = "smollm2"
 """The reviewer whose package brings a model that answers in English."""
+OWN_REVIEWER: Table = {"stage": 2}
+"""The settings of `--reviewer feedback-agent`: what reviews is the pair's."""
 PAIR_FOLDER = Path("models/waltzrl_stage2")
 """The folder in which `WALTZRL_STAGE=2` looks for an exported pair."""
 
 
-def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
+def pair_settings(folder: Path, *, with_upstream: bool, own_reviewer: bool = False) -> Table:
     """Return the settings that serve a pair which `waltzrl export` wrote.
 
     Args:
         folder: of the pair.
-        with_upstream: its conversation agent drafts and revises, and not another upstream.
+        with_upstream: its conversation agent drafts and revises, and not another upstream. Then a
+            packaged reviewer that the pair names reviews.
+        own_reviewer: its feedback agent reviews, even if the pair names another reviewer.
     """
     wording, limits = pair_wording(folder), export_limits(folder)
     feedback: Table = {"model": str(folder / FEEDBACK), "wording": wording}
@@ -28,11 +32,16 @@ def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
         if role in limits:
             agent["max_new_tokens"] = limits[role]
     settings: Table = {"stage": 2, "feedback": feedback}
-    return settings | {"upstream": upstream} if with_upstream else settings
+    if not with_upstream:
+        return settings
+    named = None if own_reviewer else export_reviewer(folder)
+    return settings | {"upstream": upstream} | (reviewer_settings(named) if named else {})
 
 
 def reviewer_settings(name: str, false_alarms: float | None = None) -> Table:
-    """Return the settings with which a classifier of an installed package reviews too."""
+    """Return the settings with which the rules review, and a classifier of an installed package."""
+    if name == RULES:
+        return {"stage": 1}
     return _review_with(model=f"{REVIEWER}{name}", false_alarms=false_alarms)
 
 

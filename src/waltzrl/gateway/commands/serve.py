@@ -54,14 +54,14 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         typer.Option(
             help="Folder of a trained pair, from `waltzrl export`, or the name of one that a"
             " package brings, such as smollm2: stage 2. With --reviewer only its conversation"
-            " agent, which answers."
+            " agent, which answers; smollm2 names its reviewer itself."
         ),
     ] = None,
     reviewer: Annotated[
         str | None,
         typer.Option(
             help="Reviewer that a package provides, such as smollm2, or guard:KIND[:MODEL] on"
-            " --reviewer-server: stage 2; or rules: stage 1."
+            " --reviewer-server: stage 2; or rules: stage 1; or feedback-agent, the pair's own."
         ),
     ] = None,
     reviewer_server: Annotated[
@@ -188,23 +188,23 @@ def collect_sources(
     base = _choose_demo_options() if demo else {}
     if pair:
         from waltzrl.agents.opening import find_pair
-        from waltzrl.gateway.pairs import pair_settings
+        from waltzrl.gateway.pairs import OWN_REVIEWER, pair_settings
 
-        answers = "upstream" not in options
-        if reviewer and not answers:
+        answers, own_reviewer = "upstream" not in options, reviewer == OWN_REVIEWER
+        if reviewer and not own_reviewer and not answers:
             raise InputError(
                 "got --pair, --upstream and --reviewer, which leave the pair nothing to do; with"
                 " --reviewer its conversation agent answers, with --upstream its feedback agent"
                 " reviews"
             )
-        base |= pair_settings(find_pair(pair), with_upstream=answers)
+        base |= pair_settings(find_pair(pair), with_upstream=answers, own_reviewer=own_reviewer)
     return recipe, base | reviewer | options, settings, os.environ
 
 
 def choose_reviewer(name: str | None, server: str | None, false_alarms: float | None) -> "Table":
     """Return the settings of `--reviewer` and the options that belong to it."""
-    from waltzrl.agents.opening import GUARD, RULES
-    from waltzrl.gateway.pairs import guard_settings, reviewer_settings
+    from waltzrl.agents.opening import FEEDBACK_AGENT, GUARD, RULES
+    from waltzrl.gateway.pairs import OWN_REVIEWER, guard_settings, reviewer_settings
 
     is_guard = name is not None and name.startswith(GUARD)
     if server is not None and not is_guard:
@@ -212,16 +212,18 @@ def choose_reviewer(name: str | None, server: str | None, false_alarms: float | 
             "--reviewer-server is for a guard model, --reviewer guard:KIND; got "
             f"{'no --reviewer' if name is None else f'--reviewer {name}'}"
         )
-    if false_alarms is not None and (is_guard or name in (None, RULES)):
+    if false_alarms is not None and (is_guard or name in (None, RULES, FEEDBACK_AGENT)):
         raise InputError(
             "--false-alarms chooses a point of a classifier's curve; give --reviewer NAME of one,"
             " such as smollm2"
         )
     if name is None:
         return {}
+    if name == FEEDBACK_AGENT:
+        return dict(OWN_REVIEWER)
     if is_guard:
         return guard_settings(name, server)
-    return {"stage": 1} if name == RULES else reviewer_settings(name, false_alarms)
+    return reviewer_settings(name, false_alarms)
 
 
 def _choose_demo_options() -> "Table":
