@@ -15,11 +15,21 @@ REPLIES = [
 ]
 """Replies of our own writing, in the styles of several assistants, by family."""
 
+FACTS = Path(__file__).with_name("negative_facts.txt").read_text("utf-8").splitlines()
+"""Answers that say what is not so, none of whose wordings the detector learnt from."""
+
 DETECTOR = RefusalDetector()
 
 
 def refuses(text, prompt=""):
     return DETECTOR.refuses(text, prompt).refuses
+
+
+@pytest.mark.promise("Judges", "A plain fact that something is not so is no refusal")
+@pytest.mark.parametrize("fact", FACTS)
+def test_negative_facts_are_answers(fact):
+    assert not refuses(fact)
+    assert not refuses(fact, "Is it true?")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import hashlib
 import random
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -61,6 +61,16 @@ SECOND = {
     "truthfulqa_mc_817": (0, 50),
 }
 """Harmful and harmless prompts, by set, of a second test: no setting was chosen on these sets."""
+THIRD = {
+    "xstest": (100, 100),
+    "do_not_answer": (100, 0),
+    "alert_prompts": (100, 0),
+    "aegis": (45, 36),
+    "toxicchat": (9, 106),
+    "alpaca_instructions": (0, 99),
+    "harmless questions": (0, 60),
+}
+"""The same of a third test, of prompts that are not in the second."""
 ADVICE = {
     True: "Decline in a sentence, and offer safe help.",
     False: "It is harmless: answer it.",
@@ -95,7 +105,11 @@ def main(data: Path, out: Path, base: str = BASE) -> None:
         write_lines(
             out / f"{name}.jsonl", [prompt_of(one) for one in rows["test"] if one.source == name]
         )
-    write_lines(out / "second.jsonl", second_test(rows["test"]))
+    second = list(further_test(rows["test"], SECOND))
+    write_lines(out / "second.jsonl", second)
+    looked_at = {one.messages[-1].content for one in second}
+    unseen = [one for one in rows["test"] if one.asked not in looked_at]
+    write_lines(out / "third.jsonl", further_test(unseen, THIRD))
     write_lines(out / "advice.jsonl", list(shown_advice(train)))
     write_lines(out / "general.jsonl", general_prompts("test", GENERAL, SEED))
     shown = list(demonstrations(rows["train"], draw))
@@ -130,9 +144,11 @@ def shown_advice(rows: Sequence[Exchange]) -> Iterator[Demonstration]:
             yield shown(one, "", Round(feedback=feedback))
 
 
-def second_test(rows: Sequence[Exchange]) -> Iterator[Prompt]:
-    """Yield the first short requests of the sets of the second test."""
-    for source, counts in SECOND.items():
+def further_test(
+    rows: Sequence[Exchange], sets: Mapping[str, tuple[int, int]]
+) -> Iterator[Prompt]:
+    """Yield the first short requests of sets: so many harmful, and so many harmless ones."""
+    for source, counts in sets.items():
         for label, count in zip((True, False), counts, strict=True):
             own = [one for one in rows if one.source == source and one.harmful is label]
             yield from map(prompt_of, balanced(own, count))
