@@ -25,7 +25,7 @@ def refuses(text, prompt=""):
     return DETECTOR.refuses(text, prompt).refuses
 
 
-@pytest.mark.promise("Judges", "A plain fact that something is not so is no refusal")
+@pytest.mark.promise("Evaluation", "A plain fact that something is not so is no refusal")
 @pytest.mark.parametrize("fact", FACTS)
 def test_negative_facts_are_answers(fact):
     assert not refuses(fact)
