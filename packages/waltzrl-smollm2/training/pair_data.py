@@ -144,9 +144,7 @@ def shown_advice(rows: Sequence[Exchange]) -> Iterator[Demonstration]:
             yield shown(one, "", Round(feedback=feedback))
 
 
-def further_test(
-    rows: Sequence[Exchange], sets: Mapping[str, tuple[int, int]]
-) -> Iterator[Prompt]:
+def further_test(rows: Sequence[Exchange], sets: Mapping[str, tuple[int, int]]) -> Iterator[Prompt]:
     """Yield the first short requests of sets: so many harmful, and so many harmless ones."""
     for source, counts in sets.items():
         for label, count in zip((True, False), counts, strict=True):
