@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from contextlib import suppress
 from dataclasses import replace
 from statistics import fmean
 
@@ -30,7 +31,14 @@ from waltzrl.records import (
     Tokens,
     Verdict,
 )
-from waltzrl.training import Learner, OptimizerSettings, Reinforcement, ReinforcementStage
+from waltzrl.training import (
+    CheckpointSettings,
+    Learner,
+    OptimizerSettings,
+    Reinforcement,
+    ReinforcementStage,
+    Trainer,
+)
 from waltzrl.training.checkpoints import weights_digest
 from waltzrl.training.rewards import paper_rewards
 from waltzrl.training.rollouts import (
@@ -165,6 +173,33 @@ def test_a_step_makes_accepted_samples_likelier():
     scores = learner.scorer.score(accepted)
     old = [sum(sample.tokens.logprobs) for sample in accepted]
     assert sum(map(sum, scores)) > sum(old)
+
+
+@pytest.mark.promise("Training", "A stage of expert iteration resumes bit by bit after a kill")
+@pytest.mark.parametrize(
+    ("layout", "kill_after"), [(tiny_pair.two_models, 1), (tiny_pair.adapters, 4)]
+)
+def test_a_stage_that_is_killed_goes_on_bit_by_bit(tmp_path, layout, kill_after):
+    def trained(folder, kill_after=None):
+        def end(progress):
+            if progress.step == kill_after:
+                raise KeyboardInterrupt
+
+        team = layout()
+        made = stage(team, EvenReplies())
+        reviews = replace(made.settings, name="reviews", learns=("feedback",), reviewer="feedback")
+        parts = [made, replace(made, settings=reviews)]
+        keeping = CheckpointSettings(checkpoint_every=1, keep_last=1)
+        folder.mkdir(exist_ok=True)
+        with suppress(KeyboardInterrupt):
+            asyncio.run(Trainer(team.weights, parts, folder, keeping).train(end))
+        return {role: weights_digest(own.causal_lm.model) for role, own in team.weights.items()}
+
+    start = {role: weights_digest(own.causal_lm.model) for role, own in layout().weights.items()}
+    whole = trained(tmp_path / "whole")
+    assert all(whole[role] != start[role] for role in start)
+    assert trained(tmp_path / "cut", kill_after) != whole
+    assert trained(tmp_path / "cut") == whole
 
 
 def test_the_feedback_agent_imitates_the_reviews_that_the_verdicts_give():
