@@ -21,7 +21,7 @@ from pair_data import ADVICE
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording, pair_wording
 from waltzrl.agents.classifier import ClassifierReviewer
 from waltzrl.agents.conversation import GivenDraft
-from waltzrl.agents.exports import CONVERSATION, FEEDBACK
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_reviser
 from waltzrl.agents.hybrid import HybridReviewer
 from waltzrl.agents.identity import calibration_of
 from waltzrl.agents.opening import REVIEWER
@@ -104,10 +104,12 @@ class LabelsOnly:
 def main(prompts: Path, agents: Path, out: Path, chosen: Sequence[str] = REVIEWERS) -> None:
     wording, judge = load_wording(pair_wording(agents)), LabelRefusalJudge()
     conversation, feedback = (_open_policy(agents / name) for name in (CONVERSATION, FEEDBACK))
+    revising = export_reviser(agents)
+    reviser = _open_policy(Path(revising)) if revising else conversation
 
     def drafter(temperature: float) -> ConversationAgent:
         sampling = Sampling(max_new_tokens=LONGEST, temperature=temperature)
-        return ConversationAgent(conversation, wording, sampling)
+        return ConversationAgent(conversation, wording, sampling, reviser=reviser)
 
     classifier = ClassifierReviewer(open_classifier())
     calibration = calibration_of(f"{REVIEWER}smollm2", None, "", None)

@@ -1,8 +1,9 @@
 """Write the pair that this package ships: adapters in float16, and their prompts.
 
-    python training/package_pair.py AGENTS
+    python training/package_pair.py AGENTS [REVISING]
 
-AGENTS is what `waltzrl export` wrote for a run of recipes/smollm2.toml.
+AGENTS is what `waltzrl export` wrote for a run of recipes/smollm2.toml, REVISING for one of
+recipes/smollm2-revisions.toml, whose conversation agent writes the revisions.
 """
 
 import json
@@ -17,6 +18,7 @@ from waltzrl.agents import pair_wording
 from waltzrl.agents.exports import (
     EXPORT_MANIFEST,
     REVIEWER_KEY,
+    REVISER,
     ROLES,
     export_name,
     verify_export,
@@ -30,22 +32,28 @@ REVIEWER = "smollm2"
 SHIPPED = Path(__file__).parents[1] / "src" / "waltzrl_smollm2" / "pair"
 
 
-def main(agents: Path, out: Path = SHIPPED) -> None:
+def main(agents: Path, revising: Path | None = None, out: Path = SHIPPED) -> None:
     verify_export(agents)
     facts = json.loads((agents / EXPORT_MANIFEST).read_bytes())
     del facts["files"]
     facts[REVIEWER_KEY] = REVIEWER
     with whole_folder(out) as unfinished:
         for role in ROLES:
-            adapter, folder = agents / ADAPTERS / role, unfinished / export_name(role)
-            folder.mkdir()
-            shutil.copy(adapter / ADAPTER_CONFIG, folder)
-            with safe_open(adapter / ADAPTER_WEIGHTS, "pt") as tensors:
-                half = {name: tensors.get_tensor(name).half() for name in tensors.keys()}  # noqa: SIM118
-                save_file(half, folder / ADAPTER_WEIGHTS, tensors.metadata())
+            _copy_adapter(agents / ADAPTERS / role, unfinished / export_name(role))
+        if revising is not None:
+            verify_export(revising)
+            _copy_adapter(revising / ADAPTERS / "conversation", unfinished / REVISER)
         wording = Path(pair_wording(agents))
         shutil.copytree(wording, unfinished / wording.name)
         write_export_manifest(unfinished, facts)
+
+
+def _copy_adapter(adapter: Path, folder: Path) -> None:
+    folder.mkdir()
+    shutil.copy(adapter / ADAPTER_CONFIG, folder)
+    with safe_open(adapter / ADAPTER_WEIGHTS, "pt") as tensors:
+        half = {name: tensors.get_tensor(name).half() for name in tensors.keys()}  # noqa: SIM118
+        save_file(half, folder / ADAPTER_WEIGHTS, tensors.metadata())
 
 
 if __name__ == "__main__":

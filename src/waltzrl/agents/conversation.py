@@ -20,25 +20,36 @@ class ConversationAgent:
         wording: Wording,
         sampling: Sampling,
         examples: ExampleSource | None = None,
+        reviser: Policy | None = None,
     ) -> None:
-        """Give a policy the role; `examples` finds examples for it, None for none."""
+        """Give a policy the role.
+
+        Args:
+            policy: drafts.
+            wording: of the prompts.
+            sampling: of its replies.
+            examples: finds examples for it; None for none.
+            reviser: revises; None is `policy`, as in the paper.
+        """
         self.policy = policy
+        self.reviser = reviser or policy
         self.wording = wording
         self.sampling = sampling
         self.examples = examples
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Answer the prompt."""
-        return await self._reply(prompt, self.draft_messages(prompt))
+        return await self._reply(self.policy, prompt, self.draft_messages(prompt))
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
         """Answer again after the last round's feedback."""
-        return await self._reply(prompt, self.revision_messages(prompt, draft, rounds))
+        messages = self.revision_messages(prompt, draft, rounds)
+        return await self._reply(self.reviser, prompt, messages)
 
-    async def _reply(self, prompt: Prompt, messages: Sequence[Message]) -> Reply:
+    async def _reply(self, policy: Policy, prompt: Prompt, messages: Sequence[Message]) -> Reply:
         if self.examples is not None:
             messages = with_system_text(messages, await self.examples.examples_for(prompt))
-        return await self.policy.reply(messages, self.sampling)
+        return await policy.reply(messages, self.sampling)
 
     def draft_messages(self, prompt: Prompt) -> list[Message]:
         """Return the messages that ask for a draft."""

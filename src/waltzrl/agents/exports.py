@@ -18,6 +18,8 @@ def export_name(role: str) -> str:
 
 
 CONVERSATION, FEEDBACK = map(export_name, ROLES)
+REVISER = export_name("revision")
+"""The folder of weights that only revise, which some pairs have beside the conversation agent's."""
 
 EXPORT_MANIFEST = "manifest.json"
 LIMITS = "max_new_tokens"
@@ -39,6 +41,12 @@ def export_limits(folder: Path) -> Mapping[str, int]:
         for role in ROLES
         if isinstance(limit := limits.get(role), int) and not isinstance(limit, bool) and limit > 0
     }
+
+
+def export_reviser(folder: Path) -> str | None:
+    """Return the folder of the weights that revise, if others than the conversation agent's do."""
+    reviser = folder / REVISER
+    return str(reviser) if reviser.is_dir() else None
 
 
 def export_reviewer(folder: Path) -> str | None:

@@ -120,6 +120,7 @@ def describe_bundle(
         contents["policy"] = policy
     parts = {
         "conversation weights": contents.get("conversation"),
+        "revision weights": contents.get("revision"),
         "feedback weights": contents.get("feedback weights"),
         "calibration": contents.get("calibration"),
         "wordings": contents.get("wordings"),
@@ -150,15 +151,7 @@ def _hash_encoded(encoded: bytes) -> str:
 
 def _collect_contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object]:
     """Return everything that determines a reply, as the id hashes it."""
-    contents: dict[str, object] = {"upstream": recipe.upstream}
-    if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
-        contents["conversation"] = identify_agent(place, None)
-    if recipe.upstream.specialists is not None:
-        adapters = sorted(Path(recipe.upstream.specialists).glob("*/adapter"))
-        parts = [part for path in adapters for part in (path.parent / "specialist.json", path)]
-        contents["conversation"] = [
-            [str(p.parent.name), identify_agent(str(p), None)] for p in parts
-        ]
+    contents = _identify_upstream(recipe.upstream)
     if recipe.enabled:
         # Of a gateway's recipe only these fields determine a reply.
         contents = {f.name: getattr(recipe, f.name) for f in fields(BundleRecipe)} | contents
@@ -178,6 +171,21 @@ def _collect_contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object
         wordings.append(recipe.feedback.wording)
     if folders := [wording_name(name) for name in wordings if name not in SETS]:
         contents["wordings"] = folders
+    return contents
+
+
+def _identify_upstream(upstream: UpstreamConfig) -> dict[str, object]:
+    contents: dict[str, object] = {"upstream": upstream}
+    if (place := upstream.folder or upstream.program) is not None:
+        contents["conversation"] = identify_agent(place, None)
+    if upstream.reviser is not None:
+        contents["revision"] = identify_agent(upstream.reviser, None)
+    if upstream.specialists is not None:
+        adapters = sorted(Path(upstream.specialists).glob("*/adapter"))
+        parts = [part for path in adapters for part in (path.parent / "specialist.json", path)]
+        contents["conversation"] = [
+            [str(p.parent.name), identify_agent(str(p), None)] for p in parts
+        ]
     return contents
 
 
@@ -251,7 +259,8 @@ class Bundles:
             on_other_language=recipe.on_other_language,
             admission=reviewer.admit if isinstance(reviewer, FailsafeReviewer) else None,
             wording=load_wording(recipe.upstream.wording).with_policy(recipe.text),
-            upstream=await self._upstream(recipe),
+            upstream=self._conceal_from_upstream(recipe, await self._open_upstream(recipe)),
+            reviser=await self._reviser(recipe),
             rules=rules,
             shows_examples=recipe.examples,
             stream_mode=recipe.stream_mode,
@@ -436,9 +445,19 @@ class Bundles:
             self._scanners[privacy.regions] = open_scanner(privacy.regions)
         return self._scanners[privacy.regions]
 
-    async def _upstream(self, recipe: BundleRecipe) -> Upstream:
-        """Return the upstream of a bundle; what personal data it gets is the recipe's choice."""
-        upstream, privacy = await self._open_upstream(recipe), recipe.privacy
+    async def _reviser(self, recipe: BundleRecipe) -> Upstream | None:
+        config = recipe.upstream
+        if config.reviser is None:
+            return None
+        assert config.folder is not None, "UpstreamConfig requires one beside a reviser"
+        policy = await self._local_policy(config.reviser)
+        model = self._model_name or short_name(config.folder)
+        reviser = PolicyUpstream(model, policy, config.max_new_tokens)
+        return self._conceal_from_upstream(recipe, reviser)
+
+    def _conceal_from_upstream(self, recipe: BundleRecipe, upstream: Upstream) -> Upstream:
+        """Return the upstream; what personal data it gets is the recipe's choice."""
+        privacy = recipe.privacy
         if privacy.upstream == "off":
             return upstream
         is_numbered = privacy.upstream == "pseudonymise"

@@ -277,11 +277,13 @@ class Bundle:
     reviewer: Reviewer
     wording: Wording
     upstream: Upstream
-    """The upstream that drafts and revises."""
+    """The upstream that drafts and, unless there is a reviser, revises."""
     rules: RulesReviewer
     """The rules that decide how much of a stream is sent before its final review."""
     stream_mode: StreamMode = StreamMode.BUFFER
     """How streams are sent, unless a request or its key has another mode."""
+    reviser: Upstream | None = None
+    """The upstream that revises; None is that which drafts."""
     shows_examples: bool = True
     """Whether the model that answers is shown examples of the memory, if there are any."""
     policy: str = ""

@@ -33,6 +33,7 @@ from waltzrl.gateway.exchange import (
     Json,
     ReplyDetails,
     ServedChoice,
+    Upstream,
     UpstreamReply,
     total_counts,
 )
@@ -304,6 +305,7 @@ class GatewayAgent:
         self.last: UpstreamReply | None = None
         """The upstream's last reply."""
         self._wording, self._upstream = bundle.wording, bundle.upstream
+        self._reviser = bundle.reviser or bundle.upstream
         self._bearer = bearer
         self.stream = stream
         self.examples = ""
@@ -327,7 +329,7 @@ class GatewayAgent:
         admit = self._admission if self.is_reviewed_first else None
         with admit() if admit is not None else nullcontext():
             if self.stream is None:
-                self.last = await self._complete(body, self._received)
+                self.last = await self._complete(self._upstream, body, self._received)
             else:
                 self.last = await self.stream.read(self._upstream.stream(body, self._bearer))
         return self.last.reply
@@ -358,7 +360,7 @@ class GatewayAgent:
         released = "" if stream is None or stream.can_retract else stream.released.text
         if released:
             turns[-1] = ask_to_continue(turns[-1], released)
-        upstream_reply = await self._complete(self._body(prompt, turns))
+        upstream_reply = await self._complete(self._reviser, self._body(prompt, turns))
         revision = upstream_reply.reply
         if stream is not None:
             revision = stream.continued(revision)
@@ -370,9 +372,9 @@ class GatewayAgent:
         return revision
 
     async def _complete(
-        self, body: Mapping[str, Json], received: list[bytes] | None = None
+        self, upstream: Upstream, body: Mapping[str, Json], received: list[bytes] | None = None
     ) -> UpstreamReply:
-        upstream_reply = await self._upstream.complete(body, self._bearer, received)
+        upstream_reply = await upstream.complete(body, self._bearer, received)
         reply = self._shown(upstream_reply.reply)
         if reply is upstream_reply.reply:
             return upstream_reply

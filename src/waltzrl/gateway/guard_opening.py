@@ -1,7 +1,7 @@
 """Make a guard: from rules, a model, an exported pair or a gateway."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import cast
@@ -24,6 +24,7 @@ from waltzrl.agents.exports import (
     FEEDBACK,
     export_limits,
     export_reviewer,
+    export_reviser,
     verify_export,
 )
 from waltzrl.agents.identity import calibration_of
@@ -185,38 +186,79 @@ def open_guard(
         return GatewayGuard(gateway)
     settings = settings or GuardSettings()
     folder = None if pair is None else find_pair(Path(pair))
-    wording = settings.wording or ("labels_first" if folder is None else pair_wording(folder))
-    limits: Mapping[str, int] = {}
+    agents = _Agents(named=named, guard=guard, model=model, upstream=upstream)
     if folder is not None:
-        require_local_policies()  # before the files are verified, which takes seconds
-        verify_export(folder)
-        limits = _read_pair_limits(folder, drafts=upstream is None)
-        named = _choose_reviewer(named, folder, drafts=upstream is None)
-        upstream = upstream or local_policy(str(folder / CONVERSATION), in_thread=True)
-        if named is None:
-            model = local_policy(str(folder / FEEDBACK), in_thread=True)
+        agents = _open_pair(folder, agents)
+    return _make_guard(agents, folder, settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Agents:
+    """What reviews, and what answers, before they are given their prompts."""
+
+    named: str | None
+    """The packaged reviewer, or the rules; None where a model reviews, or nothing was named."""
+    guard: JudgeFormat | None
+    """The format of `model`, if it is a guard model."""
+    model: Policy | None
+    """The policy that reviews."""
+    upstream: Policy | None
+    reviser: Policy | None = None
+    """The policy that revises; None is `upstream`."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """The tokens of each role's longest turn."""
+
+
+def _open_pair(folder: Path, given: _Agents) -> _Agents:
+    """Load those agents of a pair in whose place nothing else was given.
+
+    Raises:
+        CheckpointError: the pair is incomplete or altered.
+        MissingExtraError: torch is not installed.
+    """
+    require_local_policies()  # before the files are verified, which takes seconds
+    verify_export(folder)
+    load = partial(local_policy, in_thread=True)
+    drafts = given.upstream is None
+    named = _choose_reviewer(given.named, folder, drafts=drafts)
+    agents = replace(given, named=named, limits=_read_pair_limits(folder, drafts=drafts))
+    if drafts:
+        revising = export_reviser(folder)
+        reviser = load(revising) if revising else None
+        agents = replace(agents, upstream=load(str(folder / CONVERSATION)), reviser=reviser)
+    if named is None:
+        agents = replace(agents, model=load(str(folder / FEEDBACK)))
+    return agents
+
+
+def _make_guard(agents: _Agents, folder: Path | None, settings: GuardSettings) -> LocalGuard:
+    wording = settings.wording or ("labels_first" if folder is None else pair_wording(folder))
     prompts = load_wording(wording)
     agent: Reviewer | None
     languages: Sequence[str] = ()
-    if model is not None:
-        agent = _make_agent(model, guard, prompts, _make_sampling(settings, limits, "feedback"))
+    if agents.model is not None:
+        reviewing = _make_sampling(settings, agents.limits, "feedback")
+        agent = _make_agent(agents.model, agents.guard, prompts, reviewing)
     else:
-        agent, languages = _open_classifier(named, settings)
+        agent, languages = _open_classifier(agents.named, settings)
     rules = RulesReviewer(
         load_rulebook(settings.rules),
         settings.threshold,
         flag_overrefusals=settings.rules_flag_overrefusals,
         allow_calls=settings.allow_calls,
     )
-    drafter = _make_drafter(upstream, prompts, _make_sampling(settings, limits, "conversation"))
+    drafter: ConversationAgent | None = None
+    if agents.upstream is not None:
+        drafting = _make_sampling(settings, agents.limits, "conversation")
+        drafter = ConversationAgent(agents.upstream, prompts, drafting, reviser=agents.reviser)
     max_rounds = settings.max_rounds if drafter is not None else 0
-    calibration = _find_calibration(named, folder, wording, settings)
+    calibration = _find_calibration(agents.named, folder, wording, settings)
     both = rules if agent is None else HybridReviewer(agent, rules, settings.threshold, calibration)
     return LocalGuard(
         LanguageReviewer(both, languages, settings.on_other_language),
         drafter,
         partial(guarded, max_rounds=max_rounds, refusal=RefusalTexts(rules.rulebook).choose),
-        [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],
+        [one for one in (agents.model, agents.upstream) if isinstance(one, RemotePolicy)],
     )
 
 
@@ -301,12 +343,6 @@ def _read_pair_limits(folder: Path, *, drafts: bool) -> Mapping[str, int]:
     """Return the longest turns of a pair's agents; without its drafter only the reviewer's."""
     limits = export_limits(folder)
     return {role: limit for role, limit in limits.items() if drafts or role == "feedback"}
-
-
-def _make_drafter(
-    upstream: Policy | None, prompts: Wording, sampling: Sampling
-) -> ConversationAgent | None:
-    return None if upstream is None else ConversationAgent(upstream, prompts, sampling)
 
 
 def _make_sampling(settings: GuardSettings, limits: Mapping[str, int], role: str) -> Sampling:

@@ -3,7 +3,13 @@
 from pathlib import Path
 
 from waltzrl.agents import pair_wording
-from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits, export_reviewer
+from waltzrl.agents.exports import (
+    CONVERSATION,
+    FEEDBACK,
+    export_limits,
+    export_reviewer,
+    export_reviser,
+)
 from waltzrl.agents.opening import GUARD, REVIEWER, RULES, guard_kind
 from waltzrl.errors import InputError
 from waltzrl.foundation.validation import Table
@@ -31,6 +37,8 @@ def pair_settings(folder: Path, *, with_upstream: bool, own_reviewer: bool = Fal
     for role, agent in (("feedback", feedback), ("conversation", upstream)):
         if role in limits:
             agent["max_new_tokens"] = limits[role]
+    if reviser := export_reviser(folder):
+        upstream["reviser"] = reviser
     settings: Table = {"stage": 2, "feedback": feedback}
     if not with_upstream:
         return settings

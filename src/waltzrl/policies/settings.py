@@ -38,6 +38,8 @@ class UpstreamConfig(ServerConfig):
     """Folder of `waltzrl specialists train` to load instead; clients ask for one by its name."""
     program: str | None = None
     """File of a Python program to run in a sandbox instead, as `waltzrl evolve program` writes."""
+    reviser: str | None = None
+    """Folder of weights that write the revisions of what `folder` drafts; None is `folder`."""
     wording: str = "plain"
     """The prompt that asks for a revision: plain, or tiny for the demo's agents."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 1024
@@ -60,6 +62,10 @@ class UpstreamConfig(ServerConfig):
             raise ValueError(
                 "upstream needs one of url, folder, specialists and program; use --upstream"
                 " http://host:8000/v1"
+            )
+        if self.reviser is not None and self.folder is None:
+            raise ValueError(
+                "upstream.reviser needs upstream.folder: only a model in this process has one"
             )
 
 
