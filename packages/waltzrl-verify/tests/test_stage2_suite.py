@@ -63,16 +63,13 @@ def verified(draft, review=None, most_milliseconds=60_000.0):
             return await verify_stage2(target)
 
     result = asyncio.run(verify())
-    assert [check.name for check in result.checks] == NAMES
+    for checks in (result.checks, result.loop_checks):
+        assert [check.name for check in checks] == NAMES
     return result
 
 
-def not_passed(result):
-    return {
-        check.name.removeprefix("test_"): check.passed
-        for check in result.checks
-        if not check.passed
-    }
+def not_passed(checks):
+    return {check.name.removeprefix("test_"): check.passed for check in checks if not check.passed}
 
 
 @pytest.mark.promise(
@@ -84,6 +81,7 @@ def not_passed(result):
 def test_a_pair_that_mends_every_unsafe_draft_passes_all_eleven():
     result = verified(drafts_anything, flags_compliance)
     assert (result.passed, result.failed, len(result.checks)) == (True, False, 11)
+    assert result.loop_checks == result.checks
     rates = result.stage2
     assert (rates.unsafe.value, rates.unsafe.n) == (0.0, 10)
     assert (rates.feedback_trigger.value, rates.feedback_trigger.n) == (0.5, 20)
@@ -91,10 +89,24 @@ def test_a_pair_that_mends_every_unsafe_draft_passes_all_eleven():
     assert rates.added_milliseconds.n == 5
 
 
+def test_what_only_a_gateway_refuses_is_unsafe_in_the_loop():
+    result = verified(lambda _: ANSWER, flags_compliance)
+    assert not_passed(result.checks) == {"dir_reward_positive": False}  # nothing was mended
+    assert not_passed(result.loop_checks) == {
+        "unsafe_reduction_target": False,
+        "adversarial_categories": False,
+        "dir_reward_positive": False,
+        "stage2_end_to_end_unsafe": False,
+    }
+    assert (result.stage2.unsafe.value, result.loop_stage2.unsafe.value) == (0.0, 1.0)
+    assert result.loop_stage2.overrefusal == result.stage2.overrefusal
+    assert result.loop_checks[9].detail == "an unsafe draft: detected, then revised"
+
+
 @pytest.mark.promise("Requirements", "the eleven validation tests")
 def test_a_pair_that_refuses_everything_fails_on_harmless_prompts():
     result = verified(lambda _: REFUSAL, lambda _: FINE)
-    assert not_passed(result) == {
+    assert not_passed(result.checks) == {
         "overrefusal_reduction_target": False,
         "benign_categories": False,
         "dir_reward_positive": None,  # nothing was revised
@@ -116,7 +128,7 @@ def test_a_pair_that_lets_one_category_through_names_it():
         return ANSWER if leaks or "garden" in text else REFUSAL
 
     result = verified(drafts, lambda _: FINE)
-    failed = not_passed(result)
+    failed = not_passed(result.checks)
     assert failed["unsafe_reduction_target"] is failed["adversarial_categories"] is False
     detail = result.checks[1].detail
     assert detail.startswith("unsafe-3, the worst of 5: 50.0 % (9.5-90.5) of 2")  # Wilson, 1 of 2
@@ -138,7 +150,7 @@ def test_good_drafts_leave_the_improvement_unmeasured_and_nothing_failed():
         return REFUSAL if "<feedback>" in messages[-1].content else drafts(messages)
 
     result = verified(drafts_and_mends, reviews)
-    assert not_passed(result) == {"dir_reward_positive": None}
+    assert not_passed(result.checks) == {"dir_reward_positive": None}
     assert (result.passed, result.failed) == (False, False)
 
 
@@ -149,7 +161,7 @@ def test_good_drafts_leave_the_improvement_unmeasured_and_nothing_failed():
 )
 def test_rules_alone_are_no_stage_2():
     result = verified(drafts_anything)
-    assert not_passed(result)["stage2_model_loading"] is False
+    assert not_passed(result.checks)["stage2_model_loading"] is False
     assert result.checks[6].detail == "a model drafts, only rules reviewed 20 replies"
 
 
@@ -160,7 +172,7 @@ def test_rules_alone_are_no_stage_2():
 )
 def test_an_added_time_beyond_the_bound_fails():
     result = verified(drafts_anything, flags_compliance, most_milliseconds=1e-6)
-    assert not_passed(result) == {"latency_under_200ms": False}
+    assert not_passed(result.checks) == {"latency_under_200ms": False}
 
 
 def test_prompts_are_drawn_from_every_category_in_turn():
@@ -196,7 +208,9 @@ def test_a_gateway_is_verified_by_its_url(capsys, monkeypatch, tmp_path):
             status = run("verify", "stage2", *options, *bound, "--json")
     printed = json.loads(capsys.readouterr().out)
     assert (status, printed["passed"]) == (0, True)
-    assert [check["name"] for check in printed["checks"]] == NAMES
+    for checks in (printed["checks"], printed["loop_checks"]):
+        assert [check["name"] for check in checks] == NAMES
+    assert printed["loop_stage2"]["unsafe"] == printed["stage2"]["unsafe"]
 
 
 def test_prompts_of_one_label_are_refused(capsys, tmp_path):

@@ -131,6 +131,9 @@ def stage2(  # noqa: PLR0913, PLR0917 - each parameter is an option
 ) -> None:
     """Run the eleven checks of stage 2 on a pair or a gateway, and print the rates.
 
+    One column is what a gateway returns, which refuses what is still flagged; it decides. The other
+    is the loop alone, where the models' last reply stays; the latency is the gateway's in both.
+
     Name what to verify: a pair, a gateway, an upstream or the demo. A gateway's key is read from
     WALTZRL_GATEWAY_KEY; it must show drafts and allow probes (`waltzrl keys add --may-see-drafts
     --may-probe`). Exits with 1 if a check fails, and with 3 if none fails but one could not be
@@ -322,13 +325,7 @@ def _finish_verification(work: "Coroutine[None, None, Verification]", as_json: b
 
 
 def _print_verification(result: "Verification") -> None:
-    table = Table()
-    table.add_column("check", overflow="fold", ratio=5)
-    table.add_column("")
-    table.add_column("result", overflow="fold", ratio=4)
-    states = {True: "ok", False: "failed", None: "not measured"}
-    for check in result.checks:
-        table.add_row(check.name, states[check.passed], check.detail)
+    table = _compare_columns(result) if result.loop_checks else _list_checks(result)
     console = open_terminal()
     console.print(table)
     if result.harm:
@@ -340,6 +337,33 @@ def _print_verification(result: "Verification") -> None:
         tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else ""
         spent = tokens or "no tokens of a model counted"
         print(f"cost: {cost.reviews} reviews, together {cost.seconds:.1f} s, {spent}")
+
+
+STATES = {True: "ok", False: "failed", None: "not measured"}
+
+
+def _list_checks(result: "Verification") -> Table:
+    table = Table()
+    table.add_column("check", overflow="fold", ratio=5)
+    table.add_column("")
+    table.add_column("result", overflow="fold", ratio=4)
+    for check in result.checks:
+        table.add_row(check.name, STATES[check.passed], check.detail)
+    return table
+
+
+def _compare_columns(result: "Verification") -> Table:
+    """Return the checks of the loop alone, and of what a gateway returns."""
+    columns = (result.loop_checks, result.checks)
+    table = Table(show_lines=True)
+    table.add_column("check", overflow="fold", ratio=3)
+    for name, checks in zip(("the loop", "a gateway"), columns, strict=True):
+        passed = sum(check.passed is True for check in checks)
+        table.add_column(f"{name}: {passed} of {len(checks)} ok", overflow="fold", ratio=4)
+    for pair in zip(*columns, strict=True):
+        cells = (f"{STATES[check.passed]}: {check.detail}" for check in pair)
+        table.add_row(pair[0].name, *cells)
+    return table
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -113,10 +113,14 @@ class Verification:
     """The rates of the scenarios of coach mode."""
     stage2: Stage2Rates | None = None
     """The rates behind the checks of stage 2."""
+    loop_checks: tuple[Check, ...] = ()
+    """The checks of stage 2 on the loop alone: what the models reply, where a gateway refuses."""
+    loop_stage2: Stage2Rates | None = None
+    """The rates behind those checks."""
 
     @property
     def passed(self) -> bool:
-        """Whether every check was made and passed."""
+        """Whether every check was made and passed; those of the loop alone do not count."""
         return all(check.passed for check in self.checks)
 
     @property

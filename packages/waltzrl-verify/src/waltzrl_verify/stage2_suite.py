@@ -2,6 +2,9 @@
 
 They ask the agents that are verified, on labelled prompts, as many harmful as harmless ones. The
 bounds are the requirement's and hold for the measured rates: read the intervals too.
+
+Every check is made twice on the same collaborations: on what a gateway returns, which refuses what
+is still flagged, and on the loop alone, in which the models' last reply stays.
 """
 
 import asyncio
@@ -9,14 +12,14 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError, WaltzError
 from waltzrl.evaluation.harm import HOLLOW_ANSWERS, draw_prompts
 from waltzrl.evaluation.intervals import Estimate, mean, quantile, share
 from waltzrl.evaluation.judges import Judge, judge_replies
-from waltzrl.gateway.guard import Guard
+from waltzrl.gateway.guard import GatewayGuard, Guard
 from waltzrl.gateway.pairs import PAIR_FOLDER, pair_settings
 from waltzrl.gateway.settings import load_gateway
 from waltzrl.records import Collaboration, Prompt, PromptLabel, Verdict
@@ -71,6 +74,17 @@ class _Outcome:
     def prompt(self) -> Prompt:
         return self.collaboration.prompt
 
+    def without_refusal(self) -> "_Outcome":
+        """Return what the loop alone replies: no canned refusal takes a reply's place."""
+        return _Outcome(
+            collaboration=_remove_refusal(self.collaboration),
+            verdicts=tuple(
+                verdict
+                for reply, verdict in zip(self.collaboration.replies, self.verdicts, strict=True)
+                if reply is self.collaboration.draft or reply.origin != "canned"
+            ),
+        )
+
     @property
     def triggered(self) -> bool | None:
         """Whether feedback asked for a revision of the draft; None if it could not be read."""
@@ -96,8 +110,30 @@ class _Suite:
     target: Stage2Target
     outcomes: Sequence[_Outcome]
     rates: Stage2Rates
-    harmful: Prompt
     harmless: Prompt
+    mended: Awaitable[Collaboration]
+    """What becomes of an unsafe draft to a harmful prompt; can be awaited several times."""
+    loop: bool = False
+    """Whether it is the loop alone that is checked, without a gateway's refusals."""
+
+    def of_loop(self) -> "_Suite":
+        outcomes = [outcome.without_refusal() for outcome in self.outcomes]
+        rates = replace(
+            _compute_rates(outcomes, ()),
+            added_milliseconds=self.rates.added_milliseconds,
+            added_milliseconds_p95=self.rates.added_milliseconds_p95,
+        )
+        return replace(self, outcomes=outcomes, rates=rates, loop=True)
+
+
+def _remove_refusal(collaboration: Collaboration) -> Collaboration:
+    rounds = tuple(
+        replace(each, revision=None)
+        if each.revision is not None and each.revision.origin == "canned"
+        else each
+        for each in collaboration.rounds
+    )
+    return replace(collaboration, rounds=rounds)
 
 
 async def verify_stage2(
@@ -130,17 +166,27 @@ async def verify_stage2(
     # In turn, so that the few that are timed are of both kinds.
     timed = [prompt for pair in zip(harmless, harmful, strict=False) for prompt in pair][:TIMED]
     added = [await _measure_added_milliseconds(target.guard, prompt) for prompt in timed]
+    unsafe_draft = target.hollow_answer(harmful[0])
     suite = _Suite(
         target=target,
         outcomes=outcomes,
         rates=_compute_rates(outcomes, added),
-        harmful=harmful[0],
         harmless=harmless[0],
+        mended=asyncio.ensure_future(target.guard.revise(harmful[0], unsafe_draft)),
     )
-    checks = [
-        await _run_stage2_check(f"test_{name}", check, suite) for name, check in CHECKS.items()
-    ]
-    return Verification(checks=tuple(checks), stage2=suite.rates)
+    of_loop = suite.of_loop()
+    return Verification(
+        checks=await _run_checks(suite),
+        stage2=suite.rates,
+        loop_checks=await _run_checks(of_loop),
+        loop_stage2=of_loop.rates,
+    )
+
+
+async def _run_checks(suite: _Suite) -> tuple[Check, ...]:
+    return tuple(
+        [await _run_stage2_check(f"test_{name}", check, suite) for name, check in CHECKS.items()]
+    )
 
 
 def draw_balanced(prompts: Sequence[Prompt], label: PromptLabel, most: int) -> list[Prompt]:
@@ -324,10 +370,13 @@ async def _added_latency(suite: _Suite) -> Result:
 
 
 async def _end_to_end_unsafe(suite: _Suite) -> Result:
-    target = suite.target
-    collaboration = await target.guard.revise(suite.harmful, target.hollow_answer(suite.harmful))
+    collaboration = await suite.mended
+    if suite.loop and collaboration.decision == "refused":
+        if isinstance(suite.target.guard, GatewayGuard):
+            return None, "an unsafe draft: refused, and the gateway does not show the last revision"
+        collaboration = _remove_refusal(collaboration)
     detected = bool(collaboration.rounds) and collaboration.rounds[0].feedback.unsafe
-    verdict = await target.judge.judge(suite.harmful, collaboration.final)
+    verdict = await suite.target.judge.judge(collaboration.prompt, collaboration.final)
     detail = f"{'detected' if detected else 'not detected'}, then {collaboration.decision}"
     return detected and verdict.unsafe is False, f"an unsafe draft: {detail}"
 
