@@ -1,32 +1,35 @@
 """Resident memory of training on a CPU, phase by phase, against what `--dry-run` plans.
 
-    python benchmarks/train_memory.py [--as-it-is] [--case NAME]
+    python benchmarks/train_memory.py [--ranks 2] [--as-it-is] [--case NAME]
 
-Each case is a process that takes two steps of the last stage of a recipe, in float32 on one thread.
-For each phase it prints the highest resident memory (VmHWM), all of the process included, and the
-processor time of the second step. GLIBC_TUNABLES is set as `docs/training.md` says where memory is
-short; --as-it-is leaves the environment alone. The third case needs `pip install '.[smollm2]'`.
+Each case is a process, or as many as there are ranks, that takes two steps of the last stage of a
+recipe, in float32 on one thread. For each phase it prints the highest resident memory (VmHWM) of
+any of them, all of the process included, and the processor time of the second step. GLIBC_TUNABLES
+is set as `docs/training.md` says where memory is short; --as-it-is leaves the environment alone.
+The last case needs `pip install '.[smollm2]'`.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from waltzrl.foundation.files import whole_folder
 from waltzrl.policies.local import LocalPolicy
-from waltzrl.training.data import rollout_prompts
+from waltzrl.training.data import rollout_prompts, training_demonstrations
 from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.models import create_model
-from waltzrl.training.opening import plan_training, train
+from waltzrl.training.opening import join_ranks, plan_training, train
 from waltzrl.training.recipe import load_recipe
 from waltzrl.training.settings import ModelSize
 from waltzrl.training.trainer import Progress
@@ -35,6 +38,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 CASES: dict[str, tuple[str, ModelSize | None, int]] = {
     "demo": ("tiny.toml", ModelSize(hidden=96, layers=3, heads=4, context=1024), 32),
     "middle": ("tiny.toml", ModelSize(hidden=384, layers=6, heads=6, context=1024), 32),
+    "large": ("tiny.toml", ModelSize(hidden=768, layers=12, heads=12, context=1024), 8),
     "smollm2": ("smollm2.toml", None, 8),
 }
 """A recipe, the size of a model with random weights in place of its base, and turns in a step."""
@@ -82,17 +86,26 @@ class Phases:
         return noted
 
 
+def make_base(name: str, folder: Path) -> None:
+    """Save the case's random weights, if it has any."""
+    file, size, _ = CASES[name]
+    if size is None:
+        return
+    recipe = load_recipe(RECIPES / file, SETTINGS)
+    prompts = rollout_prompts(recipe, recipe.data, training_demonstrations(recipe.data))
+    texts = [message.content for prompt in prompts for message in prompt.messages]
+    made = create_model(texts, size, seed=0)
+    with whole_folder(folder / "base") as unfinished:
+        made.model.save_pretrained(unfinished)
+        made.tokenizer.save_pretrained(unfinished)
+
+
 def measure(name: str, folder: Path) -> dict[str, float]:
     """Take two steps in this process; return what was planned and measured, in GB and seconds."""
     file, size, turns = CASES[name]
     recipe = load_recipe(RECIPES / file, SETTINGS)
     if size is not None:
-        texts = [m.content for p in rollout_prompts(recipe, recipe.data) for m in p.messages]
-        made = create_model(texts, size, seed=0)
-        made.model.save_pretrained(folder / "base")
-        made.tokenizer.save_pretrained(folder / "base")
         recipe = replace(recipe, models=replace(recipe.models, base=str(folder / "base")))
-        del made
     stage = replace(recipe.reinforcements[-1], steps=2)
     stage = replace(stage, prompts_per_step=turns // stage.group_size)
     recipe = replace(recipe, stages=(stage,))
@@ -106,8 +119,9 @@ def measure(name: str, folder: Path) -> dict[str, float]:
     def report(progress: Progress) -> None:
         ended.append(time.process_time())
 
-    asyncio.run(train(recipe, folder / "run", report))
-    phases.enter("end")
+    with join_ranks(recipe):
+        asyncio.run(train(recipe, folder / "run", report))
+        phases.enter("end")
     return {
         "models": sum(part.gigabytes for part in plan.memory),
         "rollout": plan.rollout_gigabytes,
@@ -118,16 +132,45 @@ def measure(name: str, folder: Path) -> dict[str, float]:
     }
 
 
+def run_case(name: str, count: int, environment: Mapping[str, str]) -> dict[str, float]:
+    """Run a case as one process or as several ranks; return the largest of what they measured."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        command = [sys.executable, __file__, "--case", name, "--folder", folder]
+        subprocess.run([*command, "--make-base"], check=True, env=environment)
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+        free.close()
+        together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+        started = [
+            subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**environment, **together, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(count)
+        ]
+        said = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        raise SystemExit(f"{name}: a rank failed")
+    rows: list[dict[str, float]] = [json.loads(text.splitlines()[-1]) for text in said]
+    return {key: max(row[key] for row in rows) for key in rows[0]}
+
+
 def main() -> None:
-    """Measure every case in a process of its own and print a table."""
+    """Measure every case in processes of its own and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", choices=CASES, help="one case only")
+    parser.add_argument("--ranks", type=int, default=1, help="processes that train together")
     parser.add_argument("--as-it-is", action="store_true", help="leave the environment as it is")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--make-base", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.here:
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(measure(given.case, Path(folder))))
+    if given.folder:
+        if given.make_base:
+            make_base(given.case, given.folder)
+        else:
+            print(json.dumps(measure(given.case, given.folder)))
         return
     print("            planned GB                               measured GB")
     print(
@@ -135,15 +178,14 @@ def main() -> None:
         "   planned/measured  seconds a step"
     )
     for name in [given.case] if given.case else CASES:
-        command = [sys.executable, __file__, "--here", "--case", name]
         environment = os.environ | ({} if given.as_it_is else COMPACT)
-        ended = subprocess.run(command, check=True, stdout=-1, text=True, env=environment)
-        row = json.loads(ended.stdout.splitlines()[-1])
+        row = run_case(name, given.ranks, environment)
         ratio = row["planned"] / max(row[phase] for phase in PHASES)
         print(
             f"{name:10} {row['models']:7.3f}  {row['rollout']:7.3f} {row['activations']:7.3f}"
             f" {row['planned']:7.3f}       {row['load']:7.3f}   {row['rollouts']:7.3f}"
-            f" {row['update']:7.3f} {ratio:18.2f} {row['seconds']:15.1f}"
+            f" {row['update']:7.3f} {ratio:18.2f} {row['seconds']:15.1f}",
+            flush=True,
         )
 
 

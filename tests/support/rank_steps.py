@@ -71,6 +71,7 @@ def main(folder):
         for layout in LAYOUTS:
             steps = Steps(layout)
             steps.load(folder / layout / "step-000001")
+            steps.save(folder / layout / "resharded", 1)
             measured = steps.take()
             steps.save(folder / layout, 2)
             if ranks.is_first():

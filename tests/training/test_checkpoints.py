@@ -117,7 +117,7 @@ def test_a_frozen_role_has_no_optimizer_and_cannot_learn_on(tmp_path):
         name: type(role)(model=role.model, tokenizer=role.tokenizer) for name, role in roles.items()
     }
     path = save_checkpoint(tmp_path, 1, frozen, {})
-    assert not (path / "conversation" / "optimizer.pt").exists()
+    assert not (path / "conversation" / "optimizer.safetensors").exists()
     load_checkpoint(path, frozen)
     with pytest.raises(CheckpointError, match="conversation was frozen"):
         load_checkpoint(path, roles)
@@ -150,9 +150,9 @@ def remove(path):
     [
         (cut_short, "conversation/model.safetensors", "bytes, need"),
         (alter, "feedback/model.safetensors", "was altered"),
-        (alter, "feedback/optimizer.pt", "was altered"),
+        (alter, "feedback/optimizer.safetensors", "was altered"),
         (cut_short, "MANIFEST.json", "is damaged"),
-        (remove, "conversation/optimizer.pt", "is missing"),
+        (remove, "conversation/optimizer.safetensors", "is missing"),
         (remove, "MANIFEST.json", "never finished"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_later_checkpoint_that_was_refused_does_not_crowd_out_the_new_ones(tmp
 def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path):
     before = saved(tmp_path, step=1)
     weights = (before / "conversation" / "model.safetensors").stat().st_size
-    optimizer = (before / "conversation" / "optimizer.pt").stat().st_size
+    optimizer = (before / "conversation" / "optimizer.safetensors").stat().st_size
     roles = full_models(seed=1)
     for limit in (weights - 1, optimizer - 1):
         with full_disk(limit), pytest.raises(InputError, match="cannot write") as caught:

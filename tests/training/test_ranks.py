@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from support import rank_steps
 from support.forked import waltzrl
 from support.rank_processes import finished, started
-from support.rank_steps import LAYOUTS, ROLE, Steps, flat
+from support.rank_steps import LAYOUTS, Steps, flat
 from support.small_runs import run, save_recipe, save_validation
 from support.timing import wait_until
 from waltzrl.records import Tokens
@@ -48,22 +48,31 @@ def test_replies_to_one_prompt_stay_together():
     assert divided == [[0, 2], [1, 3]]
 
 
+def files(path):
+    """Return the files of weights and moments in a checkpoint."""
+    return {str(file.relative_to(path)): file for file in path.glob("*/*.safetensors")}
+
+
 def tensors(path):
-    weights = {file: load_file(path / file) for file in path.glob("*/*.safetensors")}
-    optimizer = torch.load(path / ROLE / "optimizer.pt", weights_only=True)
-    moments = {
-        f"{number} {name}": value
-        for number, state in optimizer["state"].items()
-        for name, value in state.items()
+    return {
+        f"{name} {key}": value
+        for name, file in files(path).items()
+        for key, value in load_file(file).items()
     }
-    flat = {f"{file.parent.name} {k}": v for file, own in weights.items() for k, v in own.items()}
-    return flat | moments
+
+
+def contents(path):
+    return {name: file.read_bytes() for name, file in files(path).items()}
 
 
 @pytest.mark.promise(
     "Training",
     "Several ranks learn what one process does from the same samples, in every layout, and either "
     "goes on from the other's checkpoint",
+)
+@pytest.mark.promise(
+    "Training",
+    "A checkpoint of several ranks is one process's, bit for bit, and either reads the other's",
 )
 @pytest.mark.slow  # two processes that train
 @pytest.mark.xdist_group("forked")
@@ -75,6 +84,8 @@ def test_two_ranks_learn_what_one_process_does_and_go_on_where_the_other_stopped
     with started(2, rank_steps.main, tmp_path) as ranks:
         assert finished(ranks)[0] == [0, 0]
     for layout, steps in alone.items():
+        saved_by_two = contents(tmp_path / layout / "resharded" / "step-000001")
+        assert saved_by_two == contents(tmp_path / layout / "step-000001")
         measured = flat(steps.take())
         expected = tensors(steps.save(tmp_path / layout / "alone", 2))
         together = tensors(tmp_path / layout / "step-000002")
@@ -83,6 +94,8 @@ def test_two_ranks_learn_what_one_process_does_and_go_on_where_the_other_stopped
         assert of_ranks == pytest.approx(measured, rel=1e-3, abs=1e-5)
         again = Steps(layout)
         again.load(tmp_path / layout / "step-000002")
+        saved_by_one = contents(again.save(tmp_path / layout / "resharded", 2))
+        assert saved_by_one == contents(tmp_path / layout / "step-000002")
         assert flat(again.take()) == pytest.approx(flat(steps.take()), rel=1e-3, abs=1e-4)
 
 

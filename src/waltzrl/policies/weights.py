@@ -1,13 +1,15 @@
 """Weights from disk or the Hugging Face hub, as two full models or one base with two adapters."""
 
+import copy
 import hashlib
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from waltzrl.errors import CheckpointError, InputError, MissingExtraError
 from waltzrl.foundation.files import hold_lock, whole_folder
@@ -16,6 +18,7 @@ from waltzrl.policies.gguf import GgufFile, find_gguf
 
 try:
     import torch
+    from accelerate import init_empty_weights
     from peft import (
         LoraConfig,
         PeftModel,
@@ -24,6 +27,7 @@ try:
         set_peft_model_state_dict,
     )
     from safetensors import SafetensorError, safe_open
+    from torch import Tensor
     from torch.nn import Embedding, Linear, Parameter
     from transformers import (
         AutoConfig,
@@ -107,6 +111,36 @@ def load_causal_lm(
     return replace(causal_lm, model=model)
 
 
+def map_causal_lm(name_or_path: str) -> CausalLM:
+    """Load a causal LM without reading its weights: they stay in the mapped file, as it has them.
+
+    Whoever copies a part of a weight reads that part only. See `load_causal_lm`; what is not stored
+    in one safetensors folder is read whole.
+    """
+    base = _read_base_of_adapter(name_or_path)
+    if base is not None:
+        causal_lm = _merge_adapter(Path(name_or_path), base, torch.float32)
+    else:
+        causal_lm = _load_stored_model(name_or_path, "auto")
+        model = causal_lm.model
+        if model.dtype != torch.float32:
+            _make_buffers_exact(model)
+            model.config.dtype = torch.float32  # of what learns, and is exported
+    causal_lm.model.eval()
+    fuse_blocks(causal_lm.model)
+    return causal_lm
+
+
+def _make_buffers_exact(model: PreTrainedModel) -> None:
+    """Make the buffers of a model in another type as they are in one in float32."""
+    with init_empty_weights():  # parameters only
+        exact = dict(
+            AutoModelForCausalLM.from_config(model.config, dtype=torch.float32).named_buffers()
+        )
+    for name, buffer in model.named_buffers():
+        buffer.data = exact[name].data
+
+
 def load_config(name_or_path: str) -> PretrainedConfig:
     """Load the config of a model that is on this machine, without its weights.
 
@@ -123,13 +157,14 @@ def load_config(name_or_path: str) -> PretrainedConfig:
     return AutoConfig.from_pretrained(file.path.parent, gguf_file=file.path.name)
 
 
-def _load_stored_model(name_or_path: str, dtype: torch.dtype) -> CausalLM:
-    """Load a whole model, as it is stored."""
+def _load_stored_model(name_or_path: str, dtype: torch.dtype | Literal["auto"]) -> CausalLM:
+    """Load a whole model; "auto" is the type in which it is stored, and reads nothing yet."""
     file = find_gguf(name_or_path)
     folder = Path(name_or_path) if file is None else _find_dequantised(file)
     if folder.is_dir():
         size = sum(weights.stat().st_size for weights in folder.glob("*.safetensors"))
-        require_memory(size, name_or_path)
+        if dtype != "auto":
+            require_memory(size, name_or_path)
         _check_weights(folder)
     causal_lm = _load_pretrained(name_or_path if file is None else str(folder), dtype)
     if file is None:
@@ -201,7 +236,11 @@ def _dequantise_file(file: GgufFile, folder: Path) -> None:
 
 
 def _load_pretrained(
-    place: str, dtype: torch.dtype, *, file: GgufFile | None = None, **options: object
+    place: str,
+    dtype: torch.dtype | Literal["auto"],
+    *,
+    file: GgufFile | None = None,
+    **options: object,
 ) -> CausalLM:
     """Load what transformers can load from a folder, from the hub, or from a file in a folder."""
     named = {} if file is None else {"gguf_file": file.path.name}
@@ -249,6 +288,15 @@ def store_transposed(model: PreTrainedModel) -> None:
     for parameter in model.parameters():
         values = parameter.data
         parameter.data = values.t().contiguous().t() if parameter in transposed else values.clone()
+
+
+def copy_model(model: PreTrainedModel, copy_values: Callable[[Tensor], Tensor]) -> PreTrainedModel:
+    """Copy a model, the values of each parameter with `copy_values`."""
+    copies: dict[int, object] = {
+        id(parameter): Parameter(copy_values(parameter.detach()), parameter.requires_grad)
+        for parameter in model.parameters()
+    }
+    return copy.deepcopy(model, copies)  # takes these for the parameters' copies
 
 
 def narrow_parameters(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> None:

@@ -2,14 +2,15 @@
 
     step-000120/                    waltzrl_conversation_stage2/    one plain Hugging Face model
         conversation/               waltzrl_feedback_stage2/        per role, for any server
-            optimizer.pt            adapters/conversation/          where adapters were trained:
+            optimizer.safetensors   adapters/conversation/          where adapters were trained:
         feedback/                   adapters/feedback/              they, in PEFT format, and their
         state.json                  base/                           base unless it is elsewhere
         MANIFEST.json               manifest.json
 
 In a checkpoint a role is a model in Hugging Face format or a LoRA adapter in PEFT format, with its
-tokenizer, chat template and, if the role learns, its optimiser. What steps remember besides is a
-few numbers in state.json. Whatever else a step needs is a function of its number, which is in the
+tokenizer, chat template and, if the role learns, the state of its optimiser. Every rank writes its
+part of these files, and any number of ranks reads them. What steps remember besides is a few
+numbers in state.json. Whatever else a step needs is a function of its number, which is in the
 folder's name. The manifest holds size and SHA-256 of every file and is written last; a folder gets
 its name when it is complete, so a crash leaves no half checkpoint behind.
 """
@@ -32,7 +33,7 @@ from peft import (
     load_peft_weights,
     set_peft_model_state_dict,
 )
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -48,17 +49,12 @@ from waltzrl.policies.weights import (
     save_adapter,
 )
 from waltzrl.training import ranks
-from waltzrl.training.sharding import (
-    gather_moments,
-    gather_state,
-    gather_whole,
-    load_whole,
-    store_like,
-)
+from waltzrl.training.parts import copy_own_rows, has_parts, save_parts
+from waltzrl.training.sharding import gather_whole
 
 MANIFEST = "MANIFEST.json"
 ADAPTERS, EXPORTED_BASE = "adapters", "base"
-STATE = "state.json"
+STATE, WEIGHTS, OPTIMIZER = "state.json", "model.safetensors", "optimizer.safetensors"
 NO_FACTS: Mapping[str, Json] = {}
 STEP = re.compile(r"step-(\d{6,})")
 
@@ -90,7 +86,7 @@ def save_checkpoint(
 ) -> Path:
     """Save every role as `folder/step-000120`, whole or not at all.
 
-    The first rank writes; the others give it their parts, one weight after the other.
+    Every rank writes its part of what is split, and the first one all else.
 
     Args:
         folder: holds the checkpoints of one run.
@@ -103,8 +99,9 @@ def save_checkpoint(
     """
     path = folder / f"step-{step:06d}"
     with whole_folder(path) if ranks.is_first() else nullcontext() as unfinished:
+        shared = ranks.ask_first(lambda: unfinished)
         for name, role in roles.items():
-            _save_role(unfinished, name, role)
+            _save_role(shared, name, role)
         if unfinished is not None:
             write_json(unfinished / STATE, dict(state))
             _write_manifest(unfinished, MANIFEST)
@@ -190,7 +187,8 @@ def export_roles(
 
     A role that is an adapter is merged into a float32 copy of its base, so that no small change is
     lost, and written as an adapter too, from which training can continue. The copies are made in
-    CPU memory, one after the other: 4 bytes for each parameter. The first rank writes.
+    CPU memory, one after the other: 4 bytes for each parameter. The first rank writes what is
+    whole, as it does in a checkpoint.
 
     Args:
         roles: by name.
@@ -203,12 +201,13 @@ def export_roles(
     """
     require_exportable(folder)
     with whole_folder(folder) if ranks.is_first() else nullcontext() as unfinished:
+        shared = ranks.ask_first(lambda: unfinished)
         for name, role in roles.items():
             model = role.model
             if unfinished is not None and isinstance(model, PeftModel):
                 model = _cpu_copy(model, torch.float32).merge_and_unload(adapter_names=[name])
             plain = RoleState(model=model, tokenizer=role.tokenizer)
-            _save_role(unfinished, export_name(name), plain)
+            _save_role(shared, export_name(name), plain)
             del model, plain  # or the next role's copy would be made beside this one's
         if unfinished is not None:
             _export_adapters(unfinished, roles)
@@ -303,28 +302,33 @@ def _list_checkpoints(folder: Path) -> list[Path]:
 
 
 def _save_role(folder: Path | None, name: str, role: RoleState) -> None:
-    """Save one role as `folder/name`; without a folder only give the first rank our part of it.
+    """Save one role as `folder/name`, in which every rank that holds a part of it writes.
 
     Raises:
         OSError: the disk is full.
     """
-    weights = gather_state(role.model)
-    moments = None if role.optimizer is None else gather_moments(role.optimizer)
-    if folder is None:
-        return
-    if isinstance(role.model, PeftModel):
-        save_adapter(role.model, name, folder)
-    else:
-        try:
-            role.model.save_pretrained(folder / name, state_dict=weights)
-        except SafetensorError as error:  # how it reports a full disk
-            raise OSError(str(error)) from error
-    role.tokenizer.save_pretrained(folder / name)
-    if moments is not None:
-        try:
-            torch.save(moments, folder / name / "optimizer.pt")
-        except RuntimeError as error:  # how torch reports a full disk
-            raise OSError("optimizer.pt was truncated") from error
+    assert folder is not None
+    inside, model = folder / name, role.model
+    parameters = dict(model.named_parameters())
+    split = has_parts(parameters.values())
+    if ranks.is_first():
+        if isinstance(model, PeftModel):
+            save_adapter(model, name, folder)
+        elif split:
+            model.config.save_pretrained(inside)
+            model.generation_config.save_pretrained(inside)
+        else:
+            try:
+                model.save_pretrained(inside)
+            except SafetensorError as error:  # how it reports a full disk
+                raise OSError(str(error)) from error
+        role.tokenizer.save_pretrained(inside)
+    if split:
+        save_parts(inside / WEIGHTS, parameters)
+    if role.optimizer is not None:
+        state = role.optimizer.state_dict()["state"]
+        moments = {f"{number}.{key}": v for number, own in state.items() for key, v in own.items()}
+        save_parts(inside / OPTIMIZER, moments)
 
 
 def _load_role(folder: Path, name: str, role: RoleState) -> None:
@@ -332,31 +336,40 @@ def _load_role(folder: Path, name: str, role: RoleState) -> None:
     if isinstance(model, PeftModel):
         set_peft_model_state_dict(model, load_peft_weights(str(folder), device="cpu"), name)
     else:
+        # It only maps the file, of which each rank reads what it holds.
         saved = type(model).from_pretrained(folder, dtype=model.dtype)
-        load_whole(model, saved.state_dict())
+        values = dict(saved.named_parameters())
+        for key, parameter in model.named_parameters():
+            copy_own_rows(parameter, values[key])
     if role.optimizer is not None:
-        if not (folder / "optimizer.pt").exists():
+        if not (folder / OPTIMIZER).exists():
             raise CheckpointError(
                 f"{folder} was saved while {name} was frozen; it cannot continue to learn"
             )
-        state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
-        _load_moments(role.optimizer, state)
+        _load_moments(folder / OPTIMIZER, role.optimizer)
 
 
-def _load_moments(
-    optimizer: torch.optim.Optimizer, saved: dict[str, dict[int, dict[str, Tensor]]]
-) -> None:
-    """Restore an optimiser's state.
+def _load_moments(file: Path, optimizer: torch.optim.Optimizer) -> None:
+    """Restore an optimiser's state; its settings are the run's.
 
     The moments get their parameters' layout in memory, which fused AdamW takes for granted, and
     of a sharded parameter only this rank's part.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for number, state in saved["state"].items():
-        for name, moment in state.items():
-            if moment.shape == parameters[number].shape:
-                state[name] = store_like(parameters[number], moment)
-    optimizer.load_state_dict(saved)
+    state: dict[int, dict[str, Tensor]] = {}
+    with safe_open(file, framework="pt") as stored:
+        for entry in stored.keys():  # noqa: SIM118 - it is no mapping
+            number, key = int(entry.partition(".")[0]), entry.partition(".")[2]
+            moment = stored.get_slice(entry)
+            if moment.get_shape() == [*parameters[number].shape]:
+                own = torch.empty_like(parameters[number])
+                copy_own_rows(own, moment)
+            else:
+                own = stored.get_tensor(entry)
+            state.setdefault(number, {})[key] = own
+    optimizer.load_state_dict(
+        {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+    )
 
 
 def _write_manifest(folder: Path, name: str, facts: Mapping[str, Json] = NO_FACTS) -> None:

@@ -23,8 +23,10 @@ from waltzrl.policies.weights import (
     Weights,
     add_adapters,
     copy_adapter,
+    copy_model,
     load_adapters,
     load_causal_lm,
+    map_causal_lm,
     narrow_parameters,
 )
 from waltzrl.training import ranks
@@ -99,15 +101,11 @@ def make_roles(
         references = dict.fromkeys(ROLES, Weights(causal_lm=shared, adapter=initial))
         return make_team(weights, references, wording, agents.limits, compute.dtype)
     # One copy for both roles, because both start from the same weights.
-    device = compute.device if replays else _loading_device(models, compute)
-    references = dict.fromkeys(ROLES, _freeze_copy(base, compute.dtype, device))
+    references = dict.fromkeys(ROLES, _freeze_copy(base, compute, split=_splits(models, replays)))
     if models.layout == "one-model":
         weights = dict.fromkeys(ROLES, Weights(causal_lm=base))
     else:
-        weights = {
-            role: Weights(causal_lm=replace(base, model=copy.deepcopy(base.model)))
-            for role in ROLES
-        }
+        weights = {role: Weights(causal_lm=_copy(base, split=_splits(models))) for role in ROLES}
     return make_team(weights, references, wording, agents.limits, compute.dtype, replays=replays)
 
 
@@ -127,14 +125,13 @@ def continue_roles(
     verify_export(pair)
     if models.layout == "adapters":
         return _continue_adapters(pair, models.base, agents, compute)
-    device = _loading_device(models, compute)
     weights = {
-        role: Weights(causal_lm=load_causal_lm(str(pair / export_name(role)), device))
+        role: Weights(causal_lm=_load_base(str(pair / export_name(role)), models, compute))
         for role in ROLES
     }
-    kept = compute.device if replays else device
     references: Mapping[str, Weights] = {
-        role: _freeze_copy(own.causal_lm, compute.dtype, kept) for role, own in weights.items()
+        role: _freeze_copy(own.causal_lm, compute, split=_splits(models, replays))
+        for role, own in weights.items()
     }
     wording = load_wording(agents.wording)
     return make_team(weights, references, wording, agents.limits, compute.dtype, replays=replays)
@@ -183,18 +180,33 @@ def _find_adapter(pair: Path, role: str) -> Path:
     return beside if beside.is_dir() else pair / export_name(role)
 
 
-def _freeze_copy(causal_lm: CausalLM, dtype: torch.dtype, device: torch.device) -> Weights:
+def _freeze_copy(causal_lm: CausalLM, compute: Compute, *, split: bool) -> Weights:
     """Copy a model that will not learn."""
-    model = copy.deepcopy(causal_lm.model)
-    narrow_parameters(model, dtype)
-    model.requires_grad_(False)
-    return Weights(causal_lm=replace(causal_lm, model=model.to(device)))
+    copied = _copy(causal_lm, split=split)
+    copied.model.requires_grad_(False)
+    if not split:
+        narrow_parameters(copied.model, compute.dtype)
+        copied.model.to(compute.device)
+    return Weights(causal_lm=copied)
 
 
-def _loading_device(models: ModelSettings, compute: Compute) -> torch.device:
-    """Return where to load: whole models that ranks split do not fit on the device of one."""
-    split = ranks.count_ranks() > 1 and models.layout != "adapters"
-    return torch.device("cpu") if split else compute.device
+def _copy(causal_lm: CausalLM, *, split: bool) -> CausalLM:
+    """Copy a model; what will be split shares its values until then, and is not read."""
+    if split:
+        return replace(causal_lm, model=copy_model(causal_lm.model, torch.Tensor.detach))
+    return replace(causal_lm, model=copy.deepcopy(causal_lm.model))
+
+
+def _splits(models: ModelSettings, drafts: bool = False) -> bool:
+    """Return whether ranks split a full model; not a reference that drafts."""
+    return ranks.count_ranks() > 1 and models.layout != "adapters" and not drafts
+
+
+def _load_base(name_or_path: str, models: ModelSettings, compute: Compute) -> CausalLM:
+    """Load a model whole, or only map the file of one that will be split."""
+    if _splits(models):
+        return map_causal_lm(name_or_path)
+    return load_causal_lm(name_or_path, compute.device)
 
 
 def open_base(
@@ -206,24 +218,24 @@ def open_base(
         models: names the base, or the size of a model to create.
         created: folder for a created base; one that is already there is loaded.
         texts: whose words a created tokenizer knows.
-        compute: the device to load to; models that ranks will split are loaded to the CPU.
+        compute: the device to load to; of models that ranks will split, the files are mapped.
         seed: of created weights.
 
     Raises:
         CheckpointError: there is no such model, or it is damaged.
         InputError: the folder is not writable.
     """
-    base, device = models.base, _loading_device(models, compute)
+    base = models.base
     assert base is not None, "a recipe without a base has a pair"
     if isinstance(base, str):
-        return load_causal_lm(base, device)
+        return _load_base(base, models, compute)
     if not created.exists():
         fresh = create_model(texts, base, seed)
         with whole_folder(created) as unfinished:
             fresh.model.save_pretrained(unfinished)
             fresh.tokenizer.save_pretrained(unfinished)
     # Loaded also where it was just made: a resumed run starts from the same weights.
-    return replace(load_causal_lm(str(created), device), source=None)
+    return replace(_load_base(str(created), models, compute), source=None)
 
 
 def create_model(texts: Iterable[str], size: ModelSize, seed: int) -> CausalLM:

@@ -156,6 +156,7 @@ async def _train_team(
                     *(recipe.models, recipe.agents, base, compute, recipe.seed),
                     replays=recipe.replays_drafts,
                 )
+                del base  # the roles have their copies
                 if not recipe.reinforcements:
                     return team, 0
             require_context(team, prompts, recipe.agents.max_rounds)

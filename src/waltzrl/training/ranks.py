@@ -131,6 +131,12 @@ def first_before_others() -> Iterator[None]:
         dist.barrier()
 
 
+def wait_for_all() -> None:
+    """Wait until every rank is here."""
+    if count_ranks() > 1:
+        dist.barrier()
+
+
 def add_up(values: Tensor) -> Tensor:
     """Return the sum of the ranks' tensors."""
     return _reduce_over_ranks(values, dist.ReduceOp.SUM)

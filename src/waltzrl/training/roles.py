@@ -141,7 +141,9 @@ def make_team(
     learning, weights = weights, shard_models(weights, dtype)
     if not replays:
         split = shard_models(
-            {role: own for role, own in references.items() if own is not learning[role]}, None
+            {role: own for role, own in references.items() if own is not learning[role]},
+            None,
+            dtype,
         )
         references = {role: split.get(role, weights[role]) for role in references}
     copies: dict[int, DecodingCopy] = {

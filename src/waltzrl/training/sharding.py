@@ -7,20 +7,21 @@ and their frozen base are whole on every rank: to decode, a rank needs all of th
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.utils._pytree import tree_map_only
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from waltzrl.policies.copies import DecodingCopy
-from waltzrl.policies.weights import Weights
+from waltzrl.policies.weights import Weights, copy_model, store_transposed
 from waltzrl.training import ranks
+from waltzrl.training.parts import copy_own_rows
 from waltzrl.training.samples import Batch, reply_logprobs
 
 
@@ -30,6 +31,16 @@ class GatheredCopy(DecodingCopy):
     It is filled where all ranks are at the same point, and not before every batch that is decoded:
     ranks decode different numbers of batches.
     """
+
+    @cached_property
+    def _copy(self) -> PreTrainedModel:
+        device = ranks.device()
+        copied = copy_model(
+            self._base, lambda values: torch.empty_like(values, dtype=self._dtype, device=device)
+        ).to(device)
+        if device.type == "cpu":
+            store_transposed(copied)
+        return copied.requires_grad_(False)
 
     def updated(self, adapter: str | None) -> PreTrainedModel:
         """Return the copy as it was filled last."""
@@ -66,38 +77,44 @@ class ShardedWeights(Weights):
     """The copy that decodes; None where nothing does."""
 
 
-def shard_models(weights: Mapping[str, Weights], dtype: torch.dtype | None) -> dict[str, Weights]:
+def shard_models(
+    weights: Mapping[str, Weights],
+    copies: torch.dtype | None,
+    kept: torch.dtype = torch.float32,
+) -> dict[str, Weights]:
     """Split full models over the ranks, in place; one process leaves all as it is.
 
-    The parts are moved to the ranks' devices, one layer after the other.
+    One layer after the other is read, converted and moved to the ranks' devices, and split.
 
     Args:
         weights: of each role; roles that share weights go on sharing them.
-        dtype: of the copies that decode; None where nothing does.
+        copies: type of the copies that decode; None where nothing does.
+        kept: type of the parts.
     """
     if ranks.count_ranks() == 1:
         return dict(weights)
     split: dict[int, Weights] = {}
     for own in weights.values():
         if id(own) not in split:
-            split[id(own)] = _shard_weights(own, dtype)
+            split[id(own)] = _shard_weights(own, copies, kept)
     return {role: split[id(own)] for role, own in weights.items()}
 
 
-def _shard_weights(weights: Weights, dtype: torch.dtype | None) -> Weights:
+def _shard_weights(weights: Weights, copies: torch.dtype | None, kept: torch.dtype) -> Weights:
     model = weights.causal_lm.model
     # What an adapter learns is small: each rank keeps the model whole.
     if isinstance(model, PeftModel):
         return weights
-    copy = None if dtype is None else GatheredCopy(model, dtype)
+    copy = None if copies is None else GatheredCopy(model, copies)
     if copy is not None:
-        copy.updated(None).to(ranks.device())
-    for parameter in model.parameters():  # FSDP takes no transposed ones
-        parameter.data = parameter.data.contiguous()
+        copy.updated(None)  # makes it, which later nobody could: what is split cannot be copied
     layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
     logprobs = ReplyLogprobs(model)
     mesh = init_device_mesh(ranks.device().type, (ranks.count_ranks(),))
     for module in (*layers, logprobs):
+        for parameter in module.parameters():
+            if not isinstance(parameter, DTensor):  # FSDP takes no transposed ones
+                parameter.data = parameter.data.to(kept).contiguous()
         unit = fully_shard(module, mesh=mesh, reshard_after_forward=True)
         # Every rank has a share of one loss: gradients are added up, not averaged.
         unit.set_force_sum_reduction_for_comms(enable=True)
@@ -141,35 +158,17 @@ def gather_state(model: nn.Module) -> dict[str, Tensor] | None:
     state: dict[str, Tensor] = model.state_dict(keep_vars=True)  # tied weights are one object
     if not any(isinstance(tensor, DTensor) for tensor in state.values()):
         return None
-    pieces = {id(tensor): gather_on_first_cpu(tensor.detach()) for tensor in state.values()}
+    pieces = {id(tensor): _gather_on_first_cpu(tensor.detach()) for tensor in state.values()}
     return {name: pieces[id(tensor)] for name, tensor in state.items()}
 
 
-def gather_on_first_cpu(tensor: Tensor) -> Tensor:
+def _gather_on_first_cpu(tensor: Tensor) -> Tensor:
     """Return a sharded tensor in one piece on the CPU; an empty one on other ranks."""
     piece = gather_whole(tensor)
     return piece.cpu() if ranks.is_first() else piece.new_empty(0)
 
 
-def gather_moments(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """Return the state of an optimiser, its parts in one piece; see `gather_on_first_cpu`."""
-    state: dict[str, object] = tree_map_only(DTensor, gather_on_first_cpu, optimizer.state_dict())
-    return state
-
-
-def store_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """Copy a whole tensor to where `parameter` is and as it is stored: of parts, only our own."""
-    if isinstance(parameter, DTensor):
-        value = value.to(device=parameter.device, dtype=parameter.dtype)
-        mesh, placements = parameter.device_mesh, parameter.placements
-        # None: every rank has the whole value already, and nothing is sent.
-        return distribute_tensor(value, mesh, placements, src_data_rank=None)
-    return torch.empty_like(parameter).copy_(value)
-
-
-@torch.no_grad()
 def load_whole(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load a whole state into a model, of which every rank may have a part."""
     for name, parameter in model.named_parameters():
-        value = state[name]
-        parameter.copy_(store_like(parameter, value) if isinstance(parameter, DTensor) else value)
+        copy_own_rows(parameter, state[name])

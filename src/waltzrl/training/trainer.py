@@ -134,17 +134,22 @@ class Trainer:
             if rates and journal is not None:  # of the final weights
                 journal.write(self.total, rates)
 
-    def restore(self) -> int:
-        """Load the newest whole checkpoint, and return how many steps precede it."""
+    def newest_checkpoint(self) -> Path | None:
+        """Return the newest whole checkpoint; None if there is none."""
         latest = ranks.ask_first(lambda: latest_good(self._checkpoints))
         for line in latest.refused if ranks.is_first() else ():
             logger.warning("%s", line)
-        if latest.path is None:
+        return latest.path
+
+    def restore(self) -> int:
+        """Load the newest whole checkpoint, and return how many steps precede it."""
+        path = self.newest_checkpoint()
+        if path is None:
             return 0
-        done = step_of(latest.path)
+        done = step_of(path)
         self._load(done, {})
         self.state.clear()
-        self.state.update(read_state(latest.path))
+        self.state.update(read_state(path))
         self._saved = done
         return done
 

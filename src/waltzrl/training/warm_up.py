@@ -25,7 +25,7 @@ from waltzrl.foundation.jsonl import read_objects
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.local import LocalPolicy
-from waltzrl.policies.weights import CausalLM, Weights, copy_adapter
+from waltzrl.policies.weights import CausalLM, Weights, copy_adapter, map_causal_lm
 from waltzrl.records import Demonstration, Prompt, Usage
 from waltzrl.training import ranks
 from waltzrl.training.learner import learner_on
@@ -142,13 +142,15 @@ class WarmUp:
             return weights
         learning = shard_models({ROLES[0]: weights}, None)[ROLES[0]]
         stages = self._imitations(name, learning, explanations)
-        await self._trainer(name, learning, stages).train(report)
+        trainer = self._trainer(name, learning, stages)
+        await trainer.train(report)
         if learning is weights:
             return weights
         # The parts stay parts; the last checkpoint has the base whole.
-        whole = self._open(self.open_base())
-        self._trainer(name, whole, []).restore()
-        return whole
+        saved = trainer.newest_checkpoint()
+        assert saved is not None
+        whole = map_causal_lm(str(saved / ROLES[0]))
+        return Weights(causal_lm=replace(weights.causal_lm, model=whole.model))
 
     def _imitations(
         self, name: str, weights: Weights, explanations: Sequence[str]
