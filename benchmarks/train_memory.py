@@ -37,7 +37,7 @@ from waltzrl.training.trainer import Progress
 RECIPES = Path(__file__).parents[1] / "recipes"
 CASES: dict[str, tuple[str, ModelSize | None, int]] = {
     "demo": ("tiny.toml", ModelSize(hidden=96, layers=3, heads=4, context=1024), 32),
-    "middle": ("tiny.toml", ModelSize(hidden=384, layers=6, heads=6, context=1024), 32),
+    "middle": ("tiny.toml", ModelSize(hidden=384, layers=6, heads=6, context=1024), 8),
     "large": ("tiny.toml", ModelSize(hidden=768, layers=12, heads=12, context=1024), 8),
     "smollm2": ("smollm2.toml", None, 8),
 }

@@ -14,6 +14,7 @@ from waltzrl.policies.weights import (
     activate_adapter,
     add_adapters,
     load_causal_lm,
+    map_causal_lm,
     narrow_parameters,
     role_parameters,
 )
@@ -74,6 +75,21 @@ def test_weights_on_a_cpu_are_stored_transposed_and_saved_as_they_were(folder, t
 
 def test_every_end_of_turn_token_counts():
     assert tiny_model().end_ids == {END_ID, STOP_ID}
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma"])
+def test_a_mapped_model_has_the_weights_as_stored_and_the_buffers_of_a_whole_one(tmp_path, family):
+    stored = tiny_model(family)
+    exact = dict(stored.model.named_buffers())
+    stored.model.to(torch.bfloat16).save_pretrained(tmp_path)
+    stored.tokenizer.save_pretrained(tmp_path)
+    mapped, whole = map_causal_lm(str(tmp_path)), load_causal_lm(str(tmp_path), "cpu")
+    assert (mapped.model.dtype, mapped.model.config.dtype) == (torch.bfloat16, torch.float32)
+    assert [n for n, _ in mapped.model.named_buffers()] == list(exact)
+    for name, buffer in whole.model.named_buffers():
+        assert torch.equal(dict(mapped.model.named_buffers())[name], buffer)
+    narrow_parameters(mapped.model, torch.float32)
+    torch.testing.assert_close(logits(mapped.model), logits(whole.model))
 
 
 @pytest.mark.parametrize("kept", [0, 4, 5000])

@@ -25,8 +25,9 @@ GPU_ALLOWANCE = 1.22
 """Bytes that a GPU needs for each that is planned: 1.16 and 1.22 were measured (docs/scale.md)."""
 GPU_SHARE = 0.98
 """Of a GPU's memory, what we count on; not measured."""
-LOADED_BYTES = {"two-models": 12, "one-model": 8, "adapters": 4}
-"""Bytes per parameter of a base in each rank's CPU memory while it loads: float32 copies."""
+LOADED_BYTES = 4
+"""Bytes per parameter of a base in CPU memory while it loads: of each rank that has it whole, or of
+the file, which all ranks share that read their parts from it."""
 PATIENCE = aiohttp.ClientTimeout(total=10)
 STAND_IN = "generator:train"
 """The set by whose prompts memory is planned where one of the recipe's own is missing."""
@@ -145,7 +146,8 @@ def _check_memory(recipe: Recipe, plan: RunPlan, node: Node) -> Iterator[Finding
         yield Finding(what="base", state="not ready", detail=detail)
         return
     yield Finding(what="base", state="ready", detail=f"{plan.base}, {plan.layout}")
-    loading = plan.ranks * plan.parameters * LOADED_BYTES[plan.layout] / 1e9
+    copies = plan.ranks if plan.layout == "adapters" else 1
+    loading = copies * plan.parameters * LOADED_BYTES / 1e9
     host, needed = node.host_gigabytes, loading
     many = "1 rank" if plan.ranks == 1 else f"{plan.ranks} ranks"
     if plan.device == "cuda":

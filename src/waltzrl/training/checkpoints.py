@@ -21,7 +21,6 @@ import json
 import re
 import shutil
 from collections.abc import Collection, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +40,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from waltzrl.agents.exports import EXPORT_MANIFEST, export_name, file_digest, verify_manifest
 from waltzrl.agents.wording import EXPORTED, Wording, save_wording
 from waltzrl.errors import CheckpointError, InputError
-from waltzrl.foundation.files import Json, sync_to_disk, whole_folder, write_json
+from waltzrl.foundation.files import Json, disk_errors, sync_to_disk, whole_folder, write_json
 from waltzrl.policies.weights import (
     ADAPTER_WEIGHTS,
     BASE_DIGEST,
@@ -98,7 +97,7 @@ def save_checkpoint(
         InputError: the folder is not writable, or the disk is full.
     """
     path = folder / f"step-{step:06d}"
-    with whole_folder(path) if ranks.is_first() else nullcontext() as unfinished:
+    with whole_folder(path) if ranks.is_first() else disk_errors(path) as unfinished:
         shared = ranks.ask_first(lambda: unfinished)
         for name, role in roles.items():
             _save_role(shared, name, role)
@@ -200,7 +199,7 @@ def export_roles(
         InputError: the folder holds something else, or the disk is full.
     """
     require_exportable(folder)
-    with whole_folder(folder) if ranks.is_first() else nullcontext() as unfinished:
+    with whole_folder(folder) if ranks.is_first() else disk_errors(folder) as unfinished:
         shared = ranks.ask_first(lambda: unfinished)
         for name, role in roles.items():
             model = role.model

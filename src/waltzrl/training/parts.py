@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
@@ -56,8 +55,9 @@ def save_parts(file: Path, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             if not isinstance(tensor, DTensor) and not ranks.is_first():
                 continue
-            row = tensor.numel() * tensor.itemsize // max(1, tensor.shape[0] if tensor.dim() else 1)
-            shared.seek(begin + starts[name] + own_rows(tensor)[0] * row)
+            rows = tensor.shape[0] if tensor.dim() else 1
+            row_bytes = tensor.numel() * tensor.itemsize // max(1, rows)
+            shared.seek(begin + starts[name] + _own_rows(tensor)[0] * row_bytes)
             own = _local(tensor).cpu().contiguous().reshape(-1)
             shared.write(own.view(torch.uint8).numpy().data)
         shared.flush()
@@ -65,21 +65,14 @@ def save_parts(file: Path, tensors: Mapping[str, Tensor]) -> None:
     ranks.wait_for_all()
 
 
-def load_parts(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Fill tensors, or the parts that this rank holds, from a file in safetensors format."""
-    with safe_open(file, framework="pt") as stored:
-        for name, tensor in tensors.items():
-            copy_own_rows(tensor, stored.get_slice(name))
-
-
 @torch.no_grad()
 def copy_own_rows(tensor: Tensor, whole: Tensor) -> None:
     """Copy from a whole tensor, or the slices of one in a file, what this rank holds."""
-    first, end = own_rows(tensor)
+    first, end = _own_rows(tensor)
     _local(tensor).copy_(whole[first:end] if isinstance(tensor, DTensor) else whole[...])
 
 
-def own_rows(tensor: Tensor) -> tuple[int, int]:
+def _own_rows(tensor: Tensor) -> tuple[int, int]:
     """Return the first row that this rank holds, and the one after the last."""
     if not isinstance(tensor, DTensor):
         return 0, tensor.shape[0] if tensor.dim() else 1
