@@ -13,11 +13,13 @@ import pytest
 
 from support.forked import Forked, waltzrl
 from support.openai_server import serving
-from support.small_runs import run, save_recipe, save_validation
+from support.small_runs import run, save_model, save_recipe, save_validation
 from support.timing import wait_until
 from waltzrl.errors import PolicyError
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies import ScriptedPolicy
+from waltzrl.policies.weights import load_causal_lm
+from waltzrl.training.checkpoints import weights_digest
 
 pytestmark = pytest.mark.xdist_group("forked")
 FINAL = "checkpoints/step-000014"
@@ -29,9 +31,9 @@ def weights(out):
     return weights_in(out / FINAL)
 
 
-def weights_in(checkpoint):
+def weights_in(checkpoint, roles=2):
     files = sorted(checkpoint.glob("*/*model.safetensors"))
-    assert len(files) == 2
+    assert len(files) == roles
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
 
@@ -95,6 +97,37 @@ def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_p
     assert all(sampled_in_another_precision) is (layout == "adapters")
     assert any(sampled_in_another_precision) is (layout == "adapters")
     assert all(line["length/feedback_tokens"] <= 5 for line in measured(whole)[:-1])
+
+
+@pytest.mark.promise(
+    "Training",
+    "A run of three roles that is killed and started again ends with the same weights",
+)
+def test_killed_while_an_attacker_learns_the_weights_of_three_roles_are_the_same(tmp_path):
+    recipe, whole, cut = save_recipe(tmp_path), tmp_path / "whole", tmp_path / "cut"
+    attacker = save_model(tmp_path / "attacker", "llama", seed=1)
+    settings = [
+        "--set=stages.joint.steps=8",
+        '--set=stages.joint.learns=["conversation", "feedback", "attacker"]',
+        "--set=stages.joint.attacked_share=0.9",
+        f"--set=attacker.base={attacker}",
+        "--set=attacker.max_new_tokens=24",  # of random weights some turns end by then
+        "--set=attacker.elicit=Ask.",
+        "--set=attacker.provoke=Ask so.",
+        "--set=attacker.check=operator:ne",  # whatever it writes is on its goal
+    ]
+    assert run("train", recipe, "--out", whole, *settings) == 0
+    code, said = stopped(recipe, cut, signal.SIGKILL, *settings)
+    assert code == -signal.SIGKILL, said
+    final = "checkpoints/step-000010"
+    assert not (cut / final).exists()
+    assert run("train", recipe, "--out", cut, *settings) == 0
+    assert weights_in(cut / final, 3) == weights_in(whole / final, 3)
+    assert measured(cut) == measured(whole)
+    attacked = [line for line in measured(whole) if "attack/success_rate" in line]
+    assert attacked
+    learned = weights_digest(load_causal_lm(str(whole / final / "attacker"), "cpu").model)
+    assert learned != weights_digest(load_causal_lm(str(attacker), "cpu").model)
 
 
 def measured(out):

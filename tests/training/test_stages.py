@@ -168,7 +168,7 @@ def test_a_third_role_is_one_more_entry():
 
     class ReviewedTwice(RankSampler):
         async def sample(self, request):
-            return [await self.reviewed_twice(prompt) for prompt, _ in request.prompts]
+            return [await self.reviewed_twice(prompt) for prompt, *_ in request.prompts]
 
         async def reviewed_twice(self, prompt):
             first = await collaborate(prompt, team.conversation, team.feedback)

@@ -1,10 +1,12 @@
-"""The two roles: one agent drafts and revises, the other reviews."""
+"""The roles: one agent drafts and revises, another reviews; a third may attack both."""
 
 from typing import TYPE_CHECKING
 
 from waltzrl.foundation.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from waltzrl.agents.attacker import AttackerAgent as AttackerAgent
+    from waltzrl.agents.attacker import AttackWording as AttackWording
     from waltzrl.agents.conversation import ConversationAgent as ConversationAgent
     from waltzrl.agents.conversation import GivenDraft as GivenDraft
     from waltzrl.agents.feedback import FeedbackAgent as FeedbackAgent
@@ -20,6 +22,10 @@ else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
+            "attacker": (
+                "AttackWording",
+                "AttackerAgent",
+            ),
             "conversation": (
                 "ConversationAgent",
                 "GivenDraft",

@@ -9,7 +9,9 @@ from waltzrl.errors import CheckpointError
 from waltzrl.foundation.files import Json
 
 ROLES = ("conversation", "feedback")
-"""The roles that a recipe can train."""
+"""The roles of a pair, which every recipe has."""
+ATTACKER = "attacker"
+"""The role that a recipe may have beside them."""
 
 
 def export_name(role: str) -> str:

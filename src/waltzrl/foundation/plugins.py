@@ -14,7 +14,10 @@
 | `waltzrl.upstreams` | a function that opens an upstream which is no server |
 """
 
+import sys
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from waltzrl.errors import InputError, MissingPackageError, missing_extra
 
@@ -87,3 +90,19 @@ def load_plugin(group: str, name: str) -> object:
             "waltzrl again if it was installed in part"
         )
     return plugin
+
+
+def import_function(what: str, name: str) -> object | None:
+    """Import `MODULE:FUNCTION`, also from a module in the current folder; None: it has no such.
+
+    Raises:
+        InputError: the module cannot be imported; says that it is `what`'s.
+    """
+    module, _, function = name.partition(":")
+    if (folder := str(Path.cwd())) not in sys.path:  # a console script's path lacks it
+        sys.path.append(folder)
+    try:
+        found: object | None = getattr(import_module(module), function, None)
+    except (ImportError, SyntaxError) as error:
+        raise InputError(f"the {what} {name!r} cannot be imported: {error}") from error
+    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from waltzrl.agents.exports import ROLES, export_name
+from waltzrl.agents.exports import ATTACKER, ROLES, export_name
 from waltzrl.budget import (
     LEDGER,
     BudgetSettings,
@@ -75,6 +75,8 @@ def count_of(recipe: Recipe, meter: CostMeter | None) -> Count | None:
         for rollout in rollouts:
             for role, usages in collaboration_usages(rollout.judged.collaboration).items():
                 meter.count(role, usages, None)
+            if rollout.attack is not None:
+                meter.count(ATTACKER, [rollout.attack.rewriting.usage], None)
             meter.count("judge", verdict_usages(rollout.judged.verdicts), server, model)
 
     return count

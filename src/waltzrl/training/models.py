@@ -12,11 +12,13 @@ from peft import PeftModel
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from waltzrl.agents import load_wording
-from waltzrl.agents.exports import ROLES, export_name, verify_export
+from waltzrl.agents import AttackerAgent, load_wording
+from waltzrl.agents.exports import ATTACKER, ROLES, export_name, verify_export
 from waltzrl.errors import CheckpointError
 from waltzrl.foundation.files import whole_folder
+from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute
+from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import (
     ADAPTER_CONFIG,
     CausalLM,
@@ -31,8 +33,9 @@ from waltzrl.policies.weights import (
 )
 from waltzrl.training import ranks
 from waltzrl.training.checkpoints import ADAPTERS, EXPORTED_BASE
-from waltzrl.training.roles import Team, make_team
-from waltzrl.training.settings import AgentSettings, ModelSettings, ModelSize
+from waltzrl.training.roles import Role, Team, decoding_copy, make_team
+from waltzrl.training.settings import AgentSettings, AttackerSettings, ModelSettings, ModelSize
+from waltzrl.training.sharding import ShardedWeights, shard_models
 
 END, PAD = "<|end|>", "<|pad|>"
 CHAT_ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
@@ -135,6 +138,30 @@ def continue_roles(
     }
     wording = load_wording(agents.wording)
     return make_team(weights, references, wording, agents.limits, compute.dtype, replays=replays)
+
+
+def add_attacker(team: Team, attacker: AttackerSettings, compute: Compute) -> Team:
+    """Return a team with an attacker beside the pair: a full model, and a frozen copy of it.
+
+    Raises:
+        CheckpointError: there is no such model, or it is damaged.
+    """
+    causal_lm = load_causal_lm(attacker.base, compute.device)
+    reference = _freeze_copy(causal_lm, compute.dtype, compute.device)
+    (weights,) = shard_models({ATTACKER: Weights(causal_lm=causal_lm)}, compute.dtype).values()
+    copied = weights.copy if isinstance(weights, ShardedWeights) else None
+    policy = LocalPolicy(
+        causal_lm.model,
+        causal_lm.tokenizer,
+        copy=copied or decoding_copy(causal_lm.model, compute.dtype),
+    )
+    sampling = Sampling(max_new_tokens=attacker.max_new_tokens, temperature=1.0)
+    role = Role(
+        agent=AttackerAgent(policy, attacker.wording, sampling),
+        weights=weights,
+        reference=reference,
+    )
+    return replace(team, roles={**team.roles, ATTACKER: role})
 
 
 def _continue_adapters(

@@ -16,6 +16,7 @@ from waltzrl.foundation.files import Json
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import CHARACTERS_PER_TOKEN
+from waltzrl.training.attacks import KeepsGoal, find_check, keeps_by_words
 from waltzrl.training.data import (
     keep_remembered,
     rollout_prompts,
@@ -36,8 +37,8 @@ try:
     from waltzrl.training.checkpoints import export_roles, weights_digest
     from waltzrl.training.costs import count_of, open_meter
     from waltzrl.training.learner import learner_on
-    from waltzrl.training.models import continue_roles, make_roles
-    from waltzrl.training.plan import DataSize, RunPlan, plan_run
+    from waltzrl.training.models import add_attacker, continue_roles, make_roles
+    from waltzrl.training.plan import DataSize, RunPlan, plan_attacker, plan_run
     from waltzrl.training.roles import Best, Team, require_context
     from waltzrl.training.rollouts import (
         Collaborators,
@@ -85,6 +86,7 @@ async def train(
     report: Report,
     own_judge: Judge | None = None,
     own_reward: FeedbackReward | None = None,
+    own_check: KeepsGoal | None = None,
 ) -> Team:
     """Train what the recipe says in `folder`, continuing where an earlier call was interrupted.
 
@@ -96,39 +98,64 @@ async def train(
             name, so that a run is not continued with another one.
         own_reward: of the feedback agent, in place of what the stages name. The run's recipe holds
             its name.
+        own_check: of what the attacker writes, in place of the recipe's, as with the reward.
 
     Raises:
         WaltzError: the data, the base, a reward or the folder is unfit, or training diverged.
     """
-    team, _ = await _train_team(recipe, folder, report, own_judge, own_reward)
+    own = _OwnParts(judge=own_judge, reward=own_reward, check=own_check)
+    team, _ = await _train_team(recipe, folder, report, own)
     return team
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OwnParts:
+    """What a caller has made itself; None for what the recipe names."""
+
+    judge: Judge | None = None
+    reward: FeedbackReward | None = None
+    check: KeepsGoal | None = None
+
+    def named_in(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with the names of these parts.
+
+        Raises:
+            RecipeError: there is a check, and no attacker.
+        """
+        if self.judge is not None:
+            recipe = replace(recipe, judge=self.judge.name)
+        if self.reward is not None:
+            recipe = _with_reward(recipe, self.reward)
+        if self.check is not None:
+            if recipe.attacker is None:
+                raise RecipeError("own_check checks what an attacker writes; add [attacker]")
+            attacker = replace(recipe.attacker, check=_name_function(self.check))
+            recipe = replace(recipe, attacker=attacker)
+        return recipe
 
 
 async def _train_team(
     recipe: Recipe,
     folder: Path,
     report: Report,
-    own_judge: Judge | None = None,
-    own_reward: FeedbackReward | None = None,
+    own: _OwnParts,
     open_sampler: OpenSampler = open_ranks_or_servers,
 ) -> tuple[Team, int]:
     """Train, and return the team and how many prompts there are; see `train`."""
-    if own_judge is not None:
-        recipe = replace(recipe, judge=own_judge.name)
-    if own_reward is not None:
-        recipe = _with_reward(recipe, own_reward)
+    recipe = own.named_in(recipe)
+    keeps_goal = own.check or (find_check(recipe.attacker.check) if recipe.attacker else None)
     compute = resolve_compute(recipe.compute)
     rewards = {
-        stage.name: own_reward or find_reward(stage.reward) for stage in recipe.reinforcements
+        stage.name: own.reward or find_reward(stage.reward) for stage in recipe.reinforcements
     }
     opening = open_judge(recipe.judge, judges_prompts=recipe.judge_prompts, cached=True)
-    async with nullcontext(own_judge) if own_judge else opening as judge:
+    async with nullcontext(own.judge) if own.judge else opening as judge:
         with (
             RunDirectory(folder) if ranks.is_first() else nullcontext() as run,
             open_meter(recipe, folder, compute.device) as meter,
         ):
             begins = recipe.reinforcements and not (folder / "metrics.jsonl").exists()
-            if own_judge is None and begins and judge_place(recipe.judge)[1] and ranks.is_first():
+            if own.judge is None and begins and judge_place(recipe.judge)[1] and ranks.is_first():
                 await require_judge(recipe.judge, judges_prompts=recipe.judge_prompts)
             with ranks.first_before_others():  # what the first writes, the others read
                 if run is not None:
@@ -159,10 +186,14 @@ async def _train_team(
                 del base  # the roles have their copies
                 if not recipe.reinforcements:
                     return team, 0
+            if recipe.attacker is not None:
+                team = add_attacker(team, recipe.attacker, compute)
             require_context(team, prompts, recipe.agents.max_rounds)
             count, frequencies = count_of(recipe, meter), ClassFrequencies()
             advice = Advice.demonstrated(demonstrations)
-            collaborators = Collaborators(team=team, judge=RunJudge(judge, folder))
+            collaborators = Collaborators(
+                team=team, judge=RunJudge(judge, folder), keeps_goal=keeps_goal or keeps_by_words
+            )
             async with open_sampler(recipe, collaborators, folder) as sampler:
                 stages = [
                     Reinforcement(
@@ -216,7 +247,7 @@ async def train_and_export(
         digests: of the weights are returned too.
         open_sampler: opens what samples.
     """
-    team, prompts = await _train_team(recipe, folder, report, open_sampler=open_sampler)
+    team, prompts = await _train_team(recipe, folder, report, _OwnParts(), open_sampler)
     if export is not None:
         export_agents(team, export)
     weights = weights_of(team) if digests else {}
@@ -249,12 +280,17 @@ def plan_training(
     )
     for stage in recipe.reinforcements:
         find_reward(stage.reward)
+    if recipe.attacker is not None:
+        find_check(recipe.attacker.check)
     if count is None:
         on_ray = recipe.compute.engine == "ray"
         count = recipe.compute.ray.learners if on_ray else ranks.count_started()
     require_shares(recipe, count)
     compute = compute or resolve_compute(recipe.compute)
-    return plan_run(recipe.models, recipe.agents, recipe.stages, compute, data, count)
+    plan = plan_run(recipe.models, recipe.agents, recipe.stages, compute, data, count)
+    if recipe.attacker is None:
+        return plan
+    return plan_attacker(plan, recipe.attacker, recipe.stages, compute.dtype)
 
 
 def open_run(folder: Path) -> Team:
@@ -280,13 +316,18 @@ def open_team(recipe: Recipe, folder: Path, compute: Compute) -> tuple[Team, boo
     Raises:
         InputError: the base is not there.
     """
+    warmed_up = True
     if recipe.models.pair is not None:
-        return continue_roles(recipe.models, recipe.agents, compute), True
-    warm_up = WarmUp(recipe=recipe, folder=folder, compute=compute)
-    base, warmed_up = warm_up.open_base(), True
-    if recipe.imitations:
-        base, warmed_up = warm_up.restore(base)
-    return make_roles(recipe.models, recipe.agents, base, compute, recipe.seed), warmed_up
+        team = continue_roles(recipe.models, recipe.agents, compute)
+    else:
+        warm_up = WarmUp(recipe=recipe, folder=folder, compute=compute)
+        base = warm_up.open_base()
+        if recipe.imitations:
+            base, warmed_up = warm_up.restore(base)
+        team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
+    if recipe.attacker is not None:
+        team = add_attacker(team, recipe.attacker, compute)
+    return team, warmed_up
 
 
 def export_agents(team: Team, folder: Path) -> None:
@@ -344,12 +385,18 @@ def require_shares(recipe: Recipe, count: int) -> None:
 
 def _with_reward(recipe: Recipe, reward: FeedbackReward) -> Recipe:
     """Name a function of the caller's as the reward of every stage that has one."""
-    name = f"{reward.__module__}:{getattr(reward, '__qualname__', type(reward).__qualname__)}"
+    name = _name_function(reward)
     stages = (
         replace(stage, reward=name) if isinstance(stage, ReinforcementStage) else stage
         for stage in recipe.stages
     )
     return replace(recipe, stages=tuple(stages))
+
+
+def _name_function(function: FeedbackReward | KeepsGoal) -> str:
+    """Return the name of a function, or of the class of what can be called."""
+    qualified = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{function.__module__}:{qualified}"
 
 
 def _require_gain(recipe: Recipe, folder: Path, prompts: int) -> None:

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from waltzrl.policies.weights import load_config
 from waltzrl.training.memory import Turns, Update, rollout_bytes, update_bytes
 from waltzrl.training.settings import (
     AgentSettings,
+    AttackerSettings,
     ImitationStage,
     ModelSettings,
     ReinforcementStage,
@@ -175,6 +176,46 @@ def plan_run(
     )
 
 
+def plan_attacker(
+    plan: RunPlan,
+    attacker: AttackerSettings,
+    stages: Sequence[StageSettings],
+    dtype: torch.dtype,
+) -> RunPlan:
+    """Add an attacker to the plan of a pair: its two models, and what it writes."""
+    attacked = {
+        stage.name
+        for stage in stages
+        if isinstance(stage, ReinforcementStage) and stage.attacked_share
+    }
+    config = _find_config(attacker.base)
+    memory: list[MemoryEstimate] = []
+    if config is not None:
+        parameters = _count_parameters(config).parameters
+        memory = [
+            MemoryEstimate(
+                what="attacker that learns",
+                parameters=parameters // plan.ranks,
+                bytes_each=LEARNING_BYTES,
+            ),
+            MemoryEstimate(
+                what="attacker's reference, frozen",
+                parameters=parameters,
+                bytes_each=dtype.itemsize,
+            ),
+        ]
+    return replace(
+        plan,
+        memory=(*plan.memory, *memory) if plan.memory else (),
+        stages=tuple(
+            replace(stage, most_tokens=stage.most_tokens + stage.turns * attacker.max_new_tokens)
+            if stage.name in attacked and stage.most_tokens is not None
+            else stage
+            for stage in plan.stages
+        ),
+    )
+
+
 def space_out(lengths: Sequence[int], count: int) -> list[int]:
     """Return `count` of the lengths, at equal distances in their order, the longest included."""
     ordered = sorted(lengths)
@@ -274,8 +315,11 @@ def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> St
 def _base_config(models: ModelSettings) -> PretrainedConfig | None:
     """Return the config of the base, which need not be here if `SHAPES` has it; None if unknown."""
     base = models.base if models.pair is None else str(Path(models.pair) / CONVERSATION)
-    if not isinstance(base, str):
-        return None
+    return _find_config(base) if isinstance(base, str) else None
+
+
+def _find_config(base: str) -> PretrainedConfig | None:
+    """Return the config of a model by its name or folder; None if it is unknown."""
     try:
         return load_config(base)
     except (OSError, ValueError):

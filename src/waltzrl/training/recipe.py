@@ -22,6 +22,7 @@ from waltzrl.foundation.validation import (
 from waltzrl.policies.compute import ComputeSettings
 from waltzrl.training.settings import (
     AgentSettings,
+    AttackerSettings,
     CheckpointSettings,
     ImitationStage,
     ModelSettings,
@@ -85,6 +86,8 @@ class Recipe:
     use_rlt_optimization: bool = False
     """The teacher explains the verdicts of the reviews in `data.demonstrations`, and so warms up
     the reasoning of the feedback agent. Without it, it explains `data.solutions`."""
+    attacker: AttackerSettings | None = None
+    """A third role, which plays in the stages with an `attacked_share`; none by default."""
     targets: TargetSettings = field(default_factory=TargetSettings)
     checkpointing: CheckpointSettings = field(default_factory=CheckpointSettings)
     compute: ComputeSettings = field(default_factory=ComputeSettings)
@@ -118,9 +121,31 @@ class Recipe:
                 f"agents.max_rounds = 0 leaves stage {stages[0]!r} no feedback to learn from; make"
                 " it 1 or more, or let the stage learn conversation alone"
             )
+        self._check_attacker()
         self._check_exercises()
         self._check_teacher()
         self._check_targets()
+
+    def _check_attacker(self) -> None:
+        """Check that there is an attacker exactly where a stage wants one, and that it can play."""
+        attacked = [stage.name for stage in self.reinforcements if stage.attacked_share]
+        if attacked and self.attacker is None:
+            raise ValueError(
+                f"stage {attacked[0]!r} has an attacked_share, and the recipe has no attacker; add"
+                " a table [attacker] with base and max_new_tokens"
+            )
+        if self.attacker is None:
+            return
+        if not attacked:
+            raise ValueError(
+                "attacker plays in no stage; set attacked_share in a stage of reinforcement, or"
+                " remove the table"
+            )
+        if self.compute.rollouts != "local" or self.compute.engine != "local":
+            raise ValueError(
+                "attacker: its model is in the processes that learn; set compute.rollouts and"
+                " compute.engine to local"
+            )
 
     def _check_exercises(self) -> None:
         """Check that there is something to explain, exactly where a stage needs it."""

@@ -9,24 +9,25 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from waltzrl.agents import ConversationAgent, FeedbackAgent, Wording
+from waltzrl.agents import AttackerAgent, ConversationAgent, FeedbackAgent, Wording
+from waltzrl.agents.exports import ATTACKER
 from waltzrl.errors import InputError
-from waltzrl.policies import Sampling
+from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.vllm import VllmPolicy
 from waltzrl.policies.weights import Weights
-from waltzrl.records import Feedback, Prompt, Reply, Round
+from waltzrl.records import Feedback, Message, Prompt, Reply, Round
 from waltzrl.training.sharding import ShardedWeights, shard_models
 
 logger = logging.getLogger(__name__)
 
-Agent = ConversationAgent | FeedbackAgent
-AGENTS: Mapping[str, type[Agent]] = {
+Agent = ConversationAgent | FeedbackAgent | AttackerAgent
+AGENTS: Mapping[str, type[ConversationAgent] | type[FeedbackAgent]] = {
     "conversation": ConversationAgent,
     "feedback": FeedbackAgent,
 }
-"""The agent of each role that a run can train."""
+"""The agent of each role of a pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,12 @@ class Team:
         return agent
 
     @property
+    def attacker(self) -> AttackerAgent:
+        agent = self.roles[ATTACKER].agent
+        assert isinstance(agent, AttackerAgent)
+        return agent
+
+    @property
     def weights(self) -> dict[str, Weights]:
         return {name: role.weights for name, role in self.roles.items()}
 
@@ -81,9 +88,7 @@ class Team:
         """Return the same agents, over the same policies, taking the likeliest token each time."""
 
         def take_likeliest(agent: Agent) -> Agent:
-            return type(agent)(
-                agent.policy, agent.wording, replace(agent.sampling, temperature=0.0)
-            )
+            return _with_policy(agent, agent.policy, replace(agent.sampling, temperature=0.0))
 
         return self._with_agents(take_likeliest)
 
@@ -92,7 +97,7 @@ class Team:
 
         def sampled(agent: Agent) -> Agent:
             assert isinstance(agent.policy, LocalPolicy)
-            return type(agent)(policy(agent.policy), agent.wording, agent.sampling)
+            return _with_policy(agent, policy(agent.policy), agent.sampling)
 
         initial = sampled(self.initial)
         assert isinstance(initial, ConversationAgent)
@@ -108,6 +113,13 @@ class Team:
         for offset, agent in enumerate(agents):
             if isinstance(agent.policy, LocalPolicy | VllmPolicy):
                 agent.policy.seed(number * len(agents) + offset)
+
+
+def _with_policy(agent: Agent, policy: Policy, sampling: Sampling) -> Agent:
+    """Return an agent of the same role and wording."""
+    if isinstance(agent, AttackerAgent):
+        return AttackerAgent(policy, agent.wording, sampling)
+    return type(agent)(policy, agent.wording, sampling)
 
 
 def make_team(
@@ -221,10 +233,14 @@ def _list_needs(team: Team, prompt: Prompt, rounds: int) -> Iterator[tuple[str, 
     messages = drafter.draft_messages(prompt)
     if rounds:
         messages = drafter.revision_messages(prompt, empty, asked)
-    for role, agent, turns, written in (
+    needs: list[tuple[str, Agent, Sequence[Message], int]] = [
         ("conversation", drafter, messages, reply + rounds * (reply + feedback)),
         ("feedback", reviewer, reviewer.review_messages(prompt, empty), reply + feedback),
-    ):
+    ]
+    if ATTACKER in team.roles:
+        rewritten = team.attacker.rewriting_messages(prompt)
+        needs.append((ATTACKER, team.attacker, rewritten, team.attacker.sampling.max_new_tokens))
+    for role, agent, turns, written in needs:
         policy = agent.policy
         if isinstance(policy, LocalPolicy) and policy.context is not None:
             yield role, len(policy.render(turns)) + written, policy.context

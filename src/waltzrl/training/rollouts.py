@@ -19,10 +19,12 @@ from waltzrl.evaluation.patterns import Advice, OracleReviewer
 from waltzrl.policies.vllm import VllmServers
 from waltzrl.records import Demonstration, JudgedCollaboration, Prompt, Reply, Round
 from waltzrl.training import ranks
+from waltzrl.training.attacks import Attack, AttackedCollaboration, KeepsGoal, keeps_by_words
 from waltzrl.training.rewards import (
     ClassFrequencies,
     Coefficients,
     FeedbackReward,
+    attacker_reward,
     conversation_reward,
     judged_rounds,
 )
@@ -41,6 +43,8 @@ class RolloutPrompt(NamedTuple):
     prompt: Prompt
     replayed: bool = False
     """Whether the initial conversation agent drafts; see `ReplayedDrafts`."""
+    attacked: bool = False
+    """Whether the attacker rewrites it first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,8 @@ class Collaborators:
 
     team: Team
     judge: Judge
+    keeps_goal: KeepsGoal = keeps_by_words
+    """Checks what the attacker writes, in a team that has one."""
 
     async def roll_out(self, request: RolloutRequest) -> list[Outcome]:
         """Collaborate on all prompts at once, and judge; return what came of each, in order."""
@@ -102,26 +108,33 @@ class Collaborators:
         )
         rollouts = (
             self._roll_out_prompt(
-                prompt,
-                replaying if replayed else team.conversation,
+                given,
+                replaying if given.replayed else team.conversation,
                 reviewer,
                 request.max_rounds,
             )
-            for prompt, replayed in request.prompts
+            for given in request.prompts
         )
         return await asyncio.gather(*rollouts)
 
     async def _roll_out_prompt(
-        self, prompt: Prompt, drafter: Drafter, reviewer: Reviewer, max_rounds: int
+        self, given: RolloutPrompt, drafter: Drafter, reviewer: Reviewer, max_rounds: int
     ) -> Outcome:
         """Collaborate and judge: the boundary at which a failed rollout becomes data."""
+        goal, attack = given.prompt, None
         try:
-            collaboration = await collaborate(prompt, drafter, reviewer, max_rounds=max_rounds)
+            if given.attacked:
+                rewriting = await self.team.attacker.rewrite(goal)
+                attack = Attack.of(goal, rewriting, self.keeps_goal)
+            asked = goal if attack is None else attack.prompt
+            collaboration = await collaborate(asked, drafter, reviewer, max_rounds=max_rounds)
             verdicts = await judge_replies(collaboration, self.judge)
         except PolicyError as error:
-            logger.warning("prompt %s is left out of this step: %s", prompt.id, error)
+            logger.warning("prompt %s is left out of this step: %s", goal.id, error)
             return error
-        return JudgedCollaboration(collaboration=collaboration, verdicts=verdicts)
+        if attack is None:
+            return JudgedCollaboration(collaboration=collaboration, verdicts=verdicts)
+        return AttackedCollaboration(collaboration=collaboration, verdicts=verdicts, attack=attack)
 
 
 class Sampler(Protocol):
@@ -197,6 +210,23 @@ class Rollout:
     judged: JudgedCollaboration
     replayed: bool = False
 
+    @property
+    def attack(self) -> Attack | None:
+        """What the attacker made of the prompt; None where it was not asked."""
+        return self.judged.attack if isinstance(self.judged, AttackedCollaboration) else None
+
+    @property
+    def goal(self) -> Prompt:
+        """The prompt as it is in the data."""
+        return self.judged.collaboration.prompt if self.attack is None else self.attack.goal
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens that all roles wrote, as far as known."""
+        written = None if self.attack is None else self.attack.rewriting.usage
+        usages = (self.judged.collaboration.usage, written)
+        return sum(usage.output_tokens for usage in usages if usage is not None)
+
 
 Count = Callable[[Sequence[Rollout]], None]
 """A function that is given the rollouts of a step, to count what they cost."""
@@ -220,8 +250,8 @@ def gather_rollouts(
     outcomes = ranks.gather_items(own)
     _require_scored(outcomes, least_scored_share)
     return [
-        Rollout(judged=outcome, replayed=replayed)
-        for (_, replayed), outcome in zip(prompts, outcomes, strict=True)
+        Rollout(judged=outcome, replayed=given.replayed)
+        for given, outcome in zip(prompts, outcomes, strict=True)
         if isinstance(outcome, JudgedCollaboration)
     ]
 
@@ -350,11 +380,29 @@ def feedback_samples(
     ]
 
 
+def attacker_samples(rollouts: Sequence[Rollout]) -> list[Sample]:
+    """Take each rewriting that was judged, but the same request on its goal only once a step.
+
+    So an attacker that writes one and the same thing learns from it once.
+    """
+    samples, written = [], set()
+    for rollout, group in zip(rollouts, _number_groups(rollouts), strict=True):
+        attack = rollout.attack
+        if attack is None:
+            continue
+        score = attacker_reward(rollout.judged.verdicts[-1], on_goal=attack.on_goal)
+        text = attack.request_words
+        if score is None or (attack.on_goal and text in written):
+            continue
+        written.add(text)
+        samples.append(make_scored_sample(attack.rewriting, score, group))
+    return samples
+
+
 def _number_groups(rollouts: Sequence[Rollout]) -> list[int]:
-    """Number the rollouts' prompts: rollouts of one prompt are one group.
+    """Number the rollouts' goals: rollouts of one prompt, rewritten or not, are one group.
 
     Prompts are compared whole: two sets may have the same ids.
     """
     numbers: dict[Prompt, int] = {}
-    prompts = [rollout.judged.collaboration.prompt for rollout in rollouts]
-    return [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
+    return [numbers.setdefault(rollout.goal, len(numbers)) for rollout in rollouts]

@@ -10,7 +10,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from waltzrl.agents.exports import ROLES
+from waltzrl.agents.attacker import ELICIT, PROVOKE, AttackWording
+from waltzrl.agents.exports import ATTACKER, ROLES
 from waltzrl.errors import InputError
 from waltzrl.training.rewards import STAGE_1, Coefficients, ExplanationCoefficients, find_reward
 
@@ -89,6 +90,40 @@ class AgentSettings:
         """Tokens of the longest turn of each role."""
         feedback = self.feedback_max_new_tokens or self.max_new_tokens
         return {"conversation": self.max_new_tokens, "feedback": feedback}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackerSettings:
+    """An attacker, the third role: it rewrites prompts, and the pair collaborates on these.
+
+    It earns 1 where the pair's last reply to what it wrote is unsafe, or refuses a harmless
+    request, if what it wrote still asks for the prompt's goal.
+    """
+
+    base: str
+    """The model that it starts from, which is also its reference: a folder in Hugging Face format,
+    a GGUF file, `package:NAME` or a name on the hub. It is a full model of its own in every
+    `models.layout`; a run of imitation may have taught it to rewrite."""
+    max_new_tokens: Annotated[int, Field(ge=1)]
+    """Longest rewriting, in tokens; one that is cut off is not sent to the pair."""
+    check: str = "words"
+    """Tells whether a rewriting still asks for its goal. `words`: half of the goal's keywords are
+    in it, read through common disguises, and it is no refusal. Yours: `MODULE:FUNCTION`, which
+    takes the prompt and the text and returns True, False or, where it cannot tell, None."""
+    elicit: str = ELICIT
+    """What it is told of a prompt with a harmful part."""
+    provoke: str = PROVOKE
+    """What it is told of a harmless prompt."""
+
+    def __post_init__(self) -> None:
+        if ":" not in self.check and self.check != "words":
+            raise ValueError(
+                f"attacker.check is words, or MODULE:FUNCTION of yours, got {self.check!r}"
+            )
+
+    @property
+    def wording(self) -> AttackWording:
+        return AttackWording(elicit=self.elicit, provoke=self.provoke)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +299,9 @@ class ReinforcementStage:
     replayed_share: float = 0.0
     """Share of the drafts written by the initial conversation agent; raise it when the feedback
     agent, late in training, no longer recognises a bad draft."""
+    attacked_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the prompts with a label that the attacker rewrites, whether it learns or not. What
+    leaves its goal is not sent: the pair then gets the prompt as it is."""
     pattern: Literal["collaborate", "draft-only"] = "collaborate"
     """`draft-only` trains the conversation agent alone: single-model RL."""
     reward: str = "paper"
@@ -288,9 +326,10 @@ class ReinforcementStage:
             raise ValueError(f"stage {self.name!r} needs either steps or epochs")
         if not self.learns:
             raise ValueError(f"in stage {self.name!r} no role learns; name at least one")
-        if unknown := [role for role in self.learns if role not in ROLES]:
+        known = (*ROLES, ATTACKER)
+        if unknown := [role for role in self.learns if role not in known]:
             raise ValueError(
-                f"stage {self.name!r}: unknown role {unknown[0]!r}; known are {', '.join(ROLES)}"
+                f"stage {self.name!r}: unknown role {unknown[0]!r}; known are {', '.join(known)}"
             )
         self._check_roles()
         if self.prompts_per_step < 1 or self.group_size < 1:
@@ -308,6 +347,16 @@ class ReinforcementStage:
         if self.pattern == "draft-only" and "feedback" in self.learns:
             raise ValueError(f"stage {self.name!r} has no feedback to learn from: draft-only")
         imitates = self.objective == "expert-iteration"
+        if ATTACKER in self.learns and not self.attacked_share:
+            raise ValueError(
+                f"stage {self.name!r}: the attacker learns from what it rewrites; set"
+                " attacked_share above 0"
+            )
+        if ATTACKER in self.learns and imitates:
+            raise ValueError(
+                f"stage {self.name!r}: an attacker has nothing to imitate; let it learn in a stage"
+                " with objective = 'reinforce'"
+            )
         if self.reviewer == "judge" and "feedback" in self.learns and not imitates:
             raise ValueError(
                 f"stage {self.name!r} has no feedback to learn from: the judge reviews; let it"

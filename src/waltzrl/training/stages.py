@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
+from waltzrl.agents.exports import ATTACKER
 from waltzrl.evaluation.patterns import Advice
 from waltzrl.records import Prompt
 from waltzrl.training import ranks
@@ -30,6 +31,7 @@ from waltzrl.training.rollouts import (
     RolloutRequest,
     Sampler,
     accepted_samples,
+    attacker_samples,
     conversation_samples,
     feedback_samples,
     gather_rollouts,
@@ -37,7 +39,7 @@ from waltzrl.training.rollouts import (
 )
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
-from waltzrl.training.validation import RolloutRates, length_metrics
+from waltzrl.training.validation import RolloutRates, attack_metrics, length_metrics
 
 Learners = Mapping[str, Learner]
 """The learners, by the names of their roles."""
@@ -254,13 +256,13 @@ class Reinforcement:
         if self.count is not None:
             self.count(rollouts)
         metrics = RolloutRates.of(rollouts).metrics() | length_metrics(rollouts)
+        metrics |= attack_metrics(rollouts)
         update = partial(self._update, rollouts, draw, learners, stale)
         overlaps = ahead and self.staleness > 0
         metrics |= await self._while_sampling(number + 1, update) if overlaps else update()
         # A step that was sampled ahead waits for less than its rollouts took.
         metrics["time/rollout_seconds"] = max(waited, seconds)
-        usages = [rollout.judged.collaboration.usage for rollout in rollouts]
-        metrics["tokens/sampled"] = float(sum(u.output_tokens for u in usages if u is not None))
+        metrics["tokens/sampled"] = float(sum(rollout.sampled_tokens for rollout in rollouts))
         if self.staleness:
             metrics["staleness/updates"] = float(stale)
         return metrics
@@ -271,9 +273,14 @@ class Reinforcement:
         draw = random.Random(f"{self.name}/{self.seed}/{number}")
         seed = draw.getrandbits(40)
         size, order = self.settings.prompts_per_step, f"prompts/{self.seed}"
+        # A draw of its own, so that a stage without attacks is what it was before there were any.
+        attacks = random.Random(f"attacks/{self.name}/{self.seed}/{number}")
         prompts = [
             RolloutPrompt(
-                self.prompts[position], replayed=draw.random() < self.settings.replayed_share
+                prompt := self.prompts[position],
+                replayed=draw.random() < self.settings.replayed_share,
+                attacked=prompt.label is not None
+                and attacks.random() < self.settings.attacked_share,
             )
             for position in shuffle_positions(len(self.prompts), size, number, order)
             for _ in range(self.settings.group_size)
@@ -315,6 +322,8 @@ class Reinforcement:
         self, role: str, rollouts: Sequence[Rollout], draw: random.Random
     ) -> list[Sample]:
         """Return what a role learns from rollouts: turns of its own, each with its reward."""
+        if role == ATTACKER:
+            return attacker_samples(rollouts)
         if self.settings.objective == "expert-iteration":
             if role == "conversation":
                 return accepted_samples(rollouts, draw)

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from waltzrl.agents.exports import ATTACKER
 from waltzrl.foundation.files import whole_lines
 from waltzrl.records import JudgedCollaboration, Prompt, Reply, Verdict
-from waltzrl.training.rewards import improvement, judged_rounds, label_reward
+from waltzrl.training.rewards import attacker_reward, improvement, judged_rounds, label_reward
 from waltzrl.training.roles import Best
 from waltzrl.training.rollouts import (
     Count,
@@ -107,9 +108,10 @@ def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
     Replayed drafts are left out, and so is a role without replies.
     """
-    turns: dict[str, list[Reply]] = {"conversation": [], "feedback": []}
+    turns: dict[str, list[Reply]] = {"conversation": [], "feedback": [], ATTACKER: []}
     for rollout in rollouts:
         collaboration = rollout.judged.collaboration
+        turns[ATTACKER] += [] if rollout.attack is None else [rollout.attack.rewriting]
         turns["conversation"] += collaboration.replies[int(rollout.replayed) :]
         turns["feedback"] += [
             turn.feedback.reply for turn in collaboration.rounds if turn.feedback.reply is not None
@@ -122,6 +124,24 @@ def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
             cut_off = sum(reply.finish == "length" for reply in replies)
             metrics[f"length/{role}_truncated_share"] = cut_off / len(replies)
     return metrics
+
+
+def attack_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return what became of the rewritings: that it is known of, on goal, new, and rewarded."""
+    attacks = [
+        (rollout.attack, rollout.judged.verdicts[-1])
+        for rollout in rollouts
+        if rollout.attack is not None
+    ]
+    sent = [(attack, verdict) for attack, verdict in attacks if attack.on_goal]
+    rewards = [attacker_reward(verdict, on_goal=True) for _, verdict in sent]
+    texts = {attack.request_words for attack, _ in sent}
+    rates = {
+        "attack/on_goal_share": _average_known([attack.on_goal for attack, _ in attacks]),
+        "attack/distinct_share": len(texts) / len(sent) if sent else None,
+        "attack/success_rate": _average_known(rewards),
+    }
+    return {name: rate for name, rate in rates.items() if rate is not None}
 
 
 Judged = Sequence[tuple[Prompt, Verdict]]

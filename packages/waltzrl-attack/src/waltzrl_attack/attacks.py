@@ -6,10 +6,10 @@ An attack knows no budget and no target: `play_attack` sends what it yields, and
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from waltzrl.evaluation.goals import declines
 from waltzrl.records import Message, PromptLabel, Reply
 from waltzrl_attack.attacker import PLAIN, Attacker
 from waltzrl_attack.attempts import AttackRequest, Attempt, Goal, read_history
-from waltzrl_attack.checks import declines
 
 Requests = AsyncGenerator[AttackRequest, Attempt]
 """Yields requests, is sent what became of each, and ends when it has no more."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem
+from waltzrl.evaluation.goals import declines
 from waltzrl.evaluation.judges import Judge, judge_replies, require_decided
 from waltzrl.evaluation.rows import without_tokens
 from waltzrl.evaluation.runner import Progress, SeededPolicy, seed_conversation
@@ -29,7 +30,7 @@ from waltzrl_attack.attempts import (
     JobKey,
     Outcome,
 )
-from waltzrl_attack.checks import GoalCheck, declines
+from waltzrl_attack.checks import GoalCheck
 from waltzrl_attack.log import AttackLog
 
 NOT_TAKEN = frozenset({CONTEXT_EXCEEDED, "HTTP 400", "HTTP 413", "HTTP 422"})

@@ -1,13 +1,11 @@
 """Rewards: verdicts or probabilities in, numbers out; arithmetic that calls no model."""
 
-import sys
 from collections.abc import Mapping
-from importlib import import_module
-from pathlib import Path
 from typing import cast
 
 from waltzrl.errors import InputError
-from waltzrl.foundation.plugins import find_plugin
+from waltzrl.foundation.plugins import find_plugin, import_function
+from waltzrl.training.rewards.attacker import attacker_reward
 from waltzrl.training.rewards.paper import (
     STAGE_1,
     STAGE_2,
@@ -53,16 +51,10 @@ def find_reward(name: str) -> FeedbackReward:
     """
     if name in REWARDS:
         return REWARDS[name]
-    module, colon, function = name.partition(":")
-    if not colon:
-        reward = find_plugin("waltzrl.rewards", name)
+    if ":" in name:
+        reward = import_function("reward", name)
     else:
-        if (folder := str(Path.cwd())) not in sys.path:  # a console script's path lacks it
-            sys.path.append(folder)
-        try:
-            reward = getattr(import_module(module), function, None)
-        except (ImportError, SyntaxError) as error:
-            raise InputError(f"the reward {name!r} cannot be imported: {error}") from error
+        reward = find_plugin("waltzrl.rewards", name)
     if not callable(reward):
         raise InputError(
             f"got the reward {name!r}; need {', '.join(REWARDS)}, the name of one that an "
@@ -81,6 +73,7 @@ __all__ = [
     "FeedbackReward",
     "JudgedRound",
     "ScoredExplanation",
+    "attacker_reward",
     "conversation_reward",
     "explanation_reward",
     "feedback_reward",
