@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from waltzrl.agents.calibration import CALIBRATION, write_calibration
 from waltzrl.agents.settings import FeedbackConfig
@@ -16,9 +17,14 @@ from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 from waltzrl.training.recipe import Recipe
 
+if TYPE_CHECKING:
+    from waltzrl.training.attacks import KeepsGoal
+
 ONE_CORE = ComputeSettings(device="cpu", threads=1)
 MakeJudge = Callable[[], Judge]
 """Makes a judge in the process of a job: a class, a function of a module, or a partial of one."""
+MakeCheck = Callable[[], "KeepsGoal"]
+"""Makes what checks an attacker's rewritings, in the same way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,8 @@ class TrainingJob:
     folder: Path
     judge: MakeJudge | None = None
     """Makes the judge of the rollouts; None for the one that the recipe names."""
+    check: MakeCheck | None = None
+    """Makes the check of what an attacker writes, in a recipe that has one."""
 
     @property
     def agents(self) -> Path:
@@ -40,9 +48,12 @@ class TrainingJob:
         from waltzrl.training.opening import export_agents, train
 
         if not self.agents.exists():
-            judge = self.judge and self.judge()
             team = await train(
-                self.recipe, self.folder, lambda p: report(p.step + 1, p.total), judge
+                self.recipe,
+                self.folder,
+                lambda p: report(p.step + 1, p.total),
+                self.judge and self.judge(),
+                own_check=self.check and self.check(),
             )
             export_agents(team, self.agents)
 

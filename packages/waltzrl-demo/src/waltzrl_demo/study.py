@@ -74,8 +74,8 @@ class StudyPlan:
     def identity(self) -> StudyIdentity:
         tables = {title: tuple(row.name for row in rows) for title, rows in self.tables.items()}
         identity = StudyIdentity(
-            world=_digest_lines(_sample_world()),
-            recipes=_digest_lines(self._yield_recipe_lines()),
+            world=digest_lines(sample_world()),
+            recipes=digest_lines(self._yield_recipe_lines()),
             tables=tables,
         )
         if not self.factorial:
@@ -175,7 +175,7 @@ class SeedJob:
             demo.fit_guard()
         (evaluation,) = demo.evaluations(part.rows, self.plan.sets)
         await progress.run(evaluation, part.measuring)
-        results = results or SeedResults(_read_seed_prompts(demo, self.plan.sets))
+        results = results or SeedResults(read_seed_prompts(demo, self.plan.sets))
         trained = {
             name: read_training_cost(demo.training(name).folder)
             for name in part.trainings
@@ -257,7 +257,7 @@ def read_training_cost(folder: Path) -> TrainingCost:
     )
 
 
-def _read_seed_prompts(demo: PaperDemo, sets: Sequence[str]) -> SeedPrompts:
+def read_seed_prompts(demo: PaperDemo, sets: Sequence[str]) -> SeedPrompts:
     prompts = read_sets([str(demo.file(name)) for name in sets])
     return SeedPrompts(
         seed=demo.seed,
@@ -267,7 +267,7 @@ def _read_seed_prompts(demo: PaperDemo, sets: Sequence[str]) -> SeedPrompts:
     )
 
 
-def _sample_world() -> Iterator[bytes]:
+def sample_world() -> Iterator[bytes]:
     """Yield a sample of the world: what is in it changes if the world does."""
     world = World.create(0)
     yield world_judge(0, TRAINING_NOISE).name.encode()
@@ -279,7 +279,8 @@ def _sample_world() -> Iterator[bytes]:
     yield shown.replace(b',"doubtful":false', b"").replace(b',"action":"revise"', b"")
 
 
-def _digest_lines(lines: Iterator[bytes]) -> str:
+def digest_lines(lines: Iterator[bytes]) -> str:
+    """Return what tells these lines from others."""
     digest = hashlib.sha256()
     for line in lines:
         # With its length before it, a line cannot be confused with two shorter ones.

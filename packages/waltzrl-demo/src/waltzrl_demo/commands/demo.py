@@ -9,6 +9,7 @@ import typer
 from waltzrl.evaluation.commands.table import show_table
 from waltzrl.foundation.options import AsJson, open_terminal
 from waltzrl.foundation.workers import Workers
+from waltzrl_demo.commands.attack import attack
 from waltzrl_demo.commands.coach import coach
 from waltzrl_demo.commands.flywheel import flywheel
 from waltzrl_demo.commands.teacher import teacher
@@ -16,6 +17,7 @@ from waltzrl_demo.commands.teacher import teacher
 demos = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 demos.command()(flywheel)
 demos.command()(coach)
+demos.command()(attack)
 demos.command()(teacher)
 
 
