@@ -1,13 +1,28 @@
 """The demo of an attacker: what keeps a goal in its world, and the whole story in miniature."""
 
 import asyncio
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 
 from waltzrl.records import Message, Prompt
-from waltzrl_demo.attack import ARMS, SETS, AttackDemo, AttackSize, finish_seed, tabulate
+from waltzrl_demo.attack import (
+    ARMS,
+    SETS,
+    AttackDemo,
+    AttackSize,
+    finish_seed,
+    list_tokens,
+    tabulate,
+)
 from waltzrl_demo.paper import DemoSize
+from waltzrl_demo.transfer import (
+    NEXT,
+    PARTNER,
+    TransferSeed,
+    list_evaluations,
+    tabulate_transfer,
+)
 from waltzrl_demo.world import World
 from waltzrl_demo.world.lexicon import WRAPPERS
 from waltzrl_demo.world.rewritings import WorldGoals, rewriting_demonstrations
@@ -96,6 +111,11 @@ TINY = AttackSize(
         *(f"stages.{name}.steps=1" for name in ("feedback", "joint")),
         *(f"stages.{name}.prompts_per_step=4" for name in ("feedback", "joint")),
     ),
+    single=(
+        "agents.max_new_tokens=8",
+        *(f"stages.{name}.steps=1" for name in ("feedback", "joint")),
+        *(f"stages.{name}.prompts_per_step=4" for name in ("feedback", "joint")),
+    ),
     attacked=(
         "agents.max_new_tokens=8",
         *(f"stages.{name}.steps=1" for name in ("feedback", "joint")),
@@ -107,23 +127,63 @@ TINY = AttackSize(
 )
 
 
-def test_a_pair_alone_and_one_with_an_attacker_are_attacked_anew(tmp_path):
-    demo = AttackDemo(tmp_path / "work", 0, size=TINY)
-    demo.write_data()
-    for jobs in demo.rounds:
+def run(rounds):
+    for jobs in rounds:
         for job in jobs:
             asyncio.run(job.run(lambda done, total: None))
-    finish_seed(tmp_path, demo)
-    rows = tabulate(tmp_path, [0])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return the folder of a finished demo of few steps."""
+    folder = tmp_path_factory.mktemp("attack")
+    demo = AttackDemo(folder / "work" / "seed-0", 0, size=TINY)
+    demo.write_data()
+    run(demo.rounds)
+    finish_seed(folder, demo)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_pair_alone_and_one_with_an_attacker_are_attacked_anew(finished):
+    rows = tabulate(finished, [0])
     assert [(row.prompts, row.metric) for row in rows[::3]] == [
         *((name, "asr") for name in SETS),
         ("general", "capability"),
     ]
     assert all(set(row.arms) == set(ARMS) and row.change is None for row in rows)
-    assert [len(jobs) for jobs in demo.rounds] == [1, 2, 2, 2, 1]
-    exported = sorted(path.name for path in demo.training(ARMS[1]).agents.glob("waltzrl_*"))
-    assert exported == [
+    tokens = list_tokens(finished, [0])
+    assert list(tokens) == [*chain.from_iterable((arm, f"attack on {arm}") for arm in ARMS)]
+    assert min(tokens.values()) > 0
+    agents = finished / "work" / "seed-0" / "pair-and-attacker" / "agents"
+    assert sorted(path.name for path in agents.glob("waltzrl_*")) == [
         "waltzrl_attacker_stage2",
         "waltzrl_conversation_stage2",
         "waltzrl_feedback_stage2",
     ]
+
+
+@pytest.mark.slow
+def test_a_feedback_agent_reviews_agents_that_it_never_met(finished):
+    own = TransferSeed.of_attack(finished, 0, TINY)
+    run(own.rounds)  # the single model alone is missing
+    (evaluations,) = list_evaluations([own])
+    assert list(evaluations) == [
+        PARTNER,
+        "the initial model",
+        "single-model RL",
+        "the pair with an attacker",
+    ]
+    run([evaluations.values()])
+    rows = tabulate_transfer([evaluations])
+    assert [row.agent for row in rows] == list(evaluations)
+    assert {(row.seeds[0].change.n, row.mean) for row in rows} == {(8, None)}
+
+
+def test_the_next_seeds_pair_is_reviewed_in_the_reviewers_world(tmp_path):
+    seeds = [TransferSeed.of_attack(tmp_path, seed, TINY) for seed in range(2)]
+    job = list_evaluations(seeds)[0][NEXT]
+    assert job.sets == (tmp_path / "work" / "seed-0" / "data" / "test.jsonl",)
+    assert "/seed-1/pair/" in job.contest.conversation
+    assert "/seed-0/pair/" in job.contest.feedback
+    assert job.judge().name == "world@0"

@@ -32,7 +32,7 @@ from waltzrl.foundation.files import Json
 from waltzrl.foundation.workers import Job
 from waltzrl.records import Prompt
 from waltzrl.training.recipe import Recipe
-from waltzrl_demo.arms import MAX_NEW_TOKENS
+from waltzrl_demo.arms import MAX_NEW_TOKENS, SINGLE, changes_of
 from waltzrl_demo.jobs import ONE_CORE, EvaluationJob, TrainingJob
 from waltzrl_demo.paper import GENERAL_REPEATS, DemoSize, PaperDemo
 from waltzrl_demo.study import digest_lines, read_training_cost, sample_world
@@ -77,6 +77,8 @@ class AttackSize:
     """Changes of base.toml for the attacker's warm-up."""
     pair: tuple[str, ...] = ("stages.feedback.steps=30", "stages.joint.steps=72")
     """Changes of pair.toml for the pair alone."""
+    single: tuple[str, ...] = ("stages.feedback.steps=107", "stages.joint.steps=256")
+    """The same for the conversation agent that learns alone; its steps sample fewer tokens."""
     attacked: tuple[str, ...] = (
         "stages.feedback.steps=30",
         "stages.joint.steps=60",
@@ -110,7 +112,7 @@ class AttackDemo:
         if self._paper.file("rewritings").exists():
             return
         self._paper.write_data()
-        goals, test = WorldGoals(self._world), read_prompts(self._paper.file("test"))
+        goals, test = WorldGoals(self._world), read_prompts(self.test)
         bare = [
             _with_text(prompt, f"{prompt.id}/bare", goals.find_request(prompt.request), PLAIN)
             for prompt in test
@@ -124,7 +126,7 @@ class AttackDemo:
     def rounds(self) -> list[list[Job]]:
         """All work in rounds: the jobs of one need those of the rounds before it."""
         return [
-            [self._named(self._paper.base)],
+            [self.base],
             [self.taught, self.training(PAIR)],
             [self.training(WITH_ATTACKER), self.probe(PAIR)],
             [self.probe(WITH_ATTACKER), self.measurement(PAIR)],
@@ -132,11 +134,31 @@ class AttackDemo:
         ]
 
     @property
+    def base(self) -> TrainingJob:
+        """Train the initial model, from which all others start."""
+        return self._named(self._paper.base)
+
+    @property
+    def test(self) -> Path:
+        """The file of the test prompts."""
+        return self._paper.file("test")
+
+    @property
+    def single(self) -> TrainingJob:
+        """Train a conversation agent alone, on about as many tokens as the pair."""
+        changes = [
+            f"models.base={self.base.agents / CONVERSATION}",
+            *changes_of(SINGLE),
+            *self.size.single,
+        ]
+        return self._train(SINGLE, self._paper.recipe("pair.toml", self._prompts, changes))
+
+    @property
     def taught(self) -> TrainingJob:
         """Teach a copy of the initial model to rewrite requests at random."""
         changes = [
             f"data.demonstrations={[str(self._paper.file('rewritings'))]}",
-            f"models.base={self._paper.base.agents / CONVERSATION}",
+            f"models.base={self.base.agents / CONVERSATION}",
             "compute.threads=1",
             *self.size.taught,
         ]
@@ -145,7 +167,7 @@ class AttackDemo:
     def training(self, arm: str) -> TrainingJob:
         """Train a pair, alone or against an attacker."""
         changes = [
-            f"models.base={self._paper.base.agents / CONVERSATION}",
+            f"models.base={self.base.agents / CONVERSATION}",
             *(self.size.pair if arm == PAIR else (*self._attacker, *self.size.attacked)),
         ]
         return self._train(arm, self._paper.recipe("pair.toml", self._prompts, changes))
@@ -172,7 +194,7 @@ class AttackDemo:
             concurrency=128,
         )
         attacked = self.folder / f"attacked-{_slug(arm)}.jsonl"
-        sets = (self._paper.file(PLAIN), self._paper.file("test"), attacked)
+        sets = (self._paper.file(PLAIN), self.test, attacked)
         evaluation = EvaluationJob(
             name=arm,
             contest=contest,
@@ -183,7 +205,7 @@ class AttackDemo:
         return AttackMeasurement(
             name=f"seed {self.seed}: measuring {arm}",
             attacker=self.probe(arm).agents / export_name(ATTACKER),
-            goals=self._paper.file("test"),
+            goals=self.test,
             attacked=attacked,
             seed=self.seed,
             evaluation=evaluation,

@@ -63,10 +63,10 @@ def _print_attack_tables(rows: "Sequence[AttackRow]", tokens: Mapping[str, float
     table = Table("prompts", "%", *rows[0].arms, "change", "p", caption=_describe(tokens))
     shown = ""
     for row in rows:
-        cells = [_render_share(each) for each in row.arms.values()]
+        cells = [render_points(each) for each in row.arms.values()]
         change, p_value = "-", "-"
         if row.change is not None:
-            change = _render_share(row.change.change, sign="+")
+            change = render_points(row.change.change, sign="+")
             p_value = f"{row.change.sign_p_value:.2g}"
         name = "" if row.prompts == shown else row.prompts
         shown = row.prompts
@@ -80,7 +80,8 @@ def _describe(tokens: Mapping[str, float]) -> str:
     return f"Tokens sampled in training, by all roles: {sampled}."
 
 
-def _render_share(estimate: "Estimate", sign: str = "") -> str:
+def render_points(estimate: "Estimate", sign: str = "") -> str:
+    """Return a share, or a change of one, in percent with its interval."""
     if estimate.value is None:
         return "-"
     value = f"{100 * estimate.value:{sign}.1f}"

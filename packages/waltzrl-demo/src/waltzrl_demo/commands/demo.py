@@ -13,11 +13,13 @@ from waltzrl_demo.commands.attack import attack
 from waltzrl_demo.commands.coach import coach
 from waltzrl_demo.commands.flywheel import flywheel
 from waltzrl_demo.commands.teacher import teacher
+from waltzrl_demo.commands.transfer import transfer
 
 demos = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 demos.command()(flywheel)
 demos.command()(coach)
 demos.command()(attack)
+demos.command()(transfer)
 demos.command()(teacher)
 
 
