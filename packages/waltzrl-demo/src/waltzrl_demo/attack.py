@@ -57,10 +57,11 @@ METRICS = ("asr", "orr", "f1")
 WORLD = DemoSize(
     demonstrations=25_000,
     prompts={"train": 2000, "validation": 40, "test": 480},
-    levels=("kind", "operation", "purpose", "name"),
-    base_changes=("stages.warm-up.steps=1200",),
+    levels=("kind",),
+    base_changes=("stages.warm-up.steps=800", "stages.warm-up.optimizer.final_share=0.1"),
 )
-"""A world with one task in a request and one wrapper round it, which is learnt sooner."""
+"""A world in which harm is known from the kind of a thing. No prompt has a code word or a
+misspelling, so whoever trains on prompts alone does not meet them; an attacker may use them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +72,17 @@ class AttackSize:
     rewritings: int = 8000
     """The number of rewritings that an attacker is taught by."""
     taught: tuple[str, ...] = (
-        "stages.warm-up.steps=400",
+        "stages.warm-up.steps=300",
         "stages.warm-up.optimizer.warmup_steps=10",
     )
     """Changes of base.toml for the attacker's warm-up."""
-    pair: tuple[str, ...] = ("stages.feedback.steps=30", "stages.joint.steps=72")
+    pair: tuple[str, ...] = ("stages.feedback.steps=20", "stages.joint.steps=40")
     """Changes of pair.toml for the pair alone."""
-    single: tuple[str, ...] = ("stages.feedback.steps=107", "stages.joint.steps=256")
+    single: tuple[str, ...] = ("stages.feedback.steps=71", "stages.joint.steps=142")
     """The same for the conversation agent that learns alone; its steps sample fewer tokens."""
     attacked: tuple[str, ...] = (
-        "stages.feedback.steps=30",
-        "stages.joint.steps=60",
+        "stages.feedback.steps=20",
+        "stages.joint.steps=33",
         "stages.joint.attacked_share=0.5",
         'stages.joint.learns=["conversation", "feedback", "attacker"]',
     )
