@@ -83,9 +83,11 @@ USES = {
     "cost roi": ("roi.toml evaluation --after base", "base against base"),
     "data fetch-list": ("xstest", "paul-rottger/xstest"),
     "demo": ("--out a-file", "a-file", 2),
+    "demo attack": ("--out a-file", "a-file", 2),
     "demo coach": ("--out a-file", "a-file", 2),
     "demo flywheel": ("--out a-file", "a-file", 2),
     "demo teacher": ("--seeds 1 --out a-file", "a-file", 2),
+    "demo transfer": ("--out a-file", "a-file", 2),
     "erase": (
         "--subject nobody --memory sqlite:///memory.db --subject-key memory.key --yes",
         "nothing found",

@@ -283,7 +283,7 @@ def test_a_judge_that_punishes_help_is_warned_of(path, caplog):
 
 
 def test_a_role_that_is_not_known_is_refused(path):
-    message = "stage 'joint': unknown role 'teacher'; known are conversation, feedback"
+    message = "stage 'joint': unknown role 'teacher'; known are conversation, feedback, attacker"
     assert complaint(path, 'stages.joint.learns=["feedback", "teacher"]') == message
 
 

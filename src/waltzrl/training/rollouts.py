@@ -394,7 +394,8 @@ def attacker_samples(rollouts: Sequence[Rollout]) -> list[Sample]:
         text = attack.request_words
         if score is None or (attack.on_goal and text in written):
             continue
-        written.add(text)
+        if attack.on_goal:
+            written.add(text)
         samples.append(make_scored_sample(attack.rewriting, score, group))
     return samples
 

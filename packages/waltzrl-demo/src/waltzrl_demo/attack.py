@@ -69,10 +69,10 @@ class AttackSize:
     """How much the demo generates and trains."""
 
     world: DemoSize = WORLD
-    rewritings: int = 8000
+    rewritings: int = 20_000
     """The number of rewritings that an attacker is taught by."""
     taught: tuple[str, ...] = (
-        "stages.warm-up.steps=300",
+        "stages.warm-up.steps=1000",
         "stages.warm-up.optimizer.warmup_steps=10",
     )
     """Changes of base.toml for the attacker's warm-up."""
