@@ -147,7 +147,7 @@ def add_attacker(team: Team, attacker: AttackerSettings, compute: Compute) -> Te
         CheckpointError: there is no such model, or it is damaged.
     """
     causal_lm = load_causal_lm(attacker.base, compute.device)
-    reference = _freeze_copy(causal_lm, compute.dtype, compute.device)
+    reference = _freeze_copy(causal_lm, compute, split=False)
     (weights,) = shard_models({ATTACKER: Weights(causal_lm=causal_lm)}, compute.dtype).values()
     copied = weights.copy if isinstance(weights, ShardedWeights) else None
     policy = LocalPolicy(
