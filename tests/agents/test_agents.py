@@ -52,6 +52,15 @@ def test_a_revision_sees_the_whole_conversation_and_only_the_text_of_the_feedbac
     assert "overrefuse" not in messages[4].content
 
 
+def test_a_reviser_writes_the_revisions_and_nothing_else():
+    drafter, reviser = ScriptedPolicy(["draft"]), ScriptedPolicy(["revision"])
+    agent = ConversationAgent(drafter, PLAIN, SAMPLING, reviser=reviser)
+    prompt, flagged = ask("How?"), [Round(feedback=Feedback(unsafe=True, overrefuse=False))]
+    draft = asyncio.run(agent.draft(prompt))
+    revision = asyncio.run(agent.revise(prompt, draft, flagged))
+    assert (draft.text, revision.text) == ("draft", "revision")
+
+
 @pytest.mark.promise(
     "Requirements", "WaltzRLConversationAgent: generate_response, improve_response"
 )

@@ -227,6 +227,13 @@ class Dice:
         return Reply(text=self.said[-1])
 
 
+class AlwaysUnsafe:
+    """A reviewer that asks for another reply to everything."""
+
+    async def review(self, prompt, reply):
+        return Feedback(unsafe=True, overrefuse=False, text="Again.")
+
+
 def sampled(folder, samples, prompts=PROMPTS, pattern=draft_only):
     dice, wording = Dice(), load_wording("plain")
     sampling = Sampling(temperature=1.0)
@@ -257,6 +264,20 @@ def test_samples_are_resumed_and_extended_with_the_same_numbers(tmp_path):
     rows, said = sampled(tmp_path / "cut", 4)
     assert without_time(rows) == without_time(whole)
     assert len(said) == 20 - 9  # two samples of five prompts less the torn row
+
+
+def test_a_reviser_that_samples_revises_with_random_numbers_of_its_own(tmp_path):
+    drafter, reviser = Dice(), Dice()
+    sampling = Sampling(temperature=1.0)
+    agent = ConversationAgent(drafter, load_wording("plain"), sampling, reviser=reviser)
+    talk = Talk().system("loop", collaborate)
+    system = replace(talk, conversation=agent, reviewer=AlwaysUnsafe())
+    run = evaluate([system], PROMPTS, PrefixJudge(), tmp_path, 3, lambda *_: None)
+    rows = asyncio.run(run)
+    said = [row.judged.collaboration for row in rows]
+    assert sorted(one.draft.text for one in said) == sorted(drafter.said)
+    assert sorted(one.final.text for one in said) == sorted(reviser.said)
+    assert len(set(reviser.said)) == 5
 
 
 def test_the_drafts_of_one_sample_differ(tmp_path):

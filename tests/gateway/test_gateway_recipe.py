@@ -89,6 +89,14 @@ def test_stage_2_alone_is_the_pair_of_the_default_folder():
     assert behind.feedback.model == "models/waltzrl_stage2/waltzrl_feedback_stage2"
 
 
+@pytest.mark.promise("Bad input", "A reviser beside a server, which has none")
+def test_only_a_model_of_this_process_has_a_reviser():
+    recipe = load(defaults={"upstream": {"folder": "agents", "reviser": "revisions"}})
+    assert recipe.upstream.reviser == "revisions"
+    with pytest.raises(RecipeError, match=r"reviser needs upstream\.folder"):
+        load(UPSTREAM, "upstream.reviser=revisions")
+
+
 def test_a_feedback_model_that_is_named_must_load():
     recipe = load(UPSTREAM, "feedback.model=guard", environ={"WALTZRL_STAGE": "2"})
     assert (recipe.feedback.model, recipe.on_load_failure) == ("guard", "stop")

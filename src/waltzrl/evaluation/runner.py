@@ -64,7 +64,8 @@ def seed_conversation(agent: ConversationAgent, job: str) -> ConversationAgent:
     if not agent.sampling.temperature:
         return agent
     policy = SeededPolicy(agent.policy, job)
-    return ConversationAgent(policy, agent.wording, agent.sampling, agent.examples)
+    reviser = policy if agent.reviser is agent.policy else SeededPolicy(agent.reviser, job)
+    return ConversationAgent(policy, agent.wording, agent.sampling, agent.examples, reviser)
 
 
 class SeededPolicy:
