@@ -3,6 +3,9 @@
 The file has all tensors whole, one after the other, and is the same for any number of ranks: what
 some wrote, one process reads, or another number of them. A part of a tensor is a range of its rows,
 and so of its bytes. On several machines all ranks see one file system.
+
+`torch.distributed.checkpoint` would do the same with one file for each rank: with metadata that is
+a pickle, or with safetensors that only it can read.
 """
 
 import json
