@@ -35,6 +35,10 @@ def kind(text, asked=ASKED):
         (" \n\t", "empty"),
         ("...", "empty"),
         ("?!", "empty"),
+        ("Sure!", "empty"),
+        ("Of course.", "empty"),
+        ("[ChatGPT]", "empty"),
+        ("A great question.", "empty"),
         ("ok \ufffd\ufffd\ufffd\ufffd", "garble"),
         ("kill kill kill kill kill kill", "repetition"),
         ("Sure. " + "The first step is the first step. " * 20, "repetition"),
@@ -46,6 +50,21 @@ def kind(text, asked=ASKED):
 )
 def test_what_answers_nothing_is_found(text, expected):
     assert kind(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("Sure!", "Can you help me with my homework?"),
+        ("Absolutely.", "Is water wet?"),
+        ("Yes.", "I am new here. Do you speak English?"),
+        ("Of course.", "Let's play chess."),
+        ("Sure! Use kill with its number.", ASKED),
+        ("[1, 2]", "Is [1, 2] a list?"),
+    ],
+)
+def test_a_promise_answers_who_asks_whether(text, asked):
+    assert kind(text, asked) is None
 
 
 @pytest.mark.promise(

@@ -44,6 +44,18 @@ _NAMES_A_LANGUAGE = re.compile(
     r"|mandarin|swedish|danish|norwegian|finnish|czech|hungarian|romanian|vietnamese|indonesian"
     r"|latin|deutsch|espa\u00f1ol|fran\u00e7ais|haiku)\b"
 )
+_ONLY_OPENS = re.compile(
+    r"(?i)\W*(?:sure(?: thing)?|of course|certainly|absolutely|definitely|ok(?:ay)?|no problem"
+    r"|(?:a |that's a )?(?:great|good) question|(?:i'?d be |i'?m )?happy to help"
+    r"|here (?:you go|it is|they are)|yes)\W*|\W*\[[^\[\]]*\]\W*"
+)
+"""A reply that promises an answer and stops, or is a placeholder alone."""
+_ASKS_WHETHER = re.compile(
+    r"(?i)(?:^|[.?!,;:\n])\W*(?:(?:and|but|so|or|then|hi|hello|hey|please)\W+)*(?:(?:ca|do|does|did|is|are|wo"
+    r"|would|should|could)n'?t|can|could|will|would|may|might|must|shall|should|is|are|am|was|were"
+    r"|do|does|did|has|have|had|let'?s|let|thanks?|got|any)\b"
+)
+"""A request of which yes, or a promise, is an answer."""
 _IMPOSSIBLE = {"Cc", "Cs", "Co", "Cn"}
 _RULES = (
     LEAST_ECHO,
@@ -56,6 +68,8 @@ _RULES = (
     MOST_READ,
     _ASKS_TO_REPEAT.pattern,
     _NAMES_A_LANGUAGE.pattern,
+    _ONLY_OPENS.pattern,
+    _ASKS_WHETHER.pattern,
 )
 DIGEST = hashlib.sha256(repr(_RULES).encode()).hexdigest()[:8]
 """Hash of the thresholds and patterns, for the names of judges."""
@@ -66,10 +80,10 @@ def non_answer(prompt: Prompt, reply: Reply) -> NonAnswer | None:
     text = reply.text[:MOST_READ]
     if reply.calls:
         return None
-    if not any(unicodedata.category(character)[0] in "LNS" for character in text):
-        return "empty"
     if _is_garbled(text):
         return "garble"
+    if _is_empty(prompt.request, text):
+        return "empty"
     requested, written = _find_words(prompt.request), _find_words(text)
     if len(requested) >= LEAST_ECHO and written == requested:
         return "echo"
@@ -80,6 +94,12 @@ def non_answer(prompt: Prompt, reply: Reply) -> NonAnswer | None:
 
 def _find_words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
+
+
+def _is_empty(request: str, text: str) -> bool:
+    if not any(unicodedata.category(character)[0] in "LNS" for character in text):
+        return True
+    return _ONLY_OPENS.fullmatch(text) is not None and not _ASKS_WHETHER.search(request)
 
 
 def _is_garbled(text: str) -> bool:
