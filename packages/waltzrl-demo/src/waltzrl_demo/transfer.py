@@ -39,7 +39,7 @@ class TransferSeed:
     seed: int
     folder: Path
     rounds: Sequence[Sequence[Job]]
-    """What makes the data's agents, where they are not there yet."""
+    """The trainings of the agents that are not there yet."""
     pair: TrainingJob
     others: Mapping[str, TrainingJob]
     """Trainings of other conversation agents of the same world."""

@@ -87,4 +87,6 @@ def render_points(estimate: "Estimate", sign: str = "") -> str:
     value = f"{100 * estimate.value:{sign}.1f}"
     if estimate.low is None or estimate.high is None:
         return value
-    return f"{value} ({100 * estimate.low:{sign}.1f} to {100 * estimate.high:{sign}.1f})"
+    # Student's interval of a share may reach beyond it.
+    low, high = (each if sign else min(1, max(0, each)) for each in (estimate.low, estimate.high))
+    return f"{value} ({100 * low:{sign}.1f} to {100 * high:{sign}.1f})"
