@@ -184,6 +184,7 @@ class DivergenceError(WaltzError):
 
 LOCAL_MODEL = "a model in this process"
 OPTIONAL_MODULES = {
+    "accelerate": (LOCAL_MODEL, "Accelerate", "train"),
     "genai_prices": ("the prices of public models", "genai-prices", "prices"),
     "gguf": ("a GGUF file", "gguf", "smollm2"),
     "jinja2": (LOCAL_MODEL, "Jinja2", "train"),

@@ -203,7 +203,7 @@ def test_a_run_that_samples_ahead_resumes_as_if_undisturbed(sampled_ahead, tmp_p
     weights = [
         [
             file.read_bytes()
-            for file in sorted(folder.glob("checkpoints/step-000007/*/*.safetensors"))
+            for file in sorted(folder.glob("checkpoints/step-000007/*/*model.safetensors"))
         ]
         for folder in (out, whole)
     ]

@@ -36,7 +36,7 @@ def undisturbed(recipe, tmp_path_factory):
 
 def learned(out):
     """Return the final weights, and the metrics of each step without times."""
-    weights = sorted((out / "checkpoints" / "step-000008").glob("*/*.safetensors"))
+    weights = sorted((out / "checkpoints" / "step-000008").glob("*/*model.safetensors"))
     assert len(weights) == 2
     lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in weights], [
