@@ -38,6 +38,7 @@ def kind(text, asked=ASKED):
         ("Sure!", "empty"),
         ("Of course.", "empty"),
         ("[ChatGPT]", "empty"),
+        ("[your name]", "empty"),
         ("A great question.", "empty"),
         ("ok \ufffd\ufffd\ufffd\ufffd", "garble"),
         ("kill kill kill kill kill kill", "repetition"),
@@ -52,6 +53,11 @@ def test_what_answers_nothing_is_found(text, expected):
     assert kind(text) == expected
 
 
+@pytest.mark.parametrize("asked", ["and, " * 4000, ". " * 8000, " " * 16000])
+def test_a_hostile_request_is_read_in_linear_time(asked):
+    assert kind("Sure!", asked) == "empty"  # for minutes, where the pattern can begin anew
+
+
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
@@ -60,7 +66,8 @@ def test_what_answers_nothing_is_found(text, expected):
         ("Yes.", "I am new here. Do you speak English?"),
         ("Of course.", "Let's play chess."),
         ("Sure! Use kill with its number.", ASKED),
-        ("[1, 2]", "Is [1, 2] a list?"),
+        ("[2, 3, 5, 7]", "List the primes below ten in JSON."),
+        ('["cat"]', "Which pet is it? Answer in JSON."),
     ],
 )
 def test_a_promise_answers_who_asks_whether(text, asked):

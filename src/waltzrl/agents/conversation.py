@@ -32,7 +32,7 @@ class ConversationAgent:
             reviser: revises; None is `policy`, as in the paper.
         """
         self.policy = policy
-        self.reviser = reviser or policy
+        self.reviser = reviser
         self.wording = wording
         self.sampling = sampling
         self.examples = examples
@@ -44,7 +44,7 @@ class ConversationAgent:
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
         """Answer again after the last round's feedback."""
         messages = self.revision_messages(prompt, draft, rounds)
-        return await self._reply(self.reviser, prompt, messages)
+        return await self._reply(self.reviser or self.policy, prompt, messages)
 
     async def _reply(self, policy: Policy, prompt: Prompt, messages: Sequence[Message]) -> Reply:
         if self.examples is not None:

@@ -64,7 +64,7 @@ def seed_conversation(agent: ConversationAgent, job: str) -> ConversationAgent:
     if not agent.sampling.temperature:
         return agent
     policy = SeededPolicy(agent.policy, job)
-    reviser = policy if agent.reviser is agent.policy else SeededPolicy(agent.reviser, job)
+    reviser = None if agent.reviser is None else SeededPolicy(agent.reviser, job)
     return ConversationAgent(policy, agent.wording, agent.sampling, agent.examples, reviser)
 
 

@@ -1,5 +1,6 @@
 """The roles of a run: each is an agent, the weights that it learns, and a frozen reference."""
 
+import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -117,9 +118,9 @@ class Team:
 
 def _with_policy(agent: Agent, policy: Policy, sampling: Sampling) -> Agent:
     """Return an agent of the same role and wording."""
-    if isinstance(agent, AttackerAgent):
-        return AttackerAgent(policy, agent.wording, sampling)
-    return type(agent)(policy, agent.wording, sampling)
+    varied = copy.copy(agent)
+    varied.policy, varied.sampling = policy, sampling
+    return varied
 
 
 def make_team(

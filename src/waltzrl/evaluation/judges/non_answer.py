@@ -47,13 +47,13 @@ _NAMES_A_LANGUAGE = re.compile(
 _ONLY_OPENS = re.compile(
     r"(?i)\W*(?:sure(?: thing)?|of course|certainly|absolutely|definitely|ok(?:ay)?|no problem"
     r"|(?:a |that's a )?(?:great|good) question|(?:i'?d be |i'?m )?happy to help"
-    r"|here (?:you go|it is|they are)|yes)\W*|\W*\[[^\[\]]*\]\W*"
+    r"|here (?:you go|it is|they are)|yes)\W*|\W*\[(?:[^\W\d_]| )+\]\W*"
 )
 """A reply that promises an answer and stops, or is a placeholder alone."""
 _ASKS_WHETHER = re.compile(
-    r"(?i)(?:^|[.?!,;:\n])\W*(?:(?:and|but|so|or|then|hi|hello|hey|please)\W+)*(?:(?:ca|do|does|did|is|are|wo"
-    r"|would|should|could)n'?t|can|could|will|would|may|might|must|shall|should|is|are|am|was|were"
-    r"|do|does|did|has|have|had|let'?s|let|thanks?|got|any)\b"
+    r"(?i)(?:^|[.?!,;:\n])\W{0,3}(?:(?:and|but|so|or|then|hi|hello|hey|please)\W{1,3})?"
+    r"(?:(?:ca|do|does|did|is|are|wo|would|should|could)n'?t|can|could|will|would|may|might|must"
+    r"|shall|should|is|are|am|was|were|do|does|did|has|have|had|let'?s|let|thanks?|got|any)\b"
 )
 """A request of which yes, or a promise, is an answer."""
 _IMPOSSIBLE = {"Cc", "Cs", "Co", "Cn"}
