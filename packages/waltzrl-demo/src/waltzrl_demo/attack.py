@@ -97,12 +97,10 @@ FULL = AttackSize()
 class AttackDemo:
     """The demo of one seed in one folder; every part resumes where it was interrupted."""
 
-    def __init__(
-        self, folder: Path, seed: int, *, threads: int = 1, size: AttackSize = FULL
-    ) -> None:
-        """Use a folder; `threads` train the initial model, everything else has one each."""
+    def __init__(self, folder: Path, seed: int, *, size: AttackSize = FULL) -> None:
+        """Use a folder; everything has one thread, so that no result depends on their number."""
         self.folder, self.seed, self.size = folder, seed, size
-        self._paper = PaperDemo(folder, seed, threads=threads, size=size.world)
+        self._paper = PaperDemo(folder, seed, threads=1, size=size.world)
 
     def write_data(self) -> None:
         """Write prompts, bare ones too, and the demonstrations of both kinds.
@@ -256,7 +254,12 @@ class AttackDemo:
         return self._named(job)
 
     def _named(self, job: TrainingJob) -> TrainingJob:
-        return replace(job, name=f"seed {self.seed}: {job.name}")
+        return name_with_seed(job, self.seed)
+
+
+def name_with_seed(job: TrainingJob, seed: int) -> TrainingJob:
+    """Return a job whose name has its seed, which jobs of several seeds show."""
+    return replace(job, name=f"seed {seed}: {job.name}")
 
 
 def world_goals(seed: int) -> WorldGoals:

@@ -7,7 +7,7 @@ by prompt.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.foundation.files import Json
 from waltzrl.foundation.workers import Job
 from waltzrl_demo.arms import BASE, MAX_NEW_TOKENS, SINGLE, WALTZ
-from waltzrl_demo.attack import FULL, PAIR, WITH_ATTACKER, AttackDemo, AttackSize
+from waltzrl_demo.attack import FULL, PAIR, WITH_ATTACKER, AttackDemo, AttackSize, name_with_seed
 from waltzrl_demo.jobs import EvaluationJob, TrainingJob
 from waltzrl_demo.paper import PaperDemo
 from waltzrl_demo.world import world_judge
@@ -51,7 +51,7 @@ class TransferSeed:
         demo = PaperDemo(folder / f"seed-{seed}", seed, threads=1)
         if not demo.file("demonstrations").exists():
             demo.write_data()
-        base, pair, single = (_name_job(demo.training(n), seed) for n in (BASE, WALTZ, SINGLE))
+        base, pair, single = (name_with_seed(demo.training(n), seed) for n in (BASE, WALTZ, SINGLE))
         return cls(
             seed=seed,
             folder=demo.folder,
@@ -151,7 +151,3 @@ def _compare_patterns(folder: Path) -> Difference:
 def transfer_table(rows: Sequence[TransferRow]) -> Json:
     """Return the table as JSON."""
     return {"rows": [asdict(row) for row in rows]}
-
-
-def _name_job(job: TrainingJob, seed: int) -> TrainingJob:
-    return replace(job, name=f"seed {seed}: {job.name}")

@@ -40,7 +40,7 @@ def attack(
     with RunDirectory(out):
         open_study(out, parts.identify_study(parts.FULL))
         demos = [
-            parts.AttackDemo(out / "work" / f"seed-{seed}", seed, threads=processes // seeds or 1)
+            parts.AttackDemo(out / "work" / f"seed-{seed}", seed)
             for seed in range(seeds)
             if not parts.is_finished(out, seed)
         ]
