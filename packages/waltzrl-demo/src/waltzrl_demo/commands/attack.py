@@ -27,7 +27,7 @@ def attack(
 ) -> None:
     """Train a pair alone and another against an attacker, then attack both anew, and compare.
 
-    Takes about ten minutes for each seed on two cores; the same command resumes, and more seeds
+    Takes about five minutes for a seed on two cores; the same command resumes, and more seeds
     are added to those that are there.
 
     **Example**

@@ -30,8 +30,8 @@ def transfer(
 ) -> None:
     """Put a pair's feedback agent in front of other conversation agents, and compare F1.
 
-    Agents that are in the folder are used as they are, and what is missing is trained, which takes
-    about ten minutes for each seed on two cores. Two seeds or more review each other's agents.
+    Agents that are in the folder are used as they are, and what is missing is trained first. Two
+    seeds or more review each other's agents.
 
     **Example**
 
