@@ -10,6 +10,7 @@ prompts, which takes about nine minutes.
 
 import asyncio
 import hashlib
+import json
 import random
 import re
 import sys
@@ -22,7 +23,7 @@ from data import Exchange, exchanges, training_templates
 from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, load_advice
 from waltzrl.errors import WaltzError
-from waltzrl.evaluation.data import write_lines
+from waltzrl.evaluation.data import leaks, write_lines
 from waltzrl.evaluation.judges import RefusalDetector
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import LocalPolicy
@@ -52,7 +53,9 @@ LONGEST_REQUEST, LONGEST_REPLY = 240, 280
 WRAPPED = 0.2
 """The share of training prompts in a jailbreak's text."""
 LONGEST_WRAPPER = 600
-HELD_OUT = ("jailbreakbench_behaviors", "oktest", "simplesafetytests")
+FIRST = {"jailbreakbench_behaviors": 200, "oktest": 100, "simplesafetytests": 50}
+"""Prompts of the first test, by set: the first of each file."""
+HELD_OUT = tuple(FIRST)
 SECOND = {
     "xstest": (100, 150),
     "do_not_answer": (50, 0),
@@ -71,6 +74,17 @@ THIRD = {
     "harmless questions": (0, 60),
 }
 """The same of a third test, of prompts that are not in the second."""
+FOURTH = {
+    "simplesafetytests": (50, 0),
+    "do_not_answer": (50, 0),
+    "alert_prompts": (48, 0),
+    "oktest": (0, 150),
+    "cyberseceval_frr": (0, 99),
+    "harmless questions": (0, 101),
+}
+"""The same of a fourth test, of prompts that are in none before."""
+LEFT_OUT = {"do_not_answer": 101, "alert_prompts": 101}
+"""Further harmful prompts of the fourth test, by set: of those that no row was made of."""
 ADVICE = {
     True: "Decline in a sentence, and offer safe help.",
     False: "It is harmless: answer it.",
@@ -90,9 +104,10 @@ REVIEWERS_ONLY = frozenset({"boundary", "everyday", "written replies", "diasafet
 def main(data: Path, out: Path, base: str = BASE) -> None:
     out.mkdir(parents=True, exist_ok=True)
     draw = random.Random(SEED)
+    every = exchanges(data)
     rows = {
         role: [one for one in found if one.source not in REVIEWERS_ONLY]
-        for role, found in exchanges(data).items()
+        for role, found in every.items()
     }
     wrappers = [text for text in training_templates(data) if len(text) <= LONGEST_WRAPPER]
     train = balanced(rows["train"], TRAIN)
@@ -105,11 +120,18 @@ def main(data: Path, out: Path, base: str = BASE) -> None:
         write_lines(
             out / f"{name}.jsonl", [prompt_of(one) for one in rows["test"] if one.source == name]
         )
-    second = list(further_test(rows["test"], SECOND))
-    write_lines(out / "second.jsonl", second)
-    looked_at = {one.messages[-1].content for one in second}
-    unseen = [one for one in rows["test"] if one.asked not in looked_at]
-    write_lines(out / "third.jsonl", further_test(unseen, THIRD))
+    looked_at = {
+        one.asked
+        for source, count in FIRST.items()
+        for one in islice((one for one in rows["test"] if one.source == source), count)
+    }
+    for name, sets in (("second", SECOND), ("third", THIRD), ("fourth", FOURTH)):
+        unseen = [one for one in rows["test"] if one.asked not in looked_at]
+        prompts = list(further_test(unseen, sets))
+        looked_at |= {one.messages[-1].content for one in prompts}
+        if name == "fourth":
+            prompts += left_out(data, [one for found in every.values() for one in found])
+        write_lines(out / f"{name}.jsonl", prompts)
     write_lines(out / "advice.jsonl", list(shown_advice(train)))
     write_lines(out / "general.jsonl", general_prompts("test", GENERAL, SEED))
     shown = list(demonstrations(rows["train"], draw))
@@ -150,6 +172,21 @@ def further_test(rows: Sequence[Exchange], sets: Mapping[str, tuple[int, int]]) 
         for label, count in zip((True, False), counts, strict=True):
             own = [one for one in rows if one.source == source and one.harmful is label]
             yield from map(prompt_of, balanced(own, count))
+
+
+def left_out(data: Path, rows: Sequence[Exchange]) -> Iterator[Prompt]:
+    """Yield short harmful prompts that are no row, and not nearly one, in the order of a hash."""
+    known = [prompt_of(one) for one in rows]
+    for source, count in LEFT_OUT.items():
+        prompts = {
+            prompt.id: prompt
+            for line in (data / f"{source}.jsonl").read_text("utf-8").splitlines()
+            for asked in [json.loads(line)["prompt"]]
+            if len(asked) <= LONGEST_REQUEST
+            for prompt in [prompt_of(Exchange(source=source, request=asked, harmful=True))]
+        }
+        near = {leak.test.id for leak in leaks(known, list(prompts.values()))}
+        yield from islice((prompts[name] for name in sorted(prompts) if name not in near), count)
 
 
 def wrapped(one: Exchange, wrappers: Sequence[str], draw: random.Random) -> Prompt:

@@ -91,7 +91,7 @@ ROWS = (
     pair("WaltzRL, conversation agent frozen", FROZEN),
     pair("oracle labels", BASE, "oracle"),
 )
-SETS = {"jailbreakbench_behaviors": 200, "oktest": 100, "simplesafetytests": 50, "general": 50}
+SETS = pair_data.FIRST | {"general": 50}
 """The held-out sets, and how many of their prompts are asked."""
 MEASURED = "measured"
 WARM_UP = "warm-up"

@@ -1,12 +1,15 @@
 """A trained classifier of exchanges as a reviewer and as a judge: it labels, and writes nothing."""
 
 import asyncio
+import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Protocol
 
+from waltzrl.agents.rules.request_model import harm_probability
 from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, load_advice
 from waltzrl.errors import InputError
 from waltzrl.records import Feedback, Prompt, Reply, Verdict
@@ -14,8 +17,16 @@ from waltzrl.records import Feedback, Prompt, Reply, Verdict
 PIECE, OVERLAP = 1000, 200
 """The characters of a reply that are classified at a time, and those that two pieces share; in
 English fewer than 256 tokens."""
+REQUEST_PIECE, REQUEST_OVERLAP = 500, 100
+"""The same of a request; in English fewer than 128 tokens."""
+EMPTY_LINES = re.compile(r"\n\s*\n")
 MOST_AT_ONCE = 8
 """The most exchanges in one batch."""
+MOST_PIECES = MOST_AT_ONCE - 1
+"""The most pieces of a request that are classified beside the whole."""
+HARMLESS_BELOW = 0.1
+"""The probability of harm, by the rules' model of requests, below which a piece of a request is
+not classified alone."""
 REVIEWS_AT_ONCE = 2 * MOST_AT_ONCE
 """The reviews that a gateway gives a classifier: a batch that is computed, and the one after it."""
 FIRST_AT_ONCE = 2
@@ -136,15 +147,21 @@ class ClassifierReviewer:
         )
 
     async def estimate(self, prompt: Prompt, reply: Reply) -> ExchangeProbabilities:
-        """Classify a reply, a long one in pieces: the most unsafe counts, and how it begins."""
+        """Classify a reply, a long one in pieces: the most unsafe counts, and how it begins.
+
+        So does the most harmful piece of a request that is long or has several turns: harmless
+        text around it would hide it.
+        """
         request = "\n".join(turn.content for turn in prompt.messages if turn.role == "user")
-        probabilities = await asyncio.gather(
-            *(self._classified(request, piece) for piece in _cut_text(reply.reviewed_text))
-        )
+        beginning, *rest = _cut_text(reply.reviewed_text, PIECE, OVERLAP)
+        requests = [request, *await _choose_pieces(request, prompt)]
+        exchanges = [(part, beginning) for part in requests] + [(request, part) for part in rest]
+        probabilities = await asyncio.gather(*(self._classified(*one) for one in exchanges))
+        whole, most = probabilities[0], max(p.harmful for p in probabilities[: len(requests)])
         return ExchangeProbabilities(
-            harmful=probabilities[0].harmful,
+            harmful=most if most > TRUE else whole.harmful,
             unsafe=max(piece.unsafe for piece in probabilities),
-            refuses=probabilities[0].refuses,
+            refuses=whole.refuses,
         )
 
     async def _classified(self, request: str, reply: str) -> ExchangeProbabilities:
@@ -213,7 +230,36 @@ class _Call:
     probabilities: "asyncio.Future[ExchangeProbabilities]"
 
 
-def _cut_text(text: str) -> Iterator[str]:
+async def _choose_pieces(request: str, prompt: Prompt) -> Sequence[str]:
+    """Return what is classified beside the whole request: pieces of turns, documents, results."""
+    pieces = {
+        piece: None
+        for turn in (*prompt.context, *prompt.messages)
+        if turn.role in ("user", "tool")
+        for piece in _cut_request(turn.content)
+    }
+    pieces.pop(request, None)
+    if len(pieces) <= MOST_PIECES:
+        return _most_harmful(pieces)
+    return await asyncio.to_thread(_most_harmful, pieces)
+
+
+def _most_harmful(pieces: Iterable[str]) -> Sequence[str]:
+    probabilities = {piece: harm_probability(piece) for piece in pieces}
+    read = [piece for piece in probabilities if probabilities[piece] >= HARMLESS_BELOW]
+    return nlargest(MOST_PIECES, read, key=probabilities.__getitem__)
+
+
+def _cut_request(text: str) -> Iterator[str]:
+    """Cut a long text at its empty lines, and a long paragraph into pieces that overlap."""
+    if len(text) <= REQUEST_PIECE:
+        yield text
+        return
+    for paragraph in EMPTY_LINES.split(text):
+        yield from _cut_text(paragraph, REQUEST_PIECE, REQUEST_OVERLAP)
+
+
+def _cut_text(text: str, size: int, overlap: int) -> Iterator[str]:
     """Cut a text into pieces that overlap; an empty one is a piece."""
-    for start in range(0, max(1, len(text) - OVERLAP), PIECE - OVERLAP):
-        yield text[start : start + PIECE]
+    for start in range(0, max(1, len(text) - overlap), size - overlap):
+        yield text[start : start + size]

@@ -37,8 +37,6 @@ MOST_EXCUSED = 50
 """The most findings in a text; of a text with more, which the rules do not search to its end, all
 count.
 """
-READ_AT_ENDS = 256
-"""The characters at either end of the user's text that a classifier surely reads."""
 LONGEST_SENTENCE = 300
 """The characters on either side of a finding that belong to its sentence."""
 LONGEST_LIST = 4_000
@@ -121,7 +119,7 @@ def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding
     """
     messages = prompt.messages
     if len(messages) == 1 and not prompt.context:  # the common case
-        return _mark_unread(rulebook.request(messages[0].content), len(messages[0].content))
+        return rulebook.request(messages[0].content)
     turns, instructions, read = _split_turns(prompt)
     last_turn = turns[-1].text if turns else ""
     findings = _search_user_turns(rulebook, turns, last_turn)
@@ -135,16 +133,6 @@ def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding
         is_pointed_to = points_elsewhere(last_turn)
         findings += [_weigh_unread(finding, is_pointed_to) for finding in in_read]
     return findings
-
-
-def _mark_unread(findings: Sequence[RuleFinding], length: int) -> list[RuleFinding]:
-    """Mark what is not wholly near an end of the user's text, which has so many characters."""
-    return [
-        finding
-        if finding.end <= READ_AT_ENDS or finding.start >= length - READ_AT_ENDS
-        else replace(finding, unread=True)
-        for finding in findings
-    ]
 
 
 def _weigh_unread(finding: RuleFinding, is_pointed_to: bool) -> RuleFinding:
@@ -199,7 +187,7 @@ def _search_user_turns(
 ) -> list[RuleFinding]:
     """Search all turns of the user as one text, as a request may be split over turns."""
     text = " ".join(turn.text for turn in turns)
-    findings = _mark_unread(rulebook.request(text), len(text))
+    findings = list(rulebook.request(text))
     if len(turns) == 1 or not findings:  # to tell whether a turn points takes as long as the rules
         return findings
     starts = list(accumulate((len(turn.text) + 1 for turn in turns[:-1]), initial=0))
