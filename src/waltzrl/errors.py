@@ -185,6 +185,7 @@ class DivergenceError(WaltzError):
 LOCAL_MODEL = "a model in this process"
 OPTIONAL_MODULES = {
     "accelerate": (LOCAL_MODEL, "Accelerate", "train"),
+    "fsspec": ("checkpointing.copies", "fsspec", "train"),
     "genai_prices": ("the prices of public models", "genai-prices", "prices"),
     "gguf": ("a GGUF file", "gguf", "smollm2"),
     "jinja2": (LOCAL_MODEL, "Jinja2", "train"),
@@ -207,6 +208,7 @@ OPTIONAL_MODULES = {
     "tokenizers": (LOCAL_MODEL, "tokenizers", "train"),
     "torch": (LOCAL_MODEL, "PyTorch", "train"),
     "transformers": (LOCAL_MODEL, "transformers", "train"),
+    "wandb": ("wandb_project", "wandb", "wandb"),
 }
 """Each optional top-level module with what needs it, its package, and the extra that installs
 it."""

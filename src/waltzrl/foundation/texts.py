@@ -38,6 +38,11 @@ def number(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def describe_error(error: Exception) -> str:
+    """Return what an error says, in one line; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def without_credentials(text: str) -> str:
     """Hide the password and the values of the query of a URL; other texts stay as they are."""
     if "://" not in text:
