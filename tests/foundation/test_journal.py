@@ -156,6 +156,7 @@ def logged(records):
     "A resumed run goes on as the same run of Weights & Biases, which has every step once; without "
     "a network its files are kept, and no failure of it stops a training",
 )
+@pytest.mark.promise("Requirements", "checkpoints at any URL, and Weights & Biases")
 @pytest.mark.slow
 def test_a_resumed_run_is_one_run_on_wandb_with_every_step_once(tmp_path, offline):
     record(tmp_path, range(4), wandb=PROJECT)

@@ -197,3 +197,18 @@ def test_the_command_measures_a_pilot_where_all_is_ready(tmp_path, capsys):
     assert told["cost"]["hours"]["expected"] > 0
     assert run("train", recipe, "--check", "--set", "models.base=nobody/nothing") == 1
     assert "not ready" in capsys.readouterr().out
+
+
+def test_where_a_run_is_shown_and_copied_is_looked_for(tmp_path):
+    store = tmp_path / "store"
+    settings = ["wandb_project=mine", f"checkpointing.copies={store}"]
+    findings, checked = found(load_recipe(save_recipe(tmp_path), settings))
+    assert checked.ready
+    assert findings["wandb_project"].detail == "mine"
+    assert findings["checkpointing.copies"].detail == f"{store} can be written to"
+    assert list(store.iterdir()) == []
+    findings, checked = found(
+        load_recipe(tmp_path / "recipe.toml", ["checkpointing.copies=no://run"])
+    )
+    assert not checked.ready
+    assert "Protocol not known: no; correct" in findings["checkpointing.copies"].detail

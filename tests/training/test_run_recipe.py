@@ -4,7 +4,7 @@ import pytest
 
 from waltzrl.errors import RecipeError
 from waltzrl.foundation.run_directory import RunDirectory
-from waltzrl.training.recipe import load_recipe
+from waltzrl.training.recipe import find_wandb_project, load_recipe
 from waltzrl.training.run_recipe import write_recipe
 
 RECIPE = """
@@ -57,3 +57,25 @@ def test_a_run_on_servers_does_not_go_on_in_another_layout(go_on):
 def test_a_run_goes_on_with_other_samplers_prices_and_caps(go_on):
     go_on(SERVERS, "compute.staleness=1")
     go_on(*WORKERS, "compute.staleness=1", "budget.max_usd=5", "prices.m={input=1,output=2}")
+
+
+def test_a_run_goes_on_where_it_is_shown_and_copied_elsewhere_too(go_on):
+    go_on("wandb_project=mine", "checkpointing.copies=memory://one")
+    go_on("checkpointing.copies=memory://two")
+    with pytest.raises(RecipeError, match=r"\(other checkpointing\.keep_last\); choose"):
+        go_on("checkpointing.keep_last=3")
+
+
+def test_what_is_shown_on_wandb_has_no_passwords(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    settings = (
+        "wandb_project=mine",
+        "checkpointing.copies=sftp://ada:secret@store/run",
+        "judge=llm:m@http://ada:secret@judge/v1",
+        'data.prompts=["memory:postgresql://ada:secret@db/memory"]',
+    )
+    config = find_wandb_project(load_recipe(recipe, settings)).config
+    assert config["checkpointing"]["copies"] == "sftp://ada:***@store/run"
+    assert config["judge"] == "llm:m@http://ada:***@judge/v1"
+    assert config["data"]["prompts"] == ["memory:postgresql://ada:***@db/memory"]

@@ -35,6 +35,12 @@ def test_every_combination_is_a_point_named_after_its_values(recipe):
     assert points[2].values == {KL: 0.05, "seed": 0}
 
 
+def test_the_copies_of_every_point_have_a_place_of_their_own(recipe):
+    points = sweep_points(recipe, ["checkpointing.copies=memory://all/"], ["seed=0,1"])
+    copies = [point.recipe.checkpointing.copies for point in points]
+    assert copies == ["memory://all/seed=0", "memory://all/seed=1"]
+
+
 def test_words_need_no_quotes_and_lists_are_values(recipe):
     points = sweep_points(
         recipe,

@@ -91,6 +91,12 @@ def test_a_pilot_has_no_targets(tmp_path):
     assert make_pilot(recipe, 1).targets == TargetSettings()
 
 
+def test_a_pilot_is_shown_and_copied_nowhere(tmp_path):
+    settings = ["wandb_project=mine", "checkpointing.copies=memory://run"]
+    pilot = make_pilot(load_recipe(save_recipe(tmp_path), settings), 1)
+    assert (pilot.wandb_project, pilot.checkpointing.copies) == (None, None)
+
+
 WARM_UP = """
 [[stages]]
 name = "warm-up"

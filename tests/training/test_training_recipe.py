@@ -223,7 +223,7 @@ TRAINER = re.search(
     re.MULTILINE,
 )[1]
 WITHOUT = {"log_every_n_steps", "wandb_project", "use_rlt_optimization"}
-"""Names whose row gives no key of ours; the last is one itself."""
+"""Names whose row gives no key of ours; the last two are keys themselves."""
 
 
 @pytest.mark.promise(

@@ -4,20 +4,22 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import aiohttp
 import torch
 
-from waltzrl.errors import InputError, WaltzError
+from waltzrl.errors import InputError, RecipeError, WaltzError, missing_extra
 from waltzrl.evaluation.data.importers import find_set
 from waltzrl.evaluation.data.opening import read_set, read_sets
 from waltzrl.policies.compute import STARTED, Compute, measure_free_memory
+from waltzrl.training.copies import RunCopy
 from waltzrl.training.data import training_demonstrations, validation_prompts
 from waltzrl.training.judging import require_judge
 from waltzrl.training.opening import plan_training
 from waltzrl.training.plan import RunPlan
-from waltzrl.training.recipe import DataSettings, Recipe
+from waltzrl.training.recipe import DataSettings, Recipe, find_wandb_project
 
 State = Literal["ready", "not ready", "unknown"]
 
@@ -120,6 +122,7 @@ async def check_training(recipe: Recipe, node: Node | None = None) -> TrainingCh
     if plan is not None:
         findings = [*_check_memory(recipe, plan, node or Node.here()), *findings]
     findings += [await _check_judge(recipe), *[one async for one in _check_samplers(recipe)]]
+    findings += _check_keeping(recipe)
     return TrainingCheck(findings=tuple(findings), plan=plan)
 
 
@@ -209,6 +212,26 @@ async def _check_judge(recipe: Recipe) -> Finding:
     except WaltzError as error:
         return Finding(what="judge", state="not ready", detail=str(error))
     return Finding(what="judge", state="ready", detail=name)
+
+
+def _check_keeping(recipe: Recipe) -> Iterator[Finding]:
+    """Look for what shows and copies the run elsewhere."""
+    if recipe.wandb_project is not None:
+        try:
+            find_wandb_project(recipe)
+        except ModuleNotFoundError as error:
+            detail = str(missing_extra(error))
+            yield Finding(what="wandb_project", state="not ready", detail=detail)
+        else:
+            yield Finding(what="wandb_project", state="ready", detail=recipe.wandb_project)
+    if recipe.checkpointing.copies is not None:
+        try:
+            RunCopy(recipe.checkpointing.copies, Path())
+        except RecipeError as error:
+            yield Finding(what="checkpointing.copies", state="not ready", detail=str(error))
+        else:
+            detail = f"{recipe.checkpointing.copies} can be written to"
+            yield Finding(what="checkpointing.copies", state="ready", detail=detail)
 
 
 async def _check_samplers(recipe: Recipe) -> AsyncIterator[Finding]:

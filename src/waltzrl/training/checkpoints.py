@@ -20,7 +20,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -96,7 +96,7 @@ def save_checkpoint(
     Raises:
         InputError: the folder is not writable, or the disk is full.
     """
-    path = folder / f"step-{step:06d}"
+    path = checkpoint_path(folder, step)
     with whole_folder(path) if ranks.is_first() else disk_errors(path) as unfinished:
         shared = ranks.ask_first(lambda: unfinished)
         for name, role in roles.items():
@@ -164,11 +164,23 @@ def prune_checkpoints(
     """
     for unfinished in folder.glob(".step-*.part"):
         shutil.rmtree(unfinished)
-    saved = [path for path in _list_checkpoints(folder) if step_of(path) <= step]
-    for path in saved[:-keep_last]:
-        if step_of(path) not in milestones:
-            # Renamed first: a crash while deleting must not leave a damaged checkpoint.
-            shutil.rmtree(path.rename(folder / f".{path.name}.part"))
+    for old in find_outdated(map(step_of, _list_checkpoints(folder)), step, keep_last, milestones):
+        path = checkpoint_path(folder, old)
+        # Renamed first: a crash while deleting must not leave a damaged checkpoint.
+        shutil.rmtree(path.rename(folder / f".{path.name}.part"))
+
+
+def find_outdated(
+    steps: Iterable[int], step: int, keep_last: int, milestones: Collection[int]
+) -> list[int]:
+    """Return the steps whose checkpoints `prune_checkpoints` deletes."""
+    saved = sorted(each for each in steps if each <= step)
+    return [each for each in saved[:-keep_last] if each not in milestones]
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Return the place of the checkpoint after so many steps."""
+    return folder / f"step-{step:06d}"
 
 
 def step_of(path: Path) -> int:

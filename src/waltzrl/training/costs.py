@@ -120,14 +120,24 @@ def estimate_costs(recipe: Recipe, plan: RunPlan, measured: Path | None) -> RunC
 
 
 def make_pilot(recipe: Recipe, steps: int) -> Recipe:
-    """Return a recipe that takes only the first steps of every stage, without cap and targets."""
+    """Return a recipe that takes only the first steps of every stage, and is shown nowhere.
+
+    It has no cap, no targets and no copies.
+    """
     stages = [
         replace(stage, steps=steps, epochs=None)
         if isinstance(stage, ReinforcementStage)
         else replace(stage, steps=steps)
         for stage in recipe.stages
     ]
-    return replace(recipe, stages=tuple(stages), budget=BudgetSettings(), targets=TargetSettings())
+    return replace(
+        recipe,
+        stages=tuple(stages),
+        budget=BudgetSettings(),
+        targets=TargetSettings(),
+        checkpointing=replace(recipe.checkpointing, copies=None),
+        wandb_project=None,
+    )
 
 
 def _count_turns(stage: StageSettings) -> int:

@@ -1,8 +1,13 @@
 """The composition root of training: a recipe becomes agents, stages and a trainer."""
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +19,7 @@ from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.evaluation.patterns import Advice
 from waltzrl.foundation.files import Json
 from waltzrl.foundation.run_directory import RunDirectory
+from waltzrl.foundation.texts import without_credentials
 from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import CHARACTERS_PER_TOKEN
 from waltzrl.training.attacks import KeepsGoal, find_check, keeps_by_words
@@ -25,9 +31,9 @@ from waltzrl.training.data import (
     validation_prompts,
 )
 from waltzrl.training.judging import RunJudge, require_judge
-from waltzrl.training.recipe import DataSettings, Recipe
+from waltzrl.training.recipe import DataSettings, Recipe, find_wandb_project
 from waltzrl.training.rewards import ClassFrequencies, FeedbackReward, find_reward
-from waltzrl.training.run_recipe import read_run_recipe, write_recipe
+from waltzrl.training.run_recipe import read_run_recipe, require_same, write_recipe
 from waltzrl.training.settings import ReinforcementStage
 from waltzrl.training.targets import missed_gain, read_metrics
 
@@ -35,6 +41,7 @@ try:
     from waltzrl.policies.weights import BASE_TITLE
     from waltzrl.training import ranks
     from waltzrl.training.checkpoints import export_roles, weights_digest
+    from waltzrl.training.copies import RunCopy
     from waltzrl.training.costs import count_of, open_meter
     from waltzrl.training.learner import learner_on
     from waltzrl.training.models import add_attacker, continue_roles, make_roles
@@ -145,6 +152,7 @@ async def _train_team(
     recipe = own.named_in(recipe)
     keeps_goal = own.check or (find_check(recipe.attacker.check) if recipe.attacker else None)
     compute = resolve_compute(recipe.compute)
+    wandb = find_wandb_project(recipe)
     rewards = {
         stage.name: own.reward or find_reward(stage.reward) for stage in recipe.reinforcements
     }
@@ -152,6 +160,7 @@ async def _train_team(
     async with nullcontext(own.judge) if own.judge else opening as judge:
         with (
             RunDirectory(folder) if ranks.is_first() else nullcontext() as run,
+            open_copy(recipe, folder) if ranks.is_first() else nullcontext() as copy,
             open_meter(recipe, folder, compute.device) as meter,
         ):
             begins = recipe.reinforcements and not (folder / "metrics.jsonl").exists()
@@ -171,6 +180,8 @@ async def _train_team(
                     demonstrations=demonstrations,
                     solutions=training_solutions(data),
                     meter=meter,
+                    wandb=wandb,
+                    copy=copy,
                 )
                 base = None if recipe.models.pair is not None else warm_up.open_base()
             if base is None:
@@ -222,10 +233,30 @@ async def _train_team(
                     validation=_make_validation(recipe, data, sampler, count),
                     sampler=sampler,
                     meter=meter,
+                    wandb=wandb,
+                    copy=copy,
                 )
                 await trainer.train(report)
             _require_gain(recipe, folder, len(prompts))
             return replace(team, best=trainer.restore_best()), len(prompts)
+
+
+@contextmanager
+def open_copy(recipe: Recipe, folder: Path) -> Iterator[RunCopy | None]:
+    """Yield the copy of a run, from which an empty folder was filled; None without one.
+
+    Raises:
+        RecipeError: it cannot be read or written to, or is of another run.
+    """
+    url = recipe.checkpointing.copies
+    if url is None:
+        yield None
+        return
+    copy = RunCopy(url, folder)
+    place = without_credentials(url)
+    copy.fetch(lambda read: require_same(recipe, place, read, "checkpointing.copies"))
+    yield copy
+    copy.keep_files()  # what came after the last checkpoint
 
 
 async def train_and_export(

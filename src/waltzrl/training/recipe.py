@@ -1,8 +1,11 @@
 """A recipe: everything that a training run is told, read from TOML and written to JSON."""
 
+import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +15,8 @@ from pydantic import Field
 from waltzrl.budget import BudgetSettings, ModelPrice
 from waltzrl.evaluation.data.opening import MEMORY
 from waltzrl.foundation.files import Json
+from waltzrl.foundation.journal import WandbProject
+from waltzrl.foundation.texts import HIDDEN
 from waltzrl.foundation.validation import (
     adapter_of,
     read_table,
@@ -33,6 +38,9 @@ from waltzrl.training.synonyms import SYNONYMS
 from waltzrl.training.targets import TargetSettings
 
 logger = logging.getLogger(__name__)
+
+PASSWORD = re.compile(r'(://[^/\s:@"]*:)[^/\s@"]*@')
+"""The password in a URL, wherever that stands in a recipe, and what is before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +94,9 @@ class Recipe:
     use_rlt_optimization: bool = False
     """The teacher explains the verdicts of the reviews in `data.demonstrations`, and so warms up
     the reasoning of the feedback agent. Without it, it explains `data.solutions`."""
+    wandb_project: str | None = None
+    """The project on Weights & Biases that shows the metrics too, in one run for each journal; with
+    `WANDB_MODE=offline` no server is asked. A run may be resumed with another, or without."""
     attacker: AttackerSettings | None = None
     """A third role, which plays in the stages with an `attacked_share`; none by default."""
     targets: TargetSettings = field(default_factory=TargetSettings)
@@ -256,6 +267,19 @@ def recipe_json(recipe: Recipe) -> dict[str, Json]:
     """Return the recipe with every default written out."""
     resolved: dict[str, Json] = adapter_of(Recipe).dump_python(recipe, mode="json")
     return resolved
+
+
+def find_wandb_project(recipe: Recipe) -> WandbProject | None:
+    """Return where on Weights & Biases the run is shown, without passwords; None where it is not.
+
+    Raises:
+        ModuleNotFoundError: it is to be, and wandb is not installed.
+    """
+    if recipe.wandb_project is None:
+        return None
+    import_module("wandb")  # missing, it is named before anything is trained
+    shown = PASSWORD.sub(rf"\1{HIDDEN}@", json.dumps(recipe_json(recipe)))
+    return WandbProject(name=recipe.wandb_project, config=json.loads(shown))
 
 
 def with_memory_prompts(recipe: Recipe, memory: str) -> Recipe:

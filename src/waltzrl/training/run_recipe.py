@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,8 +20,10 @@ BASE = "base"
 """Folder inside a run of a base that was made from scratch."""
 EXPLANATIONS = "explanations.jsonl"
 """File inside a run of what a teacher wrote, as rows with a question, a solution and a trace."""
-FREE = {"budget", "prices", "targets"}
-FREE_COMPUTE = {"rollouts", "engine", "ray"}
+FREE = (
+    *("budget", "prices", "targets", "wandb_project", "checkpointing.copies"),
+    *("compute.rollouts", "compute.engine", "compute.ray"),
+)
 """Settings that a run may go on with other values of."""
 
 Table = Mapping[str, object]
@@ -33,54 +35,71 @@ def read_run_recipe(folder: Path) -> Recipe:
     Raises:
         RecipeError: there is none, or it is damaged.
     """
-    path = folder / RECIPE
     try:
-        table = _read_json(path)
+        table = _parse(str(folder), RECIPE, lambda name: (folder / name).read_bytes())
     except OSError:
         raise RecipeError(f"{folder} is no training run: it has no {RECIPE}") from None
-    return validate_table(Recipe, table, str(path))
+    return validate_table(Recipe, table, str(folder / RECIPE))
 
 
 def write_recipe(run: RunDirectory, recipe: Recipe) -> None:
     """Write recipe and prompts into the run, or check that its checkpoints are of the same ones.
 
-    What samples the rollouts may be another: servers go, and policies are the same on all. So may
-    what starts the processes, the cap, the prices and the targets.
-
     Raises:
         RecipeError: the checkpoints are of another recipe, or of another wording.
     """
-    resolved: dict[str, Json] = recipe_json(recipe)
-    wording: dict[str, Json] = asdict(load_wording(recipe.agents.wording))
-    if any(run.path.glob("**/checkpoints/step-*")):
-        # As tables: what is free here and what is not need not be a recipe together.
-        begun = recipe_json(read_run_recipe(run.path))
-        _require_same_recipe(run.path, "recipe", _without_free(resolved), _without_free(begun))
-        _require_same_recipe(run.path, "wording", wording, _read_json(run.path / WORDING))
+    if is_begun(run.path):
+        require_same(recipe, str(run.path), lambda name: (run.path / name).read_bytes())
         return
     # Nothing was learnt yet: what the run made or kept may be of another recipe.
     shutil.rmtree(run.path / BASE, ignore_errors=True)
     forget_remembered(run.path)
     forget_answers(run.path)
     (run.path / EXPLANATIONS).unlink(missing_ok=True)
-    run.write_json(WORDING, wording)
-    run.write_json(RECIPE, resolved)
+    run.write_json(WORDING, _wording_json(recipe))
+    run.write_json(RECIPE, recipe_json(recipe))
 
 
-def _without_free(recipe: Table) -> Table:
-    """Leave out what may change while a run goes on."""
-    compute = recipe["compute"]
-    assert isinstance(compute, Mapping)
-    kept = {key: value for key, value in compute.items() if key not in FREE_COMPUTE}
-    return {key: value for key, value in recipe.items() if key not in FREE} | {"compute": kept}
+def is_begun(folder: Path) -> bool:
+    """Return whether a run has learnt anything that it kept."""
+    return any(folder.glob("**/checkpoints/step-*"))
 
 
-def _require_same_recipe(folder: Path, what: str, now: Table, before: Table) -> None:
-    if differing := list(_yield_differing_keys(now, before)):
-        raise RecipeError(
-            f"{folder} was begun with another {what} (other {', '.join(differing)}); "
-            f"choose another run directory, or go back to that {what}"
-        )
+def require_same(
+    recipe: Recipe, place: str, read: Callable[[str], bytes], other: str = "run directory"
+) -> None:
+    """Check that a run was begun with this recipe and these prompts.
+
+    What samples the rollouts may be another: servers go, and policies are the same on all. So may
+    what starts the processes, the cap, the prices, the targets, and where else the run is shown
+    and kept.
+
+    Args:
+        recipe: of now.
+        place: where the run is, for messages.
+        read: returns the content of a file of the run.
+        other: what to choose another one of.
+
+    Raises:
+        RecipeError: it was begun with others.
+    """
+    # As tables: what is free here and what is not need not be a recipe together.
+    begun = recipe_json(validate_table(Recipe, _parse(place, RECIPE, read), f"{place}/{RECIPE}"))
+    for what, now, before in (
+        ("recipe", recipe_json(recipe), begun),
+        ("wording", _wording_json(recipe), _parse(place, WORDING, read)),
+    ):
+        keys = _yield_differing_keys(now, before)
+        differing = [key for key in keys if not f"{key}.".startswith(tuple(f"{f}." for f in FREE))]
+        if differing:
+            raise RecipeError(
+                f"{place} was begun with another {what} (other {', '.join(differing)}); "
+                f"choose another {other}, or go back to that {what}"
+            )
+
+
+def _wording_json(recipe: Recipe) -> dict[str, Json]:
+    return asdict(load_wording(recipe.agents.wording))
 
 
 def _yield_differing_keys(now: Table, before: Table, prefix: str = "") -> Iterator[str]:
@@ -93,9 +112,9 @@ def _yield_differing_keys(now: Table, before: Table, prefix: str = "") -> Iterat
             yield prefix + key
 
 
-def _read_json(path: Path) -> dict[str, object]:
+def _parse(place: str, name: str, read: Callable[[str], bytes]) -> dict[str, object]:
     try:
-        value: dict[str, object] = json.loads(path.read_bytes())
+        value: dict[str, object] = json.loads(read(name))
     except ValueError as error:
-        raise RecipeError(f"{path}: damaged: {error}") from None
+        raise RecipeError(f"{place}/{name}: damaged: {error}") from None
     return value

@@ -402,6 +402,10 @@ class CheckpointSettings:
     """The least share of a step's collaborations whose replies were all judged. With fewer,
     training stops before it learns from them, and resumes at this step: a judge that is down must
     not pass as a finished run."""
+    copies: str | None = None
+    """URL of a copy of the run, such as `s3://bucket/run`: each checkpoint is copied there, with
+    what else a run needs to go on. A run whose folder is empty goes on from there. Any file system
+    of fsspec; each needs its package, such as s3fs or gcsfs. A run may be resumed with another."""
 
     def __post_init__(self) -> None:
         if self.checkpoint_every < 1 or self.keep_last < 1:

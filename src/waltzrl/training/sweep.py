@@ -5,7 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzrl.errors import DivergenceError, InputError, RecipeError, WaltzError
@@ -70,13 +70,22 @@ def sweep_points(path: Path, settings: Sequence[str], over: Sequence[str]) -> li
                 name=_name_point(point, choices),
                 setting=_name_point(others, choices) if others else "all seeds",
                 values=point,
-                recipe=recipe,
+                recipe=_with_own_copies(recipe, _name_point(point, choices)),
             )
         )
     names = [point.name for point in points]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise RecipeError(f"--over: two points are called {repeated[0]!r}; leave one of them out")
     return points
+
+
+def _with_own_copies(recipe: Recipe, name: str) -> Recipe:
+    """Give the copies of a point, if there are any, a place of their own."""
+    copies = recipe.checkpointing.copies
+    if copies is None:
+        return recipe
+    own = replace(recipe.checkpointing, copies=f"{copies.rstrip('/')}/{name}")
+    return replace(recipe, checkpointing=own)
 
 
 def _parse_choices(over: str) -> tuple[str, list[object]]:

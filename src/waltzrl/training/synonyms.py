@@ -21,6 +21,7 @@ SYNONYMS: Synonyms = {
     ),
     "agents.max_rounds": ("max_feedback_rounds", "max_revision_attempts", "max_turns"),
     "judge": ("reward_model", "reward_model_path", "reward_pretrain"),
+    "wandb_project": ("project_name", "report_to", "use_wandb", "wandb"),
     "seed": ("data_seed", "random_seed"),
     "stages.steps": ("max_steps", "num_steps", "rl_training_steps", "total_training_steps"),
     "stages.epochs": (

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from waltzrl.budget import CostMeter
 from waltzrl.errors import BudgetError, DivergenceError, ScoringError
-from waltzrl.foundation.journal import Journal
+from waltzrl.foundation.journal import Journal, WandbProject
 from waltzrl.policies.weights import Weights
 from waltzrl.training import ranks
 from waltzrl.training.checkpoints import (
     RoleState,
+    checkpoint_path,
     describe_damage,
     latest_good,
     load_checkpoint,
@@ -28,6 +29,7 @@ from waltzrl.training.checkpoints import (
     save_checkpoint,
     step_of,
 )
+from waltzrl.training.copies import RunCopy
 from waltzrl.training.learner import Learner
 from waltzrl.training.roles import Best
 from waltzrl.training.rollouts import Sampler
@@ -80,6 +82,10 @@ class Trainer:
     """What samples for the stages. It gets the weights before the first step and after each."""
     meter: CostMeter | None = None
     """Charges each step, and stops training at its cap; the first rank's alone."""
+    wandb: WandbProject | None = None
+    """Where the metrics are shown too."""
+    copy: RunCopy | None = None
+    """Copies what is saved; the first rank's alone."""
 
     def __post_init__(self) -> None:
         self.total = sum(stage.steps for stage in self.stages)
@@ -103,7 +109,7 @@ class Trainer:
         self._stop_at_cap(resumed, {})
         # Only the first rank writes the journal.
         writes = ranks.is_first()
-        with Journal(self.folder, resumed - 1) if writes else nullcontext() as journal:
+        with Journal(self.folder, resumed - 1, self.wandb) if writes else nullcontext() as journal:
             self._best = ranks.ask_first(lambda: best_validation(self.folder))
             await self._publish(resumed, {})
             rates = await self._validate(resumed, {})
@@ -283,14 +289,17 @@ class Trainer:
         save_checkpoint(self._checkpoints, done, role_states(self.weights, learners), self.state)
         kept = self._milestones() | ({self._best.step} if self._best is not None else set())
         if ranks.is_first():
-            prune_checkpoints(self._checkpoints, done, self.checkpointing.keep_last, kept)
+            limits = (self._checkpoints, done, self.checkpointing.keep_last, kept)
+            prune_checkpoints(*limits)
+            if self.copy is not None:
+                self.copy.keep(*limits)
         self._saved = done
 
     def _load(self, done: int, learners: Learners) -> None:
         load_checkpoint(self._path(done), role_states(self.weights, learners))
 
     def _path(self, done: int) -> Path:
-        return self._checkpoints / f"step-{done:06d}"
+        return checkpoint_path(self._checkpoints, done)
 
 
 def role_states(weights: Mapping[str, Weights], learners: Learners) -> dict[str, RoleState]:

@@ -21,6 +21,7 @@ from waltzrl.budget import CostMeter
 from waltzrl.errors import RecipeError, TargetError
 from waltzrl.evaluation.data import SolvedQuestion, write_lines
 from waltzrl.evaluation.data.solutions import CLOSING, OPENING
+from waltzrl.foundation.journal import WandbProject
 from waltzrl.foundation.jsonl import read_objects
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute
@@ -28,6 +29,7 @@ from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import CausalLM, Weights, copy_adapter, map_causal_lm
 from waltzrl.records import Demonstration, Prompt, Usage
 from waltzrl.training import ranks
+from waltzrl.training.copies import RunCopy
 from waltzrl.training.learner import learner_on
 from waltzrl.training.models import open_base, open_warm_up
 from waltzrl.training.recipe import Recipe
@@ -70,6 +72,8 @@ class WarmUp:
     demonstrations: Sequence[Demonstration] = ()
     solutions: Sequence[SolvedQuestion] = ()
     meter: CostMeter | None = None
+    wandb: WandbProject | None = None
+    copy: RunCopy | None = None
 
     def open_base(self) -> CausalLM:
         """Load the base as it is before any step, or make it first.
@@ -297,6 +301,8 @@ class WarmUp:
             self.recipe.checkpointing,
             make_learner=learner_on(self.compute),
             meter=self.meter,
+            wandb=self.wandb,
+            copy=self.copy,
         )
 
     def _open(self, base: CausalLM) -> Weights:
