@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +13,7 @@ from waltzrl.agents.classifier import (
     MOST_AT_ONCE,
     MOST_PIECES,
     PIECE,
+    PIECE_SHARE,
     REQUEST_PIECE,
     ClassifierReviewer,
     ExchangeProbabilities,
@@ -165,6 +166,19 @@ def test_a_harmful_request_in_a_long_text_is_classified_alone(place):
     assert whole == text
     assert any(HARM in piece and len(piece) <= REQUEST_PIECE for piece in pieces)
     assert len(pieces) <= MOST_PIECES
+
+
+def test_a_piece_counts_less_than_the_whole():
+    class ByRequest(Classifier):
+        def classify(self, exchanges):
+            unsafe = [0.9 if request == HARM else 0.1 for request, _ in exchanges]
+            return [replace(SAFE, unsafe=probability) for probability in unsafe]
+
+    turns = (Message(role="user", content=text) for text in (HARM, "Now answer my first question."))
+    prompt = Prompt(id="1", messages=tuple(turns))
+    estimate = ClassifierReviewer(ByRequest({})).estimate(prompt, Reply(text="r"))
+    odds = 9 * PIECE_SHARE  # 0.9 is 9 to 1
+    assert asyncio.run(estimate).unsafe == pytest.approx(odds / (1 + odds))
 
 
 def test_an_earlier_turn_is_classified_alone_and_a_harmless_one_is_not():

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from heapq import nlargest
+from math import exp
 from typing import Protocol
 
 from waltzrl.agents.rules.request_model import harm_probability
@@ -24,6 +25,9 @@ MOST_AT_ONCE = 8
 """The most exchanges in one batch."""
 MOST_PIECES = MOST_AT_ONCE - 1
 """The most pieces of a request that are classified beside the whole."""
+PIECE_SHARE = exp(-1.5)
+"""The factor on a piece's odds of unsafe, beside those of the whole; chosen on validation requests,
+of which no more harmless long ones are flagged so than without pieces."""
 HARMLESS_BELOW = 0.1
 """The probability of harm, by the rules' model of requests, below which a piece of a request is
 not classified alone."""
@@ -157,10 +161,13 @@ class ClassifierReviewer:
         requests = [request, *await _choose_pieces(request, prompt)]
         exchanges = [(part, beginning) for part in requests] + [(request, part) for part in rest]
         probabilities = await asyncio.gather(*(self._classified(*one) for one in exchanges))
-        whole, most = probabilities[0], max(p.harmful for p in probabilities[: len(requests)])
+        whole, *parts = probabilities[: len(requests)]
+        replies = [whole, *probabilities[len(requests) :]]
+        most = max([whole.harmful, *(part.harmful for part in parts)])
+        alone = [_shift_odds(part.unsafe, PIECE_SHARE) for part in parts]
         return ExchangeProbabilities(
             harmful=most if most > TRUE else whole.harmful,
-            unsafe=max(piece.unsafe for piece in probabilities),
+            unsafe=max([*(reply.unsafe for reply in replies), *alone]),
             refuses=whole.refuses,
         )
 
@@ -218,8 +225,12 @@ def _choose_point(classifier: ExchangeClassifier, false_alarms: float | None) ->
 
 def _shift_risk(probability: float, threshold: float) -> float:
     """Shift the log odds of a probability, so that the threshold becomes `FLAGGED`."""
-    odds = FLAGGED / (1 - FLAGGED) * (1 - threshold) / threshold
-    return probability * odds / (probability * odds + 1 - probability)
+    return _shift_odds(probability, FLAGGED / (1 - FLAGGED) * (1 - threshold) / threshold)
+
+
+def _shift_odds(probability: float, factor: float) -> float:
+    """Return the probability whose odds are so many times as high."""
+    return probability * factor / (probability * factor + 1 - probability)
 
 
 @dataclass(frozen=True, slots=True)
