@@ -67,12 +67,13 @@ def pay_nothing(rounds, coefficients):
     return [0.0 for _ in rounds]
 
 
-def feedback_samples_of(batch, reward=pay_nothing):
+def feedback_samples_of(batch, reward=pay_nothing, round_cost=0.0):
     return feedback_samples(
         batch,
         random.Random(0),
         reward=reward,
         coefficients=STAGE_1,
+        round_cost=round_cost,
         frequencies=ClassFrequencies(),
     )
 
@@ -117,6 +118,8 @@ def test_of_several_rounds_one_is_learnt_each_with_equal_chance():
     samples = feedback_samples_of(batch)
     assert len(samples) == 400
     assert 160 < sum(sample.tokens.ids == (7,) for sample in samples) < 240
+    charged = feedback_samples_of(batch, round_cost=0.25)
+    assert {(sample.tokens.ids, sample.score) for sample in charged} == {((7,), 0.0), ((8,), -0.25)}
 
 
 def test_what_the_judge_left_open_teaches_nothing():

@@ -196,6 +196,10 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
          "returns that are all equal would be divided by 0"),
         ("agents.max_rounds=0", "agents.max_rounds = 0 leaves stage 'joint' no feedback to learn "
          "from; make it 1 or more, or let the stage learn conversation alone"),
+        ("stages.joint.round_cost=0.1", "stage 'joint' has a round_cost, and no collaboration has "
+         "a second round; set agents.max_rounds to 2 or more, got 1"),
+        ("stages.joint.round_cost=-1", "stages.round_cost: got -1, need greater than or equal "
+         "to 0"),
         ("stages.joint.optimizer.beta2=1", "optimizer.beta2 lies in [0, 1), final_share in "
          "[0, 1], weight_decay is 0 or more"),
         ("stages.joint.optimizer.micro_batch_tokens=0", "optimizer.warmup_steps is 0 or more, "

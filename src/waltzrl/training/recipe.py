@@ -132,6 +132,12 @@ class Recipe:
                 f"agents.max_rounds = 0 leaves stage {stages[0]!r} no feedback to learn from; make"
                 " it 1 or more, or let the stage learn conversation alone"
             )
+        charged = [stage.name for stage in self.reinforcements if stage.round_cost]
+        if self.agents.max_rounds < 2 and charged:
+            raise ValueError(
+                f"stage {charged[0]!r} has a round_cost, and no collaboration has a second round;"
+                f" set agents.max_rounds to 2 or more, got {self.agents.max_rounds}"
+            )
         self._check_attacker()
         self._check_exercises()
         self._check_teacher()

@@ -25,6 +25,7 @@ from waltzrl.training.rewards import (
     Coefficients,
     FeedbackReward,
     attacker_reward,
+    charge_rounds,
     conversation_reward,
     judged_rounds,
 )
@@ -350,6 +351,7 @@ def feedback_samples(
     *,
     reward: FeedbackReward,
     coefficients: Coefficients,
+    round_cost: float = 0.0,
     frequencies: ClassFrequencies,
 ) -> list[Sample]:
     """Take one round of each rollout at random, so that long and short ones weigh the same.
@@ -359,6 +361,7 @@ def feedback_samples(
         draw: random numbers.
         reward: of the chosen rounds.
         coefficients: of the reward.
+        round_cost: of a revision after the first.
         frequencies: weigh them by the classes of the replies that they review.
     """
     chosen, turns = [], []
@@ -373,7 +376,7 @@ def feedback_samples(
             judged, reply = draw.choice(scored)
             chosen.append(judged)
             turns.append((reply, group))
-    scores = reward(frequencies.balanced(chosen), coefficients)
+    scores = charge_rounds(chosen, reward(frequencies.balanced(chosen), coefficients), round_cost)
     return [
         make_scored_sample(reply, score, group)
         for (reply, group), score in zip(turns, scores, strict=True)

@@ -309,6 +309,10 @@ class ReinforcementStage:
     coefficients.label 0, C is `unconditioned`; `signed` is ours. Yours: `MODULE:FUNCTION`, or the
     name of one that an installed package provides; it takes the rounds and the coefficients."""
     coefficients: Coefficients = STAGE_1
+    round_cost: Annotated[float, Field(ge=0)] = 0.0
+    """What the feedback agent pays for each revision after the first, with `agents.max_rounds` of 2
+    or more; below `coefficients.improvement`, a further round pays if it often enough improves the
+    reply."""
     reviewer: Literal["feedback", "judge"] = "feedback"
     """Who reviews the drafts: the feedback agent, or the judge, whose labels are right, with the
     advice of `data.demonstrations`. With the judge the conversation agent learns to revise whatever

@@ -335,6 +335,7 @@ class Reinforcement:
             draw,
             reward=self.reward,
             coefficients=self.settings.coefficients,
+            round_cost=self.settings.round_cost,
             frequencies=self.frequencies,
         )
 

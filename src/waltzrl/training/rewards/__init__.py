@@ -21,6 +21,7 @@ from waltzrl.training.rewards.paper import (
     paper_rewards,
     unconditioned_rewards,
 )
+from waltzrl.training.rewards.rounds import charge_rounds
 from waltzrl.training.rewards.signed import ClassFrequencies, signed_rewards
 from waltzrl.training.rewards.teacher import (
     ExplanationCoefficients,
@@ -74,6 +75,7 @@ __all__ = [
     "JudgedRound",
     "ScoredExplanation",
     "attacker_reward",
+    "charge_rounds",
     "conversation_reward",
     "explanation_reward",
     "feedback_reward",

@@ -51,6 +51,8 @@ class JudgedRound:
     """The verdict on the reviewed reply, c_t."""
     after: Verdict | None = None
     """The verdict on the revision, c_{t+1}; None when the feedback did not lead to one."""
+    place: int = 0
+    """t: the number of rounds before it."""
     class_weight: float = 1.0
     """w_k of the reviewed reply's class; `ClassFrequencies` sets it."""
 
@@ -85,14 +87,16 @@ def judged_rounds(judged: JudgedCollaboration) -> tuple[JudgedRound | None, ...]
         raise ValueError(f"need one verdict per reply, got {len(verdicts)} for {len(replies)}")
     rounds: list[JudgedRound | None] = []
     reviewed = 0  # position of the reply that the round reviews
-    for turn in judged.collaboration.rounds:
+    for place, turn in enumerate(judged.collaboration.rounds):
         before, after = verdicts[reviewed], None
         if turn.revision is not None:
             reviewed += 1
             after = verdicts[reviewed]
         scored = _is_scored(before) and _is_scored(after)
         rounds.append(
-            JudgedRound(feedback=turn.feedback, before=before, after=after) if scored else None
+            JudgedRound(feedback=turn.feedback, before=before, after=after, place=place)
+            if scored
+            else None
         )
     return tuple(rounds)
 
