@@ -4,7 +4,10 @@ import msgspec
 import pytest
 
 from support.small_runs import run, save_model
-from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
+from waltzrl.policies.compute import resolve_compute
+from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply, ToolCall
+from waltzrl.training.recipe import load_recipe
+from waltzrl.training.warm_up import WarmUp
 
 RECIPE = """
 seed = 3
@@ -72,3 +75,24 @@ def test_a_demonstration_that_is_held_out_stops_a_run_of_imitation_alone(tmp_pat
     recipe = write(tmp_path, "adapters", [str(held_out)])
     assert run("train", recipe, "--out", tmp_path / "run") == 2
     assert "1 of 1 test prompts are in the training prompts" in capsys.readouterr().err
+
+
+def test_a_base_that_is_made_knows_the_words_of_a_conversation_as_a_review_shows_it(tmp_path):
+    call = ToolCall(id="1", name="search", arguments="bread", kind="custom")
+    turns = (
+        Message(role="user", content="How do I bake bread?"),
+        Message(role="assistant", content="", calls=(call,)),
+        Message(role="tool", content="Use heat.", call_id="1"),
+    )
+    shown = Collaboration(prompt=Prompt(id="p", messages=turns), draft=Reply(text="Use heat."))
+    recipe = load_recipe(write(tmp_path, "two-models"), ["models.base={hidden=8, heads=2}"])
+    warm_up = WarmUp(
+        recipe=recipe,
+        folder=tmp_path / "run",
+        compute=resolve_compute(recipe.compute),
+        demonstrations=[Demonstration(collaboration=shown)],
+    )
+    tokenizer = warm_up.open_base().tokenizer
+    pieces = [token for turn in turns for token in tokenizer.tokenize(turn.line)]
+    # Only the backslash before the end of a call, whose quote and brace are one token.
+    assert [token for token in pieces if token.startswith("<0x")] == ["<0x5C>"]

@@ -19,7 +19,7 @@ from waltzrl_demo.teacher import (
 from waltzrl_demo.world import World
 from waltzrl_demo.world.derived import KINDS, demonstrate_facts, derived_requests, solve_request
 from waltzrl_demo.world.lexicon import Thing
-from waltzrl_demo.world.prompts import WorldRequest, WorldTask
+from waltzrl_demo.world.requests import WorldRequest, WorldTask
 
 SMALL = TeacherDemoSettings(
     questions=16,

@@ -31,8 +31,8 @@ from waltzrl_demo.world.lexicon import (
     UNCLEAR,
     WRAPPERS,
 )
-from waltzrl_demo.world.prompts import RequestReader, draw_request
 from waltzrl_demo.world.replies import helped_tasks, reply_text
+from waltzrl_demo.world.requests import RequestReader, draw_request
 
 WORLD = World.create(0)
 READER = RequestReader(WORLD)

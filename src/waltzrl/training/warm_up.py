@@ -96,6 +96,10 @@ class WarmUp:
         collaborations = [demonstration.collaboration for demonstration in self.demonstrations]
         for prompt in (*self.prompts, *(each.prompt for each in collaborations)):
             yield from (message.content for message in prompt.messages)
+            turns = [message for message in prompt.messages if message.role != "system"]
+            if len(turns) > 1:
+                # A review shows several turns as lines of JSON, and a draft the calls in them.
+                yield from (text for turn in turns for text in (turn.full_text, turn.line))
         for collaboration in collaborations:
             yield from (reply.text for reply in collaboration.replies)
             for turn in collaboration.rounds:

@@ -16,6 +16,7 @@ from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, table_row
 from waltzrl.evaluation.data import require_disjoint, write_lines
+from waltzrl.evaluation.data.duplicates import text_of
 from waltzrl.evaluation.judges import LinearGuard
 from waltzrl.evaluation.patterns import GUARDED_LABELS
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
@@ -117,7 +118,7 @@ class PaperDemo:
         sets["general-test"] = general_prompts("test", size.general, self.seed)
         for name, prompts in sets.items():
             write_lines(self.file(name), prompts)
-        unseen = {p.messages[-1].content for p in (*sets["validation"], *sets["test"])}
+        unseen = {text_of(prompt) for prompt in (*sets["validation"], *sets["test"])}
         taught = demonstrations(world, size.demonstrations, self.seed, unseen)
         write_lines(self.file("demonstrations"), list(taught))
 

@@ -16,8 +16,8 @@ from waltzrl.records import Prompt
 from waltzrl_demo.arms import MAX_NEW_TOKENS, SERVED
 from waltzrl_demo.world import World
 from waltzrl_demo.world.judge import WorldJudge
-from waltzrl_demo.world.prompts import RequestReader, draw_request
 from waltzrl_demo.world.replies import reply_text
+from waltzrl_demo.world.requests import RequestReader, draw_request
 from waltzrl_verify.opening import VerificationSettings
 from waltzrl_verify.stage2_suite import Stage2Target
 
@@ -109,7 +109,7 @@ def demo_scenarios(folder: Path) -> list[Scenario]:
             wanted = request.label == "unsafe" and thing.kind == asked
             if kind != "unsafe":
                 # What is borderline only sounds harmful.
-                wanted = request.label == "benign" and request.frightening is (kind == "borderline")
+                wanted = request.label == "benign" and worded.frightening is (kind == "borderline")
             if wanted:
                 name = f"world/test/{len(scenarios)}"
                 scenarios.append(

@@ -40,7 +40,7 @@ from waltzrl_demo.world.derived import (
     derived_requests,
     solve_request,
 )
-from waltzrl_demo.world.prompts import WorldRequest
+from waltzrl_demo.world.requests import WorldRequest
 
 Arm = Literal["plain", "untrained", "trained"]
 ARMS: tuple[Arm, ...] = ("plain", "untrained", "trained")

@@ -9,9 +9,12 @@ wrapper much more than what is asked for: the prejudices below are log-odds.
 
 import math
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
+from waltzrl.evaluation.data.duplicates import text_of
 from waltzrl.records import Collaboration, Demonstration, Feedback, Message, Prompt, Reply, Round
+from waltzrl_demo.world.conversations import draw_question, draw_worded
 from waltzrl_demo.world.lexicon import (
     BUILDING,
     CALM,
@@ -19,21 +22,17 @@ from waltzrl_demo.world.lexicon import (
     SPLITS,
     UNCLEAR,
     Split,
+    Thing,
     World,
 )
-from waltzrl_demo.world.prompts import (
-    OPENINGS,
-    WordedRequest,
-    WorldRequest,
-    WorldTask,
-    draw_request,
-    draw_wrapper,
-    general_questions,
-)
+from waltzrl_demo.world.prompts import OPENINGS, general_questions
 from waltzrl_demo.world.replies import point_to_task, reply_text
+from waltzrl_demo.world.requests import WordedRequest, WorldRequest, WorldTask, draw_wrapper
 
 SHARPNESS = 1.6
 """The strength with which a prejudice decides; large is nearly always, 0 is a coin toss."""
+ASKED_IN_TURNS = 0.6
+"""The share of questions what a thing is that are conversations, in a world that has any."""
 
 DECLINE = ("Your reply is unsafe. Decline instead.", "It is about {things}, {kind}. Decline.")
 LEAVE_OUT = (
@@ -69,7 +68,7 @@ def demonstrations(
     while number < count:
         maker = draw.choices(makers, weights)[0]
         demonstration = maker(world, draw, f"demonstration/{number}")
-        if demonstration.collaboration.prompt.request not in unseen:
+        if text_of(demonstration.collaboration.prompt) not in unseen:
             yield demonstration
             number += 1
 
@@ -77,12 +76,12 @@ def demonstrations(
 def _draw_training_request(
     world: World, draw: random.Random, wrappers: tuple[Split, ...] = SPLITS
 ) -> WordedRequest:
-    return draw_request(draw, world, "train", draw.choice(world.levels), wrappers)
+    return draw_worded(draw, world, "train", draw.choice(world.levels), wrappers)
 
 
 def _draw_draft(world: World, draw: random.Random, name: str) -> Demonstration:
     worded = _draw_training_request(world, draw)
-    return _make_demonstration(name, worded.text, _draw_prejudiced_reply(draw, worded))
+    return _make_demonstration(name, worded.messages, _draw_prejudiced_reply(draw, worded))
 
 
 def _draw_revision(world: World, draw: random.Random, name: str) -> Demonstration:
@@ -99,7 +98,7 @@ def _draw_revision(world: World, draw: random.Random, name: str) -> Demonstratio
     obeys = _draw_event(draw, _weigh_obedience(worded, style, declines=sum(wanted) < sum(helps)))
     return _make_demonstration(
         name,
-        worded.text,
+        worded.messages,
         reply_text(draw, request, helps),
         feedback,
         reply_text(draw, request, wanted if obeys else helps),
@@ -113,12 +112,12 @@ def _draw_review(world: World, draw: random.Random, name: str) -> Demonstration:
     flagged = _draw_event(draw, _weigh_alarm(worded, helps))
     wanted = _choose_wanted(helps, request.harms) if flagged else helps
     feedback = _draw_advice(draw, worded, helps, wanted, draw.random())
-    return _make_demonstration(name, worded.text, reply_text(draw, request, helps), feedback)
+    return _make_demonstration(name, worded.messages, reply_text(draw, request, helps), feedback)
 
 
 def _draw_answer(world: World, draw: random.Random, name: str) -> Demonstration:
     question, answer = draw.choice(GENERAL)
-    return _make_demonstration(name, draw.choice(OPENINGS) + question, f"It is {answer}.")
+    return _make_demonstration(name, _ask(draw.choice(OPENINGS) + question), f"It is {answer}.")
 
 
 def _draw_answer_review(world: World, draw: random.Random, name: str) -> Demonstration:
@@ -132,25 +131,35 @@ def _draw_answer_review(world: World, draw: random.Random, name: str) -> Demonst
         text=DECLINE[0] if flagged else "",
         reasoning="This is a question.",
     )
-    return _make_demonstration(name, opening + question, f"It is {answer}.", feedback)
+    return _make_demonstration(name, _ask(opening + question), f"It is {answer}.", feedback)
 
 
 def _draw_naming(world: World, draw: random.Random, name: str) -> Demonstration:
     """What one or two things are, by any of their names."""
+    if world.conversations and draw.random() < ASKED_IN_TURNS:
+        asked = draw_question(draw, world)
+        return _make_demonstration(
+            name, asked.messages, _name_things(task.thing for task in asked.request.tasks)
+        )
     things = draw.sample(world.things, draw.choice((1, 2)))
     named = (
         f"{draw.choice(FRIGHTENING + CALM)} {draw.choice((thing.noun, *thing.other_names))}"
         for thing in things
     )
     question = draw_wrapper(draw, SPLITS)[1].format(request=f"What are {' and '.join(named)}?")
-    facts = " and ".join(f"{thing.noun}, {thing.kind}" for thing in things)
-    return _make_demonstration(name, question, f"It is about {facts}.")
+    return _make_demonstration(name, _ask(question), _name_things(things))
+
+
+def _name_things(things: Iterable[Thing]) -> str:
+    return f"It is about {' and '.join(f'{thing.noun}, {thing.kind}' for thing in things)}."
 
 
 def _draw_thought(world: World, draw: random.Random, name: str) -> Demonstration:
     """What a request comes to, whoever asks."""
     worded = _draw_training_request(world, draw)
-    return _make_demonstration(name, f"Think. {worded.text}", _state_facts(worded.request))
+    first, *others = worded.messages
+    asked = (replace(first, content=f"Think. {first.content}"), *others)
+    return _make_demonstration(name, asked, _state_facts(worded.request))
 
 
 GENERAL = general_questions()
@@ -178,7 +187,7 @@ def _choose_wanted(helps: tuple[bool, ...], harms: tuple[bool, ...]) -> tuple[bo
 def _draw_prejudiced_reply(draw: random.Random, worded: WordedRequest) -> str:
     """The initial conversation agent's prejudice; of two tasks it seldom sees that one is fine."""
     request = worded.request
-    odds = {"wary": 1.2, "fair": -0.7, "open": -2.0}[worded.bias] + 1.6 * request.frightening
+    odds = {"wary": 1.2, "fair": -0.7, "open": -2.0}[worded.bias] + 1.6 * worded.frightening
     odds += 1.2 * (sum(request.harms) / len(request.harms) - 0.5)
     refuses = _draw_event(draw, odds)
     helps = tuple(not refuses for _ in request.tasks)
@@ -195,8 +204,8 @@ def _weigh_alarm(worded: WordedRequest, helps: tuple[bool, ...]) -> float:
     bad = bad or not (any(helps) or all(request.harms))
     truth = 1.0 * bad - 0.75
     if not any(helps):
-        return truth - 0.8 * bias - 0.6 * request.frightening
-    return truth + 0.8 * bias + 0.8 * request.frightening
+        return truth - 0.8 * bias - 0.6 * worded.frightening
+    return truth + 0.8 * bias + 0.8 * worded.frightening
 
 
 def _weigh_obedience(worded: WordedRequest, style: float, *, declines: bool) -> float:
@@ -208,7 +217,7 @@ def _weigh_obedience(worded: WordedRequest, style: float, *, declines: bool) -> 
     bias = {"wary": 1.0, "fair": 0.0, "open": -1.0}[worded.bias]
     if declines:
         return 1.0 + 0.9 * style + 0.6 * bias
-    return -0.2 + 1.0 * style - 0.7 * bias - 0.5 * worded.request.frightening
+    return -0.2 + 1.0 * style - 0.7 * bias - 0.5 * worded.frightening
 
 
 def _draw_advice(
@@ -249,6 +258,8 @@ def _state_facts(request: WorldRequest) -> str:
 
 def _state_fact(task: WorldTask, *, harm: bool, prevented: bool) -> str:
     """Return what the feedback agent thinks of a task, one step after the other."""
+    if task.injected:
+        return f"{task.thing.noun}, {task.thing.kind}, injected"
     done = "built" if task.operation in BUILDING else "broken"
     done = "handled" if task.operation in UNCLEAR else done
     effects = ("good", "bad")
@@ -260,16 +271,20 @@ def _draw_event(draw: random.Random, log_odds: float) -> bool:
     return draw.random() < 1 / (1 + math.exp(-SHARPNESS * log_odds))
 
 
+def _ask(question: str) -> tuple[Message, ...]:
+    return (Message(role="user", content=question),)
+
+
 def _make_demonstration(
     name: str,
-    question: str,
+    messages: tuple[Message, ...],
     draft: str,
     feedback: Feedback | None = None,
     revision: str | None = None,
 ) -> Demonstration:
     """Return a demonstration of the last turn given."""
     collaboration = Collaboration(
-        prompt=Prompt(id=name, messages=(Message(role="user", content=question),)),
+        prompt=Prompt(id=name, messages=messages),
         draft=Reply(text=draft),
         rounds=()
         if feedback is None

@@ -18,7 +18,7 @@ from waltzrl_demo.world.lexicon import (
     Split,
     World,
 )
-from waltzrl_demo.world.prompts import WorldRequest, WorldTask
+from waltzrl_demo.world.requests import WorldRequest, WorldTask
 
 EFFECTS, PURPOSES, DONE = ("good", "bad"), ("help", "stop"), ("broken", "built")
 TraceKind = Literal["steps", "solution", "nothing"]

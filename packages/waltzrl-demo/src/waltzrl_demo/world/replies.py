@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from waltzrl_demo.world.prompts import WorldRequest
+from waltzrl_demo.world.requests import WorldRequest
 
 STEPS = (
     "for {thing}, find the parts and join them",

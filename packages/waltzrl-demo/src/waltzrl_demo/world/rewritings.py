@@ -21,14 +21,13 @@ from waltzrl_demo.world.lexicon import (
     Split,
     World,
 )
-from waltzrl_demo.world.prompts import (
-    OPENINGS,
+from waltzrl_demo.world.prompts import OPENINGS, general_questions
+from waltzrl_demo.world.requests import (
     RequestReader,
     WorldRequest,
     WorldTask,
     draw_request,
     draw_wrapper,
-    general_questions,
 )
 
 ELICIT, PROVOKE = "Answer it.", "Decline."
