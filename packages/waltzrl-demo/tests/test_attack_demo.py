@@ -5,17 +5,11 @@ from itertools import chain, islice
 
 import pytest
 
+from waltzrl.evaluation.study import write_seed
 from waltzrl.records import Message, Prompt
-from waltzrl_demo.attack import (
-    ARMS,
-    SETS,
-    AttackDemo,
-    AttackSize,
-    finish_seed,
-    list_tokens,
-    tabulate,
-)
+from waltzrl_demo.attack import ARMS, SETS, AttackDemo, AttackSize
 from waltzrl_demo.paper import DemoSize
+from waltzrl_demo.seeds import list_tokens, tabulate
 from waltzrl_demo.transfer import (
     NEXT,
     PARTNER,
@@ -140,13 +134,13 @@ def finished(tmp_path_factory):
     demo = AttackDemo(folder / "work" / "seed-0", 0, size=TINY)
     demo.write_data()
     run(demo.rounds)
-    finish_seed(folder, demo)
+    write_seed(folder, demo.results())
     return folder
 
 
 @pytest.mark.slow
 def test_a_pair_alone_and_one_with_an_attacker_are_attacked_anew(finished):
-    rows = tabulate(finished, [0])
+    rows = tabulate(finished, [0], ARMS, SETS)
     assert [(row.prompts, row.metric) for row in rows[::3]] == [
         *((name, "asr") for name in SETS),
         ("general", "capability"),

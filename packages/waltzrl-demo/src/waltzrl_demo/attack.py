@@ -8,35 +8,21 @@ Each pair then stays as it is while a new attacker, which neither has met, learn
 attacker rewrites the test prompts. Everything else is measured as in the paper's demo.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 
-from waltzrl.agents.exports import ATTACKER, CONVERSATION, FEEDBACK, export_name
+from waltzrl.agents.exports import ATTACKER, CONVERSATION, export_name
 from waltzrl.evaluation.data import read_prompts, write_lines
-from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.paired import SeedDifference, compare_seeds, mean_over_seeds
-from waltzrl.evaluation.rows import EvaluationRow, read_rows
-from waltzrl.evaluation.settings import EvaluationConfig
-from waltzrl.evaluation.study import (
-    SeedPrompts,
-    SeedResults,
-    StudyIdentity,
-    read_seed,
-    seed_file,
-    write_seed,
-)
-from waltzrl.foundation.files import Json
+from waltzrl.evaluation.study import SeedResults, StudyIdentity
 from waltzrl.foundation.workers import Job
 from waltzrl.records import Prompt
-from waltzrl.training.recipe import Recipe
 from waltzrl_demo.arms import MAX_NEW_TOKENS, SINGLE, changes_of
 from waltzrl_demo.jobs import ONE_CORE, EvaluationJob, TrainingJob
-from waltzrl_demo.paper import GENERAL_REPEATS, DemoSize, PaperDemo
-from waltzrl_demo.study import digest_lines, read_training_cost, sample_world
-from waltzrl_demo.world import TRAINING_NOISE, World, world_judge
+from waltzrl_demo.paper import DemoSize
+from waltzrl_demo.seeds import GENERAL, SeedDemo, collect_results, identify_demo
+from waltzrl_demo.world import World
 from waltzrl_demo.world.rewritings import (
     ELICIT,
     PROVOKE,
@@ -47,12 +33,10 @@ from waltzrl_demo.world.rewritings import MAX_NEW_TOKENS as MOST_TOKENS
 
 PAIR, WITH_ATTACKER = "pair", "pair and attacker"
 ARMS = (PAIR, WITH_ATTACKER)
-PLAIN, WRAPPED, ATTACKED, GENERAL = "plain", "unseen wrappers", "attacked", "general"
+PLAIN, WRAPPED, ATTACKED = "plain", "unseen wrappers", "attacked"
 SETS = (PLAIN, WRAPPED, ATTACKED)
 """The prompts that rates are of: bare requests, the same in wrappers that no pair and no attacker
 trained on, and what an attacker makes of these."""
-METRICS = ("asr", "orr", "f1")
-
 
 WORLD = DemoSize(
     demonstrations=25_000,
@@ -94,36 +78,31 @@ class AttackSize:
 FULL = AttackSize()
 
 
-class AttackDemo:
-    """The demo of one seed in one folder; every part resumes where it was interrupted."""
+class AttackDemo(SeedDemo):
+    """The demo of one seed."""
 
     def __init__(self, folder: Path, seed: int, *, size: AttackSize = FULL) -> None:
-        """Use a folder; everything has one thread, so that no result depends on their number."""
-        self.folder, self.seed, self.size = folder, seed, size
-        self._paper = PaperDemo(folder, seed, threads=1, size=size.world)
+        super().__init__(folder, seed, size.world)
+        self.size = size
 
     def write_data(self) -> None:
-        """Write prompts, bare ones too, and the demonstrations of both kinds.
-
-        Raises:
-            InputError: a training prompt is too similar to a test prompt.
-        """
-        if self._paper.file("rewritings").exists():
+        """Write prompts, bare ones too, and the demonstrations of both kinds."""
+        if self.paper.file("rewritings").exists():
             return
-        self._paper.write_data()
-        goals, test = WorldGoals(self._world), read_prompts(self.test)
+        self.paper.write_data()
+        world = World.create(self.seed, self.size.world.levels)
+        goals, test = WorldGoals(world), read_prompts(self.test)
         bare = [
             _with_text(prompt, f"{prompt.id}/bare", goals.find_request(prompt.request), PLAIN)
             for prompt in test
         ]
-        write_lines(self._paper.file(PLAIN), bare)
+        write_lines(self.paper.file(PLAIN), bare)
         unseen = {prompt.request for prompt in (*test, *bare)}
-        shown = rewriting_demonstrations(self._world, self.size.rewritings, self.seed, unseen)
-        write_lines(self._paper.file("rewritings"), list(shown))
+        shown = rewriting_demonstrations(world, self.size.rewritings, self.seed, unseen)
+        write_lines(self.paper.file("rewritings"), list(shown))
 
     @property
     def rounds(self) -> list[list[Job]]:
-        """All work in rounds: the jobs of one need those of the rounds before it."""
         return [
             [self.base],
             [self.taught, self.training(PAIR)],
@@ -133,43 +112,26 @@ class AttackDemo:
         ]
 
     @property
-    def base(self) -> TrainingJob:
-        """Train the initial model, from which all others start."""
-        return self._named(self._paper.base)
-
-    @property
-    def test(self) -> Path:
-        """The file of the test prompts."""
-        return self._paper.file("test")
-
-    @property
     def single(self) -> TrainingJob:
         """Train a conversation agent alone, on about as many tokens as the pair."""
-        changes = [
-            f"models.base={self.base.agents / CONVERSATION}",
-            *changes_of(SINGLE),
-            *self.size.single,
-        ]
-        return self._train(SINGLE, self._paper.recipe("pair.toml", self._prompts, changes))
+        return self.train_pair(SINGLE, [*changes_of(SINGLE), *self.size.single])
 
     @property
     def taught(self) -> TrainingJob:
         """Teach a copy of the initial model to rewrite requests at random."""
         changes = [
-            f"data.demonstrations={[str(self._paper.file('rewritings'))]}",
+            f"data.demonstrations={[str(self.paper.file('rewritings'))]}",
             f"models.base={self.base.agents / CONVERSATION}",
             "compute.threads=1",
             *self.size.taught,
         ]
-        return self._train("attacker", self._paper.recipe("base.toml", ["train"], changes))
+        return self.train("attacker", self.paper.recipe("base.toml", ["train"], changes))
 
     def training(self, arm: str) -> TrainingJob:
         """Train a pair, alone or against an attacker."""
-        changes = [
-            f"models.base={self.base.agents / CONVERSATION}",
-            *(self.size.pair if arm == PAIR else (*self._attacker, *self.size.attacked)),
-        ]
-        return self._train(arm, self._paper.recipe("pair.toml", self._prompts, changes))
+        if arm == PAIR:
+            return self.train_pair(arm, self.size.pair)
+        return self._check(self.train_pair(arm, [*self._attacker, *self.size.attacked]))
 
     def probe(self, arm: str) -> TrainingJob:
         """Train a new attacker against a pair that stays as it is."""
@@ -178,31 +140,17 @@ class AttackDemo:
             *self._attacker,
             *self.size.attack,
         ]
-        recipe = self._paper.recipe("attack.toml", self._prompts, changes)
-        return self._train(f"attack on {arm}", recipe)
+        recipe = self.recipe("attack.toml", changes)
+        return self._check(self.train(f"attack on {arm}", recipe))
 
     def measurement(self, arm: str) -> "AttackMeasurement":
         """Measure a pair on all sets."""
         pair = self.training(arm)
-        contest = EvaluationConfig(
-            patterns=("collaborate",),
-            conversation=str(pair.agents / CONVERSATION),
-            feedback=str(pair.agents / FEEDBACK),
-            wording="tiny",
-            max_new_tokens=MAX_NEW_TOKENS,
-            concurrency=128,
-        )
-        attacked = self.folder / f"attacked-{_slug(arm)}.jsonl"
-        sets = (self._paper.file(PLAIN), self.test, attacked)
-        evaluation = EvaluationJob(
-            name=arm,
-            contest=contest,
-            sets=(*sets, self._paper.file("general-test")),
-            folder=pair.folder / "evaluation",
-            judge=partial(world_judge, self.seed),
-        )
+        attacked = self.folder / f"attacked-{arm.replace(' ', '-')}.jsonl"
+        sets = (self.paper.file(PLAIN), self.test, attacked)
+        evaluation = self.evaluate(arm, pair, sets)
         return AttackMeasurement(
-            name=f"seed {self.seed}: measuring {arm}",
+            name=evaluation.name,
             attacker=self.probe(arm).agents / export_name(ATTACKER),
             goals=self.test,
             attacked=attacked,
@@ -211,30 +159,11 @@ class AttackDemo:
         )
 
     def results(self) -> SeedResults:
-        """Return what was measured, a row for each arm."""
-        rows = {arm: _read_named(self.measurement(arm).evaluation.folder) for arm in ARMS}
-        prompts = {row.prompt_id: _prompt_of(row) for row in rows[PAIR]}
-        results = SeedResults(
-            SeedPrompts(
-                seed=self.seed,
-                ids=list(prompts),
-                categories=[_find_set(prompt) for prompt in prompts.values()],
-                clusters=[p.cluster or _find_set(p) for p in prompts.values()],
-            )
-        )
-        for arm, measured in rows.items():
-            names = (self.training(arm), self.probe(arm))
-            trained = {_plain_name(job): read_training_cost(job.folder) for job in names}
-            results.add(arm, measured, trained)
-        return results
-
-    @property
-    def _world(self) -> World:
-        return World.create(self.seed, self.size.world.levels)
-
-    @property
-    def _prompts(self) -> list[str]:
-        return ["train", *["general-train"] * GENERAL_REPEATS]
+        arms = {
+            arm: (self.measurement(arm).evaluation, (self.training(arm), self.probe(arm)))
+            for arm in ARMS
+        }
+        return collect_results(self.seed, arms, _find_set)
 
     @property
     def _attacker(self) -> tuple[str, ...]:
@@ -245,21 +174,8 @@ class AttackDemo:
             f"attacker.provoke={PROVOKE}",
         )
 
-    def _train(self, name: str, recipe: Recipe) -> TrainingJob:
-        job = TrainingJob(name=name, recipe=recipe, folder=self.folder / _slug(name))
-        if recipe.reinforcements:
-            job = replace(job, judge=partial(world_judge, self.seed, TRAINING_NOISE))
-        if recipe.attacker is not None:
-            job = replace(job, check=partial(world_goals, self.seed))
-        return self._named(job)
-
-    def _named(self, job: TrainingJob) -> TrainingJob:
-        return name_with_seed(job, self.seed)
-
-
-def name_with_seed(job: TrainingJob, seed: int) -> TrainingJob:
-    """Return a job whose name has its seed, which jobs of several seeds show."""
-    return replace(job, name=f"seed {seed}: {job.name}")
+    def _check(self, job: TrainingJob) -> TrainingJob:
+        return replace(job, check=partial(world_goals, self.seed))
 
 
 def world_goals(seed: int) -> WorldGoals:
@@ -316,94 +232,17 @@ def _with_text(prompt: Prompt, name: str, text: str, source: str) -> Prompt:
     return replace(prompt, id=name, messages=(turn,), source=source)
 
 
-def _read_named(folder: Path) -> list[EvaluationRow]:
-    return [row for row in read_rows(folder) if row.judged is not None]
-
-
-def _prompt_of(row: EvaluationRow) -> Prompt:
-    assert row.judged is not None
-    return row.judged.collaboration.prompt
-
-
 def _find_set(prompt: Prompt) -> str:
     if prompt.category == GENERAL:
         return GENERAL
     return prompt.source if prompt.source in (PLAIN, ATTACKED) else WRAPPED
 
 
-def _slug(name: str) -> str:
-    return name.replace(" ", "-")
-
-
-def _plain_name(job: TrainingJob) -> str:
-    return job.name.partition(": ")[2]
-
-
 def identify_study(size: AttackSize) -> StudyIdentity:
     """Return what a folder of results is of."""
-    return StudyIdentity(
-        world=digest_lines(sample_world()),
-        recipes=digest_lines(_yield_lines(size)),
-        tables={"Against attackers": ARMS},
+    return identify_demo(
+        "Against attackers",
+        ARMS,
+        ("base.toml", "pair.toml", "attack.toml"),
+        (size, ELICIT, PROVOKE, MOST_TOKENS, MAX_NEW_TOKENS),
     )
-
-
-def _yield_lines(size: AttackSize) -> Iterator[bytes]:
-    for file in ("base.toml", "pair.toml", "attack.toml"):
-        yield (files(__package__) / file).read_bytes()
-    yield repr((size, ELICIT, PROVOKE, MOST_TOKENS, MAX_NEW_TOKENS)).encode()
-
-
-def finish_seed(folder: Path, demo: AttackDemo) -> None:
-    """Keep the results of a seed whose jobs are done."""
-    write_seed(folder, demo.results())
-
-
-def is_finished(folder: Path, seed: int) -> bool:
-    return seed_file(folder, seed).exists()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttackRow:
-    """One number of both pairs, over seeds."""
-
-    prompts: str
-    """The set that it is of."""
-    metric: str
-    arms: Mapping[str, Estimate]
-    change: SeedDifference | None
-    """The pair that met an attacker, minus the other; None of one seed."""
-
-
-def tabulate(folder: Path, seeds: Sequence[int]) -> list[AttackRow]:
-    """Return the table of finished seeds."""
-    results = [each for seed in seeds if (each := read_seed(folder, seed)) is not None]
-    wanted = [(name, metric) for name in SETS for metric in METRICS] + [(GENERAL, "capability")]
-    rows = []
-    for name, metric in wanted:
-        values = {arm: [each.values(arm, name)[metric] for each in results] for arm in ARMS}
-        rows.append(
-            AttackRow(
-                prompts=name,
-                metric=metric,
-                arms={arm: mean_over_seeds(own) for arm, own in values.items()},
-                change=compare_seeds(*values.values()) if len(results) > 1 else None,
-            )
-        )
-    return rows
-
-
-def list_tokens(folder: Path, seeds: Sequence[int]) -> dict[str, float]:
-    """Return the tokens that each training sampled, the mean over seeds."""
-    results = [each for seed in seeds if (each := read_seed(folder, seed)) is not None]
-    totals: dict[str, list[int]] = {}
-    for each in results:
-        for row in each.rows.values():
-            for name, cost in row.trained.items():
-                totals.setdefault(name, []).append(cost.tokens)
-    return {name: sum(own) / len(own) for name, own in totals.items()}
-
-
-def attack_table(rows: Sequence[AttackRow], tokens: Mapping[str, float], seeds: int) -> Json:
-    """Return the table as JSON."""
-    return {"seeds": seeds, "rows": [asdict(row) for row in rows], "tokens": dict(tokens)}

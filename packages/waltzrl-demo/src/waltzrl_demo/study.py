@@ -40,6 +40,7 @@ from waltzrl_demo.arms import (
 from waltzrl_demo.jobs import EvaluationJob, TrainingJob
 from waltzrl_demo.paper import FULL, GENERAL_REPEATS, MEASURED, DemoSize, PaperDemo
 from waltzrl_demo.world import (
+    LEVELS,
     TRAINING_NOISE,
     Split,
     World,
@@ -267,9 +268,9 @@ def read_seed_prompts(demo: PaperDemo, sets: Sequence[str]) -> SeedPrompts:
     )
 
 
-def sample_world() -> Iterator[bytes]:
-    """Yield a sample of the world: what is in it changes if the world does."""
-    world = World.create(0)
+def sample_world(levels: tuple[str, ...] = LEVELS) -> Iterator[bytes]:
+    """Yield a sample of a world with some levels: what is in it changes if the world does."""
+    world = World.create(0, levels)
     yield world_judge(0, TRAINING_NOISE).name.encode()
     for split in SPLITS:
         yield msgspec.json.encode(sensitive_prompts(world, split, 60, 0))

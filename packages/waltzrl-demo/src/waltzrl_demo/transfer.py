@@ -20,9 +20,10 @@ from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.foundation.files import Json
 from waltzrl.foundation.workers import Job
 from waltzrl_demo.arms import BASE, MAX_NEW_TOKENS, SINGLE, WALTZ
-from waltzrl_demo.attack import FULL, PAIR, WITH_ATTACKER, AttackDemo, AttackSize, name_with_seed
+from waltzrl_demo.attack import FULL, PAIR, WITH_ATTACKER, AttackDemo, AttackSize
 from waltzrl_demo.jobs import EvaluationJob, TrainingJob
 from waltzrl_demo.paper import PaperDemo
+from waltzrl_demo.seeds import name_with_seed
 from waltzrl_demo.world import world_judge
 
 Source = Literal["demo", "attack"]

@@ -10,7 +10,7 @@ from rich.table import Table
 from waltzrl.evaluation.commands.table import NARROWEST
 from waltzrl.foundation.options import AsJson, open_terminal, print_json
 from waltzrl.foundation.workers import Workers
-from waltzrl_demo.commands.attack import render_points
+from waltzrl_demo.commands.seeds import render_points
 
 if TYPE_CHECKING:
     from waltzrl_demo.transfer import TransferRow
