@@ -88,6 +88,7 @@ USES = {
     "demo flywheel": ("--out a-file", "a-file", 2),
     "demo teacher": ("--seeds 1 --out a-file", "a-file", 2),
     "demo transfer": ("--out a-file", "a-file", 2),
+    "demo turns": ("--out a-file", "a-file", 2),
     "erase": (
         "--subject nobody --memory sqlite:///memory.db --subject-key memory.key --yes",
         "nothing found",

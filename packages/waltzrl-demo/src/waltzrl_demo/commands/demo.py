@@ -14,12 +14,14 @@ from waltzrl_demo.commands.coach import coach
 from waltzrl_demo.commands.flywheel import flywheel
 from waltzrl_demo.commands.teacher import teacher
 from waltzrl_demo.commands.transfer import transfer
+from waltzrl_demo.commands.turns import turns
 
 demos = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 demos.command()(flywheel)
 demos.command()(coach)
 demos.command()(attack)
 demos.command()(transfer)
+demos.command()(turns)
 demos.command()(teacher)
 
 
