@@ -34,7 +34,6 @@ FREE_SHARE = 0.9
 class Model:
     """A Llama-shaped model."""
 
-    name: str
     parameters: float
     layers: int
     key_heads: int
@@ -52,7 +51,6 @@ class Model:
 
 
 EIGHT = Model(
-    name="8B",
     parameters=8.03e9,
     layers=32,
     key_heads=8,
@@ -60,16 +58,6 @@ EIGHT = Model(
     hidden=4096,
     intermediate=14_336,
     server_gpus=1,
-)
-SEVENTY = Model(
-    name="70B",
-    parameters=70.6e9,
-    layers=80,
-    key_heads=8,
-    head=128,
-    hidden=8192,
-    intermediate=28_672,
-    server_gpus=4,
 )
 
 
@@ -171,20 +159,19 @@ def best_split(model: Model, work: Work, gpus: int) -> int:
 def table() -> str:
     """Return the simulation as Markdown."""
     lines = [
-        "| model | GPUs | collaborations | sample / learn | rollout s | update s | publish s |"
-        " step s | collaborations a second |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| GPUs | collaborations | sample / learn | rollout s | update s | publish s | step s |"
+        " collaborations a second |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for model in (EIGHT, SEVENTY):
-        for gpus, collaborations in ((8, 32), (8, 256), (64, 256), (64, 2048)):
-            work = Work(collaborations=collaborations)
-            sampling = best_split(model, work, gpus)
-            step = simulated(model, work, gpus, sampling)
-            lines.append(
-                f"| {model.name} | {gpus} | {collaborations} | {sampling} / {gpus - sampling} |"
-                f" {step.rollout:.1f} | {step.update:.1f} | {step.publish:.2f} |"
-                f" {step.total:.1f} | {collaborations / step.total:.1f} |"
-            )
+    for gpus, collaborations in ((8, 32), (8, 256), (64, 256), (64, 2048)):
+        work = Work(collaborations=collaborations)
+        sampling = best_split(EIGHT, work, gpus)
+        step = simulated(EIGHT, work, gpus, sampling)
+        lines.append(
+            f"| {gpus} | {collaborations} | {sampling} / {gpus - sampling} |"
+            f" {step.rollout:.1f} | {step.update:.1f} | {step.publish:.2f} |"
+            f" {step.total:.1f} | {collaborations / step.total:.1f} |"
+        )
     return "\n".join(lines)
 
 

@@ -44,7 +44,16 @@ def test_parts_are_those_by_hand(simulation):
 
 
 def test_a_model_that_does_not_fit_is_not_split_so(simulation):
+    seventy = simulation.Model(
+        parameters=70.6e9,
+        layers=80,
+        key_heads=8,
+        head=128,
+        hidden=8192,
+        intermediate=28_672,
+        server_gpus=4,
+    )
     work = simulation.Work(collaborations=32)
-    assert not simulation.fits(simulation.SEVENTY, work, 3)  # 141 GB of weights need 4 GPUs
-    assert simulation.fits(simulation.SEVENTY, work, 4)
-    assert simulation.best_split(simulation.SEVENTY, work, 8) == 4
+    assert not simulation.fits(seventy, work, 3)  # 141 GB of weights need 4 GPUs
+    assert simulation.fits(seventy, work, 4)
+    assert simulation.best_split(seventy, work, 8) == 4
