@@ -20,7 +20,7 @@ def turns(
 ) -> None:
     """Train a pair on requests of one turn and others on conversations and tools, and compare.
 
-    Takes about ten minutes for a seed on two cores; the same command resumes, and more seeds are
+    Takes about eight minutes for a seed on two cores; the same command resumes, and more seeds are
     added to those that are there.
 
     **Example**
