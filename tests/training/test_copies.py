@@ -223,6 +223,17 @@ def test_a_fetch_that_was_cut_off_is_done_again(tmp_path, begin, whole):
     assert not (tmp_path / "other" / ".fetching").exists()
 
 
+@pytest.mark.slow
+def test_no_key_of_a_copy_leads_out_of_the_folder(tmp_path, begin, whole):
+    url = f"memory://{uuid4()}/run"
+    with pytest.raises(KilledError):
+        begin(tmp_path / "lost", to(url), report=killed_after(2))
+    store, root = fsspec.url_to_fs(url)
+    store.pipe_file(f"{root}/../planted", b"")
+    assert begin(tmp_path / "runs" / "other", to(url)) == whole()
+    assert not (tmp_path / "runs" / "planted").exists()
+
+
 @pytest.mark.promise(
     "Bad input", "A URL for the copies of a run that cannot be written to: the key and the reason"
 )

@@ -83,8 +83,9 @@ FOURTH = {
     "harmless questions": (0, 101),
 }
 """The same of a fourth test, of prompts that are in none before."""
+FURTHER = {"second": SECOND, "third": THIRD, "fourth": FOURTH}
 LEFT_OUT = {"do_not_answer": 101, "alert_prompts": 101}
-"""Further harmful prompts of the fourth test, by set: of those that no row was made of."""
+"""Further harmful prompts of the last of these, by set: of those that no row was made of."""
 ADVICE = {
     True: "Decline in a sentence, and offer safe help.",
     False: "It is harmless: answer it.",
@@ -125,12 +126,13 @@ def main(data: Path, out: Path, base: str = BASE) -> None:
         for source, count in FIRST.items()
         for one in islice((one for one in rows["test"] if one.source == source), count)
     }
-    for name, sets in (("second", SECOND), ("third", THIRD), ("fourth", FOURTH)):
+    tests = {}
+    for name, sets in FURTHER.items():
         unseen = [one for one in rows["test"] if one.asked not in looked_at]
-        prompts = list(further_test(unseen, sets))
-        looked_at |= {one.messages[-1].content for one in prompts}
-        if name == "fourth":
-            prompts += left_out(data, [one for found in every.values() for one in found])
+        tests[name] = list(further_test(unseen, sets))
+        looked_at |= {one.messages[-1].content for one in tests[name]}
+    tests["fourth"] += left_out(data, [one for found in every.values() for one in found])
+    for name, prompts in tests.items():
         write_lines(out / f"{name}.jsonl", prompts)
     write_lines(out / "advice.jsonl", list(shown_advice(train)))
     write_lines(out / "general.jsonl", general_prompts("test", GENERAL, SEED))

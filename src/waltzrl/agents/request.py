@@ -136,7 +136,7 @@ def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding
 
 
 def _weigh_unread(finding: RuleFinding, is_pointed_to: bool) -> RuleFinding:
-    """Weigh a finding outside of the user's turns, which a classifier does not read."""
+    """Weigh a finding outside of the user's turns, of which a classifier reads a part at most."""
     return replace(_weigh_finding(finding, is_pointed_to), unread=True)
 
 

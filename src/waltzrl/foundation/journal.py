@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -112,10 +113,8 @@ class Journal:
 
 def _step_after(path: Path) -> int:
     """Return the number of the step after the last line; 0 if there is none, or it is damaged."""
-    last = b""
-    for last in whole_lines(path):  # noqa: B007 - the last one
-        pass
     try:
+        (last,) = deque(whole_lines(path), maxlen=1)
         return int(json.loads(last)["step"]) + 1
     except (ValueError, KeyError, TypeError):
         return 0

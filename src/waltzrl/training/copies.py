@@ -166,7 +166,9 @@ class RunCopy:
         """Return the names of all files there, or in one folder."""
         self._store.invalidate_cache()  # of listings
         found = self._store.find(self._place(inside).rstrip("/"))
-        return [name.removeprefix(f"{self._root}/") for name in found]
+        names = [name.removeprefix(f"{self._root}/") for name in found]
+        # A key of a bucket may be any text, and none may lead out of the folder.
+        return [name for name in names if ".." not in name.split("/")]
 
     def _get(self, names: Iterable[str]) -> None:
         chosen = list(names)

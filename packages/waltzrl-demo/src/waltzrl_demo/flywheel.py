@@ -15,7 +15,6 @@ from waltzrl.evaluation.collecting import Selection, Statistics
 from waltzrl.evaluation.collecting.opening import export_samples
 from waltzrl.evaluation.data import read_prompts, write_lines
 from waltzrl.evaluation.judges.refusal import RefusalDetector
-from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.gateway.keys import add_key
 from waltzrl.gateway.settings import BundleRecipe
 from waltzrl.operations.compliance.erasure import erase_records
@@ -35,7 +34,12 @@ from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.settings import MemoryConfig
 from waltzrl.store.privacy.opening import open_redaction
 from waltzrl_demo.arms import MAX_NEW_TOKENS
-from waltzrl_demo.jobs import CalibrationJob, EvaluationJob, TrainingJob
+from waltzrl_demo.jobs import (
+    CalibrationJob,
+    EvaluationJob,
+    TrainingJob,
+    configure_contest,
+)
 from waltzrl_demo.paper import GENERAL_REPEATS, DemoSize, PaperDemo
 from waltzrl_demo.world import World, general_prompts, sensitive_prompts
 
@@ -189,14 +193,7 @@ class FlywheelDemo:
 
     def evaluation(self, training: TrainingJob) -> EvaluationJob:
         """Evaluate a pair on the demo's held-out sets, as it would be served."""
-        config = EvaluationConfig(
-            patterns=("guarded",),
-            conversation=str(training.agents / CONVERSATION),
-            feedback=str(training.agents / FEEDBACK),
-            wording="tiny",
-            max_new_tokens=MAX_NEW_TOKENS,
-            concurrency=128,
-        )
+        config = configure_contest(training.agents, training.agents, ("guarded",))
         sets = (self._paper.file("test"), self._paper.file("general-test"))
         folder = self.folder / f"evaluation-{training.name}"
         return EvaluationJob(name=training.name, contest=config, sets=sets, folder=folder)

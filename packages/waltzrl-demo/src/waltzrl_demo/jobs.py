@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzrl.agents.calibration import CALIBRATION, write_calibration
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.evaluation import read_rows
 from waltzrl.evaluation.calibration import JudgedReply
@@ -16,6 +17,7 @@ from waltzrl.evaluation.reviewer_calibration import measure_reviewer
 from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 from waltzrl.training.recipe import Recipe
+from waltzrl_demo.arms import MAX_NEW_TOKENS
 
 if TYPE_CHECKING:
     from waltzrl.training.attacks import KeepsGoal
@@ -25,6 +27,20 @@ MakeJudge = Callable[[], Judge]
 """Makes a judge in the process of a job: a class, a function of a module, or a partial of one."""
 MakeCheck = Callable[[], "KeepsGoal"]
 """Makes what checks an attacker's rewritings, in the same way."""
+
+
+def configure_contest(
+    conversation: Path, feedback: Path, patterns: tuple[str, ...]
+) -> EvaluationConfig:
+    """Return the settings that evaluate two agents of the world, of one folder each or the same."""
+    return EvaluationConfig(
+        patterns=patterns,
+        conversation=str(conversation / CONVERSATION),
+        feedback=str(feedback / FEEDBACK),
+        wording="tiny",
+        max_new_tokens=MAX_NEW_TOKENS,
+        concurrency=128,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ from waltzrl.evaluation.data.duplicates import text_of
 from waltzrl.evaluation.judges import LinearGuard
 from waltzrl.evaluation.patterns import GUARDED_LABELS
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
-from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.foundation.files import Json, write_json
 from waltzrl.records import Prompt
 from waltzrl.training.recipe import Recipe, load_recipe
@@ -33,7 +32,12 @@ from waltzrl_demo.arms import (
     ComparedRow,
     changes_of,
 )
-from waltzrl_demo.jobs import CalibrationJob, EvaluationJob, TrainingJob
+from waltzrl_demo.jobs import (
+    CalibrationJob,
+    EvaluationJob,
+    TrainingJob,
+    configure_contest,
+)
 from waltzrl_demo.world import (
     LEVELS,
     TRAINING_NOISE,
@@ -219,15 +223,9 @@ class PaperDemo:
         self, pair: tuple[str, str], patterns: tuple[str, ...], sets: Sequence[str], folder: Path
     ) -> EvaluationJob:
         conversation, feedback = map(self.training, pair)
-        contest = EvaluationConfig(
-            patterns=patterns,
-            conversation=str(conversation.agents / CONVERSATION),
-            feedback=str(feedback.agents / FEEDBACK),
-            guard=str(self._guard_folder) if "guard-loop" in patterns else None,
-            wording="tiny",
-            max_new_tokens=MAX_NEW_TOKENS,
-            concurrency=128,
-        )
+        contest = configure_contest(conversation.agents, feedback.agents, patterns)
+        if "guard-loop" in patterns:
+            contest = replace(contest, guard=str(self._guard_folder))
         files = tuple(self.file(name) for name in sets)
         name = " + ".join(dict.fromkeys(pair))
         judge = partial(world_judge, self.seed)

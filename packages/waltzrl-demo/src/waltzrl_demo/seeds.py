@@ -11,11 +11,10 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
-from waltzrl.agents.exports import CONVERSATION, FEEDBACK
+from waltzrl.agents.exports import CONVERSATION
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.paired import SeedDifference, compare_seeds, mean_over_seeds
 from waltzrl.evaluation.rows import EvaluationRow, read_rows
-from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.evaluation.study import (
     SeedPrompts,
     SeedResults,
@@ -27,8 +26,7 @@ from waltzrl.foundation.files import Json
 from waltzrl.foundation.workers import Job, Workers
 from waltzrl.records import Prompt
 from waltzrl.training.recipe import Recipe
-from waltzrl_demo.arms import MAX_NEW_TOKENS
-from waltzrl_demo.jobs import EvaluationJob, TrainingJob
+from waltzrl_demo.jobs import EvaluationJob, TrainingJob, configure_contest
 from waltzrl_demo.paper import GENERAL_REPEATS, DemoSize, PaperDemo
 from waltzrl_demo.study import digest_lines, read_training_cost, sample_world
 from waltzrl_demo.world import LEVELS, TRAINING_NOISE, world_judge
@@ -92,18 +90,10 @@ class SeedDemo(ABC):
         self, name: str, pair: TrainingJob, sets: Sequence[Path], max_rounds: int = 1
     ) -> EvaluationJob:
         """Measure a pair on sets, and on general questions."""
-        contest = EvaluationConfig(
-            patterns=("collaborate",),
-            conversation=str(pair.agents / CONVERSATION),
-            feedback=str(pair.agents / FEEDBACK),
-            wording="tiny",
-            max_new_tokens=MAX_NEW_TOKENS,
-            max_rounds=max_rounds,
-            concurrency=128,
-        )
+        contest = configure_contest(pair.agents, pair.agents, ("collaborate",))
         return EvaluationJob(
             name=f"seed {self.seed}: measuring {name}",
-            contest=contest,
+            contest=replace(contest, max_rounds=max_rounds),
             sets=(*sets, self.paper.file("general-test")),
             folder=pair.folder / "evaluation",
             judge=partial(world_judge, self.seed),

@@ -12,16 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.evaluation.comparison import Difference, compare
 from waltzrl.evaluation.paired import SeedDifference, compare_seeds
 from waltzrl.evaluation.rows import read_rows
-from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.foundation.files import Json
 from waltzrl.foundation.workers import Job
-from waltzrl_demo.arms import BASE, MAX_NEW_TOKENS, SINGLE, WALTZ
+from waltzrl_demo.arms import BASE, SINGLE, WALTZ
 from waltzrl_demo.attack import FULL, PAIR, WITH_ATTACKER, AttackDemo, AttackSize
-from waltzrl_demo.jobs import EvaluationJob, TrainingJob
+from waltzrl_demo.jobs import EvaluationJob, TrainingJob, configure_contest
 from waltzrl_demo.paper import PaperDemo
 from waltzrl_demo.seeds import name_with_seed
 from waltzrl_demo.world import world_judge
@@ -89,14 +87,7 @@ class TransferSeed:
         return {name: self._evaluate(name, own.agents) for name, own in agents.items()}
 
     def _evaluate(self, name: str, agents: Path) -> EvaluationJob:
-        contest = EvaluationConfig(
-            patterns=(ALONE, REVIEWED),
-            conversation=str(agents / CONVERSATION),
-            feedback=str(self.pair.agents / FEEDBACK),
-            wording="tiny",
-            max_new_tokens=MAX_NEW_TOKENS,
-            concurrency=128,
-        )
+        contest = configure_contest(agents, self.pair.agents, (ALONE, REVIEWED))
         return EvaluationJob(
             name=f"seed {self.seed}: {name}",
             contest=contest,

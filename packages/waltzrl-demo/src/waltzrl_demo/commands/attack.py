@@ -7,12 +7,12 @@ import typer
 
 from waltzrl.foundation.options import AsJson
 from waltzrl.foundation.workers import Workers
-from waltzrl_demo.commands.seeds import finish_seeds, show_arms
+from waltzrl_demo.commands.seeds import Processes, Seeds, finish_seeds, show_arms
 
 
 def attack(
-    seeds: Annotated[int, typer.Option(min=1, help="How many, from 0.")] = 1,
-    processes: Annotated[int, typer.Option(min=1, help="Jobs at a time, one core each.")] = 2,
+    seeds: Seeds = 1,
+    processes: Processes = 2,
     out: Annotated[Path, typer.Option(help="Folder of the results and the work.")] = Path(
         "runs/attack"
     ),

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.table import Table
 
 from waltzrl.evaluation.commands.table import NARROWEST
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from waltzrl.evaluation.intervals import Estimate
     from waltzrl.evaluation.study import StudyIdentity
     from waltzrl_demo.seeds import ArmRow, SeedDemo
+
+Seeds = Annotated[int, typer.Option(min=1, help="How many, from 0.")]
+Processes = Annotated[int, typer.Option(min=1, help="Jobs at a time, one core each.")]
 
 
 def finish_seeds(

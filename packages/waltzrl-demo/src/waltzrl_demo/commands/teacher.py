@@ -10,6 +10,7 @@ from rich.table import Table
 from waltzrl.evaluation.commands.table import NARROWEST
 from waltzrl.foundation.options import AsJson, open_terminal, print_json
 from waltzrl.foundation.workers import Workers
+from waltzrl_demo.commands.seeds import Seeds
 
 if TYPE_CHECKING:
     from waltzrl.evaluation.intervals import Estimate
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def teacher(
-    seeds: Annotated[int, typer.Option(min=1, help="How many, from 0.")] = 4,
+    seeds: Seeds = 4,
     processes: Annotated[int, typer.Option(min=1, help="Seeds at a time, one core each.")] = 2,
     out: Annotated[Path, typer.Option(help="Folder of the demo.")] = Path("runs/teacher"),
     as_json: AsJson = False,

@@ -10,14 +10,14 @@ from rich.table import Table
 from waltzrl.evaluation.commands.table import NARROWEST
 from waltzrl.foundation.options import AsJson, open_terminal, print_json
 from waltzrl.foundation.workers import Workers
-from waltzrl_demo.commands.seeds import render_points
+from waltzrl_demo.commands.seeds import Processes, Seeds, render_points
 
 if TYPE_CHECKING:
     from waltzrl_demo.transfer import TransferRow
 
 
 def transfer(
-    seeds: Annotated[int, typer.Option(min=1, help="How many, from 0.")] = 2,
+    seeds: Seeds = 2,
     agents_of: Annotated[
         Literal["demo", "attack"],
         typer.Option("--of", help="Whose agents: `waltzrl demo`, or the small `demo attack`."),
@@ -25,7 +25,7 @@ def transfer(
     out: Annotated[
         Path | None, typer.Option(help="Folder of that demo, whose agents are used [runs/OF].")
     ] = None,
-    processes: Annotated[int, typer.Option(min=1, help="Jobs at a time, one core each.")] = 2,
+    processes: Processes = 2,
     as_json: AsJson = False,
 ) -> None:
     """Put a pair's feedback agent in front of other conversation agents, and compare F1.
