@@ -21,6 +21,7 @@ import numpy as np
 from data import Exchange, exchanges, hollow
 from languages import render_auroc
 from waltzrl import open_guard
+from waltzrl.errors import InputError, WaltzError
 from waltzrl.gateway.guard import LocalGuard
 from waltzrl.records import Feedback, Message, Prompt, Reply, ToolCall
 
@@ -55,8 +56,10 @@ class Case:
 
 
 def main(data: Path, role: str = "test") -> None:
-    texts = read_texts(data)
+    if role not in SOURCES:
+        raise InputError(f"got the role {role!r}; need one of {', '.join(SOURCES)}")
     found = [one for one in exchanges(data)[role] if one.source in SOURCES[role] and not one.reply]
+    texts = read_texts(data)
     cases = [
         Case(kind, turns, hollow(one))
         for number, one in enumerate(choose_requests(found))
@@ -155,4 +158,7 @@ async def review(guard: LocalGuard, cases: Sequence[Case]) -> list[Feedback]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    try:
+        main(Path(sys.argv[1]), *sys.argv[2:])
+    except WaltzError as error:
+        sys.exit(f"error: {error}")
