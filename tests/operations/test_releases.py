@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -146,6 +148,15 @@ def test_runs_of_other_weights_do_not_count(book, agents):
     (agents / "new" / "weights").write_text("trained on")
     with pytest.raises(InputError, match="run-new was not made with the bundle's feedback new@"):
         proposed(book, agents, before, after)
+
+
+def test_runs_without_the_bundles_reviser_do_not_count(book, agents):
+    reviser = str(agents / "mend")
+    candidate = recipe(agents, "new")
+    candidate = replace(candidate, upstream=replace(candidate.upstream, reviser=reviser))
+    gate = GateEvaluations(before=played(agents, "old"), after=played(agents, "new"))
+    with pytest.raises(InputError, match=r"run-new was not made with the bundle's reviser .*mend"):
+        propose_release(book, candidate, PLAN, "ada", gate)
 
 
 def test_runs_that_were_judged_differently_are_not_compared(book, agents):

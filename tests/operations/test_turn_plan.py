@@ -146,6 +146,7 @@ def test_a_reviewer_on_a_server_ends_a_turn_before_the_proposal(pair):
     [
         (1, {"rules": DEFAULT_PACKS[:1]}, "its own rules"),
         (1, {"upstream": UpstreamConfig(program="answer.py")}, "upstream.program"),
+        (1, {"upstream": UpstreamConfig(folder="talk", reviser="mend")}, "upstream.reviser"),
         (1, {"enabled": False}, "enabled = false"),
         (2, {"feedback": FeedbackConfig(model="reviewer:base")}, "the classifier reviewer:base"),
         (

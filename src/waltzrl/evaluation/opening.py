@@ -9,13 +9,26 @@ from pathlib import Path
 from waltzrl.agents import (
     ConversationAgent,
     FeedbackAgent,
+    HybridReviewer,
     RulesReviewer,
     load_wording,
+    pair_wording,
     wording_name,
 )
+from waltzrl.agents.calibration import UNCALIBRATED
 from waltzrl.agents.coaching import Coach, ExampleSource
-from waltzrl.agents.identity import identify_agent
+from waltzrl.agents.exports import (
+    CONVERSATION,
+    FEEDBACK,
+    export_limits,
+    export_reviewer,
+    export_reviser,
+    verify_export,
+)
+from waltzrl.agents.identity import calibration_of, identify_agent
+from waltzrl.agents.opening import FEEDBACK_AGENT, REVIEWER, find_pair, open_reviewer
 from waltzrl.agents.rules import load_rulebook
+from waltzrl.agents.rules_reviewer import LanguageReviewer
 from waltzrl.collaboration import Pattern, Reviewer, collaborate, draft_only, guarded, observed
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
@@ -33,6 +46,7 @@ from waltzrl.evaluation.patterns import (
 )
 from waltzrl.evaluation.runner import Progress, require_complete
 from waltzrl.evaluation.settings import EvaluationConfig
+from waltzrl.foundation.validation import Table
 from waltzrl.policies import Policy, RemotePolicy, Sampling, SavedPolicy
 from waltzrl.policies.opening import open_policy
 from waltzrl.records import Prompt
@@ -44,6 +58,40 @@ HOLLOW = "hollow"
 """The conversation agent without weights; see `HollowPolicy`."""
 BEST = "best-of-3"
 """The one pattern that samples: drafts at temperature 0 would all be the same."""
+
+
+def name_agents(conversation: str | None, feedback: str | None, pair: Path | None) -> Table:
+    """Return the keys of an `EvaluationConfig` that say who drafts, reviews and revises.
+
+    Args:
+        conversation: drafts and revises; reviews too, where nothing else does.
+        feedback: reviews; `feedback-agent` is the pair's own, where the pair names another.
+        pair: in place of the conversation agent: a folder that `waltzrl export` wrote, or the name
+            of an installed package's pair. All is as `waltzrl serve --pair` opens it.
+
+    Raises:
+        InputError: there is no conversation agent, or two, or no such pair.
+        CheckpointError: the pair is incomplete or altered.
+    """
+    if (conversation is None) == (pair is None):
+        got = "neither" if pair is None else "both"
+        raise InputError(f"got {got} of --conversation and --pair; need one of them")
+    if pair is None:
+        return {"conversation": conversation, "feedback": feedback or conversation}
+    folder = find_pair(pair)
+    verify_export(folder)
+    named, limits = export_reviewer(folder), export_limits(folder)
+    if named not in (None, *WITHOUT_WEIGHTS):
+        named = f"{REVIEWER}{named}"
+    reviewer = feedback or named or FEEDBACK_AGENT
+    agents: Table = {
+        "conversation": str(folder / CONVERSATION),
+        "feedback": str(folder / FEEDBACK) if reviewer == FEEDBACK_AGENT else reviewer,
+        "reviser": export_reviser(folder),
+        "wording": pair_wording(folder),
+    }
+    keys = {"conversation": "max_new_tokens", "feedback": "feedback_max_new_tokens"}
+    return agents | {keys[role]: limit for role, limit in limits.items()}
 
 
 async def run_evaluation(
@@ -90,7 +138,10 @@ async def _open_policies(
 ) -> dict[str, Policy]:
     """Open the policies, by name; two agents of one name share one."""
     policies: dict[str, Policy] = {}
-    for name in {config.conversation} | ({config.feedback} - WITHOUT_WEIGHTS):
+    named = {config.conversation, config.feedback, config.reviser or config.conversation}
+    for name in named - WITHOUT_WEIGHTS:
+        if name.startswith(REVIEWER):
+            continue  # it reviews, and writes nothing
         if name.startswith(SAVED):
             policies[name] = SavedPolicy(read_replies(Path(name.removeprefix(SAVED))))
         elif name.startswith(AUDIT):
@@ -124,7 +175,8 @@ def _make_systems(
     sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=config.temperature)
     own = coach if "conversation" in config.examples_for else None
     reviewers = coach if "feedback" in config.examples_for else None
-    conversation = ConversationAgent(policies[config.conversation], wording, sampling, own)
+    reviser = None if config.reviser is None else policies[config.reviser]
+    conversation = ConversationAgent(policies[config.conversation], wording, sampling, own, reviser)
     feedback, feedback_name = _make_reviewer(config, policies, reviewers)
     rounds = f"max_rounds {config.max_rounds}"
     loop: Pattern = partial(collaborate, max_rounds=config.max_rounds)
@@ -136,6 +188,8 @@ def _make_systems(
         + (f", temperature {config.temperature}" if config.temperature else "")
         + (f", examples of {config.examples} for {', '.join(config.examples_for)}" if coach else "")
     )
+    if config.reviser is not None:
+        rounds += f", reviser {identify_agent(config.reviser, config.server)}"
     best_name = f"{alone}, {feedback_name}, temperature 1"
     known: dict[str, tuple[Pattern, Reviewer, str]] = {
         "base": (draft_only, feedback, alone),
@@ -201,6 +255,8 @@ def _make_reviewer(
         case "keywords":
             keywords = load_keywords()
             return keywords, f"feedback {keywords.name}"
+        case name if name.startswith(REVIEWER):
+            return _open_classifier(name), f"feedback {identify_agent(name, None)}, rules"
         case name:
             wording = load_wording(config.wording)
             limit = config.feedback_max_new_tokens
@@ -208,3 +264,12 @@ def _make_reviewer(
             agent = FeedbackAgent(policies[name], wording, sampling, examples=coach)
             own = "" if limit is None else f", its max_new_tokens {limit}"
             return agent, f"feedback {identify_agent(name, config.server)}{own}"
+
+
+def _open_classifier(name: str) -> Reviewer:
+    """Open a packaged classifier with the rules beside it, as a gateway does."""
+    classifier = open_reviewer(name.removeprefix(REVIEWER))
+    calibration = calibration_of(name, None, "", None) or UNCALIBRATED
+    rules = RulesReviewer(load_rulebook())
+    both = HybridReviewer(classifier, rules, calibration=calibration)
+    return LanguageReviewer(both, classifier.languages)

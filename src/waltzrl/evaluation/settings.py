@@ -32,7 +32,10 @@ class EvaluationConfig(EvaluationPrices):
     `audit:FOLDER`, whose collaborations the pattern `replay` repeats; or `hollow`, which complies
     with every request in form only, and declines where it is asked for a revision."""
     feedback: str
-    """The same for the feedback agent, or `rules`, or `keywords`."""
+    """The same for the feedback agent, or `rules`, or `keywords`, or `reviewer:NAME`, a classifier
+    that a package provides, which reviews together with the rules, as in a gateway."""
+    reviser: str | None = None
+    """What revises: a folder, or a model on the server; None is the conversation agent."""
     guard: str | None = None
     """Folder of two `LinearGuard`s, for the patterns `guard` and `guard-loop`: a reviewer that is
     not generative."""

@@ -261,6 +261,7 @@ def _list_obstacles(serving: BundleRecipe) -> str:
     found = {
         "enabled = false": not serving.enabled,
         "upstream.program": serving.upstream.program is not None,
+        "upstream.reviser": serving.upstream.reviser is not None,
         "its own rules": own_rules,
     }
     if reviewer is not None:

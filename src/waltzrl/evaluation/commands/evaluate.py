@@ -34,13 +34,22 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     sets: Annotated[
         list[str], typer.Argument(help="JSON Lines files, `xstest:FILE`, or generator:test.")
     ],
-    conversation: Annotated[
-        str,
-        typer.Option("--conversation", "--model", help="Folder, model on the server, saved:FILE."),
-    ],
     out: Annotated[Path, typer.Option(help="Folder of the log; the same command resumes.")],
+    conversation: Annotated[
+        str | None,
+        typer.Option("--conversation", "--model", help="Folder, model on the server, saved:FILE."),
+    ] = None,
     feedback: Annotated[
-        str | None, typer.Option(help="The same, or rules, or keywords [conversation].")
+        str | None,
+        typer.Option(
+            help="The same, or rules, keywords, or reviewer:NAME of a package [conversation]."
+        ),
+    ] = None,
+    pair: Annotated[
+        Path | None,
+        typer.Option(
+            help="In their place: an exported pair's folder, or a package's pair such as smollm2."
+        ),
     ] = None,
     server: Server = None,
     patterns: Annotated[
@@ -67,8 +76,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     **Examples**
 
-    `waltzrl evaluate test.jsonl --conversation agents/waltzrl_conversation_stage2
-    --feedback agents/waltzrl_feedback_stage2 --out runs/evaluation`
+    `waltzrl evaluate test.jsonl --pair agents --pattern base,guarded --out runs/evaluation`
 
     `waltzrl evaluate xstest:xstest_prompts.csv --server http://localhost:8000/v1
     --model qwen --pattern base --set max_new_tokens=256 --out runs/qwen`
@@ -82,13 +90,13 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.evaluation.costs import charge_evaluation
     from waltzrl.evaluation.data.opening import read_sets
     from waltzrl.evaluation.judges.opening import judge_place, open_judge
+    from waltzrl.evaluation.opening import name_agents
     from waltzrl.evaluation.settings import EvaluationConfig
     from waltzrl.foundation.validation import validate_table, with_overrides
 
     table: dict[str, object] = {
         "patterns": [name.strip() for name in patterns.split(",")],
-        "conversation": conversation,
-        "feedback": feedback or conversation,
+        **name_agents(conversation, feedback, pair),
         "server": server,
         "samples": samples,
         "temperature": temperature,

@@ -149,7 +149,7 @@ def _pass_gate(gate: GateEvaluations, serving: BundleRecipe, candidate: BundleRe
 
 def _list_weights(recipe: BundleRecipe) -> list[str]:
     """Return the folders of weights that a gateway is to load."""
-    names = [recipe.upstream.folder]
+    names = [recipe.upstream.folder, recipe.upstream.reviser]
     if recipe.enabled and recipe.stage == 2 and recipe.feedback and not recipe.feedback.server:
         names.append(recipe.feedback.model)
     return [name for name in names if name is not None and not name.startswith(REVIEWER)]
@@ -160,6 +160,8 @@ def _name_agents(recipe: BundleRecipe) -> list[str]:
     agents = []
     if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
         agents.append(f"conversation {identify_agent(place, None)}")
+    if recipe.upstream.reviser is not None:
+        agents.append(f"reviser {identify_agent(recipe.upstream.reviser, None)}")
     if recipe.enabled and (recipe.stage == 1 or recipe.feedback is None):
         agents.append(f"feedback {rules_name(load_rulebook(recipe.rules, recipe.rules_off))}")
     elif recipe.enabled:
