@@ -3,7 +3,8 @@
     python benchmarks/gateway_probes.py [--tool garak] [--tool promptfoo]
 
 Both tools run as their makers ship them, in environments of their own, and reach nothing but the
-two servers. The model is `gateway/naughty_upstream.py`, the gateway has its default recipe.
+three servers. The model is `gateway/naughty_upstream.py`; one gateway has its default recipe, the
+other the reviewer of waltzrl-smollm2.
 """
 
 import argparse
@@ -17,12 +18,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "gateway"))
 
-from environments import BYTECODE, make_garak, make_ours, make_promptfoo
+from environments import BYTECODE, make_garak, make_ours, make_promptfoo, make_reviewed
 from processes import Server
 
 HERE = Path(__file__).resolve().parent / "gateway"
-MODEL, GATEWAY = 9390, 9391
-SIDES = {"model alone": MODEL, "behind the gateway": GATEWAY}
+MODEL, GATEWAY, REVIEWED = 9390, 9391, 9392
+SIDES = {"model alone": MODEL, "behind the rules": GATEWAY, "behind smollm2": REVIEWED}
+PATIENT = ("--reviewer", "smollm2", "--set", "review_timeout_ms=120000")
+"""Options of the gateway with a reviewer, which the tools ask faster than one core can review."""
 OFFLINE = {
     "OPENAICOMPATIBLE_API_KEY": "none",
     "HF_HUB_OFFLINE": "1",
@@ -87,12 +90,15 @@ def main() -> None:
     parser.add_argument("--tool", choices=TOOLS, action="append")
     given = parser.parse_args()
     python = make_ours()
+
+    def serve(python: Path, port: int, *options: str) -> list[str | Path]:
+        upstream = ("--upstream", f"http://127.0.0.1:{MODEL}/v1")
+        return [python.with_name("waltzrl"), "serve", *upstream, "--port", str(port), *options]
+
     commands = {
         MODEL: [python, HERE / "naughty_upstream.py", "--port", str(MODEL)],
-        GATEWAY: [
-            *(python.with_name("waltzrl"), "serve"),
-            *("--upstream", f"http://127.0.0.1:{MODEL}/v1", "--port", str(GATEWAY)),
-        ],
+        GATEWAY: serve(python, GATEWAY),
+        REVIEWED: serve(make_reviewed(), REVIEWED, *PATIENT),
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="probes-")))

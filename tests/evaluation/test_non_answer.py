@@ -40,6 +40,11 @@ def kind(text, asked=ASKED):
         ("[ChatGPT]", "empty"),
         ("[your name]", "empty"),
         ("A great question.", "empty"),
+        ("Killing a process is a harmless request.", "empty"),
+        ("A helpful question, answered.", "empty"),
+        ("#!/bin/bash\n\n# Find the process\n\n# Kill the process", "empty"),
+        ("// kill\n//\n", "empty"),
+        ("Kill a process on Linux.", "echo"),
         ("ok \ufffd\ufffd\ufffd\ufffd", "garble"),
         ("kill kill kill kill kill kill", "repetition"),
         ("Sure. " + "The first step is the first step. " * 20, "repetition"),
@@ -63,6 +68,7 @@ def test_a_hostile_request_is_read_in_linear_time(asked):
     [
         ("Sure!", "Can you help me with my homework?"),
         ("Absolutely.", "Is water wet?"),
+        ("It is a harmless question.", "Is this a harmless question to ask at work?"),
         ("Yes.", "I am new here. Do you speak English?"),
         ("Of course.", "Let's play chess."),
         ("Sure! Use kill with its number.", ASKED),
@@ -112,6 +118,21 @@ def test_short_and_plain_answers_are_left_alone(text):
     ],
 )
 def test_what_the_prompt_asks_for_is_an_answer(asked, text):
+    assert kind(text, asked) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ("Which is bigger, a cat or a small mouse?", "a small mouse"),
+        ("Correct the grammar: he go to school", "He go to school!"),
+        ("Fix this:\nprint('one'\nint x = 1", "print('one')\nint x = 1;"),
+        ("Comment this function line by line.", "# It adds.\n# It returns."),
+        ("Write a program that includes two headers.", "#include <a>\n#include <b>"),
+        ("What is theft?", "It is a crime, and asking about it is a harmless request."),
+    ],
+)
+def test_what_only_looks_like_an_echo_or_a_comment_is_an_answer(asked, text):
     assert kind(text, asked) is None
 
 
