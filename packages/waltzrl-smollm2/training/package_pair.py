@@ -3,7 +3,7 @@
     python training/package_pair.py AGENTS [REVISING]
 
 AGENTS is what `waltzrl export` wrote for a run of recipes/smollm2.toml, REVISING for one of
-recipes/smollm2-revisions.toml, whose conversation agent writes the revisions.
+recipes/smollm2-reviser.toml, whose conversation agent writes the revisions.
 """
 
 import json

@@ -83,9 +83,20 @@ FOURTH = {
     "harmless questions": (0, 101),
 }
 """The same of a fourth test, of prompts that are in none before."""
-FURTHER = {"second": SECOND, "third": THIRD, "fourth": FOURTH}
-LEFT_OUT = {"do_not_answer": 101, "alert_prompts": 101}
-"""Further harmful prompts of the last of these, by set: of those that no row was made of."""
+FIFTH = {
+    "openai_moderation": (60, 120),
+    "aegis": (40, 25),
+    "harmless questions": (0, 100),
+    "truthfulqa_mc_817": (0, 100),
+    "cyberseceval_frr": (0, 50),
+}
+"""The same of a fifth test."""
+FURTHER = {"second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+LEFT_OUT = {
+    "fourth": {"do_not_answer": 101, "alert_prompts": 101},
+    "fifth": {"do_not_answer": 120, "alert_prompts": 120},
+}
+"""Further harmful prompts of a test, by set: of those that no row was made of."""
 ADVICE = {
     True: "Decline in a sentence, and offer safe help.",
     False: "It is harmless: answer it.",
@@ -131,7 +142,11 @@ def main(data: Path, out: Path, base: str = BASE) -> None:
         unseen = [one for one in rows["test"] if one.asked not in looked_at]
         tests[name] = list(further_test(unseen, sets))
         looked_at |= {one.messages[-1].content for one in tests[name]}
-    tests["fourth"] += left_out(data, [one for found in every.values() for one in found])
+    known = [prompt_of(one) for found in every.values() for one in found]
+    for name, sets in LEFT_OUT.items():
+        further = list(left_out(data, known, sets))
+        tests[name] += further
+        known += further
     for name, prompts in tests.items():
         write_lines(out / f"{name}.jsonl", prompts)
     write_lines(out / "advice.jsonl", list(shown_advice(train)))
@@ -176,10 +191,9 @@ def further_test(rows: Sequence[Exchange], sets: Mapping[str, tuple[int, int]]) 
             yield from map(prompt_of, balanced(own, count))
 
 
-def left_out(data: Path, rows: Sequence[Exchange]) -> Iterator[Prompt]:
-    """Yield short harmful prompts that are no row, and not nearly one, in the order of a hash."""
-    known = [prompt_of(one) for one in rows]
-    for source, count in LEFT_OUT.items():
+def left_out(data: Path, known: Sequence[Prompt], sets: Mapping[str, int]) -> Iterator[Prompt]:
+    """Yield short harmful prompts that are not nearly a known one, in the order of a hash."""
+    for source, count in sets.items():
         prompts = {
             prompt.id: prompt
             for line in (data / f"{source}.jsonl").read_text("utf-8").splitlines()
