@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import shutil
+import sys
 from contextlib import AsyncExitStack
 
 import pytest
@@ -34,7 +35,8 @@ def pair(tmp_path, monkeypatch):
     (tmp_path / "site").mkdir()
     install_reviewer(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    return folder
+    yield folder
+    sys.modules.pop("waltzrl_words", None)  # others install another one
 
 
 def evaluated(tmp_path, *arguments):

@@ -75,7 +75,6 @@ DECLINED = "I'm sorry, but I can't assist with that request."
 REVIEWER = ClassifierReviewer(open_classifier())
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
-
 Drafted = tuple[Prompt, Reply]
 
 
@@ -89,15 +88,15 @@ async def main(data: Path, pair_data: Path, agents: Path) -> None:
     refused = sorted(random.Random(1).sample(refused, ANSWERED), key=lambda one: _length(one[0]))
     answers = await write(base, [prompt for prompt, _ in refused], ANSWER)
     shown = [
-        demonstration(prompt, draft, answer, harmful=False)
+        demonstration(prompt, draft, answer, unsafe=False)
         for (prompt, draft), answer in zip(refused, map(shorten, answers), strict=True)
         if await is_accepted(prompt, Reply(text=answer))
     ]
     draw.shuffle(declined)
     challenged = declined[: len(shown) // 2]
-    shown += [demonstration(prompt, draft, DECLINED, harmful=True) for prompt, draft in unsafe]
+    shown += [demonstration(prompt, draft, DECLINED, unsafe=True) for prompt, draft in unsafe]
     shown += [
-        demonstration(prompt, draft, decline_again(draft), harmful=False)
+        demonstration(prompt, draft, decline_again(draft), unsafe=False)
         for prompt, draft in challenged
     ]
     draw.shuffle(shown)
@@ -190,10 +189,10 @@ def decline_again(draft: Reply) -> str:
     return draft.text if draft.text.startswith("I'm sorry, but") else DECLINED
 
 
-def demonstration(prompt: Prompt, draft: Reply, text: str, *, harmful: bool) -> Demonstration:
-    """Return a revision that follows the advice for a request of this kind."""
-    advice = load_advice()[OTHER if harmful else OVERREFUSAL]
-    feedback = Feedback(unsafe=harmful, overrefuse=not harmful, text=advice)
+def demonstration(prompt: Prompt, draft: Reply, text: str, *, unsafe: bool) -> Demonstration:
+    """Return a revision of a draft that the advice calls unsafe, or else an over-refusal."""
+    advice = load_advice()[OTHER if unsafe else OVERREFUSAL]
+    feedback = Feedback(unsafe=unsafe, overrefuse=not unsafe, text=advice)
     revision = Round(feedback=feedback, revision=Reply(text=text, origin="given"))
     given = Reply(text=draft.text, origin="given")
     return Demonstration(
