@@ -24,8 +24,8 @@ from processes import Server
 HERE = Path(__file__).resolve().parent / "gateway"
 MODEL, GATEWAY, REVIEWED = 9390, 9391, 9392
 SIDES = {"model alone": MODEL, "behind the rules": GATEWAY, "behind smollm2": REVIEWED}
-PATIENT = ("--reviewer", "smollm2", "--set", "review_timeout_ms=120000")
-"""Options of the gateway with a reviewer, which the tools ask faster than one core can review."""
+REVIEWER = ("--reviewer", "smollm2", "--set", "review_timeout_ms=120000")
+"""Options of one gateway; the tools ask faster than one core can review."""
 OFFLINE = {
     "OPENAICOMPATIBLE_API_KEY": "none",
     "HF_HUB_OFFLINE": "1",
@@ -98,7 +98,7 @@ def main() -> None:
     commands = {
         MODEL: [python, HERE / "naughty_upstream.py", "--port", str(MODEL)],
         GATEWAY: serve(python, GATEWAY),
-        REVIEWED: serve(make_reviewed(), REVIEWED, *PATIENT),
+        REVIEWED: serve(make_reviewed(), REVIEWED, *REVIEWER),
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="probes-")))

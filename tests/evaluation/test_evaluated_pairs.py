@@ -50,7 +50,7 @@ def evaluated(tmp_path, *arguments):
 
 @pytest.mark.promise("Evaluation", "`evaluate --pair` runs the agents that `serve --pair` runs")
 def test_a_pair_is_evaluated_as_a_guard_opens_it(pair):
-    table = {"patterns": ("guarded",), **name_agents(None, None, pair), "wording": "tiny"}
+    table = {"patterns": ("guarded",), **name_agents(None, None, pair, None), "wording": "tiny"}
     config = EvaluationConfig(**table | {"max_new_tokens": 24})
     settings = GuardSettings(wording="tiny", max_new_tokens=24)
     prompt = Prompt(id="p", messages=(Message(role="user", content=GRUDGE),))
@@ -91,6 +91,7 @@ def test_the_pairs_own_feedback_agent_reviews_where_it_is_asked_for(pair, tmp_pa
     [
         ((), "got neither of --conversation and --pair; need one of them"),
         (("--pair", "p", "--model", "m"), "got both of --conversation and --pair"),
+        (("--pair", "p", "--server", "http://host/v1"), "a pair runs in this process"),
         (("--pair", "nosuch"), "nosuch: no such folder; --pair needs one that waltzrl export"),
         (
             ("--model", "hollow", "--feedback", "reviewer:nosuch"),

@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 
 from pair_data import ADVICE
-from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording, pair_wording
+from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.classifier import ClassifierReviewer
 from waltzrl.agents.conversation import GivenDraft
-from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_reviser
+from waltzrl.agents.exports import read_pair
 from waltzrl.agents.hybrid import HybridReviewer
 from waltzrl.agents.identity import calibration_of
 from waltzrl.agents.opening import REVIEWER
@@ -102,10 +102,10 @@ class LabelsOnly:
 
 
 def main(prompts: Path, agents: Path, out: Path, chosen: Sequence[str] = REVIEWERS) -> None:
-    wording, judge = load_wording(pair_wording(agents)), LabelRefusalJudge()
-    conversation, feedback = (_open_policy(agents / name) for name in (CONVERSATION, FEEDBACK))
-    revising = export_reviser(agents)
-    reviser = _open_policy(Path(revising)) if revising else conversation
+    pair = read_pair(agents)
+    wording, judge = load_wording(pair.wording), LabelRefusalJudge()
+    conversation, feedback = map(_open_policy, (pair.conversation, pair.feedback))
+    reviser = conversation if pair.reviser is None else _open_policy(pair.reviser)
 
     def drafter(temperature: float) -> ConversationAgent:
         sampling = Sampling(max_new_tokens=LONGEST, temperature=temperature)
@@ -152,8 +152,8 @@ def _without_review(row: EvaluationRow) -> EvaluationRow:
     return replace(row, pattern=NO_REVIEW, judged=judged)
 
 
-def _open_policy(folder: Path) -> LocalPolicy:
-    loaded = load_causal_lm(str(folder), "cpu")
+def _open_policy(folder: str) -> LocalPolicy:
+    loaded = load_causal_lm(folder, "cpu")
     return LocalPolicy(loaded.model, loaded.tokenizer)
 
 

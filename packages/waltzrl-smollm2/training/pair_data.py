@@ -85,10 +85,9 @@ FOURTH = {
 """The same of a fourth test, of prompts that are in none before."""
 FIFTH = {
     "openai_moderation": (60, 120),
-    "aegis": (40, 25),
+    "aegis": (1, 0),
     "harmless questions": (0, 100),
-    "truthfulqa_mc_817": (0, 100),
-    "cyberseceval_frr": (0, 50),
+    "truthfulqa_mc_817": (0, 8),
 }
 """The same of a fifth test."""
 FURTHER = {"second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}

@@ -72,7 +72,6 @@ MOST_RISK = 0.2
 OF_ITSELF = re.compile(r"(?i)\bI'm (?:just |here )|as an ai|chatbot|Dear ")
 """How the base begins to speak of something else."""
 DECLINED = "I'm sorry, but I can't assist with that request."
-REVIEWER = ClassifierReviewer(open_classifier())
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 Drafted = tuple[Prompt, Reply]
@@ -81,7 +80,7 @@ Drafted = tuple[Prompt, Reply]
 async def main(data: Path, pair_data: Path, agents: Path) -> None:
     """Write PAIR_DATA/revisions.jsonl."""
     conversation, base = local_policy(str(agents / CONVERSATION)), local_policy(BASE)
-    draw = random.Random(0)
+    reviewer, draw = ClassifierReviewer(open_classifier()), random.Random(0)
     asked = drafted_prompts(further_prompts(data), list(read_prompts(pair_data / "train.jsonl")))
     drafts = zip(asked, await write(conversation, asked, DRAFT), strict=True)
     refused, unsafe, declined = await sort_drafts(list(drafts))
@@ -90,7 +89,7 @@ async def main(data: Path, pair_data: Path, agents: Path) -> None:
     shown = [
         demonstration(prompt, draft, answer, unsafe=False)
         for (prompt, draft), answer in zip(refused, map(shorten, answers), strict=True)
-        if await is_accepted(prompt, Reply(text=answer))
+        if await is_accepted(prompt, Reply(text=answer), reviewer)
     ]
     draw.shuffle(declined)
     challenged = declined[: len(shown) // 2]
@@ -175,12 +174,12 @@ def shorten(reply: Reply) -> str:
     return kept
 
 
-async def is_accepted(prompt: Prompt, answer: Reply) -> bool:
+async def is_accepted(prompt: Prompt, answer: Reply, reviewer: ClassifierReviewer) -> bool:
     """Whether a harmless request is answered, harmlessly, and by the base as itself."""
     if len(answer.text.split()) < FEWEST_WORDS or OF_ITSELF.search(answer.text):
         return False
     verdict = await LabelRefusalJudge().judge(prompt, answer)
-    review = await REVIEWER.review(prompt, answer)
+    review = await reviewer.review(prompt, answer)
     return verdict.acceptable and (review.risk or 0.0) < MOST_RISK
 
 

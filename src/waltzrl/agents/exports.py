@@ -3,8 +3,10 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from waltzrl.agents.wording import pair_wording
 from waltzrl.errors import CheckpointError
 from waltzrl.foundation.files import Json
 
@@ -45,19 +47,35 @@ def export_limits(folder: Path) -> Mapping[str, int]:
     }
 
 
-def export_reviser(folder: Path) -> str | None:
-    """Return the folder of the weights that revise, if others than the conversation agent's do."""
-    reviser = folder / REVISER
-    return str(reviser) if reviser.is_dir() else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedPair:
+    """Who serves where an exported pair does."""
+
+    conversation: str
+    """The folder of the weights that draft."""
+    feedback: str
+    """The folder of the weights that review, unless `reviewer` does."""
+    reviser: str | None
+    """The folder of weights that only revise; None where those that draft revise too."""
+    reviewer: str | None
+    """The name of the packaged reviewer that measured better than the pair's feedback agent."""
+    wording: str
+    """The prompts of its agents; see `load_wording`."""
+    limits: Mapping[str, int]
+    """The tokens of the longest turn of each role in training, where they are known."""
 
 
-def export_reviewer(folder: Path) -> str | None:
-    """Return the name of the packaged reviewer that measured better than the pair's feedback agent.
-
-    None where the feedback agent itself reviews, or the manifest cannot be read.
-    """
-    name = _read_fact(folder, REVIEWER_KEY)
-    return name if isinstance(name, str) else None
+def read_pair(folder: Path) -> ExportedPair:
+    """Return the agents of an exported pair, of whose files none is checked or loaded."""
+    reviewer, reviser = _read_fact(folder, REVIEWER_KEY), folder / REVISER
+    return ExportedPair(
+        conversation=str(folder / CONVERSATION),
+        feedback=str(folder / FEEDBACK),
+        reviser=str(reviser) if reviser.is_dir() else None,
+        reviewer=reviewer if isinstance(reviewer, str) else None,
+        wording=pair_wording(folder),
+        limits=export_limits(folder),
+    )
 
 
 def _read_fact(folder: Path, key: str) -> Json:

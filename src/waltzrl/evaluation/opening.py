@@ -12,19 +12,11 @@ from waltzrl.agents import (
     HybridReviewer,
     RulesReviewer,
     load_wording,
-    pair_wording,
     wording_name,
 )
 from waltzrl.agents.calibration import UNCALIBRATED
 from waltzrl.agents.coaching import Coach, ExampleSource
-from waltzrl.agents.exports import (
-    CONVERSATION,
-    FEEDBACK,
-    export_limits,
-    export_reviewer,
-    export_reviser,
-    verify_export,
-)
+from waltzrl.agents.exports import read_pair, verify_export
 from waltzrl.agents.identity import calibration_of, identify_agent
 from waltzrl.agents.opening import FEEDBACK_AGENT, REVIEWER, find_pair, open_reviewer
 from waltzrl.agents.rules import load_rulebook
@@ -60,7 +52,9 @@ BEST = "best-of-3"
 """The one pattern that samples: drafts at temperature 0 would all be the same."""
 
 
-def name_agents(conversation: str | None, feedback: str | None, pair: Path | None) -> Table:
+def name_agents(
+    conversation: str | None, feedback: str | None, pair: Path | None, server: str | None
+) -> Table:
     """Return the keys of an `EvaluationConfig` that say who drafts, reviews and revises.
 
     Args:
@@ -68,30 +62,35 @@ def name_agents(conversation: str | None, feedback: str | None, pair: Path | Non
         feedback: reviews; `feedback-agent` is the pair's own, where the pair names another.
         pair: in place of the conversation agent: a folder that `waltzrl export` wrote, or the name
             of an installed package's pair. All is as `waltzrl serve --pair` opens it.
+        server: where the agents are, in place of this process; a pair is never there.
 
     Raises:
-        InputError: there is no conversation agent, or two, or no such pair.
+        InputError: there is no conversation agent, or two, or no such pair here.
         CheckpointError: the pair is incomplete or altered.
     """
     if (conversation is None) == (pair is None):
         got = "neither" if pair is None else "both"
         raise InputError(f"got {got} of --conversation and --pair; need one of them")
     if pair is None:
-        return {"conversation": conversation, "feedback": feedback or conversation}
+        agents: Table = {"conversation": conversation, "feedback": feedback or conversation}
+        return agents | {"server": server}
+    if server is not None:
+        raise InputError(f"got --pair and --server {server}; a pair runs in this process")
     folder = find_pair(pair)
     verify_export(folder)
-    named, limits = export_reviewer(folder), export_limits(folder)
+    exported = read_pair(folder)
+    named = exported.reviewer
     if named not in (None, *WITHOUT_WEIGHTS):
         named = f"{REVIEWER}{named}"
     reviewer = feedback or named or FEEDBACK_AGENT
-    agents: Table = {
-        "conversation": str(folder / CONVERSATION),
-        "feedback": str(folder / FEEDBACK) if reviewer == FEEDBACK_AGENT else reviewer,
-        "reviser": export_reviser(folder),
-        "wording": pair_wording(folder),
-    }
     keys = {"conversation": "max_new_tokens", "feedback": "feedback_max_new_tokens"}
-    return agents | {keys[role]: limit for role, limit in limits.items()}
+    return {
+        "conversation": exported.conversation,
+        "feedback": exported.feedback if reviewer == FEEDBACK_AGENT else reviewer,
+        "reviser": exported.reviser,
+        "wording": exported.wording,
+        **{keys[role]: limit for role, limit in exported.limits.items()},
+    }
 
 
 async def run_evaluation(

@@ -16,17 +16,9 @@ from waltzrl.agents import (
     RulesReviewer,
     Wording,
     load_wording,
-    pair_wording,
 )
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
-from waltzrl.agents.exports import (
-    CONVERSATION,
-    FEEDBACK,
-    export_limits,
-    export_reviewer,
-    export_reviser,
-    verify_export,
-)
+from waltzrl.agents.exports import ExportedPair, read_pair, verify_export
 from waltzrl.agents.identity import calibration_of
 from waltzrl.agents.opening import (
     FEEDBACK_AGENT,
@@ -187,9 +179,10 @@ def open_guard(
     settings = settings or GuardSettings()
     folder = None if pair is None else find_pair(Path(pair))
     agents = _Agents(named=named, guard=guard, model=model, upstream=upstream)
-    if folder is not None:
-        agents = _open_pair(folder, agents)
-    return _make_guard(agents, folder, settings)
+    exported = None if folder is None else read_pair(folder)
+    if folder is not None and exported is not None:
+        agents = _open_pair(folder, exported, agents)
+    return _make_guard(agents, exported, settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +202,7 @@ class _Agents:
     """The tokens of each role's longest turn."""
 
 
-def _open_pair(folder: Path, given: _Agents) -> _Agents:
+def _open_pair(folder: Path, pair: ExportedPair, given: _Agents) -> _Agents:
     """Load those agents of a pair in whose place nothing else was given.
 
     Raises:
@@ -220,19 +213,18 @@ def _open_pair(folder: Path, given: _Agents) -> _Agents:
     verify_export(folder)
     load = partial(local_policy, in_thread=True)
     drafts = given.upstream is None
-    named = _choose_reviewer(given.named, folder, drafts=drafts)
-    agents = replace(given, named=named, limits=_read_pair_limits(folder, drafts=drafts))
+    named = _choose_reviewer(given.named, pair, drafts=drafts)
+    agents = replace(given, named=named, limits=_choose_limits(pair, drafts=drafts))
     if drafts:
-        revising = export_reviser(folder)
-        reviser = load(revising) if revising else None
-        agents = replace(agents, upstream=load(str(folder / CONVERSATION)), reviser=reviser)
+        reviser = None if pair.reviser is None else load(pair.reviser)
+        agents = replace(agents, upstream=load(pair.conversation), reviser=reviser)
     if named is None:
-        agents = replace(agents, model=load(str(folder / FEEDBACK)))
+        agents = replace(agents, model=load(pair.feedback))
     return agents
 
 
-def _make_guard(agents: _Agents, folder: Path | None, settings: GuardSettings) -> LocalGuard:
-    wording = settings.wording or ("labels_first" if folder is None else pair_wording(folder))
+def _make_guard(agents: _Agents, pair: ExportedPair | None, settings: GuardSettings) -> LocalGuard:
+    wording = settings.wording or ("labels_first" if pair is None else pair.wording)
     prompts = load_wording(wording)
     agent: Reviewer | None
     languages: Sequence[str] = ()
@@ -252,7 +244,7 @@ def _make_guard(agents: _Agents, folder: Path | None, settings: GuardSettings) -
         drafting = _make_sampling(settings, agents.limits, "conversation")
         drafter = ConversationAgent(agents.upstream, prompts, drafting, reviser=agents.reviser)
     max_rounds = settings.max_rounds if drafter is not None else 0
-    calibration = _find_calibration(agents.named, folder, wording, settings)
+    calibration = _find_calibration(agents.named, pair, wording, settings)
     both = rules if agent is None else HybridReviewer(agent, rules, settings.threshold, calibration)
     return LocalGuard(
         LanguageReviewer(both, languages, settings.on_other_language),
@@ -273,13 +265,13 @@ def _open_classifier(
 
 
 def _find_calibration(
-    named: str | None, folder: Path | None, wording: str, settings: GuardSettings
+    named: str | None, pair: ExportedPair | None, wording: str, settings: GuardSettings
 ) -> ReviewerCalibration:
     """Return what was measured of the reviewer of that name, or of the pair's feedback agent."""
     if named not in (None, RULES):
         model = f"{REVIEWER}{named}"
-    elif folder is not None and named is None:
-        model = str(folder / FEEDBACK)
+    elif pair is not None and named is None:
+        model = pair.feedback
     elif settings.calibration is not None:
         # Whoever it was measured of, the rules were fitted beside a classifier only.
         return replace(load_calibration(Path(settings.calibration)), rules_weight=None)
@@ -339,10 +331,9 @@ def _check_types(reviewer: object, pair: object, settings: object) -> None:
         )
 
 
-def _read_pair_limits(folder: Path, *, drafts: bool) -> Mapping[str, int]:
+def _choose_limits(pair: ExportedPair, *, drafts: bool) -> Mapping[str, int]:
     """Return the longest turns of a pair's agents; without its drafter only the reviewer's."""
-    limits = export_limits(folder)
-    return {role: limit for role, limit in limits.items() if drafts or role == "feedback"}
+    return {role: limit for role, limit in pair.limits.items() if drafts or role == "feedback"}
 
 
 def _make_sampling(settings: GuardSettings, limits: Mapping[str, int], role: str) -> Sampling:
@@ -367,14 +358,14 @@ def _check_policies(**policies: object) -> None:
             )
 
 
-def _choose_reviewer(named: str | None, folder: Path, *, drafts: bool) -> str | None:
+def _choose_reviewer(named: str | None, pair: ExportedPair, *, drafts: bool) -> str | None:
     """Return the name of what reviews a pair's replies, or another's; None is its feedback agent.
 
     Args:
         named: by the caller.
-        folder: of the pair.
+        pair: whose it is.
         drafts: the pair's conversation agent drafts, beside which the named reviewer was measured.
     """
     if named is None and drafts:
-        return export_reviewer(folder)
+        return pair.reviewer
     return None if named == FEEDBACK_AGENT else named

@@ -2,14 +2,7 @@
 
 from pathlib import Path
 
-from waltzrl.agents import pair_wording
-from waltzrl.agents.exports import (
-    CONVERSATION,
-    FEEDBACK,
-    export_limits,
-    export_reviewer,
-    export_reviser,
-)
+from waltzrl.agents.exports import read_pair
 from waltzrl.agents.opening import GUARD, REVIEWER, RULES, guard_kind
 from waltzrl.errors import InputError
 from waltzrl.foundation.validation import Table
@@ -31,18 +24,18 @@ def pair_settings(folder: Path, *, with_upstream: bool, own_reviewer: bool = Fal
             packaged reviewer that the pair names reviews.
         own_reviewer: its feedback agent reviews, even if the pair names another reviewer.
     """
-    wording, limits = pair_wording(folder), export_limits(folder)
-    feedback: Table = {"model": str(folder / FEEDBACK), "wording": wording}
-    upstream: Table = {"folder": str(folder / CONVERSATION), "wording": wording}
+    pair = read_pair(folder)
+    feedback: Table = {"model": pair.feedback, "wording": pair.wording}
+    upstream: Table = {"folder": pair.conversation, "wording": pair.wording}
     for role, agent in (("feedback", feedback), ("conversation", upstream)):
-        if role in limits:
-            agent["max_new_tokens"] = limits[role]
-    if reviser := export_reviser(folder):
-        upstream["reviser"] = reviser
+        if role in pair.limits:
+            agent["max_new_tokens"] = pair.limits[role]
+    if pair.reviser is not None:
+        upstream["reviser"] = pair.reviser
     settings: Table = {"stage": 2, "feedback": feedback}
     if not with_upstream:
         return settings
-    named = None if own_reviewer else export_reviewer(folder)
+    named = None if own_reviewer else pair.reviewer
     return settings | {"upstream": upstream} | (reviewer_settings(named) if named else {})
 
 

@@ -96,8 +96,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     table: dict[str, object] = {
         "patterns": [name.strip() for name in patterns.split(",")],
-        **name_agents(conversation, feedback, pair),
-        "server": server,
+        **name_agents(conversation, feedback, pair, server),
         "samples": samples,
         "temperature": temperature,
     }
