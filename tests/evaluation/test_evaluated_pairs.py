@@ -92,6 +92,12 @@ def test_the_pairs_own_feedback_agent_reviews_where_it_is_asked_for(pair, tmp_pa
         ((), "got neither of --conversation and --pair; need one of them"),
         (("--pair", "p", "--model", "m"), "got both of --conversation and --pair"),
         (("--pair", "p", "--server", "http://host/v1"), "a pair runs in this process"),
+        (("--model", "hollow", "--feedback", "feedback-agent"), "a pair's own; give --pair as"),
+        (("--model", "rules"), "rules only reviews; name a model that drafts and revises"),
+        (
+            ("--model", "hollow", "--set", "reviser=reviewer:words"),
+            "reviewer:words only reviews; name a model",
+        ),
         (("--pair", "nosuch"), "nosuch: no such folder; --pair needs one that waltzrl export"),
         (
             ("--model", "hollow", "--feedback", "reviewer:nosuch"),

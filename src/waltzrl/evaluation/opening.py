@@ -65,13 +65,16 @@ def name_agents(
         server: where the agents are, in place of this process; a pair is never there.
 
     Raises:
-        InputError: there is no conversation agent, or two, or no such pair here.
+        InputError: there is no conversation agent, or two, or no such pair here, or no pair whose
+            own agent reviews.
         CheckpointError: the pair is incomplete or altered.
     """
     if (conversation is None) == (pair is None):
         got = "neither" if pair is None else "both"
         raise InputError(f"got {got} of --conversation and --pair; need one of them")
     if pair is None:
+        if feedback == FEEDBACK_AGENT:
+            raise InputError(f"--feedback {feedback} is a pair's own; give --pair as well")
         agents: Table = {"conversation": conversation, "feedback": feedback or conversation}
         return agents | {"server": server}
     if server is not None:
@@ -135,12 +138,17 @@ async def open_systems(
 async def _open_policies(
     config: EvaluationConfig, connections: AsyncExitStack
 ) -> dict[str, Policy]:
-    """Open the policies, by name; two agents of one name share one."""
+    """Open the policies, by name; two agents of one name share one.
+
+    Raises:
+        InputError: what drafts or revises can only review.
+    """
     policies: dict[str, Policy] = {}
-    named = {config.conversation, config.feedback, config.reviser or config.conversation}
-    for name in named - WITHOUT_WEIGHTS:
-        if name.startswith(REVIEWER):
-            continue  # it reviews, and writes nothing
+    writers = {config.conversation, config.reviser or config.conversation}
+    if reviewing := sorted(filter(_only_reviews, writers)):
+        raise InputError(f"{reviewing[0]} only reviews; name a model that drafts and revises")
+    reviewers = set() if _only_reviews(config.feedback) else {config.feedback}
+    for name in writers | reviewers:
         if name.startswith(SAVED):
             policies[name] = SavedPolicy(read_replies(Path(name.removeprefix(SAVED))))
         elif name.startswith(AUDIT):
@@ -152,6 +160,10 @@ async def _open_policies(
                 name, config.server, connections, concurrency=config.concurrency
             )
     return policies
+
+
+def _only_reviews(name: str) -> bool:
+    return name in WITHOUT_WEIGHTS or name.startswith(REVIEWER)
 
 
 @contextmanager
