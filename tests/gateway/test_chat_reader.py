@@ -414,13 +414,22 @@ def test_half_a_pair_in_a_whole_reply_is_a_replacement_character():
         ("MAX_TOKENS", "length"),
         ("model_length", "length"),
         ("error", "length"),
-        ("tool_use", "tool_calls"),
+        ("tool_use", "stop"),
+        ("tool_calls", "stop"),
         ({"type": "length", "length": 9}, "length"),
     ],
 )
 def test_the_words_for_an_end_are_those_of_many_servers(reason, finish):
     assert read(completion(choice={"finish_reason": reason})).finish == finish
     assert deltas_of(chunk({"content": "a"}, reason))[1][-1].finish == finish
+
+
+@pytest.mark.parametrize("reason", ["tool_calls", "tool_use", "function_call"])
+def test_the_words_for_calls_are_those_of_many_servers(reason):
+    call = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
+    assert read(completion({"tool_calls": [call]}, {"finish_reason": reason})).finish == (
+        "tool_calls"
+    )
 
 
 @pytest.mark.parametrize(
@@ -715,8 +724,6 @@ def test_log_probabilities_of_the_replys_own_tokens_leave_the_bytes_as_they_are(
         [token("Hello."), token(HIDDEN)],
         [token(HIDDEN, bytes=list(b"Hello"))],
         [token("Hello."), token(HIDDEN, bytes=[])],
-        [token("Hello.", words=HIDDEN)],
-        [token("Hello.", top_logprobs=[{"token": "a", "logprob": -1.0, "words": HIDDEN}])],
     ],
 )
 def test_log_probabilities_that_say_something_else_are_not_passed_on(tokens):
@@ -724,6 +731,22 @@ def test_log_probabilities_that_say_something_else_are_not_passed_on(tokens):
     logprobs = upstream_reply.details.logprobs
     assert upstream_reply.raw is None
     assert logprobs is None or not tokens_spell(logprobs, "Hello.")
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [token("Hello.", id=7)],
+        [token("Hello.", words=HIDDEN)],
+        [token("Hello.", top_logprobs=[{"token": "a", "logprob": -1.0, "words": HIDDEN}])],
+    ],
+)
+def test_of_log_probabilities_the_known_fields_are_passed_on(tokens):
+    upstream_reply = read(completion(choice={"logprobs": {"content": tokens}}))
+    logprobs = upstream_reply.details.logprobs
+    assert upstream_reply.raw is None
+    assert tokens_spell(logprobs, "Hello.")
+    assert HIDDEN not in str(logprobs)
 
 
 def test_a_character_of_several_tokens_is_spelt_by_their_bytes():

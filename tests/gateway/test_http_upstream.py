@@ -154,13 +154,13 @@ def test_what_is_the_clients_business_is_passed_on(work, answered, status, kind)
     [
         ("7", 7.0),
         ("0", 0.0),
-        ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
         ("-1", None),
         ("\xb2", None),
         ("9" * 400, None),
     ],
 )
-def test_a_busy_upstream_says_when_to_come_back_in_seconds_or_not_at_all(header, seconds):
+def test_a_busy_upstream_says_when_to_come_back_or_not_at_all(header, seconds):
     failed = problem(complete, [http({"error": "busy"}, 429, Retry_After=header)])
     assert failed.retry_after_seconds == seconds
 
@@ -366,3 +366,85 @@ def test_the_others_need_not_wait_for_the_end_of_a_probe_that_streams():
 )
 def test_an_upstream_that_answers_badly_is_asked_again(answer):
     assert with_upstream(lambda it: statuses(it, 7), *[answer] * 7) == [502] * 7
+
+
+NO_MAX_TOKENS = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+NO_OPTIONS = '[{"type":"extra_forbidden","loc":["body","stream_options"],"msg":"Extra inputs"}]'
+
+
+def told(work, *answers):
+    """Return the bodies that a server got which gives these answers, and what `work` returned."""
+    seen, left = [], iter(answers)
+
+    async def talk(reader, writer):
+        while request := await read_request(reader):
+            seen.append(json.loads(request.partition(b"\r\n\r\n")[2]))
+            writer.write(next(left))
+
+    async def run():
+        async with site(talk) as server:
+            upstream = upstream_of(server.url)
+            try:
+                return await work(upstream)
+            finally:
+                await upstream.aclose()
+
+    return seen, asyncio.run(run())
+
+
+def test_what_a_model_refuses_is_left_out_of_its_later_requests():
+    async def work(upstream):
+        chat = {**ASKED, "max_tokens": 9}
+        for model in ("o3", "o3", "m"):
+            await upstream.complete({**chat, "model": model}, None)
+
+    refusal = http({"error": {"message": NO_MAX_TOKENS}}, 400)
+    seen, _ = told(work, refusal, http(ANSWER), http(ANSWER), http(ANSWER))
+    limits = [(chat.get("max_tokens"), chat.get("max_completion_tokens")) for chat in seen]
+    assert limits == [(9, None), (None, 9), (None, 9), (9, None)]
+
+
+def test_a_refusal_that_stays_is_told_and_nothing_is_remembered():
+    async def work(upstream):
+        chat = {**ASKED, "max_tokens": 9}
+        with pytest.raises(RequestError, match="max_completion_tokens"):
+            await upstream.complete(chat, None)
+        await upstream.complete(chat, None)
+
+    refusal = http({"error": {"message": NO_MAX_TOKENS}}, 400)
+    seen, _ = told(work, refusal, refusal, http(ANSWER))
+    assert [chat.get("max_tokens") for chat in seen] == [9, None, 9]
+
+
+def test_a_server_that_refuses_stream_options_streams_without_them():
+    async def work(upstream):
+        return await deltas_of(upstream), await deltas_of(upstream)
+
+    streamed = events(words("Hello."), words("", "stop"), "[DONE]")
+    seen, (first, again) = told(work, http({"detail": NO_OPTIONS}, 422), streamed, streamed)
+    assert ["stream_options" in chat for chat in seen] == [True, False, False]
+    assert "".join(delta.text for delta in first) == "Hello."
+    assert "".join(delta.text for delta in again) == "Hello."
+
+
+def test_a_stream_that_nobody_asked_for_is_read_as_a_reply():
+    call = {"index": 0, "id": "1", "function": {"name": "f", "arguments": "{}"}}
+    called = json.dumps(
+        {"choices": [{"delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+    )
+    answer = with_upstream(complete, [events(words("Good"), words(" day."), called, "[DONE]")])
+    assert answer.reply.text == "Good day."
+    assert [call.name for call in answer.reply.calls] == ["f"]
+    assert (answer.finish, answer.raw) == ("tool_calls", None)
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ([words("Good")], "ended early"),
+        ([words("Good"), "{"], "not a completion chunk"),
+        ([words("Good"), '{"error": {"message": "no memory"}}'], "failed while generating"),
+    ],
+)
+def test_a_stream_that_nobody_asked_for_and_that_fails_is_no_reply(sent, message):
+    assert message in str(problem(complete, [events(*sent)]))

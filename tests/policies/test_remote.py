@@ -4,15 +4,13 @@ import socket
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 
 import pytest
 
 from support.openai_server import serving
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
-from waltzrl.policies.remote import _choose_retry_seconds, _parse_retry_after
+from waltzrl.policies.remote import _choose_retry_seconds
 from waltzrl.records import Message, Reply, Usage
 
 BRIEFLY = Sampling(max_new_tokens=7, temperature=0.5)
@@ -107,6 +105,15 @@ def test_a_refusal_is_not_retried(server):
     assert len(server.requests) == 1
 
 
+def test_a_field_that_the_server_refuses_is_asked_for_by_its_newer_name(server):
+    server.rejects.add("max_tokens")
+    server.refusal = "use max_completion_tokens"
+    ask(server)
+    asked = [body for _, body in server.requests]
+    assert ["max_tokens" in body for body in asked] == [True, False]
+    assert asked[1]["max_completion_tokens"] == BRIEFLY.max_new_tokens
+
+
 @pytest.mark.parametrize("body", ["<html>", '{"choices": []}', '{"choices": [{}]}'])
 def test_what_is_no_completion_is_reported(server, body):
     server.first.append((200, {}, body))
@@ -195,14 +202,6 @@ def test_waiting_doubles_with_jitter_up_to_a_bound():
         assert longest / 2 <= _choose_retry_seconds(attempt, None) <= longest
     assert _choose_retry_seconds(5, 1.5) == 1.5
     assert _choose_retry_seconds(5, 9999) == 30.0
-
-
-def test_retry_after_is_a_number_or_a_date():
-    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
-    assert 95 < _parse_retry_after({"Retry-After": soon}) <= 100
-    assert _parse_retry_after({"Retry-After": "2"}) == 2
-    assert _parse_retry_after({"Retry-After": "later"}) is None
-    assert _parse_retry_after({}) is None
 
 
 def test_remote_policies_do_not_load_torch():

@@ -1,10 +1,17 @@
 """What servers say about their failures."""
 
 import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
-from waltzrl.policies.server_faults import ReportedError, check_reported, read_fault
+from waltzrl.policies.server_faults import (
+    ReportedError,
+    check_reported,
+    read_fault,
+    read_retry_after,
+)
 
 WORDS = {"choices": [{"message": {"content": "Hi."}}]}
 
@@ -111,3 +118,12 @@ def test_how_long_to_wait_is_read_from_the_report(error, seconds):
 def test_the_labels_of_an_error_are_kept_as_texts():
     body = {"error": {"message": "m", "type": "t", "code": 5, "param": None}}
     assert read_fault(json.dumps(body).encode()).labels == {"type": "t", "code": "5"}
+
+
+def test_retry_after_is_a_number_or_a_date():
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    assert 95 < read_retry_after(soon) <= 100
+    assert read_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    assert read_retry_after("2") == 2
+    for neither in ("later", "", "-3", "nan", "9" * 40):
+        assert read_retry_after(neither) is None

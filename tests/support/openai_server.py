@@ -35,6 +35,8 @@ class OpenAIServer:
         """How many pieces of each stream were sent until its end, or until the client left."""
         self.rejects = set()
         """Fields of requests that are answered with an error 400."""
+        self.refusal = ""
+        """What that error advises."""
         self.true = {}
         """Label -> the probability of true in log-probabilities; None leaves them out."""
         self.odds = {}
@@ -61,7 +63,7 @@ class OpenAIServer:
             status, headers, body = self.first.popleft()
             return web.Response(status=status, headers=headers, text=body)
         if unknown := self.rejects & set(asked):
-            return _error(400, f"unknown field {min(unknown)}")
+            return _error(400, f"unknown field {min(unknown)}; {self.refusal}")
         return None
 
     async def _complete(self, request):

@@ -14,6 +14,7 @@ from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import (
     Finish,
     ReplyDetails,
+    TokenAlternative,
     TokenLogprob,
     UpstreamReply,
 )
@@ -122,7 +123,8 @@ def _convert_completion(
 def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
     """Return why a reply ended; without a reason, arguments that are incomplete were cut off."""
     if is_reason(reason):
-        return FINISHES.get(reason.lower(), "stop")
+        finish = FINISHES.get(reason.lower(), "stop")
+        return "stop" if finish == "tool_calls" and not calls else finish
     if not calls:
         return "stop"
     last = calls[-1]
@@ -189,12 +191,14 @@ def _is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) <= LONGEST_NAME
 
 
-def logprobs_of(logprobs: object) -> list[TokenLogprob] | None:
+def logprobs_of(logprobs: object) -> Sequence[TokenLogprob] | None:
     """Return the log-probabilities of a choice; None without any, or if they are malformed."""
     if logprobs is None:
         return None
+    if isinstance(logprobs, _Logprobs):  # of a reply that the strict decoder took
+        return logprobs.content
     try:
-        return msgspec.convert(logprobs, _Logprobs).content
+        return msgspec.convert(logprobs, _LenientLogprobs).content
     except UNREADABLE:
         return None
 
@@ -303,6 +307,18 @@ Empty = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)] | None
 class _Logprobs(msgspec.Struct, forbid_unknown_fields=True):
     content: list[TokenLogprob] | None = None
     refusal: Empty = None
+
+
+class _LenientAlternative(TokenAlternative, frozen=True, forbid_unknown_fields=False):
+    """An alternative, of whose other fields, such as llama.cpp's `id`, none is passed on."""
+
+
+class _LenientLogprob(TokenLogprob, frozen=True, forbid_unknown_fields=False):
+    top_logprobs: Sequence[_LenientAlternative] = ()
+
+
+class _LenientLogprobs(msgspec.Struct):
+    content: list[_LenientLogprob] | None = None
 
 
 class ReplyMessage(msgspec.Struct):

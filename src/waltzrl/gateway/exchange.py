@@ -82,7 +82,7 @@ class TokenAlternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TokenLogprob(TokenAlternative, frozen=True, forbid_unknown_fields=True):
     """A token that was generated, and its likeliest alternatives."""
 
-    top_logprobs: list[TokenAlternative] = []
+    top_logprobs: Sequence[TokenAlternative] = ()
 
 
 class ReplyDetails(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,9 +35,11 @@ from waltzrl.gateway.upstream_errors import (
     reported_error,
     status_error,
 )
+from waltzrl.policies.refused_fields import RefusedField, refused_field, without_fields
 from waltzrl.policies.server_faults import ReportedError
 from waltzrl.policies.server_json import mend_json, read_json
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
+from waltzrl.records import Reply
 
 log = logging.getLogger(__name__)
 
@@ -55,18 +57,11 @@ FAILURES = 3
 NO_CHAT = "the server has neither /models nor /chat/completions below the URL"
 MOST_NAMES = 100
 """The most names of models that are remembered of an upstream."""
+ENDED_EARLY = "stream ended early"
 NO_ROUTE = (404, 405, 501)
 """The statuses of a server that has no such path, or not with this method."""
 OPEN_SECONDS = 10.0
 """No request is sent for this long after the upstream could not be reached several times."""
-REASONING = "reasoning_content"
-"""The key of an earlier turn's reasoning, which some upstreams need and others refuse."""
-REFUSES_A_FIELD = re.compile(
-    r"unsupported|unexpected|unknown|unrecogni[sz]ed|\bextra|additional|please remove"
-    r"|not (?:be )?(?:supported|permitted|allowed|included)",
-    re.IGNORECASE,
-)
-"""The words with which servers refuse a field; those that need it say that it is missing."""
 
 
 UpstreamListener: TypeAlias = Callable[[str, str], None]
@@ -146,6 +141,8 @@ class HttpUpstream:
         self.breaker = Breaker(name, open_seconds=OPEN_SECONDS)
         self.names: Collection[str] = frozenset()
         """The names of its models, from its last answer to `/models`."""
+        self._refused: dict[str, tuple[RefusedField, ...]] = {}
+        """The fields that its models refuse, by name."""
         self._on_response = on_response
         self._contact = Contact(name)
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
@@ -167,7 +164,10 @@ class HttpUpstream:
         started = perf_counter()
         with await self._send_chat(body, bearer) as response:
             answer = await self._read_body(response, received=received)
-            return read_completion(answer, (perf_counter() - started) * 1e3)
+            milliseconds = (perf_counter() - started) * 1e3
+            if EVENT.match(answer):
+                return _read_events(answer, milliseconds)
+            return read_completion(answer, milliseconds)
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
@@ -202,8 +202,8 @@ class HttpUpstream:
                     raise failure
                 part = await _read_next_part(response, reader)
         if not reader.ended:
-            _log_failure(started, "the stream ended early")
-            raise RequestError(502, "upstream", "the upstream's stream ended early")
+            _log_failure(started, ENDED_EARLY)
+            raise RequestError(502, "upstream", f"the upstream's {ENDED_EARLY}")
         yield UpstreamDelta(details=reader.details)
 
     async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
@@ -304,14 +304,27 @@ class HttpUpstream:
         return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
     async def _send_chat(self, body: Mapping[str, Json], bearer: str | None) -> "_Answer":
-        """Send a chat as `_send` does, again without what the upstream knows no field for."""
-        try:
-            return await self._send(_make_chat_request(body, bearer))
-        except UpstreamError as error:
-            shorter = _without_reasoning(body, error)
-            if shorter is None:
-                raise
-        return await self._send(_make_chat_request(shorter, bearer))
+        """Send a chat as `_send` does, again without a field that the upstream refuses.
+
+        What a model refuses is remembered once a request without it has succeeded.
+        """
+        model = str(body.get("model", ""))
+        known = self._refused.get(model, ())
+        refused, chat = known, without_fields(body, known)
+        while True:
+            try:
+                answer = await self._send(_make_chat_request(chat, bearer))
+            except UpstreamError as error:
+                field = refused_field(chat, str(error)) if error.status in (400, 422) else None
+                if field is None:
+                    raise
+                refused = (*refused, field)
+                chat = without_fields(chat, [field])
+            else:
+                break
+        if refused != known and (model in self._refused or len(self._refused) < MOST_NAMES):
+            self._refused[model] = refused
+        return answer
 
     async def _send(self, request: UpstreamRequest) -> "_Answer":
         """Send a request, and return the response once it is known to be a success.
@@ -483,27 +496,34 @@ def _read_models(body: bytes) -> list[_Model]:
     return msgspec.convert(mend_json(listed), list[_Model])
 
 
-def _make_chat_request(body: Mapping[str, Json], bearer: str | None) -> UpstreamRequest:
+def _make_chat_request(body: Mapping[str, object], bearer: str | None) -> UpstreamRequest:
     return UpstreamRequest(path="/chat/completions", body=msgspec.json.encode(body), bearer=bearer)
 
 
-def _without_reasoning(body: Mapping[str, Json], error: UpstreamError) -> dict[str, Json] | None:
-    """Return the chat without the reasoning of earlier turns; None if that did not cause `error`.
+def _read_events(answer: bytes, milliseconds: float) -> UpstreamReply:
+    """Read a whole stream, which some servers send although none was asked for.
 
-    No standard says whether a chat has it, and a client that got it sends it back with every
-    request: a refusal would end its session.
+    Raises:
+        RequestError: 502, it is not the stream of a chat completion, or ended early.
+        ReportedError: it reports a failure.
     """
-    messages, words = body.get("messages"), str(error)
-    refused = error.status in (400, 422) and REASONING in words and REFUSES_A_FIELD.search(words)
-    if not refused or not isinstance(messages, list):
-        return None
-    shorter = [
-        {key: value for key, value in message.items() if key != REASONING}
-        if isinstance(message, dict)
-        else message
-        for message in messages
-    ]
-    return None if shorter == messages else {**body, "messages": shorter}
+    reader = StreamReader()
+    deltas, failure = _read_deltas(EventDecoder().feed(answer + b"\n\n"), reader)
+    if failure is not None:
+        raise failure
+    if not reader.ended:
+        raise RequestError(502, "upstream", f"the upstream's {ENDED_EARLY}")
+    whole = _merge_deltas(deltas)
+    finish = whole.finish or "stop"
+    reply = Reply(
+        text=whole.text,
+        reasoning=whole.reasoning,
+        calls=whole.calls,
+        finish="length" if finish == "length" else "stop",
+        usage=whole.usage,
+        milliseconds=milliseconds,
+    )
+    return UpstreamReply(reply=reply, finish=finish, details=reader.details, refused=whole.refused)
 
 
 def _read_whole_delta(answer: bytes) -> UpstreamDelta:

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import RequestError, WaltzError
 from waltzrl.gateway.http_client import Response
-from waltzrl.policies.server_faults import NO_MESSAGE, RETRY_AFTER, ServerFault, read_fault
+from waltzrl.policies.server_faults import NO_MESSAGE, ServerFault, read_fault, read_retry_after
 from waltzrl.records import Prompt, Reply
 
-PASSED_ON = {400, 401, 402, 403, 404, 405, 408, 409, 413, 422, 429}
+PASSED_ON = {400, 401, 402, 403, 404, 405, 408, 409, 410, 413, 415, 422, 429, 451, 498}
 """The statuses that the client gets as they are. Other failures become 502, except 503."""
 DOWN = {502, 503, 504}
 """The statuses of a proxy whose server is away, or of a server that cannot serve now."""
@@ -148,7 +148,7 @@ def _make_upstream_error(
     """Return the error of an answer with this status."""
     status = answered if answered in PASSED_ON or answered == 503 else 502
     kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
-    retry_after = response.headers.get("retry-after", "")
+    retry_after = read_retry_after(response.headers.get("retry-after", ""))
     is_passed_on = answered in PASSED_ON
     message = f": {_hide_api_key(fault.message, api_key, LONGEST_MESSAGE)}" if is_passed_on else ""
     labels = fault.labels if is_passed_on else {}
@@ -160,9 +160,7 @@ def _make_upstream_error(
         labels={
             name: _hide_api_key(label, api_key, LONGEST_LABEL) for name, label in labels.items()
         },
-        retry_after_seconds=(
-            float(retry_after) if RETRY_AFTER.fullmatch(retry_after) else fault.retry_after_seconds
-        ),
+        retry_after_seconds=fault.retry_after_seconds if retry_after is None else retry_after,
     )
 
 

@@ -6,8 +6,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -26,7 +24,13 @@ from waltzrl.policies.chat_completion import (
 )
 from waltzrl.policies.json_format import JsonFormat
 from waltzrl.policies.policy import Sampling
-from waltzrl.policies.server_faults import ReportedError, ServerFault, read_fault
+from waltzrl.policies.refused_fields import RefusedField, refused_field, without_fields
+from waltzrl.policies.server_faults import (
+    ReportedError,
+    ServerFault,
+    read_fault,
+    read_retry_after,
+)
 from waltzrl.records import Message, Reply, Usage, estimate_usage
 
 if TYPE_CHECKING:
@@ -99,6 +103,8 @@ class RemotePolicy:
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the session, whose connections work in no other."""
         self._slots = asyncio.Semaphore(concurrency)
+        self._refused: tuple[RefusedField, ...] = ()
+        """The fields that the server refuses."""
         self._accepted: tuple[tuple[str, ...], ...] = EXTRAS
         """The options to try; one option once the server has accepted it."""
 
@@ -203,7 +209,7 @@ class RemotePolicy:
     ) -> ChatCompletion:
         """Send a request for a completion, and keep what the server calls its model."""
         if sampling.format is None:
-            completion = await self._send(replace(request, body=msgspec.json.encode(body)))
+            completion = await self._send_body(request, body)
         else:
             extras: dict[str, Mapping[str, object]] = {}
             if isinstance(sampling.format, JsonFormat):
@@ -231,7 +237,7 @@ class RemotePolicy:
             for name in names:
                 asked |= extras[name]
             try:
-                completion = await self._send(replace(request, body=msgspec.json.encode(asked)))
+                completion = await self._send_body(request, asked)
             except PolicyError as error:
                 if error.reason in REJECTIONS and names is not options[-1]:
                     continue
@@ -243,6 +249,27 @@ class RemotePolicy:
                     logger.warning("%s rejects %s", self._host, " and ".join(rejected))
             return completion
         raise AssertionError("the last option returns or raises")
+
+    async def _send_body(
+        self, request: "_Request[ChatCompletion]", body: Mapping[str, object]
+    ) -> ChatCompletion:
+        """Send a body, again without a field that the server refuses.
+
+        What it refuses is remembered once a request without it has succeeded.
+        """
+        refused = self._refused
+        while True:
+            asked = without_fields(body, refused)
+            try:
+                completion = await self._send(replace(request, body=msgspec.json.encode(asked)))
+            except PolicyError as error:
+                found = refused_field(asked, str(error)) if error.reason in REJECTIONS else None
+                if found is None:
+                    raise
+                refused = (*refused, found)
+            else:
+                self._refused = refused
+                return completion
 
     async def post(self, path: str, body: bytes) -> bytes:
         """Send JSON to another path of the server and return its answer.
@@ -414,7 +441,7 @@ async def _read_outcome(
     response: "aiohttp.ClientResponse", request: _Request[_Answer]
 ) -> "_Answer | _Failure":
     """Return the answer to a request, or why there is none."""
-    wait = _parse_retry_after(response.headers)
+    wait = read_retry_after(response.headers.get("Retry-After", ""))
     if response.status != 200:
         return _make_failure(response.status, read_fault(await response.read()), wait)
     try:
@@ -441,16 +468,3 @@ def _choose_retry_seconds(attempt: int, retry_after_seconds: float | None) -> fl
         return min(retry_after_seconds, LONGEST_RETRY_SECONDS)
     longest = min(FIRST_RETRY_SECONDS * 2.0**attempt, LONGEST_RETRY_SECONDS)
     return longest * random.uniform(0.5, 1.0)
-
-
-def _parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Parse `Retry-After`, a number of seconds or a date."""
-    retry_after = headers.get("Retry-After", "")
-    try:
-        return max(0.0, float(retry_after))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
-        return None

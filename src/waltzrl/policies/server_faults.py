@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from waltzrl.policies.server_json import encode_json, mend_json, read_json
 
@@ -24,6 +26,16 @@ STATUSES = {
 }
 """The statuses -> the words that servers use for them as a code or a type, without separators."""
 STATUS_OF = {word: status for status, words in STATUSES.items() for word in words.split()}
+
+
+def read_retry_after(text: str) -> float | None:
+    """Read `Retry-After`, a number of seconds or a date; None if it is neither."""
+    if RETRY_AFTER.fullmatch(text):
+        return float(text)
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):  # also a date without a zone
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

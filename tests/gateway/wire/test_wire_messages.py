@@ -11,6 +11,7 @@ from waltzrl.gateway.wire import MESSAGES
 from waltzrl.records import ToolCall
 
 USER = {"role": "user", "content": "Hello"}
+TOOL = {"name": "f", "input_schema": {"type": "object"}}
 
 
 def read(messages=(USER,), **options):
@@ -69,7 +70,37 @@ def test_options_are_respelt_and_unknown_ones_stay():
     ],
 )
 def test_a_choice_of_tool_is_respelt(choice, spelt):
-    assert read(tool_choice=choice).body["tool_choice"] == spelt
+    assert read(tool_choice=choice, tools=[TOOL]).body["tool_choice"] == spelt
+
+
+def test_without_tools_a_chat_has_no_choice_of_one():
+    choice = {"type": "auto", "disable_parallel_tool_use": True}
+    for tools in ({}, {"tools": []}):
+        body = read(tool_choice=choice, **tools).body
+        assert not {"tools", "tool_choice", "parallel_tool_calls"} & body.keys()
+
+
+def test_a_users_long_id_is_sent_as_a_digest():
+    long = f"user_{'7' * 64}_account__session_1"
+    first, again, other = (read(metadata={"user_id": user}) for user in (long, long, f"{long}2"))
+    assert first.body["user"] == again.body["user"] != other.body["user"]
+    assert len(first.body["user"]) == 64
+    assert first.subject == long
+
+
+def test_the_results_of_consecutive_turns_come_before_the_users_images():
+    calls = [{"type": "tool_use", "id": name, "name": "f", "input": {}} for name in ("c1", "c2")]
+    image = {"type": "image", "source": {"type": "url", "url": "https://a.example/i.png"}}
+    results = [
+        {"type": "tool_result", "tool_use_id": "c1", "content": [image]},
+        {"type": "tool_result", "tool_use_id": "c2", "content": "42", "is_error": True},
+    ]
+    turns = [{"role": "user", "content": [result]} for result in results]
+    *_, first, second, shown = chat(USER, {"role": "assistant", "content": calls}, *turns)
+    assert [first["tool_call_id"], second["tool_call_id"]] == ["c1", "c2"]
+    assert second["content"] == "[error]\n42"
+    assert shown["role"] == "user"
+    assert shown["content"][0]["image_url"] == {"url": "https://a.example/i.png"}
 
 
 def test_tool_results_come_before_the_users_words():

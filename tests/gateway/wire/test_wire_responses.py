@@ -209,3 +209,47 @@ def test_a_wrong_field_is_named(field, options):
 def test_a_hosted_tool_is_refused_in_words():
     with pytest.raises(RequestError, match="need 'function' or 'custom'; the gateway"):
         read(tools=[{"type": "web_search"}])
+
+
+CALL_OF_A_TOOL = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+
+
+def test_a_message_between_a_call_and_its_result_joins_the_call():
+    _, assistant, result = chat(
+        {"role": "user", "content": "Hi"},
+        CALL_OF_A_TOOL,
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Looking it up."}]},
+        {"type": "function_call_output", "call_id": "1", "output": "a"},
+    )
+    assert assistant["content"] == "Looking it up."
+    assert [call["id"] for call in assistant["tool_calls"]] == ["1"]
+    assert result == {"role": "tool", "tool_call_id": "1", "content": "a"}
+
+
+def test_a_results_image_follows_all_results_as_the_users():
+    image = {"type": "input_image", "image_url": "https://a.example/i.png"}
+    words = {"type": "input_text", "text": "The screen."}
+    items = (
+        {"role": "user", "content": "Hi"},
+        CALL_OF_A_TOOL,
+        {**CALL_OF_A_TOOL, "call_id": "2"},
+        {"type": "function_call_output", "call_id": "1", "output": [words, image]},
+        {"type": "function_call_output", "call_id": "2", "output": "b"},
+    )
+    shown = {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": "https://a.example/i.png"}}],
+    }
+    results = [
+        {"role": "tool", "tool_call_id": "1", "content": "The screen."},
+        {"role": "tool", "tool_call_id": "2", "content": "b"},
+    ]
+    assert chat(*items)[2:] == [*results, shown]
+    answer = {"role": "assistant", "content": "I see."}
+    assert chat(*items, answer)[2:] == [*results, shown, answer]
+
+
+def test_without_tools_a_chat_has_no_choice_of_one():
+    for tools in ({}, {"tools": []}):
+        body = read(tool_choice="auto", parallel_tool_calls=True, **tools).body
+        assert not {"tools", "tool_choice", "parallel_tool_calls"} & body.keys()

@@ -88,6 +88,16 @@ def as_list(value: Json, where: str) -> list[Json]:
     return value
 
 
+def drop_empty_tools(chat: dict[str, Json]) -> None:
+    """Drop an empty list of tools, and how to use them: a chat refuses both without tools."""
+    if chat.get("tools"):
+        return
+    for key in ("tools", "parallel_tool_calls"):
+        chat.pop(key, None)
+    if chat.get("tool_choice") in ("auto", "none"):
+        del chat["tool_choice"]
+
+
 def as_text(value: Json, where: str) -> str:
     """Return a string; refuse a NUL, which many databases and tokenizers cannot process."""
     if not isinstance(value, str):

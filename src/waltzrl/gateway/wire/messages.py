@@ -1,6 +1,8 @@
 """`POST /v1/messages`, Anthropic's API: reads requests as chats."""
 
+import hashlib
 from collections.abc import Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -18,6 +20,7 @@ from waltzrl.gateway.wire.fields import (
     as_text,
     check_known,
     check_sampling,
+    drop_empty_tools,
     invalid_field,
     read_object,
     text_of,
@@ -63,6 +66,8 @@ DROPPED = (
 )
 """Keys without a meaning for a chat."""
 KNOWN = CHAT.union(CONVERTED, DROPPED)
+LONGEST_USER = 64
+"""Characters of the user's id that OpenAI takes."""
 
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
@@ -77,7 +82,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     metadata = body.get("metadata")
     user = None if metadata is None else as_object(metadata, "metadata").get("user_id")
     if user is not None:
-        chat["user"] = as_text(user, "metadata.user_id")
+        chat["user"] = _shorten_user(as_text(user, "metadata.user_id"))
     return ChatRequest(
         api=api,
         prompt=prompt_of(chat, request_id, caller),
@@ -104,6 +109,11 @@ def error(error: RequestError, request_id: str = "") -> bytes:
     return msgspec.json.encode(error_body(error, request_id))
 
 
+def _shorten_user(user: str) -> str:
+    """Return the user's id, or a digest of one that is longer than a chat's may be."""
+    return user if len(user) <= LONGEST_USER else hashlib.sha256(user.encode()).hexdigest()
+
+
 def _convert_message_request(body: dict[str, Json]) -> dict[str, Json]:
     """Convert the request to a chat; others are passed on unchanged."""
     chat: dict[str, Json] = {
@@ -118,6 +128,7 @@ def _convert_message_request(body: dict[str, Json]) -> dict[str, Json]:
         chat["tools"] = [_convert_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     if body.get("tool_choice") is not None:
         chat |= _convert_tool_choice(as_object(body["tool_choice"], "tool_choice"))
+    drop_empty_tools(chat)
     if body.get("thinking") is not None:
         chat |= _convert_thinking(as_object(body["thinking"], "thinking"))
     if body.get("output_config") is not None:
@@ -194,24 +205,30 @@ def _convert_output_config(config: dict[str, Json]) -> dict[str, Json]:
     return options
 
 
-def chat_messages(system: Json, messages: Json) -> list[Json]:
+def chat_messages(system: Json, messages: Json) -> list[dict[str, Json]]:
     """Convert a request's `system` and `messages` to the messages of a chat.
 
     Raises:
         RequestError: a block is malformed.
     """
-    chat: list[Json] = []
+    chat: list[dict[str, Json]] = []
     if system is not None:
         chat.append({"role": "system", "content": _read_system_text(system, "system")})
     turns = as_list(messages, "messages")
     if not turns:
         raise invalid_field("messages", turns, "one message or more")
-    for index, turn in enumerate(turns):
-        chat += _convert_turn(as_object(turn, f"messages[{index}]"), f"messages[{index}]")
+    converted = [
+        message
+        for index, turn in enumerate(turns)
+        for message in _convert_turn(as_object(turn, f"messages[{index}]"), f"messages[{index}]")
+    ]
+    # Consecutive turns of the user are one here; in a chat, the results of tools come first.
+    for is_user, run in groupby(converted, lambda message: message["role"] in ("user", "tool")):
+        chat += sorted(run, key=lambda message: is_user and message["role"] != "tool")
     return chat
 
 
-def _convert_turn(turn: dict[str, Json], where: str) -> list[Json]:
+def _convert_turn(turn: dict[str, Json], where: str) -> list[dict[str, Json]]:
     role, content = turn.get("role"), turn.get("content")
     if not isinstance(role, str) or role not in ("user", "assistant", "system"):
         raise invalid_field(f"{where}.role", role, "user, assistant or system")
@@ -282,12 +299,12 @@ def _convert_tool_use(block: dict[str, Json], where: str) -> Json:
     }
 
 
-def _convert_user_blocks(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
+def _convert_user_blocks(blocks: Sequence[dict[str, Json]], where: str) -> list[dict[str, Json]]:
     """Return a message for each tool result, then one for the rest: the order that a chat needs.
 
     A chat's tool message holds only text, so the images in a result go into the user's message.
     """
-    results: list[Json] = []
+    results: list[dict[str, Json]] = []
     parts: list[dict[str, Json]] = []
     for index, block in enumerate(blocks):
         block_where = f"{where}[{index}]"
@@ -304,7 +321,7 @@ def _convert_user_blocks(blocks: Sequence[dict[str, Json]], where: str) -> list[
 
 def _convert_tool_result(
     block: dict[str, Json], user_parts: list[dict[str, Json]], where: str
-) -> Json:
+) -> dict[str, Json]:
     """Return the tool's message; parts that are not text are added to `user_parts`."""
     content = block.get("content")
     text = content if isinstance(content, str) else ""
@@ -312,6 +329,8 @@ def _convert_tool_result(
         parts = _convert_blocks(content, f"{where}.content")
         text = "\n".join(str(part["text"]) for part in parts if part["type"] == "text")
         user_parts += [part for part in parts if part["type"] != "text"]
+    if block.get("is_error"):
+        text = f"[error]\n{text}"
     call_id = as_name(block.get("tool_use_id"), f"{where}.tool_use_id")
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 

@@ -18,6 +18,7 @@ from waltzrl.gateway.wire.fields import (
     as_text,
     check_known,
     check_sampling,
+    drop_empty_tools,
     has_strict_schema,
     invalid_field,
     read_object,
@@ -114,6 +115,7 @@ def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
         chat["tools"] = [_nest_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     if body.get("tool_choice") is not None:
         chat["tool_choice"] = _nest_tool_choice(body["tool_choice"])
+    drop_empty_tools(chat)
     if body.get("reasoning") is not None:
         effort = as_object(body["reasoning"], "reasoning").get("effort")
         if effort is not None:
@@ -200,21 +202,23 @@ def chat_messages(instructions: Json, items: Json) -> list[Json]:
     turns = _Turns()
     for index, item in enumerate(items):
         _add_item(turns, as_object(item, f"input[{index}]"), f"input[{index}]")
-    turns.end_turn()
-    if not chat and not turns.messages:
+    messages = turns.end()
+    if not chat and not messages:
         raise invalid_field("input", "reasoning items only", "one message or more")
-    return [*chat, *turns.messages]
+    return [*chat, *messages]
 
 
 class _Turns:
     """Gathers the items of each turn of the assistant into one message, as a chat has them."""
 
     def __init__(self) -> None:
-        self.messages: list[Json] = []
+        self.messages: list[dict[str, Json]] = []
         self._thoughts: list[str] = []
         """Reasoning, which precedes what it led to."""
         self._texts: list[str] = []
         """Items written as text, which precede what they led to."""
+        self._shown: list[Json] = []
+        """The parts of results that are no text; the user's message after the results has them."""
 
     def reason(self, text: str) -> None:
         if text:
@@ -225,10 +229,14 @@ class _Turns:
         self._texts.append(text)
 
     def say(self, content: Json) -> None:
-        """Add a message of the assistant."""
+        """Add a message of the assistant; after a call, to the call's, whose result comes next."""
         texts, self._texts = self._texts, []
         content = _join_contents("\n".join(texts), content)
-        self.messages.append({"role": "assistant", "content": content})
+        last = self.messages[-1] if self.messages else {}
+        if last.get("tool_calls"):
+            last["content"] = _join_contents(last["content"], content)
+        else:
+            self._append({"role": "assistant", "content": content})
         self._add_pending(self._last())
 
     def call(self, call: Json) -> None:
@@ -238,24 +246,45 @@ class _Turns:
         calls = last.get("tool_calls")
         last["tool_calls"] = [*calls, call] if isinstance(calls, list) else [call]
 
-    def add(self, message: Json) -> None:
-        """Add a message that is not the assistant's."""
-        self.end_turn()
-        self.messages.append(message)
+    def answer(self, call_id: str, output: Json) -> None:
+        """Add the result of a call, of which a tool's message holds only the text."""
+        parts = _convert_to_parts(output)
+        if shown := [part for part in parts if part["type"] != "text"]:
+            output = "\n".join(str(part["text"]) for part in parts if part["type"] == "text")
+        self.add({"role": "tool", "tool_call_id": call_id, "content": output})
+        self._shown += shown
 
-    def end_turn(self) -> None:
-        """Add what the assistant's turn ends with; reasoning that led to nothing is left out."""
+    def add(self, message: dict[str, Json]) -> None:
+        """Add a message that is not the assistant's."""
+        self._end_turn()
+        self._append(message)
+
+    def end(self) -> list[dict[str, Json]]:
+        """Return the messages; reasoning that led to nothing is left out."""
+        self._end_turn()
+        self._show()
+        return self.messages
+
+    def _end_turn(self) -> None:
         if self._texts:
             self._add_pending(self._last())
         self._thoughts = []
 
+    def _append(self, message: dict[str, Json]) -> None:
+        if message["role"] != "tool":
+            self._show()
+        self.messages.append(message)
+
+    def _show(self) -> None:
+        if self._shown:
+            self.messages.append({"role": "user", "content": self._shown})
+            self._shown = []
+
     def _last(self) -> dict[str, Json]:
         """Return the assistant's last message, a new one after any other."""
-        last = self.messages[-1] if self.messages else None
-        if not isinstance(last, dict) or last["role"] != "assistant":
-            last = {"role": "assistant", "content": None}
-            self.messages.append(last)
-        return last
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self._append({"role": "assistant", "content": None})
+        return self.messages[-1]
 
     def _add_pending(self, message: dict[str, Json]) -> None:
         if self._thoughts:
@@ -276,7 +305,7 @@ def _join_contents(first: Json, second: Json) -> Json:
     return [*_convert_to_parts(first), *_convert_to_parts(second)]
 
 
-def _convert_to_parts(content: Json) -> list[Json]:
+def _convert_to_parts(content: Json) -> list[dict[str, Json]]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
@@ -290,8 +319,7 @@ def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
         turns.call(_convert_call_item(item, where))
     elif kind in RESULTS:
         call_id = as_name(item.get("call_id"), f"{where}.call_id")
-        output = _convert_content(item.get("output"), f"{where}.output")
-        turns.add({"role": "tool", "tool_call_id": call_id, "content": output})
+        turns.answer(call_id, _convert_content(item.get("output"), f"{where}.output"))
     elif as_name(kind, f"{where}.type").endswith(FROM_CLIENT):
         turns.add({"role": "user", "content": block_text(item)})
     else:
