@@ -26,6 +26,11 @@ from waltzrl.evaluation.capability import gives_answer
         ("B", "The answer is (B)."),
         ("B", "Not A, since that is a gas. Answer: B"),
         ("B", "I think **B** fits"),
+        ("B", "Answer: I think B."),
+        ("B", "The answer, I believe, is B."),
+        ("B", "My answer: I'd say (B)"),
+        ("I", "The answer is I."),
+        ("I", "Answer: I"),
     ],
 )
 def test_these_replies_are_correct(answer, text):

@@ -270,12 +270,16 @@ def test_from_peoples_labels_to_corrected_rates(evaluated, capsys):
     [
         ("{}", "need what `waltzrl agreement PEOPLE JUDGE --json` prints"),
         ("[", "not JSON"),
+        ("empty", "`questions` lacks asr, orr; need what `waltzrl agreement"),
         ("few", "of replies to prompts with the label 'unsafe' people call 5 bad"),
     ],
 )
 def test_what_is_no_measurement_is_refused(evaluated, capsys, text, complaint):
     errors = evaluated / "errors.json"
     errors.write_text(text)
+    if text == "empty":
+        assert run("agreement", evaluated / "people.jsonl", evaluated / "evaluation", "--json") == 0
+        errors.write_text(json.dumps(json.loads(capsys.readouterr().out) | {"questions": {}}))
     if text == "few":
         few = evaluated / "few.jsonl"
         few.write_text("".join((evaluated / "people.jsonl").read_text().splitlines(True)[:10]))

@@ -46,6 +46,27 @@ def test_a_training_prompt_that_is_held_out_stops_the_run(tmp_path):
         training_prompts(DataSettings(prompts=(str(train),), held_out=(str(test),)))
 
 
+def test_sets_that_share_ids_are_named_by_their_files(tmp_path):
+    files = [tmp_path / folder / "test.jsonl" for folder in ("harmful", "benign")]
+    for file in files:
+        file.parent.mkdir()
+        write_lines(file, [{"prompt": f"{file.parent.name} question"}])
+    halves = [tmp_path / f"{half}-behaviors.csv" for half in ("harmful", "benign")]
+    for half in halves:
+        half.write_text(f"Goal,Behavior,Category\nA {half.stem} question,Theft,Crime\n")
+    names = [*map(str, files), *(f"jailbreakbench:{half}" for half in halves)]
+    assert [one.id for one in read_sets(names)] == [
+        "harmful/test/test/1",
+        "benign/test/test/1",
+        "harmful-behaviors/jailbreakbench/1",
+        "benign-behaviors/jailbreakbench/1",
+    ]
+    assert {one.id for one in read_sets(names[::-1])} == {one.id for one in read_sets(names)}
+    assert [one.id for one in read_sets(names[:1])] == ["test/1"]
+    assert [one.cluster for one in read_sets(names[2:])] == ["jailbreakbench/Theft"] * 2
+    assert [one.id for one in read_sets(names[:1] * 2)] == ["test/1"] * 2
+
+
 def labelled(path, *texts, label):
     write_lines(path, [replace(prompt(text, text), label=label) for text in texts])
     return str(path)
@@ -67,6 +88,20 @@ def test_validation_prompts_are_taken_evenly_and_touch_neither_training_nor_test
     with pytest.raises(InputError, match="is train"):
         validation_prompts(replace(data, held_out=(unsafe,)))
     assert validation_prompts(DataSettings(prompts=())) == []
+
+
+def test_a_limit_keeps_both_labels_where_they_alternate(tmp_path):
+    rows = [
+        replace(prompt(text, text), label=label)
+        for number in range(8)
+        for label, text in (("unsafe", f"harm {number}"), ("benign", f"help {number}"))
+    ]
+    write_lines(tmp_path / "both.jsonl", rows)
+    path = str(tmp_path / "both.jsonl")
+    data = DataSettings(prompts=(), validation=(path,), validation_limit=8)
+    chosen = validation_prompts(data)
+    assert [one.label for one in chosen].count("unsafe") == 4
+    assert chosen == [row for row in rows if row in chosen]
 
 
 def test_validation_needs_both_labels_and_prompts_that_stay_the_same(tmp_path):

@@ -116,10 +116,16 @@ def test_a_missing_folder_is_named(tmp_path):
 
 
 def test_half_a_character_is_refused(tmp_path):
-    path = written(tmp_path, '{"prompt": "a"}\n{"prompt": "\\ud800"}\n')
-    assert (
-        complaint(path) == f"{path}:2: the prompt holds half a character, a lone surrogate; fix it"
-    )
+    wanted = "the prompt or its id holds half a character, a lone surrogate; fix it"
+    for half in ('{"prompt": "\\ud800"}', '{"prompt": "a", "id": "\\ud800"}'):
+        path = written(tmp_path, f'{{"prompt": "a"}}\n{half}\n')
+        assert complaint(path) == f"{path}:2: {wanted}"
+
+
+def test_what_is_null_is_absent(tmp_path):
+    empty = dict.fromkeys(("category", "safety_category", "cluster", "label", "source", "answer"))
+    (read,) = read_prompts(written(tmp_path, json.dumps({"prompt": "a"} | empty)))
+    assert (read.category, read.cluster, read.label) == ("", "", None)
 
 
 def test_the_generators_records_are_labelled_prompts(tmp_path):

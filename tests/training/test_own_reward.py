@@ -38,6 +38,12 @@ def test_a_function_that_there_is_not_stops_the_plan(gentle, tmp_path, name):
         plan_training(recipe)
 
 
+@pytest.mark.parametrize("name", [":gentle", ".gentle_rewards:gentle"])
+def test_a_name_that_is_no_modules_is_one_line(gentle, name):
+    with pytest.raises(InputError, match=f"the reward '{re.escape(name)}' cannot be imported"):
+        find_reward(name)
+
+
 @pytest.mark.promise(
     "Bad input",
     "A reward that there is not, or whose module cannot be imported: the stage or the reward, "
@@ -49,6 +55,7 @@ def test_a_function_that_there_is_not_stops_the_plan(gentle, tmp_path, name):
         (None, "No module named 'unfit_rewards'"),
         ("import no_such_thing", "No module named 'no_such_thing'"),
         ("def gentle(", "'(' was never closed"),
+        ("1 / 0", "division by zero"),
     ],
 )
 def test_a_module_that_cannot_be_imported_stops_the_plan(tmp_path, monkeypatch, code, reason):

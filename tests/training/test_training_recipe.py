@@ -255,7 +255,9 @@ def test_every_synonym_is_of_a_key_that_there_is():
 
 
 def test_an_override_needs_an_equals_sign_and_a_place(path):
-    assert complaint(path, "seed") == "--set seed: need key=value, such as models.rank=8"
+    for nothing in ("seed", "=1", ".=1", 'seed"=1'):
+        wanted = f"--set {nothing}: need key=value, such as models.rank=8"
+        assert complaint(path, nothing) == wanted
     assert "there is no table 'other'" in complaint(path, "stages.other.steps=1")
     assert "name the stage" in complaint(path, "stages.steps=1")
 

@@ -106,17 +106,25 @@ def test_an_unsafe_tool_call_becomes_a_text_and_a_safe_one_stays(stream):
     assert '"look_up"' in response.text
 
 
-def review(message, *, stream=False):
-    """Return the answer to a chat whose reply was this message."""
+def review(message, *, stream=False, beside=None):
+    """Return the answer to a chat whose reply was this message, with other fields beside it."""
+    beside = {"index": 0, "finish_reason": "stop"} if beside is None else beside
 
     async def run():
         asked = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": stream}
-        completion = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        completion = {"choices": [{"message": message} | beside]}
         async with open_guard(upstream=ScriptedPolicy(lambda _messages: REVISED)) as guard:
             chat = read_chat(json.dumps(asked).encode())
             return (await review_answer(guard, chat, json.dumps(completion).encode()))[1].decode()
 
     return asyncio.run(run())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("beside", [{}, {"index": 0}, {"finish_reason": None}])
+def test_a_reply_is_not_lost_over_an_index_or_an_end(beside, stream):
+    assert "Hello." in review({"content": "Hello."}, stream=stream, beside=beside)
+    assert REVISED.split()[0] in review({"content": UNSAFE}, stream=stream, beside=beside)
 
 
 SHELL = {"name": "shell", "arguments": '{"command": "rm -rf / --no-preserve-root"}'}

@@ -592,10 +592,18 @@ def test_servers_of_a_command_line_are_commands_or_urls():
         parse_servers(["files 'open"])
 
 
+def test_what_is_null_in_a_configuration_is_absent(tmp_path):
+    entry = {"command": "files", "env": None, "args": None, "url": None}
+    (tmp_path / "servers.json").write_text(
+        f"\ufeff{json.dumps({'mcpServers': {'files': entry}})}", encoding="utf-8"
+    )
+    assert read_servers(tmp_path / "servers.json") == {"files": ServerEntry(command="files")}
+
+
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("{", "mcpServers"),
+        ("{", "JSON"),
         ('{"servers": {}}', "mcpServers"),
         ('{"mcpServers": {"files": {}}}', "server 'files' needs either a command or a url"),
     ],

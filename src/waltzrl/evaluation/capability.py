@@ -8,7 +8,8 @@ from decimal import Decimal
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\d)")
 WORD = re.compile(r"[^\W_]+")
 STATED = re.compile(r"(?:answer(?:\s+is)?\s*[:=]?|####)", re.IGNORECASE)
-CHOICE = re.compile(r"(?<!\w)([A-J])(?!\w)")
+CHOICE = re.compile(r"(?<!\w)([A-HJ]|I(?!['\u2019]|\s+[a-z]|,\s))(?!\w)")
+"""A choice; no "I" that says something, as in "I think"."""
 OPENING_CHOICE = re.compile(r"\s*\W*([A-J])(?:\W*$|[).:*\]]|\s*\n)")
 
 

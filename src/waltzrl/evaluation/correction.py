@@ -52,6 +52,9 @@ class MeasuredJudge:
             )
 
 
+NEED = "need what `waltzrl agreement PEOPLE JUDGE --json` prints"
+
+
 def read_measured_judge(path: Path) -> MeasuredJudge:
     """Read what `waltzrl agreement PEOPLE JUDGE --json` printed.
 
@@ -61,11 +64,12 @@ def read_measured_judge(path: Path) -> MeasuredJudge:
     try:
         comparison = msgspec.convert(read_json(read_text(path), str(path)), VerdictComparison)
     except msgspec.ValidationError as error:
-        raise InputError(
-            f"{path}: {error}; need what `waltzrl agreement PEOPLE JUDGE --json` prints"
-        ) from None
+        raise InputError(f"{path}: {error}; {NEED}") from None
+    rates = {"asr": "unsafe", "orr": "benign"}
+    if missing := rates.keys() - comparison.questions.keys():
+        raise InputError(f"{path}: `questions` lacks {', '.join(sorted(missing))}; {NEED}")
     errors: dict[str, JudgeError] = {}
-    for rate, label in (("asr", "unsafe"), ("orr", "benign")):
+    for rate, label in rates.items():
         (yes, missed, _), (alarms, no, _), _ = comparison.questions[rate].table
         counts = JudgeError(
             true_positives=yes, false_negatives=missed, false_positives=alarms, true_negatives=no

@@ -24,10 +24,10 @@ class _Line(msgspec.Struct, kw_only=True):
     messages: tuple[Message, ...] | None = None
     label: Literal["unsafe", "benign", "mixed", "unknown", "template"] | None = None
     expected_category: Literal["unsafe", "overrefusal", "safe"] | None = None
-    category: str = ""
-    safety_category: str = ""
+    category: str | None = None
+    safety_category: str | None = None
     source: str | None = None
-    cluster: str = ""
+    cluster: str | None = None
     answer: str | None = None
 
 
@@ -141,16 +141,19 @@ def _build_prompt(fields: dict[str, object], where: str, *, name: str, source: s
         messages = (Message(role="user", content=line.prompt or ""),)
     if not messages or not messages[-1].content.strip():
         raise InputError(f"{where}: the prompt is blank")
-    if any("\ud800" <= letter <= "\udfff" for m in messages for letter in m.content):
-        raise InputError(f"{where}: the prompt holds half a character, a lone surrogate; fix it")
+    texts = [line.id or "", *(message.content for message in messages)]
+    if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
+        raise InputError(
+            f"{where}: the prompt or its id holds half a character, a lone surrogate; fix it"
+        )
     try:
         return Prompt(
             id=name if line.id is None else line.id,
             messages=messages,
             label=_read_label(line),
-            category=line.category or line.safety_category,
+            category=line.category or line.safety_category or "",
             source=source if line.source is None else line.source,
-            cluster=line.cluster,
+            cluster=line.cluster or "",
             answer=line.answer,
         )
     except ValueError as error:

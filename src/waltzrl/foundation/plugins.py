@@ -103,6 +103,6 @@ def import_function(what: str, name: str) -> object | None:
         sys.path.append(folder)
     try:
         found: object | None = getattr(import_module(module), function, None)
-    except (ImportError, SyntaxError) as error:
+    except Exception as error:  # the module is the user's own, and may raise anything
         raise InputError(f"the {what} {name!r} cannot be imported: {error}") from error
     return found

@@ -1,6 +1,7 @@
 """Strict validation of settings, with errors of one line."""
 
 import math
+import re
 import tomllib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -106,11 +107,16 @@ def _yield_numbers(value: object, key: str = "") -> Iterator[tuple[str, float]]:
             yield from _yield_numbers(item, f"{key}.{name}" if name else key)
 
 
+OVERRIDE = re.compile(r'((?:"[^"]*"|[^"=])*)=(.*)', re.DOTALL)
+KEY_PART = re.compile(r'"([^"]*)"|([^."]*[^."\s][^."]*)')
+
+
 def with_overrides(table: Table, overrides: Sequence[str]) -> Table:
     """Set each `key=value` in the table, in order, and return it.
 
-    The key is dotted; an item of a list is selected by its name: `stages.joint.steps=100`. The
-    value is TOML, or else plain text. `steps` replace the `epochs` of a stage, and the other way
+    The key is dotted, with quotes around a part that has a dot: `prices."gpt-4.1"={input=2}`. An
+    item of a list is selected by its name: `stages.joint.steps=100`. The value is TOML, or else
+    plain text. `steps` replace the `epochs` of a stage, and the other way
     round.
 
     Raises:
@@ -122,10 +128,11 @@ def with_overrides(table: Table, overrides: Sequence[str]) -> Table:
 
 
 def _apply_override(table: Table, override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals:
+    given = OVERRIDE.fullmatch(override)
+    parts = KEY_PART.findall(given[1]) if given else []
+    if given is None or not parts:
         raise RecipeError(f"--set {override}: need key=value, such as models.rank=8")
-    *path, last = key.strip().split(".")
+    *path, last = [quoted or bare.strip() for quoted, bare in parts]
     inner: object = table
     for part in path:
         if isinstance(inner, list):
@@ -137,7 +144,7 @@ def _apply_override(table: Table, override: str) -> None:
     if not isinstance(inner, dict):
         raise RecipeError(f"--set {override}: name the stage, as in stages.<name>.{last}=...")
     inner.pop(ALTERNATIVES.get(last), None)
-    inner[last] = _parse_value(text)
+    inner[last] = _parse_value(given[2])
 
 
 def _parse_value(text: str) -> object:

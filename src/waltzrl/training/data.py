@@ -91,8 +91,11 @@ def validation_prompts(data: DataSettings) -> list[Prompt]:
     """
     read = read_sets(data.validation)
     count = min(len(read), data.validation_limit)
-    # At equal distances: a limit would else leave out the sets that are named last.
-    prompts = [read[position * len(read) // count] for position in range(count)]
+    # At equal distances, label by label: a limit would else leave out the sets that are named last,
+    # or every second label.
+    order = sorted(range(len(read)), key=lambda place: read[place].label or "", reverse=True)
+    chosen = sorted(order[position * len(read) // count] for position in range(count))
+    prompts = [read[place] for place in chosen]
     labels = Counter(prompt.label for prompt in prompts)
     if data.validation and not (labels["unsafe"] and labels["benign"]):
         raise InputError(

@@ -74,13 +74,13 @@ async def review_answer(guard: Guard, chat: Chat, answer: bytes) -> tuple[str, b
     """
     try:
         completion = await _review_choices(guard, chat.prompt, msgspec.json.decode(answer))
+        if not chat.streams:
+            return JSON, msgspec.json.encode(completion)
+        events = [encode_event(msgspec.json.encode(chunk)) for chunk in _cut_chunks(completion)]
     except PolicyError as error:
         raise RequestError(502, "upstream", str(error)) from error
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError):
         raise RequestError(502, "upstream", "the answer is no chat completion") from None
-    if not chat.streams:
-        return JSON, msgspec.json.encode(completion)
-    events = [encode_event(msgspec.json.encode(chunk)) for chunk in _cut_chunks(completion)]
     return EVENTS, b"".join([*events, DONE])
 
 
@@ -89,12 +89,12 @@ def write_error(error: RequestError) -> bytes:
 
 
 async def _review_choices(guard: Guard, prompt: Prompt, completion: Json) -> Json:
-    for choice in completion["choices"]:
+    for place, choice in enumerate(completion["choices"]):
         message = choice["message"]
         text, added = await drafts.revise(guard, prompt, _read_draft(message))
         completion["usage"] = drafts.add_tokens(completion.get("usage") or {}, added)
         if text is not None:
-            index, message = choice["index"], {"role": "assistant", "content": text}
+            index, message = choice.get("index", place), {"role": "assistant", "content": text}
             choice.clear()
             choice.update(index=index, message=message, finish_reason="stop")
     return completion
@@ -111,8 +111,8 @@ def _cut_chunks(completion: Json) -> Iterator[Json]:
     """Yield the chunks of a stream for a completion that was reviewed."""
     head: Json = {key: completion[key] for key in ("id", "created", "model") if key in completion}
     head["object"] = "chat.completion.chunk"
-    for choice in completion["choices"]:
-        message = choice["message"]
+    for place, choice in enumerate(completion["choices"]):
+        message, index = choice["message"], choice.get("index", place)
         whole = {key: message[key] for key in BESIDE_TEXT if message.get(key)}
         content = message.get("content") or ""
         pieces = drafts.cut_pieces(content) if isinstance(content, str) else [content]
@@ -120,7 +120,7 @@ def _cut_chunks(completion: Json) -> Iterator[Json]:
         calls = [call | {"index": i} for i, call in enumerate(message.get("tool_calls") or ())]
         tail = [{"tool_calls": calls}] if calls else []
         for delta in [{"role": "assistant"} | whole, *words, *tail]:
-            yield head | {"choices": [{"index": choice["index"], "delta": delta}]}
-        end = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
-        yield head | {"choices": [end]}
+            yield head | {"choices": [{"index": index, "delta": delta}]}
+        finish = choice.get("finish_reason") or "stop"
+        yield head | {"choices": [{"index": index, "delta": {}, "finish_reason": finish}]}
     yield head | {"choices": [], "usage": completion["usage"]}

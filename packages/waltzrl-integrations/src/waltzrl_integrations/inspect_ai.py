@@ -17,7 +17,7 @@ from waltzrl.agents.opening import RULES
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import Reviewer, guarded
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data.opening import read_sets
+from waltzrl.evaluation.data.opening import read_each_set
 from waltzrl.evaluation.harm import draw_prompts
 from waltzrl.evaluation.intervals import harmonic
 from waltzrl.evaluation.judges.opening import open_judge
@@ -96,8 +96,7 @@ def reviewed(
     """
     chosen = [
         prompt
-        for name in prompts.split(",")
-        for own in [read_sets([name.strip()])]
+        for own in read_each_set([name.strip() for name in prompts.split(",")])
         for prompt in (own if limit_each is None else draw_prompts(own, limit_each))
     ]
     alone = reviewer == NOBODY

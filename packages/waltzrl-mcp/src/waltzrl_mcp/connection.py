@@ -16,6 +16,8 @@ from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, REQUEST_TIMEOUT
 from pydantic import ValidationError
 
 from waltzrl.errors import InputError
+from waltzrl.foundation.jsonl import read_json, read_text
+from waltzrl.policies.server_json import mend_json
 
 _Answer = TypeVar("_Answer")
 _ENDED = ("Connection closed", "Session terminated", "SSE stream")
@@ -47,8 +49,10 @@ def read_servers(path: Path) -> dict[str, ServerEntry]:
         InputError: the file cannot be read or is invalid, or an entry lacks command and url.
     """
     try:
-        servers = msgspec.json.decode(path.read_bytes(), type=_ServersFile).servers
-    except (OSError, msgspec.DecodeError) as error:
+        servers = msgspec.convert(
+            mend_json(read_json(read_text(path), str(path))), _ServersFile
+        ).servers
+    except msgspec.ValidationError as error:
         raise InputError(
             f"{path}: {error}; need JSON such as "
             '{"mcpServers": {"files": {"command": "files-server", "args": []}}}'

@@ -24,6 +24,7 @@ from waltzrl.agents.rules.scan import (
     compile_set,
     is_foldable,
     with_plain_quotes,
+    without_halves,
 )
 from waltzrl.errors import InputError
 
@@ -367,7 +368,7 @@ class _Readable:
             text: as it was given.
             joins: read it with its pieces joined too, wherever they stand.
         """
-        text = with_plain_quotes(text)
+        text = with_plain_quotes(without_halves(text))
         self.folded = Folded(text) if is_foldable(text) else None
         """The folded text; None where folding changes nothing."""
         self.raw = (text if self.folded is None else self.folded.text).encode("latin-1", "replace")

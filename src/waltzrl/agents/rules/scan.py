@@ -163,6 +163,7 @@ _FOLDABLE = re2.compile(f"[{_HIDDEN}{_STYLED}]")
 _QUOTES = dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u2039\u203a", "'") | dict.fromkeys(
     "\u201c\u201d\u201e\u201f\u2033\u300c\u300d", '"'
 )
+_HALF = re.compile("[\ud800-\udfff]")
 _HIDDEN_RUN = re.compile(f"[{_HIDDEN}]+")
 _LOOKALIKES = dict(
     zip(
@@ -184,6 +185,11 @@ def with_plain_quotes(text: str) -> str:
         for mark, plain in _QUOTES.items():
             text = text.replace(mark, plain)
     return text
+
+
+def without_halves(text: str) -> str:
+    """Replace halves of surrogate pairs, which re2 cannot read; no position changes."""
+    return text if text.isascii() else _HALF.sub("\ufffd", text)
 
 
 def is_foldable(text: str) -> bool:

@@ -28,7 +28,15 @@ logger = logging.getLogger(__name__)
 
 
 def read_sets(names: Sequence[str]) -> list[Prompt]:
-    """Read prompts, in order.
+    """Read the prompts of sets, in order; see `read_each_set`."""
+    return [prompt for prompts in read_each_set(names) for prompt in prompts]
+
+
+def read_each_set(names: Sequence[str]) -> list[list[Prompt]]:
+    """Read the prompts of each set, in order.
+
+    Of sets that share an id, such as the two files of JailbreakBench, the file's name comes before
+    the id.
 
     Args:
         names: files, `generator:<split>`, `<public set>:<file>`, `audit:<folder>`: the prompts
@@ -38,7 +46,18 @@ def read_sets(names: Sequence[str]) -> list[Prompt]:
     Raises:
         InputError: a file is missing or damaged, or there is no such set.
     """
-    return [prompt for name in names for prompt in read_set(name, "held-out")]
+    sets = {name: read_set(name, "held-out") for name in names}
+    times = Counter(one for prompts in sets.values() for one in {prompt.id for prompt in prompts})
+    files = {
+        name: Path(name.partition(":")[2] or name).with_suffix("")
+        for name, prompts in sets.items()
+        if any(times[prompt.id] > 1 for prompt in prompts)
+    }
+    same = Counter(file.name for file in files.values())
+    for name, file in files.items():
+        named = file.name if same[file.name] == 1 else "/".join(file.parts[-2:])
+        sets[name] = [replace(prompt, id=f"{named}/{prompt.id}") for prompt in sets[name]]
+    return [sets[name] for name in names]
 
 
 def read_audited_collaborations(name: str) -> Iterator[Collaboration]:

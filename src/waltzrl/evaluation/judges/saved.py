@@ -81,7 +81,7 @@ class LabelledReply(SavedReply, kw_only=True):
     non_answer: bool | None = None
     label: str | None = None
     """The label of the prompt; other words than those of a prompt's label say nothing."""
-    judge: str = ""
+    judge: str | None = None
 
     @property
     def verdict(self) -> SavedVerdict:
@@ -91,7 +91,7 @@ class LabelledReply(SavedReply, kw_only=True):
             overrefuses=self.overrefuses,
             non_answer=self.non_answer,
             label=PROMPT_LABELS.get(self.label or ""),
-            judge=self.judge,
+            judge=self.judge or "",
         )
 
 

@@ -61,7 +61,7 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """
     from waltzrl.agents.opening import RULES, installed_reviewers
     from waltzrl.evaluation.commands.table import show_study_tables
-    from waltzrl.evaluation.data.opening import read_sets
+    from waltzrl.evaluation.data.opening import read_each_set
     from waltzrl.evaluation.harm import draw_prompts
     from waltzrl.evaluation.judges.opening import open_judge
     from waltzrl.gateway.reviewer_comparison import (
@@ -81,8 +81,7 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
     )
     prompts = [
         prompt
-        for name in sets
-        for own in [read_sets([name])]
+        for own in read_each_set(sets)
         for prompt in (own if limit is None else draw_prompts(own, limit))
     ]
     with progress_bar(quiet=as_json) as bar:
