@@ -42,7 +42,7 @@ def compare(
     from waltzrl.evaluation.comparison import compare as compare_rows
     from waltzrl.evaluation.correction import read_measured_judge
 
-    first, _, second = (pattern or "").partition(",")
+    first, _, second = (name.strip() for name in (pattern or "").partition(","))
     judge = None if judge_errors is None else read_measured_judge(judge_errors)
     rows = _read_pattern_rows(before, first), _read_pattern_rows(after, second or first)
     differences = compare_rows(*rows, cluster, judge)

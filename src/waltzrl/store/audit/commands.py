@@ -134,7 +134,7 @@ def show(  # noqa: PLR0913, PLR0917 - each parameter is an option
         policy=policy,
         model=model,
     )
-    fields = count.split(",") if count else []
+    fields = [name.strip() for name in count.split(",")] if count else []
     if record_id is not None:
         entries = [entry for entry in find(folder, record_id) if query.matches(entry)]
         print_request(folder, private_key, entries, contents=contents, as_json=as_json)
