@@ -193,3 +193,25 @@ def test_an_answer_has_the_details_of_its_own_text(feedback, text, created, cach
     assert (tokens[0].token if tokens else None) == text
     assert answer.details.created == created
     assert answer.details.usage == {"prompt_tokens_details": {"cached_tokens": cached}}
+
+
+def test_a_reply_that_the_client_began_is_one_turn_with_the_draft_that_is_revised():
+    bodies = []
+
+    class Noting(PolicyUpstream):
+        async def complete(self, body, bearer, received=None):
+            bodies.append(body["messages"])
+            return await super().complete(body, bearer, received)
+
+    def work(gateway, sent):
+        began = {"role": "assistant", "content": "Sure, ", "prefix": True}
+        body = {**sent.chat.body, "messages": [*sent.chat.body["messages"], began]}
+        chat = structs.replace(sent.chat, body=body)
+        return gateway.choice(structs.replace(sent, chat=chat), 0)
+
+    upstream = Noting("llama", ScriptedPolicy(["one", "two"]), 8)
+    answer, _ = asked(work, UNSAFE, SAFE, upstream=upstream)
+    assert answer.reply.text == "two"
+    assert [turn["role"] for turn in bodies[0]] == ["user", "assistant"]
+    assert [turn["role"] for turn in bodies[1]] == ["user", "assistant", "user"]
+    assert bodies[1][1] == {"role": "assistant", "content": "Sure, one"}

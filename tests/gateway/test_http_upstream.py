@@ -404,6 +404,58 @@ def test_what_a_model_refuses_is_left_out_of_its_later_requests():
     assert limits == [(9, None), (None, 9), (None, 9), (9, None)]
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("user", "u7", '[{"type":"extra_forbidden","loc":["body","user"],"msg":"Extra inputs"}]'),
+        ("reasoning_effort", "low", "Unrecognized request argument supplied: reasoning_effort"),
+        ("metadata", {}, "The 'metadata' parameter is only allowed when 'store' is enabled."),
+        ("prompt_cache_key", "k", "property 'prompt_cache_key' is unsupported"),
+    ],
+)
+def test_a_hint_that_the_upstream_refuses_is_left_out(field, value, words):
+    async def work(upstream):
+        await upstream.complete({**ASKED, field: value}, None)
+
+    seen, _ = told(work, http({"error": {"message": words}}, 400), http(ANSWER))
+    assert [field in chat for chat in seen] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Unsupported value: 'max' for reasoning in 'user' content",
+        "max_tokens is too large: 99. This model supports at most 9",
+        "Conversation roles user/assistant must alternate",
+    ],
+)
+def test_a_refusal_of_something_else_is_told_at_once(words):
+    async def work(upstream):
+        with pytest.raises(RequestError):
+            await upstream.complete({**ASKED, "max_tokens": 99, "metadata": {}}, None)
+
+    assert len(told(work, http({"error": {"message": words}}, 400))[0]) == 1
+
+
+def test_reasoning_is_left_out_under_both_of_its_names():
+    async def work(upstream):
+        turn = {"role": "assistant", "content": "Hi.", "reasoning": "A", "reasoning_content": "A"}
+        await upstream.complete({**ASKED, "messages": [*ASKED["messages"], turn]}, None)
+
+    words = "'messages.1' : property 'reasoning' is unsupported"
+    seen, _ = told(work, http({"error": {"message": words}}, 400), http(ANSWER))
+    assert seen[1]["messages"][1] == {"role": "assistant", "content": "Hi."}
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_compressed_answer_is_named_and_never_passed_on(status):
+    packed = http(b"\x1f\x8bpacked", status, Content_Encoding="gzip")
+    failed = problem(complete, [packed])
+    assert failed.status == 502
+    assert "compressed its answer" in str(failed)
+    assert "got gzip" in str(failed)
+
+
 def test_a_refusal_that_stays_is_told_and_nothing_is_remembered():
     async def work(upstream):
         chat = {**ASKED, "max_tokens": 9}

@@ -37,7 +37,8 @@ class Server:
         self.bodies.append(body)
         self.keys.append(request.headers.get("authorization"))
         if body["model"] != "bad":
-            return JSONResponse({"error": {"message": "no such model"}}, 404)
+            missing = {"error": {"message": "no such model"}}
+            return JSONResponse(missing, 404, {"x-request-id": "7"})
         turns = [turn_of(message, "messages") for message in body["messages"]]
         reply = await BadModel().reply(turns, Sampling(tools=body.get("tools", ())))
         message = {"role": "assistant", "content": reply.text} | calls_fields(reply.calls)
@@ -181,3 +182,40 @@ def test_routes_without_replies_and_errors_of_the_server_pass():
 def test_a_chat_that_cannot_be_read_is_refused(fields, status):
     server, response = send(BAD, **fields)
     assert (response.status, server.bodies) == (status, [])
+
+
+@pytest.mark.parametrize("wanted", [{}, {"stream_options": {"include_usage": True}}])
+def test_a_stream_ends_with_token_counts_only_where_they_are_wanted(wanted):
+    _server, response = send("Hello.", stream=True, **wanted)
+    chunks = [json.loads(line[6:]) for line in response.text.splitlines() if "{" in line]
+    assert [chunk for chunk in chunks if not chunk["choices"]] == chunks[
+        len(chunks) - len(wanted) :
+    ]
+    assert "usage" not in chunks[0]
+
+
+def test_what_is_no_chat_goes_to_the_server_and_its_headers_come_back():
+    server = Server()
+    seen = asyncio.run(_headers_of(server.app, "OPTIONS", {}))
+    assert seen[0] == 405
+    assert (b"allow", b"POST") in seen[1]
+    body = {"model": "none", "messages": [{"role": "user", "content": "Hi."}]}
+    status, headers = asyncio.run(_headers_of(server.app, "POST", body))
+    assert status == 404
+    assert dict(headers)[b"x-request-id"] == b"7"
+    assert [name for name, _ in headers].count(b"content-length") == 1
+
+
+async def _headers_of(app, method, body):
+    """Return the status and the headers of an answer."""
+    events = []
+
+    async def receive():
+        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+    async def send_event(event):
+        events.append(event)
+
+    scope = {"type": "http", "method": method, "path": CHAT, "headers": [], "query_string": b""}
+    await app(scope, receive, send_event)
+    return events[0]["status"], list(events[0]["headers"])

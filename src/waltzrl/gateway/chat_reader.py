@@ -30,16 +30,23 @@ from waltzrl.records import Reply, ToolCall, Usage
 FINISHES: Mapping[str, Finish] = {
     "stop": "stop",
     "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",
+    "maxtokens": "length",
+    "modellength": "length",
+    "modelcontextwindowexceeded": "length",
     "abort": "length",
     "error": "length",
-    "tool_calls": "tool_calls",
-    "tool_use": "tool_calls",
-    "function_call": "tool_calls",
-    "content_filter": "content_filter",
+    "networkerror": "length",
+    "insufficientsystemresource": "length",
+    "repetition": "length",
+    "toolcalls": "tool_calls",
+    "tooluse": "tool_calls",
+    "functioncall": "tool_calls",
+    "contentfilter": "content_filter",
+    "safety": "content_filter",
+    "sensitive": "content_filter",
 }
-"""The words of servers in lower case; any other is the end of a reply. A failure cuts it off."""
+"""The words of servers, as `_spell_plainly` spells them; any other is the end of a reply. A failure
+cuts it off."""
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """The exceptions for bytes that are not JSON, or are JSON of the wrong shape."""
 
@@ -123,13 +130,17 @@ def _convert_completion(
 def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
     """Return why a reply ended; without a reason, arguments that are incomplete were cut off."""
     if is_reason(reason):
-        finish = FINISHES.get(reason.lower(), "stop")
+        finish = FINISHES.get(_spell_plainly(reason), "stop")
         return "stop" if finish == "tool_calls" and not calls else finish
     if not calls:
         return "stop"
     last = calls[-1]
     is_whole = last.kind == "custom" or is_complete(last.arguments)
     return "tool_calls" if is_whole else "length"
+
+
+def _spell_plainly(word: str) -> str:
+    return re.sub("[-_ ]", "", word.lower())
 
 
 def is_reason(reason: str | None) -> TypeGuard[str]:

@@ -40,6 +40,7 @@ from waltzrl.gateway.exchange import (
 from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.model_names import ModelNames
 from waltzrl.gateway.upstream_errors import add_reason
+from waltzrl.gateway.wire.fields import as_object, turn_of
 from waltzrl.policies.chat_completion import chat_message, with_system_text
 from waltzrl.records import (
     Arm,
@@ -396,6 +397,11 @@ class GatewayAgent:
         messages = [*map(chat_message, system), *messages]
         if self.examples:
             messages = with_system_text(messages, self.examples)
+        last = as_object(messages[-1], "messages")
+        if turns and last["role"] == "assistant":  # the client began the reply: one turn with it
+            begun = turn_of(last, "messages")
+            draft = replace(turns[0], content=f"{begun.content}{turns[0].content}")
+            messages, turns = messages[:-1], [draft, *turns[1:]]
         return {**self.chat.body, "messages": [*messages, *map(chat_message, turns)]}
 
 

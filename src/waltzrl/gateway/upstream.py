@@ -57,6 +57,7 @@ FAILURES = 3
 NO_CHAT = "the server has neither /models nor /chat/completions below the URL"
 MOST_NAMES = 100
 """The most names of models that are remembered of an upstream."""
+COMPRESSED = "the upstream compressed its answer, which the gateway asks it not to"
 ENDED_EARLY = "stream ended early"
 NO_ROUTE = (404, 405, 501)
 """The statuses of a server that has no such path, or not with this method."""
@@ -298,7 +299,8 @@ class HttpUpstream:
 
     def _headers(self, content_type: str, bearer: str | None) -> str:
         """Return the lines of a request's headers, with the gateway's key or else the client's."""
-        headers = {"Content-Type": content_type, **current_request.get().headers}
+        headers = {"Content-Type": content_type, "Accept-Encoding": "identity"}
+        headers |= current_request.get().headers
         if key := self._api_key or bearer:
             headers["Authorization"] = f"Bearer {key}"
         return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
@@ -353,6 +355,10 @@ class HttpUpstream:
             self._note(response.status)
             self._on_response(self.breaker.name, str(response.status))
         answer = _Answer(response, self._api_key)
+        if (coding := response.headers.get("content-encoding", "identity")) != "identity":
+            _log_failure(started, "a compressed answer")
+            with answer:
+                raise UpstreamError(502, "upstream", f"{COMPRESSED}; got {coding[:20]}")
         if not 200 <= response.status < 300:
             _log_failure(started, "status", response.status)
             with answer:

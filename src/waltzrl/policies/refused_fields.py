@@ -4,20 +4,32 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
-RefusedField = Literal["reasoning_content", "stream_options", "max_tokens"]
+RefusedField = Literal[
+    "reasoning",
+    "stream_options",
+    "max_tokens",
+    "reasoning_effort",
+    "user",
+    "metadata",
+    "prompt_cache_key",
+    "safety_identifier",
+]
 """A field that a server may refuse.
 
 The reasoning of earlier turns has no standard, and a client that got it sends it back with every
 request. `stream_options` asks for token counts. `max_tokens` is the older name of another field.
+The others are hints.
 """
 FIELDS: tuple[RefusedField, ...] = get_args(RefusedField)
 REFUSES_A_FIELD = re.compile(
     r"unsupported|unexpected|unknown|unrecogni[sz]ed|\bextra|additional|please remove"
-    r"|not (?:be )?(?:supported|permitted|allowed|included)",
+    r"|not (?:be )?(?:supported|permitted|allowed|included)|only allowed when",
     re.IGNORECASE,
 )
 """The words with which servers refuse a field; those that need it say that it is missing."""
 NEWER = "max_completion_tokens"
+REASONING = ("reasoning_content", "reasoning")
+"""The names of the reasoning of a message."""
 
 
 def refused_field(chat: Mapping[str, object], words: str) -> RefusedField | None:
@@ -29,12 +41,14 @@ def refused_field(chat: Mapping[str, object], words: str) -> RefusedField | None
     """
     if not REFUSES_A_FIELD.search(words):
         return None
-    for field in FIELDS:
-        # A server that names only the older field may find the number too large.
-        is_named = field in words and (field != "max_tokens" or NEWER in words)
-        if is_named and without_fields(chat, [field]) != chat:
-            return field
-    return None
+    return next(
+        (
+            field
+            for field in FIELDS
+            if _names_field(words, field) and without_fields(chat, [field]) != chat
+        ),
+        None,
+    )
 
 
 def without_fields(
@@ -43,7 +57,7 @@ def without_fields(
     """Return the chat as a server takes it that refuses these fields."""
     changed = dict(chat)
     for field in refused:
-        if field == "reasoning_content":
+        if field == "reasoning":
             changed |= _without_reasoning(changed)
         elif field in changed:
             value = changed.pop(field)
@@ -52,12 +66,23 @@ def without_fields(
     return changed
 
 
+def _names_field(words: str, field: RefusedField) -> bool:
+    """Return whether the words name a field; one that is a word of English must be in quotes."""
+    if field == "max_tokens" and NEWER not in words:  # its number may be too large
+        return False
+    if field == "reasoning" and "reasoning_content" in words:
+        return True
+    if "_" in field:
+        return re.search(rf"\b{field}\b", words) is not None
+    return re.search(rf"[\"'`]{field}[\"'`]", words) is not None
+
+
 def _without_reasoning(chat: Mapping[str, object]) -> dict[str, object]:
     messages = chat.get("messages")
     if not isinstance(messages, list):
         return {}
     shorter = [
-        {key: value for key, value in message.items() if key != "reasoning_content"}
+        {key: value for key, value in message.items() if key not in REASONING}
         if isinstance(message, dict)
         else message
         for message in messages

@@ -218,13 +218,19 @@ def test_an_item_among_calls_is_text_of_their_turn():
     ]
 
 
-def test_an_item_beside_several_parts_is_a_part():
+def test_an_item_beside_several_texts_is_told_before_them():
     refusal = {"type": "refusal", "refusal": "No."}
     said = {**SAID, "content": [*SAID["content"], refusal]}
+    assert responses(USER, SEARCH_CALL, said)[1]["content"] == f"{SEARCH_CALL_TEXT}\nHi.\nNo."
+
+
+def test_an_item_beside_a_part_that_is_no_text_is_a_part():
+    sound = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
+    said = {**SAID, "content": [*SAID["content"], sound]}
     assert responses(USER, SEARCH_CALL, said)[1]["content"] == [
         {"type": "text", "text": SEARCH_CALL_TEXT},
         {"type": "text", "text": "Hi."},
-        refusal,
+        sound,
     ]
 
 

@@ -253,3 +253,34 @@ def test_without_tools_a_chat_has_no_choice_of_one():
     for tools in ({}, {"tools": []}):
         body = read(tool_choice="auto", parallel_tool_calls=True, **tools).body
         assert not {"tools", "tool_choice", "parallel_tool_calls"} & body.keys()
+
+
+def test_texts_of_a_result_or_of_the_assistant_are_one_string():
+    parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    refusal = [{"type": "output_text", "text": "No."}, {"type": "refusal", "refusal": "Never."}]
+    user, assistant, result, empty = chat(
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": refusal},
+        {"type": "function_call_output", "call_id": "1", "output": parts},
+        {"type": "function_call_output", "call_id": "2", "output": []},
+    )
+    assert [part["text"] for part in user["content"]] == ["a", "b"]
+    assert assistant["content"] == "No.\nNever."
+    assert (result["content"], empty["content"]) == ("a\nb", "")
+
+
+def test_a_choice_of_allowed_tools_is_nested_and_echoed():
+    tools = [{"type": "function", "name": name, "parameters": {}} for name in ("f", "g")]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
+    request = read("Hello", tools=tools, tool_choice=choice, client_metadata={"id": "5b6d"})
+    assert request.body["tool_choice"] == {
+        "type": "allowed_tools",
+        "allowed_tools": {
+            "mode": "auto",
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+        },
+    }
+    assert "client_metadata" not in request.body
+    assert json.loads(RESPONSES.write(request, [answer_of("Hi.")]))["tool_choice"] == choice
+    with pytest.raises(RequestError, match=r"tool_choice\.tools"):
+        read("Hello", tools=tools, tool_choice=choice | {"tools": "f"})

@@ -13,6 +13,7 @@ import msgspec
 from waltzrl.errors import PolicyError, RequestError
 from waltzrl.gateway.guard import Guard
 from waltzrl.gateway.pass_through import REPLIES
+from waltzrl.gateway.wire.chat import wants_usage
 from waltzrl.gateway.wire.fields import REASONING, read_object, read_reply
 from waltzrl.gateway.wire.format import DONE, encode_event, error_envelope
 from waltzrl.gateway.wire.prompt import prompt_of
@@ -23,6 +24,8 @@ Json: TypeAlias = dict[str, Any]
 
 CHATS = "/v1/chat/completions"
 JSON, EVENTS = "application/json", "text/event-stream"
+BESIDE_CHOICES = ("id", "created", "model", "system_fingerprint")
+"""Keys of a completion that its chunks have too."""
 BESIDE_TEXT = (*REASONING, "refusal", "function_call")
 """Keys of a message that a stream has beside words and tool calls."""
 
@@ -37,6 +40,8 @@ class Chat:
     has begun cannot be revised."""
     streams: bool
     """True if the client asked for a stream."""
+    stream_usage: bool
+    """True if it asked for token counts at the end of the stream."""
 
 
 def is_chat(path: str) -> bool:
@@ -62,8 +67,9 @@ def read_chat(raw: bytes) -> Chat:
     """
     body = read_object(raw)
     streams = body.pop("stream", None) is True
-    body.pop("stream_options", None)
-    return Chat(prompt=prompt_of(body, uuid4().hex), body=body, streams=streams)
+    stream_usage = wants_usage(body.pop("stream_options", None))
+    prompt = prompt_of(body, uuid4().hex)
+    return Chat(prompt=prompt, body=body, streams=streams, stream_usage=stream_usage)
 
 
 async def review_answer(guard: Guard, chat: Chat, answer: bytes) -> tuple[str, bytes]:
@@ -76,7 +82,8 @@ async def review_answer(guard: Guard, chat: Chat, answer: bytes) -> tuple[str, b
         completion = await _review_choices(guard, chat.prompt, msgspec.json.decode(answer))
         if not chat.streams:
             return JSON, msgspec.json.encode(completion)
-        events = [encode_event(msgspec.json.encode(chunk)) for chunk in _cut_chunks(completion)]
+        chunks = _cut_chunks(completion, with_usage=chat.stream_usage)
+        events = [encode_event(msgspec.json.encode(chunk)) for chunk in chunks]
     except PolicyError as error:
         raise RequestError(502, "upstream", str(error)) from error
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError):
@@ -107,9 +114,9 @@ def _read_draft(message: Json) -> Reply:
         raise RequestError(502, "upstream", f"the answer cannot be read: {error}") from error
 
 
-def _cut_chunks(completion: Json) -> Iterator[Json]:
+def _cut_chunks(completion: Json, *, with_usage: bool) -> Iterator[Json]:
     """Yield the chunks of a stream for a completion that was reviewed."""
-    head: Json = {key: completion[key] for key in ("id", "created", "model") if key in completion}
+    head: Json = {key: completion[key] for key in BESIDE_CHOICES if key in completion}
     head["object"] = "chat.completion.chunk"
     for place, choice in enumerate(completion["choices"]):
         message, index = choice["message"], choice.get("index", place)
@@ -121,6 +128,9 @@ def _cut_chunks(completion: Json) -> Iterator[Json]:
         tail = [{"tool_calls": calls}] if calls else []
         for delta in [{"role": "assistant"} | whole, *words, *tail]:
             yield head | {"choices": [{"index": index, "delta": delta}]}
-        finish = choice.get("finish_reason") or "stop"
-        yield head | {"choices": [{"index": index, "delta": {}, "finish_reason": finish}]}
-    yield head | {"choices": [], "usage": completion["usage"]}
+        end = {"index": index, "delta": {}, "finish_reason": choice.get("finish_reason") or "stop"}
+        if choice.get("logprobs"):
+            end["logprobs"] = choice["logprobs"]
+        yield head | {"choices": [end]}
+    if with_usage:
+        yield head | {"choices": [], "usage": completion["usage"] or None}

@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import isawaitable
+from threading import Lock
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -29,10 +30,10 @@ from waltzrl.gateway.guard import ACCEPTANCE, Guard, Messages, Turn, read_prompt
 from waltzrl.records import Message, Reply, Role, ToolCall, Usage
 
 WITHHELD = (
-    "The result of this tool was withheld, because it asks for something unsafe. Continue without "
-    "it, and say that you could not use it."
+    "The result of this tool was withheld, because it asks for something unsafe or could not be "
+    "reviewed. Continue without it, and say that you could not use it."
 )
-"""The text that a model reads instead of an unsafe result of a tool."""
+"""The text that a model reads instead of such a result of a tool."""
 MOST_REMEMBERED = 1000
 """The number of results of tools whose assessment is remembered: a conversation repeats them in
 every call."""
@@ -50,6 +51,8 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _unsafe_results: WeakKeyDictionary[Guard, dict[str, bool]] = WeakKeyDictionary()
+_remembering = Lock()
+"""Held while a result is remembered: threads share a guard."""
 
 
 @contextmanager
@@ -125,6 +128,7 @@ async def withholds(guard: AnyGuard, result: object) -> bool:
     """Whether no model may read a tool's result: a text, or parts as `words_of` reads them.
 
     The result is assessed as a request of its own, which is what an injection in it wants to be.
+    One whose review failed is withheld too, and reviewed again the next time.
     """
     words = words_of(result)
     if not words:
@@ -134,11 +138,13 @@ async def withholds(guard: AnyGuard, result: object) -> bool:
     if words in known:
         return known[words]
     feedback = await call_guard(guard, Guard.assess, words)
-    if len(known) >= MOST_REMEMBERED:
-        # The oldest, which another thread may have removed already.
-        known.pop(next(iter(known)), None)
-    known[words] = feedback.refuses
-    return feedback.refuses
+    is_withheld = feedback.refuses or not feedback.well_formed
+    if feedback.well_formed and not feedback.failure:
+        with _remembering:
+            if len(known) >= MOST_REMEMBERED:
+                del known[next(iter(known))]  # the oldest
+            known[words] = is_withheld
+    return is_withheld
 
 
 def words_of(result: object) -> str:

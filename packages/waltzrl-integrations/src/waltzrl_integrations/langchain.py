@@ -8,15 +8,22 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
+from pydantic import Field
+
 from waltzrl.gateway.guard import Guard
 from waltzrl.records import Reply
 from waltzrl_integrations import drafts
 
 with drafts.needs("LangChain", "langchain>=1.0"):
+    from langchain_core.caches import BaseCache
     from langchain_core.callbacks import CallbackManager
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-    from langchain_core.messages import convert_to_openai_messages as turns_of
+    from langchain_core.messages import (
+        AIMessage,
+        AIMessageChunk,
+        BaseMessage,
+        convert_to_openai_messages,
+    )
     from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
     from langchain_core.runnables import Runnable
     from langchain_core.runnables.config import ensure_config
@@ -24,6 +31,8 @@ with drafts.needs("LangChain", "langchain>=1.0"):
     from langsmith import tracing_context
 
 Turns: TypeAlias = list[BaseMessage]
+KNOWN = (*drafts.ROLES, "user", "tool", "function")
+"""The roles that OpenAI knows; any other is a user's."""
 
 
 class GuardedChatModel(BaseChatModel):
@@ -31,6 +40,9 @@ class GuardedChatModel(BaseChatModel):
 
     model: Runnable
     guard: Guard
+    cache: BaseCache | bool | None = Field(default=False, exclude=True)
+    """None: a global cache would mix the answers of guards, models and tools. The wrapped model may
+    have one."""
     model_config: ClassVar[dict[str, bool]] = {"arbitrary_types_allowed": True}
 
     @property
@@ -38,18 +50,18 @@ class GuardedChatModel(BaseChatModel):
         return "waltzrl"
 
     def bind_tools(self, tools: Sequence[object], **options: Any) -> "GuardedChatModel":
-        return GuardedChatModel(model=self.model.bind_tools(tools, **options), guard=self.guard)
+        return self.model_copy(update={"model": self.model.bind_tools(tools, **options)})
 
     def _generate(
         self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any
     ) -> ChatResult:
-        model = partial(self.model.invoke, stop=stop, **options)
+        model = partial(self.model.invoke, **_with_stop(options, stop))
         return drafts.run_blocking(_generate_guarded, self.guard, model, messages)
 
     async def _agenerate(
         self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any
     ) -> ChatResult:
-        model = partial(self.model.ainvoke, stop=stop, **options)
+        model = partial(self.model.ainvoke, **_with_stop(options, stop))
         return await _generate_guarded(self.guard, model, messages)
 
     def _stream(self, messages: Turns, **options: Any) -> Iterator[ChatGenerationChunk]:
@@ -58,6 +70,11 @@ class GuardedChatModel(BaseChatModel):
     async def _astream(self, messages: Turns, **options: Any) -> AsyncIterator[ChatGenerationChunk]:
         for chunk in _yield_generation_chunks(await self._agenerate(messages, **options)):
             yield chunk
+
+
+def _with_stop(options: dict[str, Any], stop: object) -> dict[str, Any]:
+    """Return the options of a call; without words to stop at, those of the model hold."""
+    return options if stop is None else options | {"stop": stop}
 
 
 @contextmanager
@@ -80,9 +97,9 @@ async def _generate_guarded(
         else m
         for m in messages
     ]
+    turns = turns_of(read)
     with _hide_calls():
         draft = await drafts.await_draft(model, read)
-    turns = turns_of([_flatten_message(message) for message in read])
     text, added = await drafts.revise(guard, turns, _convert_ai_message(draft))
     usage = draft.usage_metadata
     if usage:
@@ -92,11 +109,21 @@ async def _generate_guarded(
     return ChatResult(generations=[ChatGeneration(message=final)])
 
 
-def _flatten_message(message: BaseMessage) -> BaseMessage:
-    """Return a message as the guard reads it: of a tool's result, its words."""
-    if message.type != "tool" or isinstance(message.content, str):
-        return message
-    return message.model_copy(update={"content": drafts.words_of(message.content)})
+def turns_of(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+    """Return messages in OpenAI's form as the guard reads them."""
+    return [turn for message in messages for turn in _convert_message(message)]
+
+
+def _convert_message(message: BaseMessage) -> list[dict[str, Any]]:
+    """Return a message in OpenAI's form; of a tool's result, or unknown blocks, the words."""
+    words = message
+    if not isinstance(message.content, str):
+        words = message.model_copy(update={"content": drafts.words_of(message.content)})
+    try:
+        turns = convert_to_openai_messages([words if message.type == "tool" else message])
+    except (ValueError, KeyError):  # OpenAI has no such block
+        turns = convert_to_openai_messages([words])
+    return [turn | {"role": turn["role"] if turn["role"] in KNOWN else "user"} for turn in turns]
 
 
 def _convert_ai_message(draft: AIMessage) -> Reply:

@@ -5,11 +5,11 @@ graph.add_node("model", guarded_node(model, guard))
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from waltzrl.gateway.guard import Guard
 from waltzrl_integrations import drafts
-from waltzrl_integrations.langchain import GuardedChatModel
+from waltzrl_integrations.langchain import GuardedChatModel, turns_of
 
 with drafts.needs("LangChain", "langchain>=1.0"):
     from langchain.agents.middleware import (
@@ -19,10 +19,9 @@ with drafts.needs("LangChain", "langchain>=1.0"):
         hook_config,
     )
     from langchain_core.messages import AIMessage
-    from langchain_core.messages import convert_to_openai_messages as turns_of
     from langchain_core.runnables import Runnable, RunnableLambda
 
-State: TypeAlias = dict[str, object]
+State: TypeAlias = dict[str, Any]
 
 
 class GuardMiddleware(AgentMiddleware):

@@ -28,8 +28,13 @@ from waltzrl_integrations.chats import (
 Event: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Event]]
 Send: TypeAlias = Callable[[Event], Awaitable[None]]
+Header: TypeAlias = tuple[bytes, bytes]
 ServerApp: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
 
+WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
+"""The methods of requests that ask for no reply, such as a browser's before it sends one."""
+OF_THE_BODY = (b"content-length", b"content-type", b"content-encoding", b"transfer-encoding")
+"""The headers that the reviewed body has of its own."""
 _chat: ContextVar[tuple[Event, Json]] = ContextVar("chat")
 """The request that is being answered, and its body: a revision has its key and its model."""
 
@@ -49,7 +54,8 @@ class ReviewMiddleware:
             await send({"type": "websocket.close", "code": 1008, "reason": "not reviewed"})
             return
         try:
-            if scope["type"] == "http" and is_chat(scope["path"]):
+            reviewed = scope["type"] == "http" and is_chat(scope["path"])
+            if reviewed and scope["method"] not in WITHOUT_BODY:
                 await self._answer(scope, receive, send)
             else:
                 await self._app(scope, receive, send)
@@ -60,10 +66,10 @@ class ReviewMiddleware:
         chat = read_chat(await _read_body(receive))
         _chat.set((scope, chat.body))
         kind = JSON
-        status, answer = await _call_server(self._app, scope, chat.body)
+        status, headers, answer = await _call_server(self._app, scope, chat.body)
         if status == 200:
             kind, answer = await review_answer(self._guard, chat, answer)
-        await _send_body(send, status, kind, answer)
+        await _send_body(send, status, kind, answer, headers)
 
 
 class _ServedModel:
@@ -80,7 +86,7 @@ class _ServedModel:
             "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
         }
-        status, answer = await _call_server(self._app, scope, request)
+        status, _, answer = await _call_server(self._app, scope, request)
         if status != 200:
             raise PolicyError(f"the server answered the revision with {status}; nothing was sent")
         completion = read_chat_completion(answer)
@@ -88,22 +94,25 @@ class _ServedModel:
         return Reply(text=completion.choices[0].message.content or "", usage=usage)
 
 
-async def _call_server(app: ServerApp, scope: Event, body: Json) -> tuple[int, bytes]:
+async def _call_server(app: ServerApp, scope: Event, body: Json) -> tuple[int, list[Header], bytes]:
+    """Return the status of the server's answer, its headers but those of its body, and its body."""
     raw = msgspec.json.encode(body)
     size = (b"content-length", str(len(raw)).encode())
     headers = [pair for pair in scope["headers"] if pair[0] not in (size[0], b"accept-encoding")]
     status, parts = 500, []
+    answered: Sequence[Header] = ()
 
     async def receive() -> Event:
         return {"type": "http.request", "body": raw, "more_body": False}
 
     async def send(event: Event) -> None:
-        nonlocal status
-        status = event.get("status", status)
+        nonlocal status, answered
+        status, answered = event.get("status", status), event.get("headers", answered)
         parts.append(event.get("body", b""))
 
     await app({**scope, "headers": [*headers, size]}, receive, send)
-    return status, b"".join(parts)
+    kept = [(name, value) for name, value in answered if name.lower() not in OF_THE_BODY]
+    return status, kept, b"".join(parts)
 
 
 async def _read_body(receive: Receive) -> bytes:
@@ -115,8 +124,10 @@ async def _read_body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-async def _send_body(send: Send, status: int, kind: str, body: bytes) -> None:
+async def _send_body(
+    send: Send, status: int, kind: str, body: bytes, others: Sequence[Header] = ()
+) -> None:
     size = (b"content-length", str(len(body)).encode())
-    headers = [(b"content-type", kind.encode()), size]
+    headers = [(b"content-type", kind.encode()), size, *others]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -47,6 +47,8 @@ class AgentTokens:
         return f"{expiry}.{self._mac(agent_name, expiry)}"
 
     def verify(self, agent_name: str, token: str) -> bool:
+        if not (isinstance(token, str) and token.isascii()):  # whatever an agent sends
+            return False
         expiry, _, mac = token.partition(".")
         if not hmac.compare_digest(mac.encode(), self._mac(agent_name, expiry).encode()):
             return False

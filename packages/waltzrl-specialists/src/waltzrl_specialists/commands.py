@@ -17,7 +17,7 @@ from waltzrl.gateway.commands.serve import supervise_gateway
 from waltzrl.training.progress import TrainingDisplay
 from waltzrl_specialists.datasets import (
     join_datasets,
-    prepare_dataset,
+    prepare_datasets,
     write_examples,
     write_nanochat,
 )
@@ -74,7 +74,7 @@ def prepare(
 
     `waltzrl specialists prepare qa support --nanochat data/nanochat`
     """
-    datasets = [prepare_dataset(name, task) for name in names or shipped()]
+    datasets = prepare_datasets(names or shipped(), task)
     for folder, write in ((out, write_examples), (nanochat, write_nanochat)):
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """
     from waltzrl_specialists.finetuning import FinetuningSettings, estimate_cost, finetune
 
-    datasets = [prepare_dataset(name, task) for name in names or shipped()]
+    datasets = prepare_datasets(names or shipped(), task)
     if together:
         datasets = [join_datasets(datasets)]
     settings = FinetuningSettings(base=base, epochs=epochs)

@@ -8,7 +8,8 @@ the catalogue.
 import hashlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -108,6 +109,19 @@ def specialists() -> Mapping[str, Specialist]:
     """Return the specialists whose data comes with the package, by name."""
     catalogue = files("waltzrl_specialists") / "catalogue.toml"
     return msgspec.toml.decode(catalogue.read_bytes(), type=dict[str, Specialist])
+
+
+def prepare_datasets(names: Iterable[str], task: str) -> list[SpecialistDataset]:
+    """Check the data of several specialists; see `prepare_dataset`.
+
+    Raises:
+        InputError: as there, or two are called the same.
+    """
+    datasets = [prepare_dataset(name, task) for name in names]
+    called, times = Counter(dataset.name for dataset in datasets).most_common(1)[0]
+    if times > 1:
+        raise InputError(f"{times} sets are called {called!r}; names must be unique, rename a file")
+    return datasets
 
 
 def prepare_dataset(name: str, task: str = "You are a helpful assistant.") -> SpecialistDataset:

@@ -194,7 +194,8 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 def _convert_output_config(config: dict[str, Json]) -> dict[str, Json]:
     options: dict[str, Json] = {}
     if config.get("effort") is not None:
-        options["reasoning_effort"] = as_text(config["effort"], "output_config.effort")
+        effort = as_text(config["effort"], "output_config.effort")
+        options["reasoning_effort"] = "high" if effort == "max" else effort
     if config.get("format") is not None:
         output_format = as_object(config["format"], "output_config.format")
         schema = as_object(output_format.get("schema"), "output_config.format.schema")

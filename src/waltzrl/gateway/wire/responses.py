@@ -52,6 +52,7 @@ DROPPED = (
     *STATE,
     "access_programs",
     "background_options",
+    "client_metadata",
     "context_management",
     "image",
     "max_tool_calls",
@@ -160,6 +161,10 @@ def _nest_tool_choice(choice: Json) -> Json:
     kind = choice.get("type") if isinstance(choice, dict) else None
     if isinstance(choice, dict) and isinstance(kind, str) and kind in TOOLS:
         return {"type": kind, kind: {"name": as_name(choice.get("name"), "tool_choice.name")}}
+    if isinstance(choice, dict) and kind == "allowed_tools":
+        tools = as_list(choice.get("tools"), "tool_choice.tools")
+        allowed: Json = {"mode": choice.get("mode"), "tools": [*map(_nest_tool_choice, tools)]}
+        return {"type": kind, kind: allowed}
     if choice not in ("none", "auto", "required"):
         raise invalid_field("tool_choice", choice, "none, auto, required or a tool of the client")
     return choice
@@ -319,7 +324,7 @@ def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
         turns.call(_convert_call_item(item, where))
     elif kind in RESULTS:
         call_id = as_name(item.get("call_id"), f"{where}.call_id")
-        turns.answer(call_id, _convert_content(item.get("output"), f"{where}.output"))
+        turns.answer(call_id, _convert_content(item.get("output"), f"{where}.output", joins=True))
     elif as_name(kind, f"{where}.type").endswith(FROM_CLIENT):
         turns.add({"role": "user", "content": block_text(item)})
     else:
@@ -330,7 +335,7 @@ def _add_message(turns: _Turns, item: dict[str, Json], where: str) -> None:
     role = item.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
-    content = _convert_content(item.get("content"), f"{where}.content")
+    content = _convert_content(item.get("content"), f"{where}.content", joins=role != "user")
     if role == "assistant":
         turns.say(content)
     else:
@@ -361,16 +366,23 @@ def _convert_call_item(item: dict[str, Json], where: str) -> Json:
     return {"id": call_id, "type": kind, kind: {"name": name, key: text}}
 
 
-def _convert_content(content: Json, where: str) -> Json:
-    """Convert content parts; a single text becomes a string, which every upstream accepts."""
+def _convert_content(content: Json, where: str, *, joins: bool) -> Json:
+    """Convert content parts; a single text becomes a string, which every upstream accepts.
+
+    Args:
+        content: a text, or parts.
+        where: of the content, for errors.
+        joins: several texts become one string too, and refusals: of a user's parts, none does.
+    """
     if isinstance(content, str):
         return text_of(content, where)
     parts = [
         _convert_part(part, f"{where}[{index}]")
         for index, part in enumerate(as_list(content, where))
     ]
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return parts[0]["text"]
+    texts = [part.get("text", part.get("refusal")) for part in parts]
+    if None not in texts and (joins or len(texts) < 2):
+        return "\n".join(map(str, texts))
     return [*parts]
 
 

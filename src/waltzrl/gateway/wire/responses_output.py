@@ -176,6 +176,11 @@ def _flatten_type(nested: Json, key: str) -> Json:
 
 def _flatten_tool(tool: Json) -> Json:
     flat = _flatten_type(_flatten_type(tool, "function"), "custom")
+    if isinstance(flat, dict) and flat.get("type") == "allowed_tools":
+        flat = _flatten_type(flat, "allowed_tools")
+        assert isinstance(flat, dict), "an object stays one"
+        tools = flat.get("tools")
+        return {**flat, "tools": [*map(_flatten_tool, tools)] if isinstance(tools, list) else []}
     if isinstance(flat, dict) and isinstance(flat.get("format"), dict):
         return {**flat, "format": _flatten_type(flat["format"], "grammar")}
     return flat
