@@ -437,6 +437,41 @@ def test_a_refusal_of_something_else_is_told_at_once(words):
     assert len(told(work, http({"error": {"message": words}}, 400))[0]) == 1
 
 
+def test_a_hint_is_given_up_for_one_request_only():
+    """A server may refuse one value, or quote what one client sent."""
+
+    async def work(upstream):
+        for effort in ("minimal", "high"):
+            await upstream.complete({**ASKED, "reasoning_effort": effort}, None)
+        quoted = {**ASKED, "user": "u", "max_tokens": 9}
+        await upstream.complete(quoted, None)
+        await upstream.complete(quoted, None)
+
+    value = "Unsupported value: 'reasoning_effort' does not support 'minimal'"
+    quoting = f"unsupported 'user': {NO_MAX_TOKENS}"
+    refusals = [http({"error": {"message": words}}, 400) for words in (value, quoting)]
+    answers = [
+        refusals[0],
+        http(ANSWER),
+        http(ANSWER),
+        refusals[1],
+        refusals[1],
+        *[http(ANSWER)] * 2,
+    ]
+    seen, _ = told(work, *answers)
+    assert [chat.get("reasoning_effort") for chat in seen[:3]] == ["minimal", None, "high"]
+    assert ("max_tokens" in seen[6], "user" in seen[6]) == (True, True)
+
+
+def test_a_client_that_sends_both_limits_is_told_so():
+    async def work(upstream):
+        with pytest.raises(RequestError):
+            await upstream.complete({**ASKED, "max_tokens": 9, "max_completion_tokens": 9}, None)
+
+    words = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported."
+    assert len(told(work, http({"error": {"message": words}}, 400))[0]) == 1
+
+
 def test_reasoning_is_left_out_under_both_of_its_names():
     async def work(upstream):
         turn = {"role": "assistant", "content": "Hi.", "reasoning": "A", "reasoning_content": "A"}
@@ -447,13 +482,16 @@ def test_reasoning_is_left_out_under_both_of_its_names():
     assert seen[1]["messages"][1] == {"role": "assistant", "content": "Hi."}
 
 
-@pytest.mark.parametrize("status", [200, 400])
-def test_a_compressed_answer_is_named_and_never_passed_on(status):
-    packed = http(b"\x1f\x8bpacked", status, Content_Encoding="gzip")
-    failed = problem(complete, [packed])
+def test_a_compressed_answer_is_named_and_never_passed_on():
+    packed = b"\x1f\x8bpacked"
+    failed = problem(complete, [http(packed, Content_Encoding="gzip")])
     assert failed.status == 502
     assert "compressed its answer" in str(failed)
     assert "got gzip" in str(failed)
+    busy = problem(complete, [http(packed, 429, Content_Encoding="GZIP", Retry_After="7")])
+    assert (busy.status, busy.retry_after_seconds, "packed" in str(busy)) == (429, 7.0, False)
+    plain = with_upstream(complete, [http(ANSWER, Content_Encoding="identity")])
+    assert plain.reply.text == "Hello."
 
 
 def test_a_refusal_that_stays_is_told_and_nothing_is_remembered():

@@ -7,6 +7,7 @@ from email.utils import format_datetime
 import pytest
 
 from waltzrl.policies.server_faults import (
+    LONGEST_WAIT,
     ReportedError,
     check_reported,
     read_fault,
@@ -125,5 +126,7 @@ def test_retry_after_is_a_number_or_a_date():
     assert 95 < read_retry_after(soon) <= 100
     assert read_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
     assert read_retry_after("2") == 2
-    for neither in ("later", "", "-3", "nan", "9" * 40):
+    assert read_retry_after("Fri, 31 Dec 9999 23:59:59 GMT") == LONGEST_WAIT
+    huge = "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"
+    for neither in ("later", "", "-3", "nan", "9" * 40, huge):
         assert read_retry_after(neither) is None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from waltzrl.errors import InputError, RecipeError
-from waltzrl.foundation.validation import validate_table, yield_keys
+from waltzrl.foundation.validation import validate_table, with_overrides, yield_keys
 from waltzrl.training.recipe import Recipe, load_recipe, recipe_json
 from waltzrl.training.rewards import REWARDS
 from waltzrl.training.synonyms import SYNONYMS
@@ -254,8 +254,13 @@ def test_every_synonym_is_of_a_key_that_there_is():
     assert SYNONYMS.keys() - {"--out"} <= set(yield_keys(Recipe))
 
 
+def test_a_key_with_a_dot_is_set_in_quotes():
+    table = with_overrides({}, ['prices."gpt-4.1"={input=2}', 'prices."a=b".output = 1'])
+    assert table == {"prices": {"gpt-4.1": {"input": 2}, "a=b": {"output": 1}}}
+
+
 def test_an_override_needs_an_equals_sign_and_a_place(path):
-    for nothing in ("seed", "=1", ".=1", 'seed"=1'):
+    for nothing in ("seed", "=1", ".=1", 'seed"=1', "models..rank=1", '""=1', 'a."b"c=1'):
         wanted = f"--set {nothing}: need key=value, such as models.rank=8"
         assert complaint(path, nothing) == wanted
     assert "there is no table 'other'" in complaint(path, "stages.other.steps=1")

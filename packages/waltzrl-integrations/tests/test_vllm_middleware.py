@@ -184,6 +184,17 @@ def test_a_chat_that_cannot_be_read_is_refused(fields, status):
     assert (response.status, server.bodies) == (status, [])
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_are_those_of_the_reviewed_text(stream):
+    def answered(word):
+        token = {"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": [], "id": 7}
+        beside = {"index": 0, "finish_reason": "stop", "logprobs": {"content": [token]}}
+        return review({"content": "Hello."}, stream=stream, beside=beside)
+
+    assert '"logprob":-0.5' in answered("Hello.")
+    assert "SECRET" not in answered("SECRET")
+
+
 @pytest.mark.parametrize("wanted", [{}, {"stream_options": {"include_usage": True}}])
 def test_a_stream_ends_with_token_counts_only_where_they_are_wanted(wanted):
     _server, response = send("Hello.", stream=True, **wanted)

@@ -107,8 +107,10 @@ def _yield_numbers(value: object, key: str = "") -> Iterator[tuple[str, float]]:
             yield from _yield_numbers(item, f"{key}.{name}" if name else key)
 
 
-OVERRIDE = re.compile(r'((?:"[^"]*"|[^"=])*)=(.*)', re.DOTALL)
-KEY_PART = re.compile(r'"([^"]*)"|([^."]*[^."\s][^."]*)')
+KEY_PART = re.compile(r'"([^"]+)"|([^".=]*[^".=\s][^".=]*)')
+OVERRIDE = re.compile(
+    rf"\s*((?:{KEY_PART.pattern})(?:\.(?:{KEY_PART.pattern}))*)\s*=(?P<value>.*)", re.DOTALL
+)
 
 
 def with_overrides(table: Table, overrides: Sequence[str]) -> Table:
@@ -129,10 +131,9 @@ def with_overrides(table: Table, overrides: Sequence[str]) -> Table:
 
 def _apply_override(table: Table, override: str) -> None:
     given = OVERRIDE.fullmatch(override)
-    parts = KEY_PART.findall(given[1]) if given else []
-    if given is None or not parts:
+    if given is None:
         raise RecipeError(f"--set {override}: need key=value, such as models.rank=8")
-    *path, last = [quoted or bare.strip() for quoted, bare in parts]
+    *path, last = [quoted or bare.strip() for quoted, bare in KEY_PART.findall(given[1])]
     inner: object = table
     for part in path:
         if isinstance(inner, list):
@@ -144,7 +145,7 @@ def _apply_override(table: Table, override: str) -> None:
     if not isinstance(inner, dict):
         raise RecipeError(f"--set {override}: name the stage, as in stages.<name>.{last}=...")
     inner.pop(ALTERNATIVES.get(last), None)
-    inner[last] = _parse_value(given[2])
+    inner[last] = _parse_value(given["value"])
 
 
 def _parse_value(text: str) -> object:

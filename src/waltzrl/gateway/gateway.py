@@ -400,7 +400,7 @@ class GatewayAgent:
         last = as_object(messages[-1], "messages")
         if turns and last["role"] == "assistant":  # the client began the reply: one turn with it
             begun = turn_of(last, "messages")
-            draft = replace(turns[0], content=f"{begun.content}{turns[0].content}")
+            draft = replace(turns[0], content=f"{begun.full_text}{turns[0].content}")
             messages, turns = messages[:-1], [draft, *turns[1:]]
         return {**self.chat.body, "messages": [*messages, *map(chat_message, turns)]}
 

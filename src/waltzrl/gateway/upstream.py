@@ -35,7 +35,12 @@ from waltzrl.gateway.upstream_errors import (
     reported_error,
     status_error,
 )
-from waltzrl.policies.refused_fields import RefusedField, refused_field, without_fields
+from waltzrl.policies.refused_fields import (
+    RefusedField,
+    refused_field,
+    without_fields,
+    worth_remembering,
+)
 from waltzrl.policies.server_faults import ReportedError
 from waltzrl.policies.server_json import mend_json, read_json
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
@@ -55,8 +60,9 @@ PROBE_SECONDS = 2.0
 FAILURES = 3
 """The failed attempts in a row, requests or probes, after which an upstream is down."""
 NO_CHAT = "the server has neither /models nor /chat/completions below the URL"
-MOST_NAMES = 100
-"""The most names of models that are remembered of an upstream."""
+MOST_NAMES, LONGEST_NAME = 100, 200
+"""The most names of models that are remembered of an upstream, and their most characters."""
+CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")
 COMPRESSED = "the upstream compressed its answer, which the gateway asks it not to"
 ENDED_EARLY = "stream ended early"
 NO_ROUTE = (404, 405, 501)
@@ -306,13 +312,14 @@ class HttpUpstream:
         return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
     async def _send_chat(self, body: Mapping[str, Json], bearer: str | None) -> "_Answer":
-        """Send a chat as `_send` does, again without a field that the upstream refuses.
+        """Send a chat as `_send` does, again without a field that the upstream refuses, or renamed.
 
-        What a model refuses is remembered once a request without it has succeeded.
+        What a model always refuses is remembered once a request without it has succeeded.
         """
         model = str(body.get("model", ""))
         known = self._refused.get(model, ())
-        refused, chat = known, without_fields(body, known)
+        chat = without_fields(body, known)
+        refused: tuple[RefusedField, ...] = ()
         while True:
             try:
                 answer = await self._send(_make_chat_request(chat, bearer))
@@ -324,8 +331,10 @@ class HttpUpstream:
                 chat = without_fields(chat, [field])
             else:
                 break
-        if refused != known and (model in self._refused or len(self._refused) < MOST_NAMES):
-            self._refused[model] = refused
+        if worth_remembering(refused) and len(model) <= LONGEST_NAME:
+            self._refused[model] = tuple({*self._refused.pop(model, ()), *refused})
+            if len(self._refused) > MOST_NAMES:
+                del self._refused[next(iter(self._refused))]
         return answer
 
     async def _send(self, request: UpstreamRequest) -> "_Answer":
@@ -355,14 +364,16 @@ class HttpUpstream:
             self._note(response.status)
             self._on_response(self.breaker.name, str(response.status))
         answer = _Answer(response, self._api_key)
-        if (coding := response.headers.get("content-encoding", "identity")) != "identity":
-            _log_failure(started, "a compressed answer")
-            with answer:
-                raise UpstreamError(502, "upstream", f"{COMPRESSED}; got {coding[:20]}")
+        coding = response.headers.get("content-encoding", "").strip().lower()
         if not 200 <= response.status < 300:
             _log_failure(started, "status", response.status)
             with answer:
-                raise status_error(response, await self._read_body(response), self._api_key)
+                body = b"" if coding in CODINGS else await self._read_body(response)
+                raise status_error(response, body, self._api_key)
+        if coding in CODINGS:
+            _log_failure(started, "a compressed answer")
+            with answer:
+                raise UpstreamError(502, "upstream", f"{COMPRESSED}; got {coding}")
         return answer
 
     async def _read_body(

@@ -1,7 +1,7 @@
 """Fields of a chat that some servers refuse, and that a request can do without."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 RefusedField = Literal[
@@ -21,6 +21,8 @@ request. `stream_options` asks for token counts. `max_tokens` is the older name 
 The others are hints.
 """
 FIELDS: tuple[RefusedField, ...] = get_args(RefusedField)
+LASTING: tuple[RefusedField, ...] = ("stream_options", "max_tokens")
+"""The fields that a model refuses whatever their value is, and that no client misses."""
 REFUSES_A_FIELD = re.compile(
     r"unsupported|unexpected|unknown|unrecogni[sz]ed|\bextra|additional|please remove"
     r"|not (?:be )?(?:supported|permitted|allowed|included)|only allowed when",
@@ -45,10 +47,20 @@ def refused_field(chat: Mapping[str, object], words: str) -> RefusedField | None
         (
             field
             for field in FIELDS
-            if _names_field(words, field) and without_fields(chat, [field]) != chat
+            if _names_field(words, field)
+            and without_fields(chat, [field]) != chat
+            and not (field == "max_tokens" and NEWER in chat)
         ),
         None,
     )
+
+
+def worth_remembering(refused: Sequence[RefusedField]) -> bool:
+    """Return whether later requests to the model can do without these fields from the beginning.
+
+    A server may quote what a client sent, so of several fields it is not known which it refuses.
+    """
+    return len(refused) == 1 and refused[0] in LASTING
 
 
 def without_fields(

@@ -24,7 +24,12 @@ from waltzrl.policies.chat_completion import (
 )
 from waltzrl.policies.json_format import JsonFormat
 from waltzrl.policies.policy import Sampling
-from waltzrl.policies.refused_fields import RefusedField, refused_field, without_fields
+from waltzrl.policies.refused_fields import (
+    RefusedField,
+    refused_field,
+    without_fields,
+    worth_remembering,
+)
 from waltzrl.policies.server_faults import (
     ReportedError,
     ServerFault,
@@ -253,22 +258,23 @@ class RemotePolicy:
     async def _send_body(
         self, request: "_Request[ChatCompletion]", body: Mapping[str, object]
     ) -> ChatCompletion:
-        """Send a body, again without a field that the server refuses.
+        """Send a body, again without a field that the server refuses, or by its newer name.
 
-        What it refuses is remembered once a request without it has succeeded.
+        What it always refuses is remembered once a request without it has succeeded.
         """
-        refused = self._refused
+        asked = without_fields(body, self._refused)
+        refused: tuple[RefusedField, ...] = ()
         while True:
-            asked = without_fields(body, refused)
             try:
                 completion = await self._send(replace(request, body=msgspec.json.encode(asked)))
             except PolicyError as error:
                 found = refused_field(asked, str(error)) if error.reason in REJECTIONS else None
                 if found is None:
                     raise
-                refused = (*refused, found)
+                asked, refused = without_fields(asked, [found]), (*refused, found)
             else:
-                self._refused = refused
+                if worth_remembering(refused) and refused[0] not in self._refused:
+                    self._refused += refused
                 return completion
 
     async def post(self, path: str, body: bytes) -> bytes:

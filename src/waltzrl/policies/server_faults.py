@@ -10,6 +10,7 @@ from waltzrl.policies.server_json import encode_json, mend_json, read_json
 
 NO_MESSAGE = "no message"
 RETRY_AFTER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+LONGEST_WAIT = 999_999.0
 """The seconds to wait, at most about 11 days."""
 STATUSES = {
     400: "badrequest invalidargument invalidrequest contextlengthexceeded",
@@ -33,8 +34,9 @@ def read_retry_after(text: str) -> float | None:
     if RETRY_AFTER.fullmatch(text):
         return float(text)
     try:
-        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):  # also a date without a zone
+        seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+        return min(max(0.0, seconds), LONGEST_WAIT)
+    except (ValueError, TypeError, OverflowError):  # also a date without a zone
         return None
 
 

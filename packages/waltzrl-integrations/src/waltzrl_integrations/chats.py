@@ -11,6 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from waltzrl.errors import PolicyError, RequestError
+from waltzrl.gateway.chat_reader import logprobs_of, tokens_spell
 from waltzrl.gateway.guard import Guard
 from waltzrl.gateway.pass_through import REPLIES
 from waltzrl.gateway.wire.chat import wants_usage
@@ -100,11 +101,20 @@ async def _review_choices(guard: Guard, prompt: Prompt, completion: Json) -> Jso
         message = choice["message"]
         text, added = await drafts.revise(guard, prompt, _read_draft(message))
         completion["usage"] = drafts.add_tokens(completion.get("usage") or {}, added)
-        if text is not None:
+        if text is None:
+            _match_logprobs(choice)
+        else:
             index, message = choice.get("index", place), {"role": "assistant", "content": text}
             choice.clear()
             choice.update(index=index, message=message, finish_reason="stop")
     return completion
+
+
+def _match_logprobs(choice: Json) -> None:
+    """Drop log-probabilities that do not spell the text that was reviewed."""
+    tokens, text = logprobs_of(choice.pop("logprobs", None)), choice["message"].get("content")
+    if tokens is not None and isinstance(text, str) and tokens_spell(tokens, text):
+        choice["logprobs"] = {"content": tokens}
 
 
 def _read_draft(message: Json) -> Reply:

@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 
 from waltzrl.errors import MissingFrameworkError
 from waltzrl.gateway.guard import ACCEPTANCE, Guard, Messages, Turn, read_prompt
-from waltzrl.records import Message, Reply, Role, ToolCall, Usage
+from waltzrl.records import OTHER_LANGUAGE, Message, Reply, Role, ToolCall, Usage
 
 WITHHELD = (
     "The result of this tool was withheld, because it asks for something unsafe or could not be "
@@ -128,7 +128,7 @@ async def withholds(guard: AnyGuard, result: object) -> bool:
     """Whether no model may read a tool's result: a text, or parts as `words_of` reads them.
 
     The result is assessed as a request of its own, which is what an injection in it wants to be.
-    One whose review failed is withheld too, and reviewed again the next time.
+    One that could not be reviewed is withheld too, and reviewed again the next time.
     """
     words = words_of(result)
     if not words:
@@ -139,7 +139,8 @@ async def withholds(guard: AnyGuard, result: object) -> bool:
         return known[words]
     feedback = await call_guard(guard, Guard.assess, words)
     is_withheld = feedback.refuses or not feedback.well_formed
-    if feedback.well_formed and not feedback.failure:
+    lasts = not feedback.failure or feedback.failure.startswith(OTHER_LANGUAGE)
+    if feedback.well_formed and lasts:
         with _remembering:
             if len(known) >= MOST_REMEMBERED:
                 del known[next(iter(known))]  # the oldest

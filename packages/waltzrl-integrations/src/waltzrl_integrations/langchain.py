@@ -41,8 +41,8 @@ class GuardedChatModel(BaseChatModel):
     model: Runnable
     guard: Guard
     cache: BaseCache | bool | None = Field(default=False, exclude=True)
-    """None: a global cache would mix the answers of guards, models and tools. The wrapped model may
-    have one."""
+    """Off, because a global cache would mix the answers of guards, models and tools; the wrapped
+    model may have one."""
     model_config: ClassVar[dict[str, bool]] = {"arbitrary_types_allowed": True}
 
     @property
@@ -115,15 +115,22 @@ def turns_of(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
 
 
 def _convert_message(message: BaseMessage) -> list[dict[str, Any]]:
-    """Return a message in OpenAI's form; of a tool's result, or unknown blocks, the words."""
-    words = message
-    if not isinstance(message.content, str):
-        words = message.model_copy(update={"content": drafts.words_of(message.content)})
-    try:
-        turns = convert_to_openai_messages([words if message.type == "tool" else message])
-    except (ValueError, KeyError):  # OpenAI has no such block
-        turns = convert_to_openai_messages([words])
+    """Return a message in OpenAI's form; a tool's result and unknown blocks become words."""
+    content = message.content
+    if message.type == "tool":
+        content = drafts.words_of(content)
+    elif not isinstance(content, str):
+        content = [_convert_block(message, block) for block in content]
+    turns = convert_to_openai_messages([message.model_copy(update={"content": content})])
     return [turn | {"role": turn["role"] if turn["role"] in KNOWN else "user"} for turn in turns]
+
+
+def _convert_block(message: BaseMessage, block: object) -> object:
+    try:
+        convert_to_openai_messages([message.model_copy(update={"content": [block]})])
+    except (ValueError, KeyError):
+        return {"type": "text", "text": drafts.words_of([block])}
+    return block
 
 
 def _convert_ai_message(draft: AIMessage) -> Reply:

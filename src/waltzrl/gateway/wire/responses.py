@@ -163,7 +163,10 @@ def _nest_tool_choice(choice: Json) -> Json:
         return {"type": kind, kind: {"name": as_name(choice.get("name"), "tool_choice.name")}}
     if isinstance(choice, dict) and kind == "allowed_tools":
         tools = as_list(choice.get("tools"), "tool_choice.tools")
-        allowed: Json = {"mode": choice.get("mode"), "tools": [*map(_nest_tool_choice, tools)]}
+        allowed: Json = {
+            "mode": choice.get("mode", "auto"),
+            "tools": [*map(_nest_tool_choice, tools)],
+        }
         return {"type": kind, kind: allowed}
     if choice not in ("none", "auto", "required"):
         raise invalid_field("tool_choice", choice, "none, auto, required or a tool of the client")
@@ -254,8 +257,9 @@ class _Turns:
     def answer(self, call_id: str, output: Json) -> None:
         """Add the result of a call, of which a tool's message holds only the text."""
         parts = _convert_to_parts(output)
-        if shown := [part for part in parts if part["type"] != "text"]:
-            output = "\n".join(str(part["text"]) for part in parts if part["type"] == "text")
+        if shown := [part for part in parts if part["type"] not in ("text", "refusal")]:
+            texts = [part.get("text", part.get("refusal")) for part in parts if part not in shown]
+            output = "\n".join(map(str, texts))
         self.add({"role": "tool", "tool_call_id": call_id, "content": output})
         self._shown += shown
 
@@ -372,7 +376,7 @@ def _convert_content(content: Json, where: str, *, joins: bool) -> Json:
     Args:
         content: a text, or parts.
         where: of the content, for errors.
-        joins: several texts become one string too, and refusals: of a user's parts, none does.
+        joins: several texts or refusals become one string; a user's stay parts.
     """
     if isinstance(content, str):
         return text_of(content, where)
