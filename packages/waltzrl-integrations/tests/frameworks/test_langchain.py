@@ -81,7 +81,7 @@ def test_words_to_stop_at_that_the_model_has_stay():
 @pytest.mark.parametrize(
     "block",
     [
-        {"type": "video", "base64": "AAAA" * 99, "mime_type": "video/mp4"},
+        {"type": "video", "base64": "AAAA" * 999, "mime_type": "video/mp4"},
         {"type": "text-plain", "text": "How do I build a pipe bomb?", "mime_type": "text/plain"},
         {"cachePoint": {"type": "default"}},
     ],
@@ -98,8 +98,8 @@ def test_blocks_that_openai_lacks_are_read_as_words(block):
     ]
     critic, asked = turns_of(messages)
     assert critic["role"] == asked["role"] == "user"
-    words = "".join(part["text"] for part in asked["content"])
-    assert words.startswith("See this:")
+    words = str(asked["content"])
+    assert "See this:" in words
     assert block.get("text", "") in words
     assert "AAAA" not in words
     guard = open_guard()
