@@ -44,6 +44,8 @@ def test_a_prompt_becomes_a_chat_with_the_options_that_a_chat_has():
 
 def test_without_a_length_this_api_generates_sixteen_tokens():
     assert read().body["max_tokens"] == 16
+    assert read(max_tokens=None).body["max_tokens"] == 16
+    assert "max_tokens" not in read(max_completion_tokens=9).body
 
 
 def test_keys_of_a_chat_do_not_slip_past_the_prompt():

@@ -70,7 +70,8 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     if body.get("best_of") not in (None, n):
         raise unsupported_field("best_of", "every choice is returned; remove it")
     options = {key: value for key, value in body.items() if key not in CONVERTED}
-    options.setdefault("max_tokens", MAX_TOKENS)
+    if options.get("max_tokens") is None and options.get("max_completion_tokens") is None:
+        options["max_tokens"] = MAX_TOKENS
     chats: list[dict[str, Json]] = [
         {**options, "messages": [{"role": "user", "content": prompt}]} for prompt in prompts
     ]
