@@ -318,7 +318,7 @@ class HttpUpstream:
         """
         model = str(body.get("model", ""))
         known = self._refused.get(model, ())
-        chat = without_fields(body, known)
+        chat = without_fields(body, known) if known else body
         refused: tuple[RefusedField, ...] = ()
         while True:
             try:
@@ -331,7 +331,7 @@ class HttpUpstream:
                 chat = without_fields(chat, [field])
             else:
                 break
-        if worth_remembering(refused) and len(model) <= LONGEST_NAME:
+        if refused and worth_remembering(refused) and len(model) <= LONGEST_NAME:
             self._refused[model] = tuple({*self._refused.pop(model, ()), *refused})
             if len(self._refused) > MOST_NAMES:
                 del self._refused[next(iter(self._refused))]
