@@ -53,6 +53,7 @@ class MeasuredJudge:
 
 
 NEED = "need what `waltzrl agreement PEOPLE JUDGE --json` prints"
+"""How the errors of a file without measured errors end."""
 
 
 def read_measured_judge(path: Path) -> MeasuredJudge:

@@ -107,6 +107,7 @@ def _yield_numbers(value: object, key: str = "") -> Iterator[tuple[str, float]]:
             yield from _yield_numbers(item, f"{key}.{name}" if name else key)
 
 
+# A part of a dotted key: in quotes, or without a dot. Before the equals sign there is nothing else.
 KEY_PART = re.compile(r'"([^"]+)"|([^".=]*[^".=\s][^".=]*)')
 OVERRIDE = re.compile(
     rf"\s*((?:{KEY_PART.pattern})(?:\.(?:{KEY_PART.pattern}))*)\s*=(?P<value>.*)", re.DOTALL
@@ -118,8 +119,7 @@ def with_overrides(table: Table, overrides: Sequence[str]) -> Table:
 
     The key is dotted, with quotes around a part that has a dot: `prices."gpt-4.1"={input=2}`. An
     item of a list is selected by its name: `stages.joint.steps=100`. The value is TOML, or else
-    plain text. `steps` replace the `epochs` of a stage, and the other way
-    round.
+    plain text. `steps` replace the `epochs` of a stage, and the other way round.
 
     Raises:
         RecipeError: the table does not exist, or the equals sign is missing.

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from time import monotonic, perf_counter
 from types import TracebackType
 from typing import TypeAlias
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from waltzrl.agents.breaker import Breaker
-from waltzrl.errors import InputError, RequestError
+from waltzrl.errors import InputError, RequestError, WaltzError
 from waltzrl.foundation.logs import current_request, fields
 from waltzrl.gateway.chat_reader import UNREADABLE, read_completion
 from waltzrl.gateway.exchange import (
@@ -35,12 +36,7 @@ from waltzrl.gateway.upstream_errors import (
     reported_error,
     status_error,
 )
-from waltzrl.policies.refused_fields import (
-    RefusedField,
-    refused_field,
-    without_fields,
-    worth_remembering,
-)
+from waltzrl.policies.refused_fields import RefusedField, send_without_refused, without_fields
 from waltzrl.policies.server_faults import ReportedError
 from waltzrl.policies.server_json import mend_json, read_json
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
@@ -63,6 +59,7 @@ NO_CHAT = "the server has neither /models nor /chat/completions below the URL"
 MOST_NAMES, LONGEST_NAME = 100, 200
 """The most names of models that are remembered of an upstream, and their most characters."""
 CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")
+"""The codings of a body that the gateway does not read."""
 COMPRESSED = "the upstream compressed its answer, which the gateway asks it not to"
 ENDED_EARLY = "stream ended early"
 NO_ROUTE = (404, 405, 501)
@@ -319,23 +316,20 @@ class HttpUpstream:
         model = str(body.get("model", ""))
         known = self._refused.get(model, ())
         chat = without_fields(body, known) if known else body
-        refused: tuple[RefusedField, ...] = ()
-        while True:
-            try:
-                answer = await self._send(_make_chat_request(chat, bearer))
-            except UpstreamError as error:
-                field = refused_field(chat, str(error)) if error.status in (400, 422) else None
-                if field is None:
-                    raise
-                refused = (*refused, field)
-                chat = without_fields(chat, [field])
-            else:
-                break
-        if refused and worth_remembering(refused) and len(model) <= LONGEST_NAME:
-            self._refused[model] = tuple({*self._refused.pop(model, ()), *refused})
+        try:
+            return await self._send_body(bearer, chat)
+        except UpstreamError as error:
+            send = partial(self._send_body, bearer)
+            answer, lasting = await send_without_refused(chat, error, send, _read_refusal)
+        if lasting and len(model) <= LONGEST_NAME:
+            self._refused[model] = (*known, lasting)
             if len(self._refused) > MOST_NAMES:
                 del self._refused[next(iter(self._refused))]
         return answer
+
+    async def _send_body(self, bearer: str | None, chat: Mapping[str, object]) -> "_Answer":
+        body = msgspec.json.encode(chat)
+        return await self._send(UpstreamRequest(path="/chat/completions", body=body, bearer=bearer))
 
     async def _send(self, request: UpstreamRequest) -> "_Answer":
         """Send a request, and return the response once it is known to be a success.
@@ -513,8 +507,10 @@ def _read_models(body: bytes) -> list[_Model]:
     return msgspec.convert(mend_json(listed), list[_Model])
 
 
-def _make_chat_request(body: Mapping[str, object], bearer: str | None) -> UpstreamRequest:
-    return UpstreamRequest(path="/chat/completions", body=msgspec.json.encode(body), bearer=bearer)
+def _read_refusal(error: WaltzError) -> str:
+    """Return the upstream's words if it refuses a request for what is in it."""
+    refuses = isinstance(error, UpstreamError) and error.status in (400, 422)
+    return str(error) if refuses else ""
 
 
 def _read_events(answer: bytes, milliseconds: float) -> UpstreamReply:

@@ -1,8 +1,12 @@
 """Fields of a chat that some servers refuse, and that a request can do without."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Literal, TypeVar, get_args
+
+from waltzrl.errors import WaltzError
+
+Answer = TypeVar("Answer")
 
 RefusedField = Literal[
     "reasoning",
@@ -34,33 +38,39 @@ REASONING = ("reasoning_content", "reasoning")
 """The names of the reasoning of a message."""
 
 
-def refused_field(chat: Mapping[str, object], words: str) -> RefusedField | None:
-    """Return the field of a chat that a server refuses; None if it refuses none of these.
+async def send_without_refused(
+    chat: Mapping[str, object],
+    refusal: WaltzError,
+    send: Callable[[Mapping[str, object]], Awaitable[Answer]],
+    words_of: Callable[[WaltzError], str],
+) -> tuple[Answer, RefusedField | None]:
+    """Send a refused chat again, without the fields that the server refuses, or by newer names.
 
     Args:
         chat: the body of the request.
-        words: of the server's answer 400 or 422.
+        refusal: the error that the request ended with.
+        send: sends a body.
+        words_of: returns the server's words if an error is an answer 400 or 422, else nothing.
+
+    Returns:
+        The answer, and the field that later requests to the model can do without, if there is one.
+        A server may quote what a client sent, so of several fields it is not known which it
+        refuses.
+
+    Raises:
+        WaltzError: the last error, if it names no field that the request can do without.
     """
-    if not REFUSES_A_FIELD.search(words):
-        return None
-    return next(
-        (
-            field
-            for field in FIELDS
-            if _names_field(words, field)
-            and without_fields(chat, [field]) != chat
-            and not (field == "max_tokens" and NEWER in chat)
-        ),
-        None,
-    )
-
-
-def worth_remembering(refused: Sequence[RefusedField]) -> bool:
-    """Return whether later requests to the model can do without these fields from the beginning.
-
-    A server may quote what a client sent, so of several fields it is not known which it refuses.
-    """
-    return len(refused) == 1 and refused[0] in LASTING
+    refused: list[RefusedField] = []
+    while (field := _refused_field(chat, words_of(refusal))) is not None:
+        refused.append(field)
+        chat = without_fields(chat, [field])
+        try:
+            answer = await send(chat)
+        except WaltzError as error:
+            refusal = error
+        else:
+            return answer, field if len(refused) == 1 and field in LASTING else None
+    raise refusal
 
 
 def without_fields(
@@ -76,6 +86,18 @@ def without_fields(
             if field == "max_tokens":
                 changed.setdefault(NEWER, value)
     return changed
+
+
+def _refused_field(chat: Mapping[str, object], words: str) -> RefusedField | None:
+    """Return the field of a chat that a server's words refuse; None without such a field."""
+    if not REFUSES_A_FIELD.search(words):
+        return None
+    for field in FIELDS:
+        if field == "max_tokens" and NEWER in chat:  # the client sent both
+            continue
+        if _names_field(words, field) and without_fields(chat, [field]) != chat:
+            return field
+    return None
 
 
 def _names_field(words: str, field: RefusedField) -> bool:

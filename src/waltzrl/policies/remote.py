@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from waltzrl.errors import InputError, PolicyError
+from waltzrl.errors import InputError, PolicyError, WaltzError
 from waltzrl.foundation.logs import current_request
 from waltzrl.policies.arguments import check_remote_arguments
 from waltzrl.policies.chat_completion import (
@@ -24,12 +24,7 @@ from waltzrl.policies.chat_completion import (
 )
 from waltzrl.policies.json_format import JsonFormat
 from waltzrl.policies.policy import Sampling
-from waltzrl.policies.refused_fields import (
-    RefusedField,
-    refused_field,
-    without_fields,
-    worth_remembering,
-)
+from waltzrl.policies.refused_fields import RefusedField, send_without_refused, without_fields
 from waltzrl.policies.server_faults import (
     ReportedError,
     ServerFault,
@@ -262,20 +257,20 @@ class RemotePolicy:
 
         What it always refuses is remembered once a request without it has succeeded.
         """
-        asked = without_fields(body, self._refused)
-        refused: tuple[RefusedField, ...] = ()
-        while True:
-            try:
-                completion = await self._send(replace(request, body=msgspec.json.encode(asked)))
-            except PolicyError as error:
-                found = refused_field(asked, str(error)) if error.reason in REJECTIONS else None
-                if found is None:
-                    raise
-                asked, refused = without_fields(asked, [found]), (*refused, found)
-            else:
-                if worth_remembering(refused) and refused[0] not in self._refused:
-                    self._refused += refused
-                return completion
+        chat = without_fields(body, self._refused)
+        send = partial(self._send_encoded, request)
+        try:
+            return await send(chat)
+        except PolicyError as error:
+            completion, lasting = await send_without_refused(chat, error, send, _read_refusal)
+        if lasting and lasting not in self._refused:
+            self._refused = (*self._refused, lasting)
+        return completion
+
+    async def _send_encoded(
+        self, request: "_Request[ChatCompletion]", body: Mapping[str, object]
+    ) -> ChatCompletion:
+        return await self._send(replace(request, body=msgspec.json.encode(body)))
 
     async def post(self, path: str, body: bytes) -> bytes:
         """Send JSON to another path of the server and return its answer.
@@ -466,6 +461,12 @@ def _make_failure(status: int, fault: ServerFault, retry_after_seconds: float | 
         transient=status in (408, 429) or status >= 500,
         retry_after_seconds=retry_after_seconds,
     )
+
+
+def _read_refusal(error: WaltzError) -> str:
+    """Return the server's words if it refuses a request for what is in it."""
+    refuses = isinstance(error, PolicyError) and error.reason in REJECTIONS
+    return str(error) if refuses else ""
 
 
 def _choose_retry_seconds(attempt: int, retry_after_seconds: float | None) -> float:

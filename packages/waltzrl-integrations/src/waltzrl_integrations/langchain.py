@@ -31,7 +31,7 @@ with drafts.needs("LangChain", "langchain>=1.0"):
     from langsmith import tracing_context
 
 Turns: TypeAlias = list[BaseMessage]
-KNOWN = (*drafts.ROLES, "user", "tool", "function")
+OPENAI_ROLES = (*drafts.ROLES, "user", "tool", "function")
 """The roles that OpenAI knows; any other is a user's."""
 
 
@@ -122,7 +122,9 @@ def _convert_message(message: BaseMessage) -> list[dict[str, Any]]:
     elif not isinstance(content, str):
         content = [_convert_block(message, block) for block in content]
     turns = convert_to_openai_messages([message.model_copy(update={"content": content})])
-    return [turn | {"role": turn["role"] if turn["role"] in KNOWN else "user"} for turn in turns]
+    return [
+        turn | {"role": turn["role"] if turn["role"] in OPENAI_ROLES else "user"} for turn in turns
+    ]
 
 
 def _convert_block(message: BaseMessage, block: object) -> object:
