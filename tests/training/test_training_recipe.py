@@ -259,6 +259,12 @@ def test_a_key_with_a_dot_is_set_in_quotes():
     assert table == {"prices": {"gpt-4.1": {"input": 2}, "a=b": {"output": 1}}}
 
 
+@pytest.mark.parametrize("name", ["gpt-4.1", "Qwen2.5-7B", "granite-guardian-3.3-8b"])
+def test_a_name_with_a_dot_is_told_to_need_quotes(path, name):
+    wanted = f'a name with a dot needs quotes: prices."{name}"'
+    assert wanted in complaint(path, f"prices.{name}={{input=1}}")
+
+
 def test_an_override_needs_an_equals_sign_and_a_place(path):
     for nothing in ("seed", "=1", ".=1", 'seed"=1', "models..rank=1", '""=1', 'a."b"c=1'):
         wanted = f"--set {nothing}: need key=value, such as models.rank=8"

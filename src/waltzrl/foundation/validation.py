@@ -170,9 +170,9 @@ def _explain_error(kind: object, table: Table, error: ErrorDetails, synonyms: Sy
         *table_of, name = named if named[-1:] == location[-1:] else [*named, location[-1]]
         kinds = [part for part in table_of if part in words]
         found = _find_meant(".".join([*kinds, name]), known, synonyms)
-        meant = " and ".join(repr(_replace_table(each, kinds, table_of)) for each in found)
-        unknown = ".".join([*table_of, name])
-        return f"unknown key {unknown!r}; " + (f"did you mean {meant}?" if meant else "delete it")
+        return _explain_unknown(
+            table_of, name, [_replace_table(each, kinds, table_of) for each in found]
+        )
     if error["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return f"{key} is missing; write it in the recipe or give --set {key}=..."
     if error["type"].startswith("union_tag"):
@@ -188,6 +188,16 @@ def _explain_error(kind: object, table: Table, error: ErrorDetails, synonyms: Sy
     words_of_error = words_of_error.replace("String should match pattern", "a text of the form")
     needed = KINDS.get(error["type"], words_of_error)
     return f"{key}: got {error['input']!r}, need {needed}"
+
+
+def _explain_unknown(table: Sequence[str], name: str, meant: Sequence[str]) -> str:
+    unknown = ".".join([*table, name])
+    if table and name[0].isdigit():  # no key begins so: a name was cut at its dot
+        *outer, begun = table
+        quoted = ".".join([*outer, f'"{begun}.{name}"'])
+        return f"unknown key {unknown!r}; a name with a dot needs quotes: {quoted}"
+    advice = f"did you mean {' and '.join(map(repr, meant))}?" if meant else "delete it"
+    return f"unknown key {unknown!r}; {advice}"
 
 
 def _find_given(table: Table, location: Sequence[str | int]) -> set[str]:
