@@ -130,6 +130,7 @@ def restore_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
         if recipe.audit is not None and manifest.records is not None:
             _restore_log(folder / AUDIT, recipe.audit.folder, created)
             _verify_log(recipe.audit.folder, log_key(recipe.audit))
+        # Last, because what the database has committed cannot be taken back on a failure.
         if recipe.memory is not None and manifest.database_version is not None:
             from waltzrl.operations.backup_tables import fill_tables
 

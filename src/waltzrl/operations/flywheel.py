@@ -291,6 +291,7 @@ def _candidate_settings(turn: FlywheelTurn) -> Table:
 
 
 def _write_candidate(turn: FlywheelTurn) -> None:
+    # Strings, numbers, booleans and lists are written alike in JSON and in TOML.
     lines = []
     for key, value in _candidate_settings(turn).items():
         if isinstance(value, dict):

@@ -131,6 +131,7 @@ class OnlineServices:
             RequestError: 503, the database is unavailable.
         """
         try:
+            # A lambda, because reading `book` connects too, which must not block the event loop.
             view = await asyncio.to_thread(lambda: self.shared.book.view())
         except StorageError as error:
             raise _make_unavailable_error(error) from error

@@ -153,6 +153,7 @@ def _open_sqlite(file: str | None) -> Engine:
     engine = create_engine(
         f"sqlite:///{file}", json_serializer=_to_json, json_deserializer=msgspec.json.decode
     )
+    # A listener that returns None lets SQLAlchemy connect as usual.
     event.listen(engine, "do_connect", lambda *_: _create_private_file(Path(file)))
     event.listen(engine, "connect", _configure_connection)
     event.listen(engine, "begin", _begin_transaction)
@@ -175,6 +176,8 @@ def _begin_transaction(connection: Connection) -> None:
 def _configure_connection(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
     assert isinstance(connection, sqlite3.Connection)
     connection.isolation_level = None  # SQLAlchemy's "begin" event begins transactions
+    # With WAL readers wait for no writer; `NORMAL` may then lose the last commits in a power
+    # failure, but never damages the file.
     for pragma in (
         f"busy_timeout={BUSY_MILLISECONDS}",
         "journal_mode=WAL",

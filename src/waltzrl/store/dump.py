@@ -140,6 +140,7 @@ def _advance_numbers(connection: Connection, table: Table, column: Column[object
     named = {"table": table.name, "column": column.name}
     sequence = connection.execute(query, named).scalar()
     highest = connection.execute(select(func.max(column))).scalar()
+    # A key that is a text has no sequence, and an empty table has no highest number.
     if sequence is not None and isinstance(highest, int):
         connection.execute(
             text("SELECT setval(:sequence, :highest)"), {"sequence": sequence, "highest": highest}

@@ -29,5 +29,6 @@ def hash_column(text: ColumnElement[str], dialect: str) -> ColumnElement[int]:
     if dialect == "sqlite":
         return func.waltzrl_hash_number(text, type_=BigInteger())
     digits = func.substr(func.md5(text), 1, BITS // 4)
+    # PostgreSQL reads hexadecimal digits only as a bit string with the prefix x.
     bits = func.concat("x", cast(digits, Text)).op("::")(literal_column(f"bit({BITS})"))
     return bits.op("::", return_type=BigInteger())(literal_column("bigint"))

@@ -32,6 +32,7 @@ def try_lock(engine: Engine, name: str) -> Iterator[bool]:
     """
     digest = sha256(name.encode("utf-8", "surrogatepass"))
     if engine.dialect.name == "postgresql":
+        # The keys of advisory locks are signed 64-bit integers.
         key = {"key": int.from_bytes(digest.digest()[:8], signed=True)}
         with reading(engine) as connection:
             connection.detach()  # so that it is closed, and the lock with it, and not pooled

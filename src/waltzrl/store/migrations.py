@@ -36,6 +36,7 @@ SCHEMA_VERSION = Table("schema_version", MetaData(), Column("version", Integer, 
 MIGRATIONS = Table("migrations", MetaData(), Column("name", Text, primary_key=True))
 """The migrations that were run. A group may be opened after another has raised the version, so the
 version does not say which were."""
+# The ASCII codes of WALTZ.
 LOCK = 0x57414C545A
 """PostgreSQL's advisory lock of the process that creates tables."""
 

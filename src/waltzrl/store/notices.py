@@ -29,6 +29,7 @@ from waltzrl.store.database import reading
 NOTICES = Table(
     "notices",
     MetaData(),
+    # SQLite numbers only an INTEGER PRIMARY KEY by itself.
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("time", Float, nullable=False),
     Column("kind", Text, nullable=False),

@@ -148,6 +148,7 @@ def write_access(
     if not result.records:
         return result
     manifest = folder / ACCESS_MANIFEST
+    # Before a file is written: a crash must not leave a copy that no erasure knows of.
     note_access(places.memory, manifest, places.digest, len(places.requests), result.records)
     try:
         with whole_folder(folder) as part, disk_errors(folder):
@@ -155,6 +156,7 @@ def write_access(
             lines = b"".join(encode_json(kept) + b"\n" for kept in (*erasable, *staying))
             write_bytes(part / RECORDS, lines, private=True)
             page = _render_page(result, erasable, staying, now)
+            # An agent may write half of a surrogate pair, which UTF-8 cannot hold.
             write_bytes(part / PAGE, page.encode("utf-8", "replace"), private=True)
             write_json(part / ACCESS_MANIFEST, msgspec.to_builtins(result))
     except BaseException:

@@ -78,6 +78,7 @@ def residual_text(
 
 
 def _in_bytes(path: Path, quotes: Sequence[str]) -> list[str]:
+    # mmap refuses an empty file.
     if not path.is_file() or not path.stat().st_size:
         return []
     with (

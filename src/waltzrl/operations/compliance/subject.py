@@ -102,6 +102,7 @@ def open_places(
             f"got {' and '.join(given) or 'nobody'} to look for; give the client's own name for "
             "its user, the id of a request, or words that the person said"
         )
+    # `key_in` would create a missing key, under which nobody would be found.
     if not subject_key.is_file():
         raise InputError(
             f"{subject_key} is missing; without the memory's key nobody can be found; give the "
@@ -116,6 +117,7 @@ def open_places(
         memory=engine,
         digest=digest(name) if name else "",
         requests=frozenset(),
+        # Without a name they were computed only to check the keys.
         logs=digests if name else dict.fromkeys(digests, ""),
         log_keys=keys,
     )
@@ -191,6 +193,7 @@ def _requests_named(places: SearchedPlaces, name: str) -> frozenset[str]:
     """Return the ids of the requests with an id, which may be the client's own."""
     logged = (entry.decision for folder in places.logs for entry in read_entries(folder))
     ids = {record.id for record in logged if record and record.client_request_id == name}
+    # Others than nobody: everything that is remembered.
     for remembered in find_remembered_of_others(places.memory, ""):
         if remembered.value.get("client_request_id") == name:
             ids.add(str(remembered.value["id"]))
@@ -234,6 +237,7 @@ def copies_with(places: SearchedPlaces) -> Iterator[tuple[Path, str]]:
 
 def _contains_mark(path: Path, marks: Sequence[bytes]) -> bool:
     with path.open("rb") as file:
+        # A tombstone names its request, and holds nothing else of it.
         kept = (line for line in file if not line.startswith(ERASED))
         return any(mark in line for line in kept for mark in marks)
 

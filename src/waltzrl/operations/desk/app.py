@@ -97,6 +97,7 @@ def log_out(request: PageRequest) -> Response:
     request.session.end(request.source.memory.store)
     response = redirect_to("/desk/login")
     secure = is_https(request.http)
+    # A browser removes a cookie only under the path that it was set with.
     response.delete_cookie(COOKIE, path="/desk", secure=secure, httponly=True, samesite="lax")
     return response
 
@@ -189,6 +190,7 @@ class Console:
                 own = dict(message["headers"])  # a picture has a policy of its own
                 common = [header for header in ENCODED_HEADERS if header[0] not in own]
                 message["headers"] = [*message["headers"], *common]
+            # HEAD has the headers of GET, the length among them, and no body.
             elif scope["method"] == "HEAD":
                 message["body"] = b""
             await send(message)

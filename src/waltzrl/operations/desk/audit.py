@@ -108,6 +108,7 @@ def _read_query(request: PageRequest) -> Query:
         if name in fields:
             fields[name] = moment(fields[name], now)
     before = request.query.get("before", "")
+    # isdigit also holds of a superscript two, which int() refuses.
     number = int(before) if before.isascii() and before.isdigit() and len(before) < 16 else None
     return Query(before=number, **fields)
 

@@ -41,6 +41,7 @@ def _equal_pairs(old: Sequence[str], new: Sequence[str]) -> int:
 def _compare_texts(old: Sequence[str], new: Sequence[str]) -> list[Part]:
     before, after = ([word.strip() for word in words] for words in (old, new))
     parts = []
+    # By default difflib ignores the frequent words of a text of 200 words or more.
     for kind, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         is_island = i > 0 and j < len(old) and j - i < MIN_COMMON
         if kind == "equal" and not is_island:

@@ -245,6 +245,7 @@ def _read_event(request: PageRequest) -> LabelEvent | None:
     written = {name: form.get(name, "").replace("\r\n", "\n").strip() for name in MAX_TEXT}
     texts = {name: text for name, text in written.items() if text}
     harm = {name: form[name] for name in ("category", "severity") if name in form}
+    # A field that is not in the form stands for a value that is allowed.
     if harm.get("category", HARMS[0]) not in HARMS:
         return None
     if harm.get("severity", SEVERITIES[0]) not in SEVERITIES:

@@ -260,6 +260,7 @@ def _read_selection(request: PageRequest, query: Mapping[str, str]) -> QueueSele
         order=_read_order(query),
         filters=filters,
         since=_parse_day(query.get("since", "")),
+        # The day that the address names is listed as a whole.
         until=None if until is None else until + DAY,
         words=words,
         rater=me,
@@ -276,6 +277,7 @@ def way_to_label(query: Mapping[str, str], queue: WorkQueue | None) -> Selection
         queue: the named queue that the list is of.
     """
     if queue is not None:
+        # A queue with an end leaves out what is served later, as a filter does.
         query = {**queue.filters, **({} if queue.until is None else {"until": ""})}
     order = _read_order(query)
     if "found" in query:
@@ -374,6 +376,7 @@ def export_collaborations(request: PageRequest) -> Response:
     ]
     table = io.StringIO()
     writer = csv.writer(table)
+    # Iterating over a row yields the names of its columns.
     writer.writerow(lines[0] if lines else ["id"])
     writer.writerows([map(_format_cell, line.values()) for line in lines])
     headers = {**NO_STORE, "content-disposition": 'attachment; filename="collaborations.csv"'}

@@ -38,6 +38,7 @@ def render_page(template: str, **context: object) -> str:
 def percent(share: float) -> str:
     """Return a share with two significant digits: 0.31, 3.1, 31."""
     value = 100 * share
+    # The bounds lie where rounding adds a digit: 9.95 would be written 10.0.
     digits = 0 if value >= 9.95 or value < 0.005 else 1 if value >= 0.95 else 2
     return f"{value:.{digits}f}"
 

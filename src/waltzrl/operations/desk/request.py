@@ -272,6 +272,7 @@ def _is_same_origin(request: Request) -> bool:
     if (site := request.headers.get("sec-fetch-site")) is not None:
         return site == "same-origin"
     origin = request.headers.get("origin")
+    # Without the scheme, which is another here behind a proxy that ends TLS.
     return origin is None or origin.partition("://")[2] == request.headers.get("host", "")
 
 
@@ -282,6 +283,7 @@ def _parse_fields(encoded: bytes) -> dict[str, str]:
         RequestError: 400, there are too many.
     """
     try:
+        # latin-1 accepts any byte; browsers send ASCII, with all else in percent escapes.
         fields = parse_qs(encoded.decode("latin-1"), max_num_fields=MAX_FIELDS)
     except ValueError:
         raise RequestError(

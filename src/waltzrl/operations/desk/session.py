@@ -101,6 +101,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     def end(self, store: MemoryStore) -> None:
         """Let no replica resume it again."""
+        # From then on the cookie is refused for its age, so the row may go.
         left = PutOp(ENDED, self._digest, {}, False, expires_at=self.ends)
         store.batch([left])
 
@@ -113,6 +114,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return self.key.role is not None and RANKS[self.key.role] >= RANKS[role]
 
     def owns(self, token: str) -> bool:
+        # As bytes, because compare_digest raises TypeError for text that is not ASCII.
         return hmac.compare_digest(self.form_token.encode(), token.encode())
 
     def seal(self, text: str) -> str:

@@ -98,6 +98,7 @@ def queue_query(request: PageRequest) -> dict[str, str]:
 def count_progress(request: PageRequest, queue: WorkQueue) -> tuple[int, int]:
     """Return how many evaluations of a queue are labelled, and how many there are."""
     memory, selection = request.source.memory, queue_selection(request, queue)
+    # Nobody's name, so that the count is the same whoever looks.
     selection = structs.replace(selection, rater="")
     total = memory.queue_length(structs.replace(selection, answered=True))
     left = memory.queue_length(structs.replace(selection, needs=queue.labels_each))

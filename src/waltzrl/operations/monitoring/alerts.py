@@ -85,6 +85,7 @@ class Objective:
 AVAILABILITY = Objective(
     name="availability",
     budget=0.001,
+    # A sum over no series is empty, and would make the whole expression empty.
     bad=f'(sum(rate(waltzrl_errors_total{{kind=~"{FAULTS}"}}[WINDOW])) or vector(0))',
     all=f"""(
   (sum(rate(waltzrl_errors_total{{kind=~"{FAULTS}"}}[WINDOW])) or vector(0))
@@ -99,6 +100,7 @@ OWN_MILLISECONDS = 200
 LATENCY = Objective(
     name="latency",
     budget=0.05,
+    # `le` is spelt as it is exported, 200.0, and must be a bound of the histogram.
     bad=f"""(
   sum(rate(waltzrl_own_time_ms_count[WINDOW]))
   - sum(rate(waltzrl_own_time_ms_bucket{{le="{OWN_MILLISECONDS:.1f}"}}[WINDOW]))
@@ -111,6 +113,7 @@ LATENCY = Objective(
 )
 OBJECTIVES = (AVAILABILITY, LATENCY)
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+# Of 720 hours: 0.02 * 720 / 1 = 14.4, 0.05 * 720 / 6 = 6, 0.1 * 720 / 24 = 3, 0.1 * 720 / 72 = 1.
 FAST = ((14.4, "1h", "5m"), (6.0, "6h", "30m"))
 """(times the budget, long window, short window): 2 % of the budget in an hour, 5 % in six."""
 SLOW = ((3.0, "1d", "2h"), (1.0, "3d", "6h"))
@@ -239,6 +242,7 @@ ALERTS = (
     ),
     Alert(
         name="WaltzRLNoJudge",
+        # The two sides have no label in common; `on()` compares them without any.
         query="absent(waltzrl_unsafe_rate_samples) and on() count(waltzrl_active_requests) > 0",
         minutes=15,
         severity="info",

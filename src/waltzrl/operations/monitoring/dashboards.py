@@ -515,6 +515,7 @@ def _build_panel(number: int, panel: Panel, docs: str) -> Json:
         "fieldConfig": {"defaults": _build_defaults(panel), "overrides": []},
         "targets": [
             _build_target(letter, panel, query)
+            # Grafana tells the queries of a panel apart by these letters.
             for letter, query in zip("ABCDEFGH", panel.queries, strict=False)
         ],
     }

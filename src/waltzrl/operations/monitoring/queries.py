@@ -35,6 +35,7 @@ def check_query(query: str, recorded: Iterable[str] = ()) -> None:
     Raises:
         UnknownMetricError: a metric, a label or a word is unknown.
     """
+    # Strings first: the regular expression of a matcher may have brackets.
     plain = DURATION.sub("", STRING.sub('""', query))
     groupings = [names for _, names in GROUPING.findall(plain)]
     labels = set(TARGET_LABELS)

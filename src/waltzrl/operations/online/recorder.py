@@ -100,6 +100,7 @@ class Recorder:
             InputError: the database or a key is invalid.
             TimeoutError: the database was unavailable for too long after the texts had ended.
         """
+        # Without a limit at first; `_read` sets one when the texts have ended.
         async with asyncio.timeout(None) as deadline, AsyncExitStack() as stack:
             reading = asyncio.create_task(self._read(texts, deadline))
             stack.callback(reading.cancel)

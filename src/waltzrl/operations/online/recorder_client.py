@@ -219,6 +219,7 @@ class RecorderClient:
         size = 0
         while self._waiting and size < CHUNK_BYTES:
             part = self._waiting.popleft()
+            # Before it is written: if the recorder dies meanwhile, the next one gets it.
             self._sent.append(part)
             parts.append(part)
             size += len(part)

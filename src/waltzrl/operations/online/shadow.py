@@ -64,6 +64,7 @@ class Shadows:
         task = asyncio.create_task(
             self._answer(served, Assignment(candidate, "shadow", release.id))
         )
+        # An event loop keeps only weak references to its tasks.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

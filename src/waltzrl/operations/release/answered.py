@@ -28,6 +28,7 @@ def store_answered(
     connection: Connection, release_id: str, before: Answered, after: Answered
 ) -> None:
     """Store the numbers that have grown."""
+    # Not the names of the columns: SQLAlchemy reserves those for the values to set.
     named = (ANSWERED.c.release == bindparam("of"), ANSWERED.c.arm == bindparam("by"))
     grown = [key for key in after if after[key] > before[key]]
     if known := [

@@ -371,6 +371,7 @@ def take_observations(connection: Connection, release_id: str) -> list[Observati
     of_release = select(OBSERVATIONS).where(OBSERVATIONS.c.release == release_id)
     query = of_release.order_by(OBSERVATIONS.c.number).limit(COUNTED_AT_ONCE)
     rows = connection.execute(query).all()
+    # By number, because others may have been added since the rows were read.
     taken = OBSERVATIONS.c.number.in_([row.number for row in rows])
     too_late = OBSERVATIONS.c.release != release_id
     connection.execute(delete(OBSERVATIONS).where(or_(taken, too_late)))

@@ -108,6 +108,7 @@ def block_growth(k: int, bad_serving: int, bad_candidate: bool) -> tuple[float, 
     for q_a, q_b in ALTERNATIVES:
         p0 = (k * q_a + q_b) / (k + 1)
         candidate = _log_ratio(q_b, p0, bad_candidate, 1)
+        # log S: the candidate's factor q_b / p0, and the k factors q_a / p0 of the serving bundle.
         growth.append(candidate + _log_ratio(q_a, p0, bad_serving, k))
     return tuple(growth)
 

@@ -52,6 +52,7 @@ class ArmCounts(msgspec.Struct, frozen=True, kw_only=True):
         An answer without a user's name counts as a user of its own, and a user of several steps as
         one in each.
         """
+        # (sum n)^2 / sum n^2, where the sum of n^2 is answers + excess.
         return self.answers**2 / (self.answers + self.excess) if self.answers else 0.0
 
     def of(self, metric: Metric) -> OutcomeCount:
@@ -70,6 +71,7 @@ class ArmCounts(msgspec.Struct, frozen=True, kw_only=True):
             judged=self.judged + any(metric in outcomes for metric in JUDGED),
             counts=_count_outcomes(self.counts, outcomes),
             repeats=_count_outcomes(self.repeats, outcomes) if number > 1 else self.repeats,
+            # n^2 - n grows by 2 (n - 1) with the nth answer.
             excess=self.excess + 2 * (number - 1),
             rejudged=self.rejudged
             | {

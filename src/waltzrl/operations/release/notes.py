@@ -57,6 +57,7 @@ def _errs_on_one_arm(evidence: Evidence, arms: tuple[Arm, Arm], metric: Judged) 
         counts = evidence.tally(arm)
         table = counts.rejudged.get(metric)
         bounds.append(
+            # Half the doubt for each of the two, so that both hold together with the whole.
             interval(0 if table is None else table.false_positives, counts.of(metric).n, DOUBT / 2)
         )
     return bounds[0].high < bounds[1].low or bounds[1].high < bounds[0].low

@@ -39,6 +39,7 @@ class JsonColumn(TypeDecorator[Stored], Generic[Stored]):
     """A column that stores a value of `kind` as JSON."""
 
     impl = Text
+    # SQLAlchemy's cache key holds the attribute named as the argument of `__init__`: `kind`.
     cache_ok = True
 
     def __init__(self, kind: type[Stored]) -> None:
@@ -89,6 +90,7 @@ RELEASES = Table(
     Column("policy", Text, nullable=False, server_default=""),
 )
 Index(
+    # Unique among the open ones only, so that at most one release is open.
     "one_open_release",
     RELEASES.c.is_open,
     unique=True,

@@ -67,6 +67,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """What is signed."""
+        # A float comes back from JSON as it was, so that `repr` spells the signed text again.
         return f"contents removed\n{json.dumps(self.id)}\n{self.at!r}\n{self.why}\n"
 
     def is_signed_by(self, key: PublicKey) -> bool:
@@ -120,6 +121,7 @@ def contents_for(folder: Path, record_id: str) -> list[Collaboration]:
     Raises:
         InputError: a line is damaged.
     """
+    # Decoding every line would take far longer than this search for bytes.
     marker = b'"id":' + encode_json(record_id)
     return [
         _parse_content(line, f"{path}:{number}").collaboration
@@ -263,6 +265,7 @@ def _overwrite_contents(
 
 
 def _build_erased_line(tombstone: Tombstone, length: int) -> bytes:
+    # Readers know a tombstone by the first bytes of its line, so `erased` must be its first key.
     line = ERASED + b"," + encode_json(tombstone)[1:-1]
     if len(line) + 2 > length:  # of a collaboration that is shorter than a signature
         line = ERASED

@@ -17,6 +17,7 @@ from waltzrl.store.audit.record import LogEvent, encode_event
 LONGEST_FAILURE = 1000
 APPENDERS = 256
 """Most processes that append to one log at the same time."""
+# A counter of 8 bytes for each process, the length of the failure's text, and the text.
 STATUS_BYTES = 8 * APPENDERS + 8 + LONGEST_FAILURE
 
 
@@ -91,6 +92,7 @@ class Log:
         self._sent = 0
         self._reported = 0
         """The part of `unaudited` that a `gap` entry reports."""
+        # `_alone` becomes true when the pipe is broken: nobody reads it, so the writer has ended.
         self._closed = self._alone = False
 
     @property
@@ -169,6 +171,7 @@ class Log:
         if self._closed:
             return
         self._closed = True
+        # Only now is there room in the queue for the entry that reports the gap.
         self._report_gap()
         self._push()
         self._pipe.close()
@@ -214,6 +217,7 @@ class Log:
             self._pipe.send(encode_event(event))
         except BrokenPipeError:
             self._alone = True
+            # Counted first: `ready` raises where a decision must not be served unaudited.
             self.unaudited += decisions
             self.ready()
         else:

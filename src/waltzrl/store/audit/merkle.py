@@ -10,6 +10,7 @@ from hashlib import sha256
 
 
 def leaf_hash(data: bytes) -> bytes:
+    # Leaves and nodes are hashed with different prefixes, so that no node can pass for a leaf.
     return sha256(b"\x00" + data).digest()
 
 
@@ -33,6 +34,7 @@ class Frontier:
     def append(self, leaf: bytes) -> None:
         """Add a leaf, given by its hash."""
         node, size = leaf, self.size
+        # A binary carry: each trailing one bit is a full subtree that the new node completes.
         while size & 1:
             node = node_hash(self.peaks.pop(), node)
             size >>= 1
@@ -42,6 +44,7 @@ class Frontier:
     def root(self) -> bytes:
         if not self.peaks:
             return sha256().digest()
+        # From the smallest subtree up, because MTH splits off the largest power of two first.
         node = self.peaks[-1]
         for left in reversed(self.peaks[:-1]):
             node = node_hash(left, node)

@@ -19,9 +19,11 @@ from typing import BinaryIO, Self
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+# Both are given by signed-note: the identifier of the algorithm, and an em dash (U+2014).
 ED25519 = b"\x01"
 SIGNATURE = "— "
 SECRET = "PRIVATE+KEY+"
+# No leading zeros, as tlog-checkpoint demands: one size has one spelling.
 SIZE = re.compile("0|[1-9][0-9]{0,17}")
 
 
@@ -51,6 +53,7 @@ class PublicKey:
         if SECRET in text:
             raise NoteError("not a public key but the private one; keep that secret")
         name, _, rest = text.strip().partition("+")
+        # Base64 may hold a `+` too, so the parts are split off from the left.
         hashed, _, coded = rest.partition("+")
         raw = _decode_base64(coded)
         key = cls(name=name, raw=raw[1:])
@@ -141,6 +144,7 @@ def read_signed_text(note: str, key: PublicKey) -> str:
     Raises:
         NoteError: the note is malformed, not signed by the key, or the signature is wrong.
     """
+    # The text may hold blank lines; the signatures stand behind the last one.
     text, _, signatures = note.rpartition("\n\n")
     for line in signatures.splitlines():
         name, _, coded = line.removeprefix(SIGNATURE).partition(" ")

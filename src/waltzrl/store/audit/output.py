@@ -42,6 +42,7 @@ def print_request(
         print(one_page(entry))
         record = entry.decision
         assert record is not None, "found by its id"
+        # The id of a choice contains a slash, which would be a further part of the path.
         exchange = quote(record.exchange_id or record.id, safe="")
         print(f"  {'memory':<24}/desk/collaborations/{exchange}, if the gateway has a memory")
         if content_files(folder) and not contents:

@@ -49,6 +49,7 @@ class Query:
         """Return whether the query selects an entry; one that is no decision only by its time."""
         if self.before is not None and entry.seq >= self.before:
             return False
+        # Times are texts of one form (UTC, six decimals), which sort as the times do.
         if (self.since and entry.time < self.since) or (self.until and entry.time >= self.until):
             return False
         record = entry.decision
@@ -184,6 +185,7 @@ FIELDS = (
 """Columns that are fields of a decision's record."""
 COLUMNS: Mapping[str, Callable[[DecisionRecord], object]] = {
     **{name: attrgetter(name) for name in FIELDS},
+    # A lambda, because the function is defined further down.
     "rule": lambda record: _list_rules(record),
     "category": lambda record: _drop_repeats(turn.category for turn in record.rounds),
     "failure": lambda record: _drop_repeats(turn.failure for turn in record.rounds),

@@ -199,6 +199,7 @@ def _format_value(value: object) -> str:
 def _newest_checkpoint(path: Path) -> tuple[str, int]:
     try:
         with path.open("rb") as file:
+            # Unpacking raises ValueError where there is no note at all.
             *_, note = read_notes(file, path.stat().st_size)
         return note, Checkpoint.parse(note).size
     except (OSError, NoteError, ValueError) as error:

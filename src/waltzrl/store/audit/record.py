@@ -202,6 +202,7 @@ def decode_event(raw: bytes) -> LogEvent:
     Raises:
         msgspec.ValidationError: it is not an event.
     """
+    # In MessagePack a map begins with a byte of 0x80 or more, never with a brace.
     if raw.startswith(b"{"):
         return msgspec.convert(json.loads(raw), LogEvent)
     return _event_decoder.decode(raw)

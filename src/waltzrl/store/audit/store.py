@@ -112,6 +112,7 @@ class LogFolder:
             raise
         for line in lines:
             self._position.frontier.append(line.leaf)
+        # Only now: after a failure the same lines are committed again from the old position.
         self._position.head, self._position.offset = lines[-1].hash, self._segment.length
 
     def checkpoint(self) -> None:
@@ -162,6 +163,7 @@ def _length_of_notes(folder: Path) -> int:
     if signature < 0:
         return 0
     end = lines.index(b"\n", signature + 1) + 1
+    # The blank line that separates it from the next note belongs to it.
     return end + lines.startswith(b"\n", end)
 
 
@@ -195,6 +197,7 @@ def _write_snapshot(folder: Path, position: LogPosition) -> None:
         "peaks": [peak.hex() for peak in position.frontier.peaks],
     }
     temporary = folder / f".{FRONTIER}.part"
+    # No fsync: a snapshot that a crash has torn is not trusted, and the log is read from its start.
     temporary.write_text(json.dumps(state))
     temporary.replace(folder / FRONTIER)
 
@@ -227,6 +230,7 @@ class GrowingFile:
                 self._open()
             remaining = memoryview(data)
             while remaining:
+                # A disk that is nearly full takes a part of what is written.
                 remaining = remaining[os.write(self._descriptor, remaining) :]
             os.fsync(self._descriptor)
         except OSError:
@@ -251,6 +255,7 @@ class GrowingFile:
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, self._mode)
         os.ftruncate(self._descriptor, self.length)
         os.lseek(self._descriptor, self.length, os.SEEK_SET)
+        # The entry of a new file in its folder must reach the disk too.
         sync_to_disk(self.path.parent)
 
 

@@ -186,6 +186,7 @@ def _find_mismatch(
 ) -> LogFault | None:
     """Return the fault if a signed checkpoint does not match the records it covers."""
     size = position.frontier.size
+    # `merge` yields a smaller size late only if one file holds its checkpoints out of order.
     if checkpoint.size < size:
         return _make_fault(
             "reordered",
@@ -220,6 +221,7 @@ def _find_broken_link(line: _Line, lines: _Lines, position: LogPosition) -> LogF
         return _make_fault(
             "missing-segment", expected, f"the file with record {expected} is missing"
         )
+    # With the right link the line stands in the right place, so its number is what was changed.
     if line.seq is None or line.prev == position.head:
         return _make_fault(
             "flipped", expected, f"record {expected} was changed: its number is not {expected}"
@@ -245,6 +247,7 @@ def _tell_misplaced(actual: int, lines: _Lines, expected: int) -> LogFault:
 def _tell_changed(line: _Line, after: _Line | None, position: LogPosition) -> LogFault:
     """Tell whether the previous record was changed, or this one's link to it."""
     expected = position.frontier.size
+    # The record before is signed, or the next link is broken too: this one was changed.
     if position.signed == expected or (after is not None and after.prev != line.hash):
         return _make_fault(
             "flipped", expected, f"record {expected} was changed: its link is broken"
@@ -272,6 +275,7 @@ def _parse_line(raw: bytes, segment: int, end: int) -> _Line:
     seq, prev = None, ""
     try:
         content = json.loads(raw)
+    # A line of thousands of brackets must be a fault of the log, not the end of the verifier.
     except (ValueError, RecursionError):
         content = None
     if isinstance(content, dict):

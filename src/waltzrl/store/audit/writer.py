@@ -59,6 +59,7 @@ class LogWriter:
         """The contents to be stored beside these lines, scrubbed."""
         self._last_notice = -1
         self._signed_at = self._tried_at = time.monotonic()
+        # `connect` runs in another thread; appending to and popping from a deque are atomic.
         self._new: deque[_Source] = deque()
         """Connected, for the thread to take over."""
         self._sources: list[_Source] = []
@@ -118,6 +119,7 @@ class LogWriter:
     def connect(self, number: int) -> int:
         """Return the end of a new pipe, to append to the log through a `Log` with this number."""
         reads, writes = large_pipe()
+        # The number may have been that of a process that has ended.
         self.status.written[number] = 0
         self._new.append(_Source(reads, number))
         os.write(self._wake, b"1")

@@ -177,6 +177,7 @@ def period_counts(
         seconds: length of the first period; the others begin where the one before ends.
         now: seconds since the epoch; what has expired by then is left out.
     """
+    # The first end behind the time decides, so the ends must ascend.
     period = case(*[(ITEMS.c.time < end, number) for number, end in enumerate(ends)])
     columns = (period.label("period"), func.coalesce(ITEMS.c.category, "").label("category"))
     served = (*_match_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1])
@@ -343,6 +344,7 @@ def _compare_samples(
         frontier, pairs = frontiers.get(row.bundle), answers[group_of(row)]
         said = ((row.unsafe, row.people_0), (row.overrefusal, row.people_1))
         for counter, (judge, reference) in zip(pairs, said, strict=True):
+            # By this answer alone: the other verdict must not change the odds of being drawn.
             place = place_of(row.key, is_bad=bool(judge))
             if judge is not None and frontier and frontier.has_passed(row.time, place):
                 counter[judge, reference] += 1

@@ -88,6 +88,7 @@ def bind_key(engine: Engine, mark: str, file: Path) -> None:
         InputError: the memory is bound to another key.
         StorageError: the database is unavailable.
     """
+    # Of several gateways that start at once, the primary key lets one bind it.
     with suppress(IntegrityError), writing(engine) as connection:  # it is bound already
         connection.execute(insert(SUBJECT_KEY).values(id=1, mark=mark))
     require_key(engine, mark, file)
@@ -263,6 +264,7 @@ def compact_files(engine: Engine) -> None:
 
 def _wait_for_transactions(connection: Connection) -> None:
     """Wait until nobody can still see the deleted rows, because a vacuum keeps those."""
+    # The first id not given yet: transactions with lower ones may still see the rows.
     last = text("SELECT CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text)")
     first = connection.execute(last).scalar_one()
     for _ in range(SNAPSHOT_CHECKS):
@@ -293,11 +295,13 @@ def _match_subject(
     connection: Connection, digest: str, requests: Collection[str]
 ) -> ColumnElement[bool]:
     """Return the condition of what is a subject's, or of a choice of one of the requests."""
+    # Without coalesce a missing subject makes this condition and its negation both null.
     of_subject = and_(literal(digest) != "", func.coalesce(ITEMS.c.subject, "") == digest)
     if not requests:
         return of_subject
     query = select(ITEMS.c.id, ITEMS.c.key, ITEMS.c.interaction)
     rows = connection.execute(query.where(ITEMS.c.namespace.startswith(_RECORDS)))
+    # The key of a training sample is `ID:ROUND`; its exchange stands in `interaction`.
     ids = [id_ for id_, key, exchange in rows if (exchange or key).partition("/")[0] in requests]
     return or_(of_subject, ITEMS.c.id.in_(ids))
 

@@ -123,6 +123,7 @@ def in_force(events: Iterable[LabelEvent]) -> dict[str, LabelEvent]:
             severity=event.severity or before.severity,
             spans=event.spans or before.spans,
             settles=event.settles or before.settles,
+            # It says who gave the label of the reply, which other events leave as it is.
             annotator_kind=(event if event.reply else before).annotator_kind,
         )
     return held
@@ -133,6 +134,7 @@ def find_undoing(events: Sequence[LabelEvent], by: str) -> list[LabelEvent]:
     own = [event for event in events if event.by == by]
     if not own:
         return []
+    # Events are never deleted: a withdrawal follows, and then what held before is said again.
     before = in_force(own[:-1]).get(by)
     withdrawn = [] if own[-1].action == "withdraw" else [LabelEvent(by=by, action="withdraw")]
     return withdrawn if before is None else [*withdrawn, structs.replace(before, time=time.time())]

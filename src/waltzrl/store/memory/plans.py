@@ -123,6 +123,7 @@ def all_results(
             None,
         )
         if cause is not None:
+            # In a chain of blocked tasks the reason names the first failure, not a task between.
             cause = blocked_by[task.id] = blocked_by.get(cause, cause)
             reason = f"it depends on {cause!r}, which is {complete[cause].state}"
             result = structs.replace(result, state="blocked", reason=reason)

@@ -122,6 +122,7 @@ def read_queue(
     columns = (
         _VALUE,
         _RISK.label("risk"),
+        # Null where the judge has not scored or nobody has labelled.
         func.coalesce(_AGAINST_PEOPLE, False).label("people"),
         func.coalesce(_AGAINST_REVIEWER, False).label("reviewer"),
     )
@@ -151,6 +152,7 @@ def find_neighbours(
         return None, None
     place = _rank_columns(connection, selection.order)
     keys = _narrow_query(connection, select(ITEMS.c.key), selection).limit(1)
+    # Ascending, so that the nearest of those before is the one that the limit leaves.
     before = keys.where(tuple_(*place) > tuple_(*here)).order_by(*place)
     after = keys.where(tuple_(*place) < tuple_(*here)).order_by(*[part.desc() for part in place])
     return connection.scalar(before), connection.scalar(after)
@@ -269,6 +271,7 @@ def _label_events(
     """Return the events of an evaluation as rows: of whom, which action, and their number."""
     if dialect == "postgresql":
         labels = func.coalesce(_VALUE["labels"], literal([], JSONB))
+        # WITH ORDINALITY numbers the elements, as the column `key` of SQLite's json_each does.
         rows = func.jsonb_array_elements(labels).table_valued(
             column("value", JSONB), with_ordinality="key"
         )

@@ -176,6 +176,7 @@ class SafetyMemory:
         Raises:
             InputError: the evaluation does not exist.
         """
+        # What is said again was scrubbed when it was said first.
         self._add_events(id_, lambda labels: find_undoing(labels, self.rater(by)))
 
     def assign(self, id_: str, name: str) -> bool:
@@ -282,6 +283,7 @@ class SafetyMemory:
         items = self.store.search(COACHING, filter=same, limit=limit)
         if len(items) < limit:
             items += self.store.search(COACHING, query=clean, filter=ended, limit=limit)
+        # A session may be found both ways; a dict keeps the place of the first.
         values = list({item.key: item.value for item in items}.values())
         return [msgspec.convert(value, CoachingSession) for value in values[:limit]]
 

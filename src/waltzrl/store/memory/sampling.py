@@ -62,6 +62,7 @@ class SampleFrontier:
 
     def has_passed(self, time: float, place: int) -> bool:
         """Return whether an answer of this time, at this place, is in the sample."""
+        # A label from before the answer was served cannot have passed it.
         step = bisect_left(self._times, time)
         return step < len(self._times) and place <= self._furthest[step]
 

@@ -36,6 +36,7 @@ def scrub_value(
     clean = _scrub_object(rest, scrub)
     match value.get("collaboration"), clean.get("collaboration"):
         case {"prompt": {"id": id_}}, {"prompt": dict(prompt)}:
+            # The pattern has bound the dict inside `clean`, which this changes.
             prompt["id"] = id_
     return {**clean, **machine_made}
 

@@ -129,6 +129,7 @@ def get_item(
     """Return one item, or None; `locked` keeps others from changing it in this transaction."""
     by_name = (ITEMS.c.namespace == ".".join(op.namespace), ITEMS.c.key == op.key)
     query = select(*COLUMNS).where(*by_name, not_expired(now))
+    # SQLite has no row locks and ignores this; there `writing` has locked the whole database.
     return connection.execute(query.with_for_update() if locked else query).one_or_none()
 
 
@@ -220,6 +221,7 @@ def _match_phrase(words: str, dialect: str, *, is_stem: bool) -> Condition:
     if is_stem:
         last = _stem_word(last)
     if dialect == "sqlite":
+        # `words_of` leaves letters and digits only, so no word can break out of the query's syntax.
         phrase = f'"{" ".join([*earlier, last])}"' + ("*" if is_stem else "")
         rows = select(_FTS.c.rowid).where(_FTS.c.item_words.op("MATCH")(phrase))
         return ITEMS.c.id.in_(rows)
@@ -405,6 +407,7 @@ def _equals_on_sqlite(path: str, value: Json) -> Condition:
         case str():
             return and_(kind == "text", stored == value)
         case _:
+            # json_extract returns a list or an object as JSON without spaces.
             text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
             return and_(kind.in_(("array", "object")), stored == text)
 

@@ -70,6 +70,7 @@ FIELDS: Mapping[str, Field] = {
 ITEMS = Table(
     "items",
     TABLES,
+    # SQLite numbers only an INTEGER PRIMARY KEY, which is its rowid and stays the same in a VACUUM.
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("namespace", Ordered, nullable=False),
     Column("key", Ordered, nullable=False),
@@ -95,6 +96,7 @@ Index("items_time", ITEMS.c.namespace, ITEMS.c.time)
 Index("items_updated", ITEMS.c.updated_at)
 Index(
     "items_words",
+    # Queries must spell this expression the same, or PostgreSQL does not use the index.
     func.to_tsvector(text("'simple'::regconfig"), ITEMS.c.words),
     postgresql_using="gin",
 ).ddl_if(dialect="postgresql")
@@ -144,6 +146,7 @@ def _create_word_table(_items: Table, connection: Connection, **_: object) -> No
         "INSERT INTO item_words (item_words, rowid, words) VALUES ('delete', old.id, old.words);"
     )
     for statement in (
+        # `words_of` has removed accents already, in one way for both databases.
         "CREATE VIRTUAL TABLE item_words USING fts5 (words, content='items', content_rowid='id', "
         "tokenize='unicode61 remove_diacritics 0')",
         f"CREATE TRIGGER items_added AFTER INSERT ON items BEGIN {added} END",

@@ -9,6 +9,7 @@ from waltzrl.store.privacy.hints import build_hints
 from waltzrl.store.privacy.vendor_keys import LOOSE, vendor_formats
 
 _PEM_TITLE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+# The body ends at two dashes, which could begin another key: so the search stays linear.
 _PEM = (
     _PEM_TITLE + r"(?:[^-]|-[^-])*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
     _PEM_TITLE + r"(?:(?:\\n|\s){1,4}[A-Za-z0-9+/=]{16,})+",  # truncated
@@ -64,6 +65,7 @@ def credential_patterns() -> list[DataPattern]:
         DataPattern("secret", _TOKEN + _BETWEEN + _VALUE, _check_token, _TOKEN),
         DataPattern("secret", _FURTHER + _MIXED, _check_mixed, _PASSWORD),
         DataPattern("secret", _SHORT_WORD + _MIXED, _check_mixed, _SHORT_WORD),
+        # `bool` accepts any digits: the word before them decides.
         DataPattern("secret", _PIN, check_whole("hint", bool, 0.7)),
         DataPattern("secret", rf"{_TOKEN} {_MIXED}", _check_long_token, f"{_TOKEN} "),
         DataPattern("secret", rf"(?i:\bkey)(?: is|:| ?=) ?{_MIXED}", _check_long_token),
@@ -97,6 +99,7 @@ def _check_password(text: bytes, start: int, end: int) -> PatternHit | None:
     value = text[start:end].decode("latin-1")
     if not value or (_PLACEHOLDER.fullmatch(value) and not _is_strong(value)):
         return None
+    # "The password is wrong" has none; "password: wrong" at the end of a line may be one.
     if _WORD.fullmatch(value) and not (is_quoted or _ends_the_line(text, start, end)):
         return None
     return PatternHit(start, end, 0.8, "hint")

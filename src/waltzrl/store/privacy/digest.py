@@ -53,6 +53,7 @@ def _create_key(path: Path) -> None:
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
+        # Unlike a rename, a hard link fails if another process has made the file meanwhile.
         path.hardlink_to(temporary)
     except FileExistsError:
         pass

@@ -80,12 +80,14 @@ def _is_uncased(word: str) -> bool:
 
 
 UNCASED: Mapping[str, str] = {
+    # As long as the word, because positions are mapped back to the original by counting characters.
     word: mark * len(word)
     for mark, words in _WORDS.values()
     for word in words.split("|")
     if _is_uncased(word)
 }
 """Word of a script without case -> what replaces it."""
+# The longest first: an alternation takes the first word that matches.
 _ANY_UNCASED = re.compile("|".join(sorted(UNCASED, key=len, reverse=True)))
 MARKS = "".join(mark for mark, _words in _WORDS.values())
 

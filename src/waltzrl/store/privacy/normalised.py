@@ -49,6 +49,7 @@ _BY_CATEGORY = {
     "Pd": "-",
 }
 _INVISIBLE = ("Cf", "Mn", "Me")
+# Its category is Sm, mathematical symbols, and not Pd like that of the dashes.
 _MINUS = "\u2212"
 
 

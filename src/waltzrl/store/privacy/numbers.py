@@ -188,6 +188,7 @@ def _is_singaporean(number: str) -> bool:
     """Check the letter of an NRIC or FIN of Singapore."""
     first, digits, letter = number[0], number[1:-1], number[-1]
     total = sum(w * int(d) for w, d in zip((2, 7, 6, 5, 4, 3, 2), digits, strict=True))
+    # The series that were begun in 2000 and later add an offset.
     total += {"T": 4, "G": 4, "M": 3}.get(first, 0)
     letters = {"S": "JZIHGFEDCBA", "F": "XWUTRQPNMLK", "M": "XWUTRQPNJLK"}
     return letters[{"T": "S", "G": "F"}.get(first, first)][total % 11] == letter
@@ -205,6 +206,7 @@ def _is_of_hong_kong(number: str) -> bool:
 
 def _is_taiwanese(number: str) -> bool:
     """Check the last digit of a national identity card of Taiwan."""
+    # The letters in the order of their codes, from 10 on, which is not that of the alphabet.
     area = "ABCDEFGHJKLMNPQRSTUVXYWZIO".index(number[0]) + 10
     digits = [area // 10, area % 10, *map(int, number[1:])]
     return (
@@ -221,6 +223,7 @@ def _is_russian(number: str) -> bool:
     """Check the last two digits of a SNILS."""
     digits = [int(digit) for digit in number if digit.isdigit()]
     total = sum(w * d for w, d in zip(range(9, 0, -1), digits[:9], strict=True))
+    # A remainder of 100 is written as 00.
     return total % 101 % 100 == 10 * digits[9] + digits[10]
 
 
@@ -268,6 +271,7 @@ def _build_announced_regex(words: str, form: str) -> tuple[str, str]:
     In English it may precede them: "111222333 is my BSN", "111222333 (BSN)".
     """
     key = _spell_words(words)
+    # Not past a `]`: a placeholder, overwritten with it, was what the word announced.
     after = rf"{key}[^0-9\]\n]{{0,32}}\b({form})\b"
     return rf"{after}|\b({form})(?: ?\(|,? is |, )(?:(?:my|his|her|their|our|the|your) )?{key}", key
 
@@ -279,6 +283,7 @@ def _spell_words(words: str) -> str:
 
 def _stdnum_check(name: str) -> Check:
     is_valid: Callable[[str], bool] = pkgutil.resolve_name(f"stdnum.{name}:is_valid")
+    # Some modules do not strip the dots with which their own numbers are written.
     return check_whole(f"stdnum.{name}", lambda number: is_valid(number.replace(".", "")))
 
 

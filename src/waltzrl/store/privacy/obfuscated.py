@@ -56,6 +56,7 @@ def obfuscated_patterns() -> list[DataPattern]:
 
 def _check_mail(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an address that ends in a usual domain and does not begin with a usual word."""
+    # At the start of the text this slice is [-1:0], which is empty.
     if text[start - 1 : start].isalnum() or text[start - 1 : start] in (b"_", b"-", b".", b"+"):
         return None  # the rest of a word that was rejected
     words = re.split(rb"[^a-z0-9\xe0\xc0]+", text[start:end].lower())

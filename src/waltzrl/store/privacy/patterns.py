@@ -236,6 +236,8 @@ def _is_in_row(text: bytes, start: int) -> bool:
 
 
 def _has_luhn_digit(number: bytes) -> bool:
+    # Luhn: every second digit from the right counts as the sum of the digits of its double. Bytes
+    # are character codes, so the code of zero is subtracted for each.
     written = number[-1::-2] + number[-2::-2].translate(_DOUBLED)
     return (sum(written) - len(written) * ord("0")) % 10 == 0
 
@@ -258,6 +260,7 @@ def _account_form(country: str) -> tuple[int, re.Pattern[str]] | None:
 
 def _check_account(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an IBAN at the start of the candidate; its country tells how long it is."""
+    # A message in parts may have a line break between the two letters.
     country = text[start : start + 3].replace(b"\n", b"").decode()[:2].upper()
     form = _account_form(country)
     if form is None:
@@ -268,6 +271,7 @@ def _check_account(text: bytes, start: int, end: int) -> PatternHit | None:
         return None
     stop = ends[length - 1]
     number = text[start:stop].translate(None, _SEPARATORS).decode().upper()
+    # ISO 7064 MOD 97-10: the first four characters go to the end, and letters become 10 to 35.
     remainder = int((number[4:] + number[:4]).translate(_LETTER_VALUES)) % 97
     if remainder == 1 and structure.fullmatch(number):
         return PatternHit(start, stop, 1.0, "mod97")
@@ -322,6 +326,7 @@ def _check_ipv6(text: bytes, start: int, end: int) -> PatternHit | None:
     if re.search(rb"[0-9A-Za-z_:]", before + behind):
         return None
     if not is_compressed:
+        # Seven colons, or six before an embedded IPv4 address; a time or a MAC address has others.
         return _make_ip_hit(text, start, end) if piece.count(b":") in (6, 7) else None
     is_code = behind == b"(" or before in (b"$", b"%", b"\\")
     return _make_ip_hit(text, start, end) if _ASSIGNED_V6.fullmatch(piece) and not is_code else None

@@ -57,6 +57,7 @@ class PresidioDetector:
             names = SpacyRecognizer(supported_entities=[PERSON], supported_language=LANGUAGE)
             recognizers.append(names)
         engine = SpacyNlpEngine()
+        # Set here, because the engine's own `load` downloads pipelines that are missing.
         engine.nlp = {LANGUAGE: _open_pipeline(pipeline)}  # type: ignore[assignment]
         self._analyzer = None
         if recognizers:  # without any, presidio would take all of its own

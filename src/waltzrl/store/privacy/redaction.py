@@ -189,6 +189,7 @@ def mask_piece(piece: str, kind: Kind) -> str:
 
 def write_number(value: float | bool | None) -> str:
     """Return a whole number as people write it; empty for what cannot identify a person."""
+    # `not <` instead of `>=`, because every comparison with NaN is false.
     if value is None or isinstance(value, bool) or not abs(value) < _NUMBER_LIMIT:
         return ""
     return str(int(value)) if value == int(value) else ""

@@ -97,6 +97,7 @@ class ScrubbingFilter(logging.Filter):
         record.args = None
         if record.exc_info:
             record.exc_text = self._formatter.formatException(record.exc_info)
+            # A formatter that writes exceptions itself would write this one unscrubbed.
             record.exc_info = None
         if record.exc_text:
             record.exc_text = self._scrub(record.exc_text)

@@ -37,6 +37,7 @@ _STAND_IN = re.compile(
     r"|email-[0-9]+@stand-in\.invalid"
 )
 _WORD = re.compile(r"[^\W_]+")
+# Unrolled into runs without backslashes, so that a long string takes linear time.
 _JSON_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)("?)', re.DOTALL)
 """Groups: the content, and the end, which a truncated text lacks."""
 
@@ -216,6 +217,7 @@ class StandIns:
                 start = word.start() - place
                 end = start + length
                 kind = self._kinds.get(text[start:end]) if start >= 0 else None
+                # Two letters or digits on either side of the end would mean that the word goes on.
                 ends = end == len(text) or not text[end - 1 : end + 1].isalnum()
                 if kind is not None and ends:
                     detections.append(_make_known(kind, start, end))
@@ -235,6 +237,7 @@ class StandIns:
             self._given.add(stand_in)
             if self._numbered:
                 self._originals[stand_in] = original
+        # Once it stands for a text anywhere, a reply gets it back as a text and not as a number.
         self._numbers.discard(stand_in)
         return stand_in
 
@@ -296,6 +299,7 @@ class StandInStream:
         """Add the next part, and return what is settled, restored as `StandIns.restore` does."""
         text = self._held + text
         places = range(max(0, len(text) - self._longest), len(text))
+        # The earliest place holds back the most: the longest beginning of a stand-in.
         cut = next((place for place in places if text[place:] in self._prefixes), len(text))
         self._held = text[cut:]
         return self._restore(text[:cut], in_json=in_json)

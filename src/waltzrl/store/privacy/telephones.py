@@ -212,6 +212,7 @@ def _is_international(digits: str, region: str | None) -> bool | None:
     # No country code is the beginning of another, so the first that exists is the right one.
     for length in (1, 2, 3):
         code = int(digits[:length])
+        # `int` drops leading zeros: 049 would pass for 49.
         if code in phonenumbers.COUNTRY_CODE_TO_REGION_CODE and digits[0] != "0":
             region = phonenumbers.region_code_for_country_code(code)
             return _plan(code, region).has_dialled(digits[length:])
@@ -261,6 +262,7 @@ class _Plan:
         trunk = self._trunk.match(national)
         if trunk is None:
             return self.has(national)
+        # As in `phonenumbers`, the transform rule applies only if its last group has matched.
         if self._rewrites and trunk[trunk.re.groups] is not None:
             return None
         if self.has(national[trunk.end() :]):
