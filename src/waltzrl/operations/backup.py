@@ -35,7 +35,6 @@ MANIFEST, TABLES, AUDIT, KEYS = BACKUP_MANIFEST, "tables", "audit", "keys"
 SUBJECT_KEY = "memory.key"
 LOG_KEYS = ("", ".digest", ".pub")
 """The ends of the names of a log key's three files."""
-CHUNK = 1 << 20
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +66,7 @@ def create_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
         raise InputError("the recipe has neither a memory nor an audit log; name what it keeps")
     if folder.exists():
         raise InputError(f"{folder} exists; a backup needs a new folder")
+    # Announced first: an erasure must know of the copies before there are any.
     with _announce_backup(recipe, folder), whole_folder(folder) as part, disk_errors(folder):
         # Before anything is in it: the copies hold what users said, and keys.
         part.chmod(0o700)

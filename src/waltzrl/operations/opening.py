@@ -304,6 +304,7 @@ async def open_online_services(
             examples=examples and examples.shown_to("conversation"),
         )
         stack.push_async_callback(shadows.aclose)
+        # Once before the gateway serves, so that its first answers are of the released bundle.
         await releases.poll()
         await stack.enter_async_context(in_background(releases.follow()))
         yield OnlineServices(

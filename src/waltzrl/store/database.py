@@ -75,6 +75,7 @@ def open_database(url: str) -> Engine:
                 return create_engine(
                     address.set(drivername="postgresql+psycopg"),
                     connect_args={**KEEPALIVE, **address.query},
+                    # The server may have been restarted since a connection was pooled.
                     pool_pre_ping=True,
                     pool_size=4,
                     json_serializer=_to_json,
@@ -110,6 +111,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
     """
     with (
         _storage_errors(engine),
+        # `_begin_transaction` reads the option; PostgreSQL needs no such thing.
         engine.connect().execution_options(writes=True) as connection,
         connection.begin(),
     ):
@@ -132,6 +134,7 @@ def _storage_errors(engine: Engine) -> Iterator[None]:
     """Turn failures of the database into a StorageError; violated constraints pass unchanged."""
     try:
         yield
+    # Faults of the statement, which callers must not retry like a failing database.
     except (DataError, IntegrityError, ProgrammingError):
         raise
     except (DBAPIError, NoConnectionError) as error:

@@ -101,6 +101,7 @@ def check_table(connection: Connection, table: Table, path: Path) -> None:
     """
     names, rows = read_table(path)
     stored = _read_rows(connection, table, names)
+    # zip_longest, so that a row too many or too few differs from None.
     for number, (expected, found) in enumerate(zip_longest(rows, stored), start=1):
         if expected != found:
             raise StorageError(

@@ -66,6 +66,7 @@ def prepare_tables(engine: Engine, *groups: TableGroup) -> None:
             connection.execute(insert(SCHEMA_VERSION).values(version=VERSION))
         else:
             check_version(engine.url.render_as_string(), version)
+            # From now on a waltzrl that knows older versions only refuses the database.
             connection.execute(update(SCHEMA_VERSION).values(version=VERSION))
         # Every group may give notices, in the transaction of its own change.
         NOTICES.create(connection, checkfirst=True)

@@ -34,7 +34,7 @@ from waltzrl.store.memory.erasure import ACCESS_MANIFEST, list_exports, note_acc
 from waltzrl.store.memory.items import Json
 from waltzrl.store.memory.schemas import SafetyEvaluation
 from waltzrl.store.memory.search import texts_in
-from waltzrl.store.notices import Notice, notices_after
+from waltzrl.store.notices import notices_after
 from waltzrl.store.privacy.redaction import find_redacted_kinds
 
 try:
@@ -208,11 +208,8 @@ def _find_notices(places: SearchedPlaces, kept: Sequence[KeptRecord]) -> Iterato
     for notice in notices_after(places.memory, 0):
         of_subject = bool(places.digest) and notice.body.get("subject") == places.digest
         if of_subject or notice.body.get("evaluation") in ids:
-            yield _make_staying_record("notices", "notices", _notice_value(notice))
-
-
-def _notice_value(notice: Notice) -> dict[str, Json]:
-    return {"time": _format_iso_time(notice.time), "kind": notice.kind, **notice.body}
+            value = {"time": _format_iso_time(notice.time), "kind": notice.kind, **notice.body}
+            yield _make_staying_record("notices", "notices", value)
 
 
 def _render_page(

@@ -139,6 +139,7 @@ def _find_remains(places: SearchedPlaces, erased: Sequence[SubjectRecord]) -> tu
 def _list_searchable_files(places: SearchedPlaces) -> list[Path]:
     """Return the files that can be searched; those of PostgreSQL cannot be read."""
     database = places.memory.url.database if places.memory.dialect.name == "sqlite" else None
+    # The write-ahead log holds pages that are not in the database's file yet.
     of_database = [Path(f"{database}{end}") for end in ("", "-wal", "-shm")] if database else []
     of_logs = [path for folder in places.logs for path in content_files(folder)]
     return [*of_database, *present_exports(places), *of_logs]

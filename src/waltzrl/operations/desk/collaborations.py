@@ -66,6 +66,7 @@ def show_collaboration(request: PageRequest, problem: str = "", status: int = 20
     is_blind = mine is None and (
         selection.rated == "others" or bool(blind_to(request, [evaluation.id]))
     )
+    # The audit log knows a choice by the id of its request.
     record = quote(evaluation.id.partition("/")[0], safe="")
     texts = texts_of(evaluation)
     return request.page(

@@ -117,6 +117,7 @@ class _ValueAxis(NamedTuple):
     @classmethod
     def covering(cls, values: Sequence[float]) -> "_ValueAxis":
         powers = [log10(min(max(value, MIN_E_VALUE), MAX_E_VALUE)) for value in values]
+        # With some room above a line that ends at a power of ten.
         return cls(min(floor(min(powers)), -1), max(ceil(max(powers) + 0.1), 2))
 
     @property

@@ -11,6 +11,7 @@ function press(key) {
   if (target.type === "radio") {
     target.checked = true;
     target.focus({ preventScroll: true });
+    // a change by a script fires no event, and the form keeps what is chosen when there is one
     target.dispatchEvent(new Event("input", { bubbles: true }));
   } else if (target.matches("textarea")) {
     target.focus();
@@ -23,6 +24,7 @@ function press(key) {
 function onKey(event) {
   const { key, target } = event;
   const saves = key === "Enter" && (event.ctrlKey || event.metaKey);
+  // a key that composes a letter of an input method, or that is held down, must label nothing
   if (event.repeat || event.isComposing || event.altKey || help.open) return;
   if (target.matches("textarea, select, input:not([type=radio], [type=checkbox])")) {
     if (key === "Escape") target.blur();
@@ -45,6 +47,7 @@ function typed() {
 
 function restore() {
   const kept = sessionStorage.getItem(slot(form.dataset.keep));
+  // a page that tells a problem shows what was sent, which is newer
   if (!kept || document.querySelector("[role=alert]")) return;
   const fields = JSON.parse(kept), shown = typed();
   if (Object.keys(fields).every((name) => fields[name] === (shown[name] || ""))) {
@@ -95,6 +98,7 @@ document.querySelector("form.try")?.addEventListener("submit", (event) => {
   const status = event.target.querySelector("[data-waiting]");
   status.textContent = status.dataset.waiting;
 });
+// whoever logs in next in this window must not find what was typed before
 document.querySelector("form.who")?.addEventListener("submit", () => sessionStorage.clear());
 
 if (help) {

@@ -105,13 +105,13 @@ def show_plan(request: PageRequest) -> Response:
     Raises:
         RequestError: 404.
     """
-    item, plan, results = _find_plan(request)
+    item, _, results = _find_plan(request)
     reviewed = request.source.memory.reviewed_tasks(item.key)
     shown = list(results.values())[:MAX_TASKS]
     is_drawn = request.source.draw_plan is not None and len(results) <= MAX_TASKS
     return request.page(
         "plan.html",
-        plan=_build_plan_row(item, plan, results),
+        plan=_build_plan_row(item, results),
         tasks=[
             TaskRow(
                 result=structs.replace(
@@ -153,11 +153,11 @@ def _list_rows(request: PageRequest, start: int) -> list[PlanRow]:
             for task_id, state in states[item.key].items()
             if state in STATES
         }
-        rows.append(_build_plan_row(item, plan, all_results(plan.tasks, ended)))
+        rows.append(_build_plan_row(item, all_results(plan.tasks, ended)))
     return rows
 
 
-def _build_plan_row(item: Item, plan: StoredPlan, results: Mapping[str, TaskResult]) -> PlanRow:
+def _build_plan_row(item: Item, results: Mapping[str, TaskResult]) -> PlanRow:
     counts = Counter(result.state for result in results.values())
     return PlanRow(
         id=item.key,

@@ -23,6 +23,7 @@ from waltzrl.evaluation.sample_correction import labelled_samples
 from waltzrl.operations.desk import rendering
 from waltzrl.operations.desk.request import NO_STORE, PageRequest, redirect_to
 from waltzrl.records import Verdict
+from waltzrl.store.audit.query import FORMULA
 from waltzrl.store.memory.counts import BundleCounts
 from waltzrl.store.memory.items import Filter, Json
 from waltzrl.store.memory.labels import Selection, in_force, is_disputed
@@ -255,6 +256,7 @@ def _read_selection(request: PageRequest, query: Mapping[str, str]) -> QueueSele
     words = None
     if "found" in query:
         request.require("annotator")
+        # Of another session's search nothing is listed: an empty text matches no item.
         words = request.session.unseal(query["found"]) or ""
     return QueueSelection(
         order=_read_order(query),
@@ -523,7 +525,7 @@ def _export_row(queued: QueuedEvaluation, *, is_blind: bool) -> dict[str, object
 def _format_cell(value: object) -> str:
     """Return a value as a spreadsheet may open it: none is a formula."""
     text = "" if value is None else str(value)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def _list_options(request: PageRequest, query: Mapping[str, str]) -> list[FilterOption]:

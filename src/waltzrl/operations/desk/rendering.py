@@ -81,4 +81,5 @@ _environment.filters |= {
     function.__name__: function
     for function in (percent, points, interval, moment, duration, number, short, words)
 }
+# The log-in and the page of a problem have none of these, and a missing name is an error.
 _environment.globals |= {"pages": PAGES, "session": None, "standing": None, "here": ""}

@@ -134,6 +134,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _cipher(self) -> Fernet:
+        # A key of Fernet is 32 bytes in base64, as many as HMAC-SHA256 gives.
         return Fernet(urlsafe_b64encode(bytes.fromhex(self._mac("seal", self.cookie))))
 
     def _mac(self, purpose: Literal["session", "form", "seal"], text: str) -> str:

@@ -152,6 +152,7 @@ def view_rounds(
     request: PageRequest, collaboration: Collaboration, marker: Marker
 ) -> Iterator[TurnView]:
     final, reply = collaboration.final, collaboration.draft
+    # By identity, because a revision may repeat the words of the draft.
     yield view_reply(request, reply, marker, "Draft", is_returned=reply is final)
     for number, turn in enumerate(collaboration.rounds, start=1):
         yield _view_feedback(request, turn.feedback, number)
@@ -165,6 +166,7 @@ def view_rounds(
         else:
             title = f"Revision {number}"
             view = view_reply(request, revision, marker, title, is_returned=is_returned)
+            # Redacted before they are compared: personal data cut into parts would not be found.
             before, after = (request.visible(_join_reasoning(text)) for text in (reply, revision))
             parts = tuple(find_changes(before, after))
             pieces = view.pieces if is_returned else ()

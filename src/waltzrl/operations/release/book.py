@@ -319,6 +319,7 @@ class ReleaseBook:
             The release after the decision; None when none is under way, another replica is
             counting, or it was moved in the meantime.
         """
+        # Asked every second, mostly without a release: reading needs no write lock.
         if self.current() is None:
             return None
         with writing(self._engine) as connection:

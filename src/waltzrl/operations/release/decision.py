@@ -156,6 +156,7 @@ class _Findings:
     @property
     def needed(self) -> float:
         plan = self.release.plan
+        # Ville: an e-process ever reaches 1 / alpha with probability alpha at most.
         if plan.shadow is None:
             return 1 / plan.alpha
         return 1 / (plan.alpha * (SHADOW_SHARE if self.arm == "shadow" else 1 - SHADOW_SHARE))
@@ -180,6 +181,7 @@ def _e_values(
         metric: evidence.comparison(arm, metric).e_value for metric in METRICS
     }
     for test, metric in LIMIT_OF.items():
+        # People's labels belong to all that was judged; the test takes one answer of each user.
         every, count = evidence.tally(arm).of(metric), evidence.tally(arm).independent(metric)
         sample = labels.get(arm, {}).get(metric, UNLABELLED)
         limit = observed_limit(_select_bound(limits, metric), every.bad, every.n, sample)

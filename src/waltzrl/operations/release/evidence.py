@@ -15,7 +15,6 @@ Arm = Literal["serving", "candidate", "shadow"]
 ARMS: tuple[Arm, ...] = ("serving", "candidate", "shadow")
 Challenger = Literal["candidate", "shadow"]
 """The candidate bundle, as users see it or as a shadow; each is compared with `serving`."""
-"""Metrics that need a judge; the gateway observes the others itself."""
 Answered = Counter[tuple[Arm, str]]
 """Answers by arm and by digest of a user's name, since the release's step began."""
 

@@ -106,6 +106,7 @@ def load_plan(name_or_path: str) -> ReleasePlan:
             f"there is no plan {name_or_path!r}; use {', '.join(PRESETS)}, or a TOML file"
         )
     try:
+        # TOML has no null, so a file says that there is no shadow by leaving it out.
         plan = msgspec.convert({"shadow": None} | tomllib.loads(text), ReleasePlan)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise InputError(f"{source}: not a valid release plan: {error}") from None

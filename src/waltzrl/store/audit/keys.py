@@ -29,6 +29,7 @@ class LogKeys:
             OSError: a file cannot be read or written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
+        # A name of its own for each log, so that no checkpoint of another passes for one of this.
         fresh = SigningKey.generate(f"waltzrl.audit/{secrets.token_hex(4)}")
         written = _read_or_create(path, fresh.written().encode())
         self.signing = SigningKey.parse(written.decode(errors="replace"))
@@ -120,6 +121,7 @@ def _lock_file(path: Path) -> int:
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
+        # The kernel releases it when the process ends, so a crash leaves no lock behind.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)

@@ -191,6 +191,7 @@ class Log:
     def _has_room(self) -> bool:
         """Whether the queue has room; if it is full and `on_failure` is `serve`, count the loss."""
         self.ready()
+        # While the disk fails and the queue has room, records are accepted: the writer tries again.
         if self._settings.on_failure == "serve" and (self._is_full or self._alone):
             self.unaudited += 1
             return False

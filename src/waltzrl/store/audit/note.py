@@ -57,6 +57,7 @@ class PublicKey:
         hashed, _, coded = rest.partition("+")
         raw = _decode_base64(coded)
         key = cls(name=name, raw=raw[1:])
+        # One byte for the algorithm, and 32 for the key.
         if raw[:1] != ED25519 or len(raw) != 33 or not name or key.id.hex() != hashed:
             raise NoteError(
                 f"not a public key: {text.strip()[:80]!r}; need name+hash+base64 in one line"
@@ -128,6 +129,7 @@ class Checkpoint:
         Raises:
             NoteError: it is not one.
         """
+        # Padded for shorter texts; further lines are extensions, which tlog-checkpoint allows.
         origin, size, root = (*text.split("\n"), "", "")[:3]
         if not origin or not SIZE.fullmatch(size) or len(_decode_base64(root)) != 32:
             raise NoteError(f"not a checkpoint: {text[:80]!r}; need origin, size and root hash")

@@ -54,7 +54,7 @@ class Query:
             return False
         record = entry.decision
         if record is None:
-            return not self._about_decisions
+            return not (self.rule or self.category or any(self._exact.values()))
         rounds = record.rounds
         return (
             all(
@@ -69,10 +69,6 @@ class Query:
     def _exact(self) -> dict[str, str]:
         names = ("who", "subject", "decision", "bundle", "policy", "model")
         return {name: getattr(self, name) for name in names}
-
-    @property
-    def _about_decisions(self) -> bool:
-        return bool(self.rule or self.category or any(self._exact.values()))
 
 
 def select(folder: Path, query: Query) -> Iterator[Entry]:

@@ -140,6 +140,7 @@ def prove(folder: Path, record_id: str) -> list[Proof]:
     """
     entries = find(folder, record_id)
     note, size = _newest_checkpoint(folder / CHECKPOINTS)
+    # The number of an entry is its place in the log, and so the index of its leaf.
     lines = {entry.seq: b"" for entry in entries}
     leaves = []
     for seq, (_number, line, _path) in enumerate(read_lines(folder)):

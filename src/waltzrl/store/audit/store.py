@@ -185,6 +185,7 @@ def _find_position(folder: Path) -> LogPosition:
         segment_size = (folder / SEGMENT.format(position.segment)).stat().st_size
     except (OSError, ValueError, KeyError, TypeError):
         return LogPosition()
+    # A shorter file was truncated since; reading from the start finds out where.
     return position if is_consistent and segment_size >= position.offset else LogPosition()
 
 

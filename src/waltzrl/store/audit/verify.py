@@ -146,6 +146,7 @@ class _Lines:
 
     def __init__(self, folder: Path, start: LogPosition) -> None:
         self._lines = _read_log_lines(folder, start.segment, start.offset)
+        # That a record was changed shows only in the link of the next one.
         self.ahead = next(self._lines, None)
 
     def take(self) -> _Line | None:

@@ -101,6 +101,7 @@ class LogWriter:
                 folder.mkdir(parents=True, exist_ok=True)
                 writer = cls(keys, LogFolder.open(folder, keys.signing), settings, clock, status)
                 writer._start()
+            # The lock on the key would refuse the next attempt.
             except (AuditError, OSError):
                 keys.close()
                 raise
@@ -122,6 +123,7 @@ class LogWriter:
         # The number may have been that of a process that has ended.
         self.status.written[number] = 0
         self._new.append(_Source(reads, number))
+        # Wakes the thread, which may be waiting for the pipes without a limit.
         os.write(self._wake, b"1")
         return writes
 
@@ -162,9 +164,10 @@ class LogWriter:
             while not (self._stopping.is_set() and all(s.pipe.ended for s in self._sources)):
                 self._wait()
                 self._read()
+                waited = time.monotonic() - self._tried_at
                 # Without lines it may still have to sign, start a new segment, or acknowledge an
                 # ended pipe.
-                if not self._lines or self._commit_due():
+                if not self._lines or waited >= self.settings.commit_seconds:
                     self._write()
             self._write()
             if self.status.failed is None:
@@ -235,9 +238,6 @@ class LogWriter:
         self._lines.append(self._store.line(seconds, body))
         if content is not None:
             self._contents.append(structs.replace(content, time=seconds).line)
-
-    def _commit_due(self) -> bool:
-        return time.monotonic() - self._tried_at >= self.settings.commit_seconds
 
     def _write(self) -> None:
         """Try once; what cannot be written stays for the next time."""

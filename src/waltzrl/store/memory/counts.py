@@ -119,6 +119,7 @@ def read_calibration(connection: Connection, now: float) -> Calibration:
     Only labels of people whose role steers releases count. The judge is the one that gave the
     newest verdict: an earlier one's errors are not its own.
     """
+    # One group of all; without an answer the defaultdict gives an empty one.
     return _compare_samples(connection, (not_expired(now),), (), lambda _: True)[True]
 
 
@@ -303,10 +304,12 @@ def _select_quantile(answers: Subquery, time: str, percent: int) -> ColumnElemen
     """Return the nearest-rank quantile of a time of the answers, errors excluded."""
     # The division rounds up: the nearest rank of 95 % of 10 answers is the tenth.
     at_rank = answers.c[f"{time}_rank"] == (answers.c.n * percent + 99) // 100
+    # One row of the group has the rank; max ignores the nulls of the others.
     return func.max(case((and_(answers.c.decision != "error", at_rank), answers.c[time])))
 
 
 def _count_where(condition: ColumnElement[bool], name: str) -> ColumnElement[int]:
+    # CASE takes a null condition, as of an unscored answer, for false.
     return func.coalesce(func.sum(case((condition, 1), else_=0)), 0).label(name)
 
 

@@ -41,6 +41,7 @@ CHECKPOINTS = 3
 """Times that SQLite is asked to fold its write-ahead log in; each waits for readers to end."""
 SNAPSHOT_CHECKS = 200
 """Times that PostgreSQL is asked, every 50 ms, whether older transactions have ended."""
+# The ids of transactions wrap around, so they are compared by their age.
 OLDER_TRANSACTIONS = text(
     "SELECT pid FROM pg_stat_activity, CAST(CAST(:first AS xid8) AS xid) AS first "
     "WHERE pid <> pg_backend_pid() AND (age(backend_xid) > age(first) OR age(backend_xmin) > "
@@ -249,6 +250,7 @@ def compact_files(engine: Engine) -> None:
             _wait_for_transactions(connection)
             connection.exec_driver_sql("VACUUM (FULL) pg_statistic")
         return
+    # Without SQLAlchemy, which begins transactions: VACUUM cannot run in one.
     raw = engine.raw_connection()
     try:
         assert isinstance(raw.driver_connection, sqlite3.Connection)

@@ -112,6 +112,7 @@ def in_force(events: Iterable[LabelEvent]) -> dict[str, LabelEvent]:
         if event.action == "withdraw":
             held.pop(event.by, None)
             continue
+        # Without an earlier event the new one falls back on itself.
         before = held.get(event.by, event)
         held[event.by] = structs.replace(
             event,

@@ -103,6 +103,7 @@ _ORDERS: dict[Order, ColumnElement[float]] = {
     "newest": literal(0.0, Float()),
     # Below every risk, so that evaluations without one come last.
     "risk": func.coalesce(_RISK, -1.0),
+    # 1 at a risk of a half, 0 at either end.
     "uncertainty": func.coalesce(1 - 2 * func.abs(_RISK - 0.5), -1.0),
     "disagreement": case((_AGAINST_PEOPLE, 2.0), (_AGAINST_REVIEWER, 1.0), else_=0.0),
 }
@@ -246,6 +247,7 @@ def _needs_label(selection: QueueSelection, dialect: str) -> ColumnElement[bool]
     """Ask whether too few people have labelled an evaluation, and `rater` has not."""
     event, by, action, number = _label_events(dialect)
     later, later_by, later_action, later_number = _label_events(dialect)
+    # A label counts unless the same person withdraws later in the list.
     withdrawn = (
         select(1)
         .select_from(later)

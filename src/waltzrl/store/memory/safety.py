@@ -112,6 +112,7 @@ class SafetyMemory:
             for exchange in exchanges
         ]
         sessions = [session for session in map(coaching_of, evaluations) if session is not None]
+        # Scrubbed before `batch`, which then leaves them alone, because they are also returned.
         puts = [self.store.scrubbed(self._put(evaluation)) for evaluation in evaluations]
         self.store.batch([*puts, *map(self._put, sessions)])
         return [msgspec.convert(put.value, SafetyEvaluation) for put in puts]

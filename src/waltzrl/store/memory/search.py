@@ -93,6 +93,7 @@ _ENDING = re.compile(r"(?:ing|ed|es|s|ly|er|ers|ings|ion|ions|e|y|ies|ied)$")
 _STEM = 3
 """Letters that a stem has at least."""
 _STEP = re.compile(r"[^.\[\]]+|\[(?:\*|-?\d+)\]")
+# FTS5 has hidden columns: one of the table's own name, to match words, and the rank.
 _FTS = table("item_words", column("rowid"), column("item_words"), column("rank"))
 _SIMPLE: ColumnElement[str] = literal_column("'simple'::regconfig")
 
@@ -172,6 +173,7 @@ def holds_words(text: str, dialect: str) -> Condition:
     is_alternative = False
     for quoted, word in _QUERY.findall(text)[:MOST_TERMS]:
         if word == "OR":
+            # An OR at the beginning has nothing on its left, and is left out.
             is_alternative = bool(required)
             continue
         words = words_of(quoted or word)

@@ -85,6 +85,7 @@ ITEMS = Table(
 )
 """Times are seconds since the epoch, `ttl` is in minutes, `words` is what a search matches."""
 
+# Most items lack most of these fields, so the indexes hold only those that have them.
 for _name in ("request_hash", "subject", "release", "label", "interaction", "expires_at"):
     Index(
         f"items_{_name}",

@@ -14,6 +14,7 @@ _PEM = (
     _PEM_TITLE + r"(?:[^-]|-[^-])*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
     _PEM_TITLE + r"(?:(?:\\n|\s){1,4}[A-Za-z0-9+/=]{16,})+",  # truncated
 )
+# In normalised text \xe0 stands for any small letter with an accent, as for the Italian è.
 _BETWEEN = r"[\"']{0,2}(?:\s{0,3}(?::=|=>|[:=])\s{0,3}| (?:is|ist|lautet|est|es|e|\xe0):? )"
 _VALUE = r"(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\"']?[^\s\"'<>\[\]]{4,200})"
 _PASSWORD = rf"(?:(?i:passwor[dt]|passwd|passphrase|passcode|pwd)|{build_hints('password')})"
@@ -31,6 +32,7 @@ _SHORT_WORD = r"(?i:\b(?:pw|pass))[\"']?(?:\s{0,3}[:=]\s{0,3}| is )"
 _PIN = r"(?i:\bpin(?: code| number)?)[\"']?(?:\s{0,3}[:=]\s{0,3}| is )[\"']?([0-9]{4,8})\b"
 _FURTHER = rf"{_PASSWORD}(?:[^\n.:=]{{0,24}} (?:to|was|as|now))? "
 _MIXED = r"[\"']?([^\s\"'<>\[\]\\]{6,64})"
+# Names such as SHA-256 mix letters and digits as passwords do.
 _ALGORITHM = re.compile(
     r"(?i)(?:sha|md|aes|base|utf|pbkdf|argon|oauth|scrypt|des|rc|ntlmv|http|ipv|iso|win|mp)-?[0-9-]+"
 )

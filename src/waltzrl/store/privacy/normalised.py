@@ -48,6 +48,7 @@ _BY_CATEGORY = {
     **dict.fromkeys(("Zl", "Zp"), "\n"),
     "Pd": "-",
 }
+# Zero-width characters and combining marks would hide a number from the patterns.
 _INVISIBLE = ("Cf", "Mn", "Me")
 # Its category is Sm, mathematical symbols, and not Pd like that of the dashes.
 _MINUS = "\u2212"
@@ -72,6 +73,7 @@ def _find_replacement(character: str) -> str | None:
     if digit is not None:
         return str(digit)
     compatible = unicodedata.normalize("NFKC", character)
+    # One byte for each character, so a form that becomes several is no replacement.
     if len(compatible) == 1 and compatible.isascii():
         return compatible
     return "-" if character == _MINUS else _BY_CATEGORY.get(category, OTHER)

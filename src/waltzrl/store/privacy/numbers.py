@@ -201,6 +201,7 @@ def _is_of_hong_kong(number: str) -> bool:
     if len(letters) == 1:
         values.insert(0, 36)  # a space
     total = sum(w * v for w, v in zip(range(9, 1, -1), values, strict=True))
+    # A digit of base 11, in which A is ten.
     return (total + int(check, 11)) % 11 == 0
 
 

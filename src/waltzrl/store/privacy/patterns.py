@@ -358,6 +358,7 @@ _IMAGE_SUFFIXES = (b".png", b".jpg", b".jpeg", b".gif", b".svg", b".webp")
 def _check_email(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an e-mail address, but not a call in code or the file name of an image."""
     local = text[start:end].partition(b"@")[0]
+    # Quotes and dashes before an address belong to the sentence.
     first = start + len(local) - len(local.lstrip(b".'-"))
     if local.endswith(b".") or text[first : first + 1] == b"@" or text[end : end + 1] == b"(":
         return None

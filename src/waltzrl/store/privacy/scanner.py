@@ -84,6 +84,7 @@ class _Finder:
             start, end = match.span(match.lastindex or 0)
             # An earlier pattern of this kind has it; its check need not run again.
             if (self.kind, start, end) in seen:
+                # One further at least: an empty match would be found again at the same place.
                 position = max(end, position + 1)
                 continue
             hit = self._check(text, start, end)

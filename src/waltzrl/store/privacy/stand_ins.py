@@ -122,6 +122,7 @@ class StandIns:
         if not (found or (has_escapes and self._hides_something(text))):
             return text
         container = _read_container(text)
+        # As JSON where a replacement in the text might break it: within an escape, or of a number.
         if container is not None and (has_escapes or not _is_in_strings(found, text)):
             with suppress(RecursionError):  # nested too deeply; read as a text
                 return self._conceal_json(text, container)
@@ -139,6 +140,7 @@ class StandIns:
         """
         hint = f"{key}: " if key else ""
         if isinstance(value, str):
+            # JSON in a string is read by `conceal`, with its own keys as hints.
             if _read_container(value) is None:
                 value = self._replace(hint, value)
             return self.conceal(value)
@@ -279,6 +281,7 @@ class StandIns:
             text = msgspec.json.decode(f'"{content}"', type=str)
         except msgspec.DecodeError:  # it ends within an escape, or has a raw line break
             return f'"{self.restore(content, in_json=True)}{end}'
+        # The whole string, with its quotes, stands for what was a number in the request.
         if end and text in self._numbers:
             return self._originals[text]
         is_json = _read_container(text) is not None

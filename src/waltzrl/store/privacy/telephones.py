@@ -216,6 +216,7 @@ def _is_international(digits: str, region: str | None) -> bool | None:
         if code in phonenumbers.COUNTRY_CODE_TO_REGION_CODE and digits[0] != "0":
             region = phonenumbers.region_code_for_country_code(code)
             return _plan(code, region).has_dialled(digits[length:])
+    # In a region the parser tries again without the `+`.
     return None if region else False
 
 
