@@ -176,5 +176,5 @@ def _find_scale(rates: Sequence[RateEstimate]) -> float:
     least = max(ROOM * highest, known[len(known) // 2], LEAST_SCALE)
     power = 10.0 ** floor(log10(least))
     round_ends = (power * end for end in ROUND_SCALES)
-    # A product of floats may come out a little above the round number that it is.
+    # A product of floats may come out a little above the round number that is meant.
     return min(1.0, next((end for end in round_ends if end >= least - 1e-9), 1.0))

@@ -72,7 +72,7 @@ async def writer_of(descriptor: int) -> asyncio.StreamWriter:
     """Return a writer for a pipe, which closes it."""
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(
-        # Nothing is read, but `drain` needs a protocol with flow control, and asyncio has no other.
+        # Nothing is read, but `drain` needs a protocol with flow control; no other is public.
         lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()),
         os.fdopen(descriptor, "wb", buffering=0),
     )

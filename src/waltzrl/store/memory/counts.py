@@ -178,7 +178,7 @@ def period_counts(
         seconds: length of the first period; the others begin where the one before ends.
         now: seconds since the epoch; what has expired by then is left out.
     """
-    # The first end behind the time decides, so the ends must ascend.
+    # The first end after the time decides, so the ends must ascend.
     period = case(*[(ITEMS.c.time < end, number) for number, end in enumerate(ends)])
     columns = (period.label("period"), func.coalesce(ITEMS.c.category, "").label("category"))
     served = (*_match_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1])

@@ -102,7 +102,7 @@ def build_hints(what: str) -> str:
     mark, words = _WORDS[what]
     cased = [_spell_word(word) for word in words.split("|") if not _is_uncased(word)]
     cased.sort(key=len, reverse=True)
-    # Every such word has two characters; a single mark may be a control character of the text.
+    # Every such word has two characters or more; a single mark may stand in the text itself.
     return rf"(?:(?i:\b(?:{'|'.join(cased)}))|{mark}{{2,}})"
 
 

@@ -219,7 +219,7 @@ class StandIns:
                 start = word.start() - place
                 end = start + length
                 kind = self._kinds.get(text[start:end]) if start >= 0 else None
-                # Two letters or digits on either side of the end would mean that the word goes on.
+                # A letter or digit on each side of the end would mean that the word goes on.
                 ends = end == len(text) or not text[end - 1 : end + 1].isalnum()
                 if kind is not None and ends:
                     detections.append(_make_known(kind, start, end))
