@@ -106,6 +106,7 @@ async def check_training(recipe: Recipe, node: Node | None = None) -> TrainingCh
     """
     findings = list(_check_data(recipe))
     missing = any(finding.state == "not ready" for finding in findings)
+    # A set that is missing has a finding already, and would be named here once more.
     if not missing:
         try:
             validation_prompts(recipe.data)
@@ -129,6 +130,7 @@ async def check_training(recipe: Recipe, node: Node | None = None) -> TrainingCh
 def _plan(recipe: Recipe, node: Node | None) -> RunPlan:
     if node is None:
         return plan_training(recipe)
+    # `auto` is bfloat16 on a GPU; `resolve_compute` would look for one on this machine.
     half = recipe.compute.dtype != "float32"
     compute = Compute(
         device=torch.device("cuda"),
@@ -163,6 +165,7 @@ def _check_memory(recipe: Recipe, plan: RunPlan, node: Node) -> Iterator[Finding
             detail=detail if fits else f"{detail}; {_advise(recipe)}",
         )
     else:
+        # All ranks on a CPU share its memory, while each has a GPU of its own.
         needed = max(loading, plan.ranks * plan.gigabytes)
     detail = f"{needed:.3g} GB for {many}"
     if host is None:
@@ -199,6 +202,7 @@ def _check_data(recipe: Recipe) -> Iterator[Finding]:
                 yield Finding(what=f"data.{key}", state="ready", detail=detail)
     if data.demonstrations:
         try:
+            # Without the sets that they must not touch, which are findings of their own.
             count = len(training_demonstrations(replace(data, held_out=(), validation=())))
         except InputError as error:
             yield Finding(what="data.demonstrations", state="not ready", detail=str(error))
@@ -226,6 +230,7 @@ def _check_keeping(recipe: Recipe) -> Iterator[Finding]:
             yield Finding(what="wandb_project", state="ready", detail=recipe.wandb_project)
     if recipe.checkpointing.copies is not None:
         try:
+            # Its constructor writes a file there and deletes it; the folder is not looked at.
             RunCopy(recipe.checkpointing.copies, Path())
         except RecipeError as error:
             yield Finding(what="checkpointing.copies", state="not ready", detail=str(error))
@@ -241,6 +246,7 @@ async def _check_samplers(recipe: Recipe) -> AsyncIterator[Finding]:
         detail = f"Ray starts {found}" if found else "Ray starts `vllm`, which is not on the PATH"
         yield Finding(what="vLLM", state="ready" if found else "not ready", detail=detail)
     for server in recipe.compute.servers:
+        # vLLM has its health check beside the API, and not below /v1.
         url = server.rstrip("/").removesuffix("/v1")
         try:
             async with aiohttp.request("GET", f"{url}/health", timeout=PATIENCE) as response:

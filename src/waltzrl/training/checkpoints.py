@@ -98,10 +98,12 @@ def save_checkpoint(
     """
     path = checkpoint_path(folder, step)
     with whole_folder(path) if ranks.is_first() else disk_errors(path) as unfinished:
+        # Only the first rank has made the folder, into which the others write their parts too.
         shared = ranks.ask_first(lambda: unfinished)
         for name, role in roles.items():
             _save_role(shared, name, role)
         if unfinished is not None:
+            # The parts of all ranks are there by now: `save_parts` ends with a barrier.
             write_json(unfinished / STATE, dict(state))
             _write_manifest(unfinished, MANIFEST)
     return path
@@ -162,6 +164,7 @@ def prune_checkpoints(
         keep_last: 1 or more; 2 or more leaves one to fall back to.
         milestones: steps to keep for good, such as the last of each epoch.
     """
+    # What a crash left of saving, or of the deleting below.
     for unfinished in folder.glob(".step-*.part"):
         shutil.rmtree(unfinished)
     for old in find_outdated(map(step_of, _list_checkpoints(folder)), step, keep_last, milestones):
@@ -262,11 +265,13 @@ def export_adapter(folder: Path, name: str, role: RoleState) -> None:
     Raises:
         OSError: the disk is full.
     """
+    # A copy, because the model may go on learning with its own.
     config = copy.copy(role.model.peft_config[name])
     config.base_model_name_or_path = role.base
     config.inference_mode = True
     config.target_modules = sorted(config.target_modules)  # of a set, in any order
     config.save_pretrained(str(folder))
+    # By default PEFT would ask the hub whether the vocabulary of the base was changed.
     tensors = get_peft_model_state_dict(role.model, adapter_name=name, save_embedding_layers=False)
     metadata = {"format": "pt", BASE_DIGEST: base_digest(role.model)}
     (folder / ADAPTER_WEIGHTS).write_bytes(_in_order(save(tensors, metadata)))
@@ -274,8 +279,10 @@ def export_adapter(folder: Path, name: str, role: RoleState) -> None:
 
 def _in_order(safetensors: bytes) -> bytes:
     """Sort the keys of the file's header, which are in any order: equal weights, equal bytes."""
+    # A file is the header's length in 8 bytes, the header as JSON, and the tensors.
     length = int.from_bytes(safetensors[:8], "little")
     header = json.loads(safetensors[8 : 8 + length])
+    # Padded to its old length, which keeps the tensors behind it aligned.
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode().ljust(length)
     return len(text).to_bytes(8, "little") + text + safetensors[8 + length :]
 
@@ -301,6 +308,7 @@ def weights_digest(model: torch.nn.Module) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         flat = gather_whole(tensor.detach()).cpu().contiguous().reshape(-1)
+        # As bytes, because NumPy has no bfloat16.
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -326,6 +334,7 @@ def _save_role(folder: Path | None, name: str, role: RoleState) -> None:
         if isinstance(model, PeftModel):
             save_adapter(model, name, folder)
         elif split:
+            # All but the weights, which the ranks write together below.
             model.config.save_pretrained(inside)
             model.generation_config.save_pretrained(inside)
         else:
@@ -338,6 +347,7 @@ def _save_role(folder: Path | None, name: str, role: RoleState) -> None:
         save_parts(inside / WEIGHTS, parameters)
     if role.optimizer is not None:
         state = role.optimizer.state_dict()["state"]
+        # A number is the place of a parameter in the order in which AdamW was given them.
         moments = {f"{number}.{key}": v for number, own in state.items() for key, v in own.items()}
         save_parts(inside / OPTIMIZER, moments)
 
@@ -372,6 +382,7 @@ def _load_moments(file: Path, optimizer: torch.optim.Optimizer) -> None:
         for entry in stored.keys():  # noqa: SIM118 - it is no mapping
             number, key = int(entry.partition(".")[0]), entry.partition(".")[2]
             moment = stored.get_slice(entry)
+            # The moments have the shape of their parameter; the count of steps is a scalar.
             if moment.get_shape() == [*parameters[number].shape]:
                 own = torch.empty_like(parameters[number])
                 copy_own_rows(own, moment)
@@ -386,6 +397,7 @@ def _load_moments(file: Path, optimizer: torch.optim.Optimizer) -> None:
 def _write_manifest(folder: Path, name: str, facts: Mapping[str, Json] = NO_FACTS) -> None:
     """Flush every file below the folder to the disk and list it in the manifest `name`."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != name]
+    # Folders too, or a power failure could lose the names of files that are on the disk.
     for path in [*files, *(path for path in folder.rglob("*") if path.is_dir())]:
         sync_to_disk(path)
     listed: dict[str, Json] = {

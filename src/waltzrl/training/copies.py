@@ -75,9 +75,11 @@ class RunCopy:
                 return
             require_same(self._read)
             unfinished = self._folder / FETCHING
+            # A run that has learnt is ahead of its copy, unless it was a fetch that was cut short.
             if is_begun(self._folder) and not unfinished.exists():
                 return
             unfinished.touch()
+            # The files before the checkpoints: the journal says below which one is the best.
             self._get(name for name in names if not STEP.search(name))
             parts: dict[Path, list[Path]] = {}
             for path in sorted(map(self._folder.joinpath, found), key=step_of, reverse=True):
@@ -106,6 +108,7 @@ class RunCopy:
                 if path != saved and not self._holds(path):
                     self._copy_checkpoint(path)
             inside = self._name(checkpoints)
+            # What is really there, because an earlier deletion may have failed.
             there = {int(found[1]) for name in self._list(inside) if (found := STEP.search(name))}
             for old in find_outdated(there, step, keep_last, milestones):
                 self._delete(self._name(checkpoint_path(checkpoints, old)))
@@ -132,6 +135,7 @@ class RunCopy:
         manifest = path / MANIFEST
         if not manifest.exists():
             return
+        # Else the manifest of an earlier copy would vouch for files of another content.
         self._delete(self._name(path))
         files = [file for file in path.rglob("*") if file.is_file() and file != manifest]
         targets = [self._place(self._name(file)) for file in files]
@@ -221,5 +225,6 @@ class RunCopy:
 
 
 def _is_manifest(name: str) -> bool:
+    # The slashes let a name without folders be taken apart too.
     *_, folder, file = f"//{name}".split("/")
     return file == MANIFEST and STEP.fullmatch(folder) is not None

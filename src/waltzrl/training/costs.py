@@ -98,6 +98,7 @@ def estimate_costs(recipe: Recipe, plan: RunPlan, measured: Path | None) -> RunC
     turns: dict[str, int] = {}
     if measured is not None:
         contents = read_ledger(*ledgers_in(measured))
+        # Charges outside of steps: loading, what comes before the first step and after the last.
         overhead = [charge for charge in contents.charges if not charge.stage]
         turns = {stage.name: _count_turns(stage) for stage in read_run_recipe(measured).stages}
         charges = {
@@ -186,6 +187,7 @@ def training_result(
     path = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in whole_lines(path)] if path.exists() else []
     validated = [line for line in lines if "validation/asr" in line or "validation/orr" in line]
+    # The line of step 0 has the rates before that step, which are those of the initial weights.
     first = validated[0] if validated and validated[0]["step"] == 0 else {}
     final = validated[-1] if validated else {}
     if best is not None:

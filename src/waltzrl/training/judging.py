@@ -105,6 +105,7 @@ class RunJudge:
                     reason="judge changed",
                 )
             self._revision = revision
+            # Behind a torn line, this one would be lost with it.
             _drop_torn_line(path)
             with path.open("ab") as file:
                 file.write(msgspec.json.encode(judged) + b"\n")

@@ -133,6 +133,7 @@ class Scorer:
 
     def with_weights(self, weights: Weights) -> "Scorer":
         """Return a scorer of other weights, such as a reference, that computes in the same way."""
+        # Without recomputed layers, because nothing is learnt there and so nothing runs backward.
         return Scorer(weights, self._micro_batch_tokens, self.dtype)
 
 
@@ -212,6 +213,7 @@ class Learner:
         # Summed on the device and read once: every .item() would wait for the GPU.
         loss = ranks.add_up(torch.stack(parts).sum()).item()
         clip = self.settings.gradient_clip
+        # The norm of sharded gradients is a DTensor, of which each rank has only a part.
         norm = gather_whole(torch.nn.utils.clip_grad_norm_(self._parameters, clip)).item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise DivergenceError(

@@ -72,6 +72,7 @@ def update_bytes(config: PretrainedConfig, update: Update, turns: Turns) -> int:
 def rollout_bytes(config: PretrainedConfig, dtype: torch.dtype, turns: Turns) -> int:
     """Return the bytes of keys, values and logits while a batch of turns is decoded."""
     text = config.get_text_config()
+    # The buffers of keys and values grow block by block.
     columns = max(turns.context_tokens) + BLOCK * -(-turns.reply_tokens // BLOCK)
     most = Decoding()
     rows = max(1, min(len(turns.context_tokens), most.max_rows, most.max_tokens // columns))
@@ -96,6 +97,7 @@ def _with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
 def _estimate_peak(config: PretrainedConfig, update: Update, turns: Turns) -> int:
     """Return the most bytes that are alive at once in an update."""
     samples = largest_micro_batch(turns, update.micro_batch_tokens)
+    # Shapes alone, because the model may be larger than this machine's memory.
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
         fuse_blocks(model)
@@ -106,6 +108,7 @@ def _estimate_peak(config: PretrainedConfig, update: Update, turns: Turns) -> in
             causal_lm = add_adapters(causal_lm, [adapter], update.adapter_rank)
     with FakeTensorMode(allow_non_fake_inputs=True):
         causal_lm.model.to_empty(device="cpu")  # as it seems to the operations
+        # `to_empty` has given each of several tied weights a storage of its own.
         model.tie_weights()
         for _, parameter in role_parameters(causal_lm.model, adapter):
             parameter.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
@@ -132,6 +135,7 @@ def largest_micro_batch(turns: Turns, micro_batch_tokens: int) -> list[Sample]:
     samples = [
         Sample(
             tokens=Tokens(
+                # Another token in each, so that packing finds no more shared than the instructions.
                 prompt_ids=shared + (number,) * (length - len(shared)), ids=reply, logprobs=()
             )
         )
@@ -184,6 +188,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._alive[storage._cdata] = storage.nbytes()
             self._total += storage.nbytes()
             self.peak = max(self.peak, self._total)
+            # torch keeps the Python object of a storage for as long as its memory is in use.
             weakref.finalize(storage, self._free, storage._cdata)
 
     def _free(self, storage: int) -> None:

@@ -67,6 +67,7 @@ def open_warm_up(models: ModelSettings, base: CausalLM, compute: Compute, seed: 
     """
     if models.layout != "adapters":
         return Weights(causal_lm=base)
+    # PEFT draws an adapter's initial weights from torch's global generator.
     torch.manual_seed(seed)
     narrow_parameters(base.model, compute.dtype)
     return Weights(causal_lm=add_adapters(base, ROLES[:1], models.rank), adapter=ROLES[0])
@@ -95,12 +96,14 @@ def make_roles(
     wording = load_wording(agents.wording)
     if models.layout == "adapters":
         if isinstance(base.model, PeftModel):
+            # A warm-up teaches the turns of both roles to the adapter of the first.
             shared, initial = copy_adapter(base, ROLES[0], (*ROLES[1:], INITIAL)), INITIAL
         else:
             torch.manual_seed(seed)
             narrow_parameters(base.model, compute.dtype)
             shared, initial = add_adapters(base, ROLES, models.rank), None
         weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
+        # Without a warm-up the adapter is None, which is the bare base.
         references = dict.fromkeys(ROLES, Weights(causal_lm=shared, adapter=initial))
         return make_team(weights, references, wording, agents.limits, compute.dtype)
     # One copy for both roles, because both start from the same weights.
@@ -147,6 +150,7 @@ def add_attacker(team: Team, attacker: AttackerSettings, compute: Compute) -> Te
         CheckpointError: there is no such model, or it is damaged.
     """
     causal_lm = load_causal_lm(attacker.base, compute.device)
+    # Before the model is split over the ranks, after which it cannot be copied.
     reference = _freeze_copy(causal_lm, compute, split=False)
     (weights,) = shard_models({ATTACKER: Weights(causal_lm=causal_lm)}, compute.dtype).values()
     copied = weights.copy if isinstance(weights, ShardedWeights) else None

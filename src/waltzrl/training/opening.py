@@ -164,6 +164,7 @@ async def _train_team(
             open_meter(recipe, folder, compute.device) as meter,
         ):
             begins = recipe.reinforcements and not (folder / "metrics.jsonl").exists()
+            # Else a judge that does not answer would only be noticed after the warm-up.
             if own.judge is None and begins and judge_place(recipe.judge)[1] and ranks.is_first():
                 await require_judge(recipe.judge, judges_prompts=recipe.judge_prompts)
             with ranks.first_before_others():  # what the first writes, the others read
@@ -229,6 +230,7 @@ async def _train_team(
                     folder,
                     recipe.checkpointing,
                     make_learner=learner_on(compute),
+                    # This very dictionary is saved, and filled again when a run resumes.
                     state=frequencies.counts,
                     validation=_make_validation(recipe, data, sampler, count),
                     sampler=sampler,
@@ -309,6 +311,7 @@ def plan_training(
         demonstrations=len(demonstrations),
         solutions=len(training_solutions(recipe.data)),
     )
+    # Rewards and checks of the user's are imported here, so that a wrong name is noticed now.
     for stage in recipe.reinforcements:
         find_reward(stage.reward)
     if recipe.attacker is not None:

@@ -68,6 +68,7 @@ class PackedSequence:
             PolicyError: the architecture does not let its attention be replaced.
         """
         with replace_attention(model):
+            # Transformers hands `current` on to every layer's attention, which calls this pack.
             out = model.base_model(
                 input_ids=self.ids_N[None],
                 position_ids=self.positions_N[None],
@@ -205,6 +206,7 @@ class AttentionBlock:
         shape = query.shape
         query = query.reshape(*key.shape[:2], -1, shape[-1])  # the queries of a key head together
         bias = self._bias(value.dtype, shape[1] // key.shape[1], scoring.window)
+        # torch's kernel cannot cap scores. `bias` is as large as the scores of one key head.
         if scoring.softcap is None and bias.numel() * key.shape[1] > MANY_SCORES:
             attended = F.scaled_dot_product_attention(query, key, value, bias, scale=scoring.scale)
         else:
@@ -229,6 +231,7 @@ class AttentionBlock:
 def _pad_rows(rows: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows padded with their first places, and a mask that is False on the padding."""
     longest = max(len(row) for row in rows)
+    # With a place of the row, so that a padded query sees a key: a softmax over none is nan.
     places = [[*row, *[row[0]] * (longest - len(row))] for row in rows]
     lengths = like.new_tensor([len(row) for row in rows])
     real = torch.arange(longest, device=like.device) < lengths[:, None]

@@ -47,13 +47,16 @@ def save_parts(file: Path, tensors: Mapping[str, Tensor]) -> None:
         shape, offsets = list(tensor.shape), [starts[name], size]
         header[name] = {"dtype": KINDS[tensor.dtype], "shape": shape, "data_offsets": offsets}
     text = json.dumps(header, separators=(",", ":")).encode()
+    # Readers map the file into memory, so the tensors begin at a multiple of 8 bytes.
     text = text.ljust(-(-len(text) // 8) * 8)
     begin = 8 + len(text)
     if ranks.is_first():
         with file.open("wb") as whole:
             whole.write(len(text).to_bytes(8, "little") + text)
             whole.truncate(begin + size)
+    # No rank may write before the file has its whole length.
     ranks.wait_for_all()
+    # Without O_TRUNC, which would delete what other ranks have written.
     with os.fdopen(os.open(file, os.O_WRONLY), "wb") as shared:
         for name, tensor in tensors.items():
             if not isinstance(tensor, DTensor) and not ranks.is_first():
@@ -81,6 +84,7 @@ def _own_rows(tensor: Tensor) -> tuple[int, int]:
         return 0, tensor.shape[0] if tensor.dim() else 1
     assert tensor.placements == (Shard(0),), "FSDP splits rows"
     rows, count = tensor.shape[0], tensor.device_mesh.size()
+    # FSDP deals rows as `torch.chunk` does: the last ranks may have fewer, or none.
     first = min(rows, tensor.device_mesh.get_local_rank() * -(-rows // count))
     return first, first + tensor.to_local().shape[0]
 

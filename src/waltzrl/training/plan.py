@@ -341,6 +341,7 @@ class _Size:
 def _count_parameters(config: PretrainedConfig) -> _Size:
     with torch.device("meta"):  # shapes without memory
         model: nn.Module = AutoModelForCausalLM.from_config(config)
+    # What PEFT's `all-linear` adapts: all linear layers but the head.
     linear = [
         module.in_features + module.out_features
         for name, module in model.named_modules()

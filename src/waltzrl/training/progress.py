@@ -31,6 +31,7 @@ class TrainingDisplay:
 
     def show(self, step: "Progress") -> None:
         """Advance the bar to a completed step."""
+        # A warm-up and the roles' training each have a trainer, which counts its own steps only.
         if self._task is None or self._bar.tasks[self._task].total != step.total:
             self._task = self._bar.add_task("", total=step.total, completed=step.step, note="")
         done = step.step + 1

@@ -49,6 +49,7 @@ def join_ranks(device: torch.device) -> Iterator[None]:
         dist.init_process_group(backend, timeout=TIMEOUT)
         yield
     except RuntimeError as error:
+        # torch raises RuntimeError for much else, so only the words tell.
         if not any(words in str(error) for words in LOST):
             raise
         raise RankError(

@@ -79,6 +79,7 @@ def reinforce(
     """
     references = None if reference is None else reference.score(samples)
     objective = _Objective(samples, references, settings)
+    # Tokens have a version only where a server sampled them.
     sampled_here = not any(sample.stale or sample.tokens.version for sample in samples)
     if sampled_here and learner.scorer.dtype == torch.float32:
         objective.measure(None)
@@ -136,6 +137,7 @@ class _RolloutBatch:
         sampler = padded([sample.tokens.logprobs for sample in samples])
         old = sampler if own is None else padded(own)
         mask = padded([[1.0] * len(sample.tokens.ids) for sample in samples]).bool()
+        # Compared with itself, the policy has a KL of 0.
         reference = old if references is None else padded(references)
         scores = torch.tensor([sample.score for sample in samples])
         if settings.centre_groups:
@@ -174,6 +176,7 @@ class _Objective:
             self.measure([own[position] for position in range(len(own))])
         settings, length = self._settings, batch.mask_BT.shape[1]
         whole = self.batch
+        # A micro-batch is only as wide as its own longest reply.
         old_BT, advantages_BT, weights_BT = (
             values_BT[positions, :length].to(logprobs_BT.device)
             for values_BT in (whole.old_logprobs_BT, whole.advantages_BT, whole.weights_BT)

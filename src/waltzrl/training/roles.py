@@ -91,6 +91,7 @@ class Team:
         def take_likeliest(agent: Agent) -> Agent:
             return _with_policy(agent, agent.policy, replace(agent.sampling, temperature=0.0))
 
+        # The initial agent stays as it is: where agents are greedy, no draft is replayed.
         return self._with_agents(take_likeliest)
 
     def sampled_by(self, policy: Callable[[LocalPolicy], VllmPolicy]) -> "Team":
@@ -158,6 +159,7 @@ def make_team(
             None,
             dtype,
         )
+        # A reference that is the learning weights themselves was split with them above.
         references = {role: split.get(role, weights[role]) for role in references}
     copies: dict[int, DecodingCopy] = {
         id(own.causal_lm.model): own.copy
@@ -167,6 +169,7 @@ def make_team(
 
     def policy(source: Weights) -> LocalPolicy:
         model, tokenizer = source.causal_lm.model, source.causal_lm.tokenizer
+        # One copy for all policies of a model, because it is brought up to date before each batch.
         if id(model) not in copies and (copied := decoding_copy(model, dtype)) is not None:
             copies[id(model)] = copied
         return LocalPolicy(model, tokenizer, source.adapter, copy=copies.get(id(model)))

@@ -248,6 +248,7 @@ def gather_rollouts(
     Raises:
         ScoringError: fewer were.
     """
+    # Each share is of prompts that stand together, so the shares in order are all in order.
     outcomes = ranks.gather_items(own)
     _require_scored(outcomes, least_scored_share)
     return [

@@ -90,6 +90,7 @@ def require_same(
         ("wording", _wording_json(recipe), _parse(place, WORDING, read)),
     ):
         keys = _yield_differing_keys(now, before)
+        # The dots let a free table free its keys, and no other key that begins with its name.
         differing = [key for key in keys if not f"{key}.".startswith(tuple(f"{f}." for f in FREE))]
         if differing:
             raise RecipeError(

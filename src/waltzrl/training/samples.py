@@ -109,6 +109,7 @@ def collate(samples: Sequence[Sample], device: torch.device) -> Batch:
 def reply_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
     """Return [B, T] log-probabilities in nats of the reply tokens, 0 after each reply."""
     logprobs_M = batch.pack.logprobs(model, batch.reply_ids_M)
+    # Row by row, the mask has the tokens in the order of `reply_ids_M`.
     return torch.zeros_like(batch.old_logprobs_BT).masked_scatter(batch.mask_BT, logprobs_M)
 
 

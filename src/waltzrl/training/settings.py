@@ -158,6 +158,7 @@ class OptimizerSettings:
     def rate(self, step: int, total: int) -> float:
         """Return the learning rate of 0-based `step` out of `total`."""
         if step < self.warmup_steps:
+            # One step ahead, because a step at a rate of 0 would learn nothing.
             return self.learning_rate * (step + 1) / self.warmup_steps
         progress = (step - self.warmup_steps) / max(1, total - self.warmup_steps)
         cosine = (1 + math.cos(math.pi * min(1.0, progress))) / 2

@@ -111,6 +111,7 @@ def _shard_weights(weights: Weights, copies: torch.dtype | None, kept: torch.dty
     layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
     logprobs = ReplyLogprobs(model)
     mesh = init_device_mesh(ranks.device().type, (ranks.count_ranks(),))
+    # Inner modules first, as FSDP2 wants it: the outer unit takes what they have left.
     for module in (*layers, logprobs):
         for parameter in module.parameters():
             if not isinstance(parameter, DTensor):  # FSDP takes no transposed ones
@@ -158,6 +159,7 @@ def gather_state(model: nn.Module) -> dict[str, Tensor] | None:
     state: dict[str, Tensor] = model.state_dict(keep_vars=True)  # tied weights are one object
     if not any(isinstance(tensor, DTensor) for tensor in state.values()):
         return None
+    # All ranks gather each tensor, and all but the first drop it again.
     pieces = {id(tensor): _gather_on_first_cpu(tensor.detach()) for tensor in state.values()}
     return {name: pieces[id(tensor)] for name, tensor in state.items()}
 

@@ -249,6 +249,7 @@ class Reinforcement:
     async def step(self, number: int, learners: Learners, ahead: bool = False) -> dict[str, float]:
         started = time.perf_counter()
         request, draw = self._choose_prompts(number)
+        # Sampled while the step before was learnt, by weights that lack that update.
         stale = number in self._ahead
         outcomes, seconds = await (self._ahead.pop(number) if stale else self._sample(request))
         rollouts = gather_rollouts(request.prompts, outcomes, self.least_scored_share)
@@ -271,6 +272,7 @@ class Reinforcement:
         """Return what a step rolls out, and the random numbers that are left for its samples."""
         # All that is random in a step comes from its number: a resumed run repeats it exactly.
         draw = random.Random(f"{self.name}/{self.seed}/{number}")
+        # The bits above these are the number of the process that samples.
         seed = draw.getrandbits(40)
         size, order = self.settings.prompts_per_step, f"prompts/{self.seed}"
         # A draw of its own, so that a stage without attacks is what it was before there were any.

@@ -218,6 +218,7 @@ class Teaching:
         started = time.perf_counter()
         size, seed = self.settings.prompts_per_step, f"exercises/{self.seed}"
         positions = shuffle_positions(len(self.exercises), size, number, seed)
+        # The position of a question also is the group of its explanations.
         asked = [p for p in positions for _ in range(self.settings.group_size)]
         replies = await explain_exercises(
             self.policy, [self.exercises[p] for p in asked], self.sampling

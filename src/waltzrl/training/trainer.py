@@ -126,6 +126,7 @@ class Trainer:
                 if first < resumed:  # inside this stage: its optimisers have a state
                     self._load(resumed, learners)
                 for step in range(max(first, resumed), first + stage.steps):
+                    # Rates measured since the last step are of the weights before this one.
                     metrics = rates | await self._step(stage, step, first, learners)
                     if journal is not None:
                         journal.write(step, metrics)
@@ -153,7 +154,9 @@ class Trainer:
         if path is None:
             return 0
         done = step_of(path)
+        # Weights alone: `train` makes the optimisers of a stage, and loads their state then.
         self._load(done, {})
+        # In place, because the stages hold this very dictionary.
         self.state.clear()
         self.state.update(read_state(path))
         self._saved = done

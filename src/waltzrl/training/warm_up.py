@@ -148,6 +148,7 @@ class WarmUp:
     ) -> Weights:
         if not self._stages(name):
             return weights
+        # Without a copy, because nothing is decoded in a stage of imitation.
         learning = shard_models({ROLES[0]: weights}, None)[ROLES[0]]
         stages = self._imitations(name, learning, explanations)
         trainer = self._trainer(name, learning, stages)
@@ -213,6 +214,7 @@ class WarmUp:
             [exercises] explanations; empty where one cannot be read.
         """
         path = self.folder / EXPLANATIONS
+        # Written after the last explanation, so a run that has it needs no teacher any more.
         if not path.exists():
             weights = _copy_teacher(student)
             policy, _, feedback = self._agents(weights, copied=True)

@@ -67,6 +67,7 @@ def join_cluster(address: str) -> Iterator[None]:
             ) from error
         try:
             yield
+        # What our own code raised in an actor, which Ray makes an error of its own too.
         except RayTaskError:
             raise
         except RayError as error:
@@ -178,6 +179,7 @@ async def get_results(calls: Sequence["ray.ObjectRef"]) -> list[Result]:
 def free_address() -> tuple[str, int]:
     """Return the address of this machine, as the others see it, and a port that is free."""
     with socket.socket() as free:
+        # It is free again when this returns; nobody keeps it until the caller's process takes it.
         free.bind(("", 0))
         return get_node_ip_address(), free.getsockname()[1]
 
@@ -204,6 +206,7 @@ class LearningProcess(Generic[Result]):
     """A process that is one rank."""
 
     def __init__(self) -> None:
+        # Ray runs the coroutines of an actor concurrently: `next_step` waits while `run` trains.
         self._steps: asyncio.Queue[Progress | None] = asyncio.Queue()
 
     async def address(self) -> tuple[str, int]:
@@ -265,6 +268,7 @@ def run_learners(
 def _run_once(
     places: Places, count: int, work: Work[Result], report: Callable[[Progress], None]
 ) -> Result:
+    # None is restarted alone: the other ranks could not go on with it.
     actors = [places.start(number, LearningProcess, restarts=0) for number in range(count)]
     try:
         host, port = ray.get(actors[0].address.remote())

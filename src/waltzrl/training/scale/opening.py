@@ -70,6 +70,7 @@ def train_on_ray(
     with join_cluster(settings.address):
         gpu = recipe.compute.device != "cpu" and has_gpus()
         with hold_places(settings, cpus, gpu=gpu) as places:
+            # The first places are the learners'.
             numbers = range(settings.learners, settings.learners + settings.workers)
             if recipe.compute.rollouts == STARTED:
                 servers = partial(run.folder.joinpath, "servers")

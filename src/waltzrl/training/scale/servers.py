@@ -58,6 +58,7 @@ class ServerProcess:
         """
         await self.stop()
         host, port = free_address()
+        # `env` sets the variables that may stand before the command.
         words = ["env", *shlex.split(command), "--host", host, "--port", str(port)]
         url = f"http://{host}:{port}"
         self._process = await self._started(words)
@@ -77,6 +78,7 @@ class ServerProcess:
 
     async def stop(self) -> None:
         """End the server."""
+        # Before the server ends, or it would be started again.
         if self._watch is not None:
             self._watch.cancel()
         if self._process is not None:

@@ -53,6 +53,7 @@ class RolloutWorker:
                 opening = self._open_collaborators()
                 self._collaborators = await self._open.enter_async_context(opening)
             weights = self._collaborators.team.weights
+            # Ray resolves no references within a mapping, so only what is new is fetched.
             for role, reference in published.items():
                 if self._loaded.get(role) != reference:
                     load_state(weights[role], role, await reference)
@@ -117,6 +118,7 @@ def state_to_send(weights: Weights, role: str, dtype: torch.dtype) -> dict[str, 
     if isinstance(model, PeftModel):
         adapter = get_peft_model_state_dict(model, adapter_name=role, save_embedding_layers=False)
         return {name: tensor.detach().cpu() for name, tensor in adapter.items()}
+    # Other ranks get empty tensors, which `publish` drops.
     state = gather_state(model) or model.state_dict()
     return {name: tensor.detach().to("cpu", dtype) for name, tensor in state.items()}
 
