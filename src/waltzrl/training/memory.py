@@ -132,10 +132,10 @@ def largest_micro_batch(turns: Turns, micro_batch_tokens: int) -> list[Sample]:
     """Make a sample of each turn, and return those that are the most tokens in one pass."""
     reply = (0,) * turns.reply_tokens
     shared = (0,) * turns.shared_tokens
+    # Each context has a token of its own, so that no more is shared than the instructions.
     samples = [
         Sample(
             tokens=Tokens(
-                # Another token in each, so that packing finds no more shared than the instructions.
                 prompt_ids=shared + (number,) * (length - len(shared)), ids=reply, logprobs=()
             )
         )

@@ -306,6 +306,7 @@ def create_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     special = [AddedToken(text, special=True, normalized=False) for text in (PAD, END, *CHAT_ROLES)]
     tokenizer.add_special_tokens(special)
+    # Not special, because the text of a reply leaves special tokens out.
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in FRAME])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

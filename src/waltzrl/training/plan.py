@@ -272,6 +272,7 @@ def _estimate_memory(
         learning,
         MemoryEstimate(
             what="reference, frozen" if shared else "two references, frozen",
+            # Ranks split a reference, unless it drafts: then each needs it whole.
             parameters=(size.parameters if shared else both) // (1 if replays else ranks),
             bytes_each=width,
         ),

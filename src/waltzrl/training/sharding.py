@@ -35,6 +35,7 @@ class GatheredCopy(DecodingCopy):
     @cached_property
     def _copy(self) -> PreTrainedModel:
         device = ranks.device()
+        # The parameters are made on the device; `to` moves the buffers.
         copied = copy_model(
             self._base, lambda values: torch.empty_like(values, dtype=self._dtype, device=device)
         ).to(device)

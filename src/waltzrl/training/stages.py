@@ -305,6 +305,7 @@ class Reinforcement:
         started = time.perf_counter()
         metrics: dict[str, float] = {}
         for role in self.learns:
+            # In the order of the recipe, because all roles share the draws.
             taken = self.take_samples(role, rollouts, draw)
             samples = [replace(sample, stale=stale) for sample in taken]
             if not samples:

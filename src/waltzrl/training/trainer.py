@@ -110,6 +110,7 @@ class Trainer:
         # Only the first rank writes the journal.
         writes = ranks.is_first()
         with Journal(self.folder, resumed - 1, self.wandb) if writes else nullcontext() as journal:
+            # Only now: the journal, when it is opened, drops the steps that are taken again.
             self._best = ranks.ask_first(lambda: best_validation(self.folder))
             await self._publish(resumed, {})
             rates = await self._validate(resumed, {})
@@ -135,6 +136,7 @@ class Trainer:
                     rates = await self._validate(step + 1, learners)
                     if self._checkpoint_is_due(step + 1) or self._is_best(step + 1):
                         self._save(step + 1, learners)
+                    # By its number, so that a step that is taken again after a crash is counted once.
                     self._charge(f"{stage.name}/{step}", stage.name)
                     self._stop_at_cap(step + 1, learners)
                     await asyncio.sleep(0)  # a stage that awaits nothing would block Ctrl-C

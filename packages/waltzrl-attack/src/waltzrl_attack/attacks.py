@@ -57,6 +57,7 @@ async def search_tree(goal: Goal, attacker: Attacker) -> Requests:
         for number, text in leaves:
             tried: list[Attempt] = []
             for step in range(BRANCHES):
+                # A level goes on with the techniques that the one before it has not come to.
                 technique = REWORDINGS[(level * BRANCHES + step) % len(REWORDINGS)]
                 written = await attacker.write(technique, text, tried)
                 attempt = yield _continue_goal(goal, technique, written, parent=number)

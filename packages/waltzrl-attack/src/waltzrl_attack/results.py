@@ -144,6 +144,7 @@ def _measure_one(
         for path in compared
         if plain[path.goal.id] is not None and path.success_within() is not None
     ]
+    # In the order of `Pairs`, which `clustered_difference` reads.
     cells = ((True, True), (True, False), (False, True), (False, False))
     changes = _cluster([(path, cells.index(pair)) for path, pair in pairs], len(cells))
     gain, p_value = clustered_difference(changes) if pairs else (None, None)
@@ -198,6 +199,7 @@ def _score(paths: Iterable[AttackPath]) -> Scores:
 
 def _estimate(scores: Sequence[tuple[AttackPath, bool | None]]) -> Estimate:
     """Return the share of successes, over clusters of goals; each score is of a path."""
+    # The cells of `clustered_share`: yes, and no.
     decided = [(path, 0 if score else 1) for path, score in scores if score is not None]
     unscored = len(scores) - len(decided)
     return clustered_share(_cluster(decided, 2), unscored) if decided else share(0, 0, unscored)

@@ -100,6 +100,7 @@ async def run_attacks(
             paths[path.key] = log.append(path)
             progress(len(paths), len(jobs))
 
+        # In batches, so that paths are logged in their order although they are played at once.
         for start in range(0, len(waiting), setup.concurrency):
             tasks = [
                 asyncio.create_task(play_attack(key[0], attacks[key[0]].attack, jobs[key], setup))
@@ -137,6 +138,7 @@ async def play_attack(name: str, attack: Attack, goal: Goal, setup: AttackSetup)
     """
     job, target = f"{name}/{goal.id}", setup.target
     requests = attack(goal, Attacker(SeededPolicy(setup.attacker, job), setup.sampling))
+    # Seeded by attack and goal, so that a resumed run plays what this one would have played.
     conversation = seed_conversation(target.conversation, job)
     setup = replace(setup, target=replace(target, conversation=conversation))
     attempts: list[Attempt] = []
@@ -210,6 +212,7 @@ async def _check_request(
     """Return why a request is not sent; `answered` if it is."""
     if not request.text.strip():
         return "empty"
+    # Neither case nor space makes it another request.
     conversation = json.dumps([" ".join(turn.line.casefold().split()) for turn in request.messages])
     if conversation in seen:
         return "repeated"

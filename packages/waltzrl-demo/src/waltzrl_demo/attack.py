@@ -87,6 +87,7 @@ class AttackDemo(SeedDemo):
 
     def write_data(self) -> None:
         """Write prompts, bare ones too, and the demonstrations of both kinds."""
+        # It is written last, so where it is, all is.
         if self.paper.file("rewritings").exists():
             return
         self.paper.write_data()

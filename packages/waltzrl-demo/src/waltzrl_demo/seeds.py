@@ -131,7 +131,11 @@ def collect_results(
         )
     )
     for name, (_, trainings) in arms.items():
-        trained = {_plain_name(job): read_training_cost(job.folder) for job in trainings}
+        trained = {
+            # Without the seed, which `name_with_seed` has put before it.
+            job.name.partition(": ")[2]: read_training_cost(job.folder)
+            for job in trainings
+        }
         results.add(name, rows[name], trained)
     return results
 
@@ -139,10 +143,6 @@ def collect_results(
 def _prompt_of(row: EvaluationRow) -> Prompt:
     assert row.judged is not None
     return row.judged.collaboration.prompt
-
-
-def _plain_name(job: TrainingJob) -> str:
-    return job.name.partition(": ")[2]
 
 
 def identify_demo(

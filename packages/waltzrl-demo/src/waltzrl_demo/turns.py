@@ -80,6 +80,7 @@ class TurnsDemo(SeedDemo):
 
     def write_data(self) -> None:
         """Write prompts, those of one turn also alone, and demonstrations."""
+        # It is written last, so where it is, all is.
         if self.paper.file(REQUESTS).exists():
             return
         self.paper.write_data()

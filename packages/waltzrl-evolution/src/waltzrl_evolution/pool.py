@@ -133,6 +133,7 @@ class TrajectoryPool:
         assert trajectory.ruling == "accepted", "only what passes the gate enters the pool"
         self._put("trajectories", trajectory)
         self._trajectories[trajectory.id] = trajectory
+        # The decision comes last: a run that is stopped in between decides this candidate again.
         fields = {name: getattr(trajectory, name) for name in CandidateDecision.__struct_fields__}
         decision = CandidateDecision(**fields)
         self._put("decisions", decision)

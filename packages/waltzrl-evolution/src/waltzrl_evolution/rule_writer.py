@@ -162,6 +162,7 @@ def _move_threshold(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rule
     """Move the threshold towards the kind of errors of which there are fewer."""
     missed = len(shown.missed) / max(1, len(shown.harmful))
     refused = sum(each.revised for each in shown.benign) / max(1, len(shown.benign))
+    # A higher threshold flags more.
     step = random.choice((0.02, 0.05, 0.1)) * (1 if missed > refused else -1)
     threshold = round(min(0.95, max(0.3, rules.threshold + step)), 3)
     change = f"threshold {rules.threshold:g} to {threshold:g}"
@@ -170,6 +171,7 @@ def _move_threshold(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rule
 
 def _join_rules(first: _Rules, second: _Rules, parents: Sequence[Parent]) -> tuple[_Rules, str]:
     """Take the evolved rules and the changed packs of both, and the mean threshold."""
+    # The first parent is the better one, and wins where both have something.
     changed = dict(second.changed) | dict(first.changed)
     packs = [f"{each}.toml" if f"{each}.toml" in changed else each for each in first.packs]
     rules = _Rules(

@@ -20,6 +20,7 @@ class GuardedModelClient(theirs.ChatCompletionClient):
     def __init__(self, client: theirs.ChatCompletionClient, guard: Guard) -> None:
         self._client, self._guard = client, guard
 
+    # The base class is abstract, so each must be defined here: `__getattr__` would not do.
     close = property(attrgetter("_client.close"))
     actual_usage = property(attrgetter("_client.actual_usage"))
     total_usage = property(attrgetter("_client.total_usage"))

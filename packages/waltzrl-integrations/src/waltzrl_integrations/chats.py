@@ -87,6 +87,7 @@ async def review_answer(guard: Guard, chat: Chat, answer: bytes) -> tuple[str, b
         events = [encode_event(msgspec.json.encode(chunk)) for chunk in chunks]
     except PolicyError as error:
         raise RequestError(502, "upstream", str(error)) from error
+    # JSON of any other shape fails at one of the accesses above.
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError):
         raise RequestError(502, "upstream", "the answer is no chat completion") from None
     return EVENTS, b"".join([*events, DONE])
@@ -105,6 +106,7 @@ async def _review_choices(guard: Guard, prompt: Prompt, completion: Json) -> Jso
             _match_logprobs(choice)
         else:
             index, message = choice.get("index", place), {"role": "assistant", "content": text}
+            # Whatever else the server put there, such as tool calls, is the draft's.
             choice.clear()
             choice.update(index=index, message=message, finish_reason="stop")
     return completion
@@ -134,6 +136,7 @@ def _cut_chunks(completion: Json, *, with_usage: bool) -> Iterator[Json]:
         content = message.get("content") or ""
         pieces = drafts.cut_pieces(content) if isinstance(content, str) else [content]
         words = [{"content": piece} for piece in pieces]
+        # The calls of a stream are numbered, those of a completion are not.
         calls = [call | {"index": i} for i, call in enumerate(message.get("tool_calls") or ())]
         tail = [{"tool_calls": calls}] if calls else []
         for delta in [{"role": "assistant"} | whole, *words, *tail]:

@@ -50,6 +50,7 @@ Model: TypeAlias = Callable[..., Any]
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
+# By guard, because each has its own rules, and no longer than the guard lives.
 _unsafe_results: WeakKeyDictionary[Guard, dict[str, bool]] = WeakKeyDictionary()
 _remembering = Lock()
 """Held while a result is remembered: threads share a guard."""
@@ -139,6 +140,7 @@ async def withholds(guard: AnyGuard, result: object) -> bool:
         return known[words]
     feedback = await call_guard(guard, Guard.assess, words)
     is_withheld = feedback.refuses or not feedback.well_formed
+    # What failed for any other reason may be reviewed the next time.
     lasts = not feedback.failure or feedback.failure.startswith(OTHER_LANGUAGE)
     if feedback.well_formed and lasts:
         with _remembering:
@@ -164,6 +166,7 @@ def words_of(result: object) -> str:
 def _make_part(value: object) -> dict[str, object]:
     if isinstance(value, str):
         return {"type": "text", "text": value}
+    # What JSON cannot hold, such as the bytes of an image, has no words.
     plain = json.loads(json.dumps(value, default=lambda _data: ""))
     if not isinstance(plain, dict):
         return {"type": "text", "text": plain if isinstance(plain, str) else _encode_json(plain)}

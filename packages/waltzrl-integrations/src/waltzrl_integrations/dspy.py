@@ -69,6 +69,7 @@ async def _answer_request(
     guard: drafts.AnyGuard, model: drafts.Model, request: theirs.Request
 ) -> theirs.Response:
     messages = [await _withhold_results(guard, message) for message in request.messages]
+    # Each of these would show the draft, or count its tokens a second time.
     with dspy.context(callbacks=[], disable_history=True, usage_tracker=None, send_stream=None):
         draft = await drafts.await_draft(model, replace(request, messages=tuple(messages)))
     system = request.system or ""

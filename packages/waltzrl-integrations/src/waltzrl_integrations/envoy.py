@@ -74,6 +74,7 @@ class _Exchange:
         if kind == "request_headers":
             path = _find_header(request.request_headers, ":path").partition("?")[0]
             self._is_chat = is_chat(path)
+            # An answer that is compressed could not be read.
             common.header_mutation.remove_headers.append("accept-encoding")
         elif kind == "response_headers":
             self._status = _find_header(request.response_headers, ":status")
@@ -96,12 +97,14 @@ class _Exchange:
 def _find_header(sent: messages.HttpHeaders, name: str) -> str:
     for header in sent.headers.headers:
         if header.key == name:
+            # Envoy fills one of the two, depending on its version.
             return header.value or header.raw_value.decode("latin-1")
     return ""
 
 
 def _replace_body(common: messages.CommonResponse, kind: str, body: bytes) -> None:
     common.body_mutation.body = body
+    # Envoy rejects a new body whose length is not that of the header.
     for name, value in (("content-type", kind), ("content-length", str(len(body)))):
         option = common.header_mutation.set_headers.add()
         option.header.key, option.header.raw_value = name, value.encode()

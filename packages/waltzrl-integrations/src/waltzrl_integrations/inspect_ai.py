@@ -145,6 +145,7 @@ def review(reviewer: str, revises: bool = True) -> Solver:
                 "advice": first.text,
             },
         )
+        # `from_content` makes an output without a usage, and the draft's tokens were spent.
         usage = state.output.usage
         state.output = ModelOutput.from_content(str(state.model), collaboration.final.text)
         state.output.usage = usage

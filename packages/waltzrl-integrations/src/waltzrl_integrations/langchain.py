@@ -149,5 +149,6 @@ def _yield_generation_chunks(result: ChatResult) -> Iterator[ChatGenerationChunk
     words = drafts.cut_pieces(message.content) if isinstance(message.content, str) else []
     for word in words:
         yield ChatGenerationChunk(message=AIMessageChunk(word))
+    # A chunk has a type of its own.
     rest = message.model_dump(exclude={"type", "content"} if words else {"type"})
     yield ChatGenerationChunk(message=AIMessageChunk(**({"content": ""} | rest)))

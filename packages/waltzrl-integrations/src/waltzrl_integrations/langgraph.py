@@ -55,4 +55,5 @@ def _convert_result(result: ours.Result) -> theirs.Result:
     if not isinstance(result, list):
         return None if result is None else theirs.Item(**asdict(result))
     items = [theirs.SearchItem(**asdict(i)) for i in result if isinstance(i, ours.SearchItem)]
+    # An empty list is the same for items and for namespaces.
     return items or [namespace for namespace in result if isinstance(namespace, tuple)]

@@ -150,6 +150,7 @@ async def _cut_async_stream(
 
 def _cut_chunk(chunk: ModelResponseStream) -> Iterator[ModelResponseStream]:
     """Cut a chunk that holds a whole text into one for each word."""
+    # The last chunk may have token counts alone.
     words = drafts.cut_pieces(chunk.choices[0].delta.content or "") if chunk.choices else []
     for word in words[:-1]:
         piece = chunk.model_copy(deep=True)

@@ -48,6 +48,7 @@ def revise_action(guard: Guard) -> Callable[..., Any]:
         **_others: object,
     ) -> RailOutcome:
         draft = Reply(text=context.get("bot_message") or "")
+        # NeMo passes no events with the pieces of a stream.
         if events is None:
             turns = [Message(role="user", content=context.get("user_message") or "")]
             feedback = await drafts.call_guard(guard, Guard.review, turns, draft)

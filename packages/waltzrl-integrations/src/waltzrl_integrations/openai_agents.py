@@ -109,6 +109,7 @@ def _convert_item(item: Item) -> Item:
         function = {"name": item["name"], "arguments": item["arguments"]}
         call = {"id": item["call_id"], "type": "function", "function": function}
         return {"role": "assistant", "content": None, "tool_calls": [call]}
+    # Such as reasoning, and calls of the API's own tools, which chat completions do not know.
     return {"role": "assistant", "content": _as_text(item)}
 
 
@@ -154,6 +155,7 @@ def _yield_stream_events(response: agents.ModelResponse) -> Iterator[responses.R
     counts = {name: getattr(response.usage, name) for name in responses.ResponseUsage.model_fields}
     usage = responses.ResponseUsage(**counts)
     id_ = response.response_id or "resp_waltzrl"
+    # Without validation, because a response has required fields that nobody knows here.
     done = responses.Response.construct(id=id_, output=response.output, usage=usage)
     yield responses.ResponseCompletedEvent(
         response=done, sequence_number=0, type="response.completed"

@@ -51,6 +51,7 @@ class ReviewMiddleware:
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
+            # 1008 is the code of a violated policy.
             await send({"type": "websocket.close", "code": 1008, "reason": "not reviewed"})
             return
         try:
@@ -98,6 +99,7 @@ async def _call_server(app: ServerApp, scope: Event, body: Json) -> tuple[int, l
     """Return the status of the server's answer, its headers but those of its body, and its body."""
     raw = msgspec.json.encode(body)
     size = (b"content-length", str(len(raw)).encode())
+    # The body is another than the client's, and a compressed answer could not be read.
     headers = [pair for pair in scope["headers"] if pair[0] not in (size[0], b"accept-encoding")]
     status, parts = 500, []
     answered: Sequence[Header] = ()

@@ -131,7 +131,8 @@ class McpProxy:
         shown: list[Any] = []
         origins: dict[str, tuple[ServerConnection, str]] = {}
         for server, definition in await self._list_all(listed, field, field):
-            name = self._expose_name(server, definition.name)
+            alone = len(self._servers) == 1
+            name = definition.name if alone else f"{server.name}__{definition.name}"
             # A server must not take over the calls of one that was listed before.
             if name in origins and origins[name][0] is not server:
                 logger.warning(
@@ -223,6 +224,7 @@ class McpProxy:
             )
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
+            # Clients may show the message to their model, as they do with a result.
             note = wire.TextContent(type="text", text=message or "")
             if message and await self._find_reasons("progress", name, note):
                 message = None
@@ -336,9 +338,6 @@ class McpProxy:
             line = {"time": time, "kind": kind, "name": name, "passed": not reasons}
             with self._settings.log.open("ab") as file:
                 file.write(msgspec.json.encode(line | {"reasons": list(reasons)}) + b"\n")
-
-    def _expose_name(self, server: ServerConnection, name: str) -> str:
-        return name if len(self._servers) == 1 else f"{server.name}__{name}"
 
 
 async def _has_capability(server: ServerConnection, capability: str) -> bool:

@@ -95,6 +95,7 @@ def _yield_texts(plain: object) -> Iterator[str]:
     elif isinstance(plain, dict):
         for name, value in plain.items():
             yield name
+            # The places of MCP with base64: contents of resources, and images and audio.
             media = name == "blob" or (name == "data" and plain.get("type") in MEDIA)
             yield from _yield_texts(
                 _decode_media(value) if media and isinstance(value, str) else value

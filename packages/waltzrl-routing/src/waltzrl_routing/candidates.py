@@ -74,6 +74,7 @@ class Candidates:
         at_work, capacity = self._loads.at_work, self._loads.capacity
         for names in self._levels:
             if free := [name for name in names if at_work[name] < capacity[name]]:
+                # Of equally busy agents the first: cost and seed have ordered them.
                 return min(free, key=at_work.__getitem__)
         return None
 

@@ -251,6 +251,7 @@ class HALORouter:
             InputError: the name is taken, or the agent is not valid.
         """
         name = agent.agent_name
+        # A revoked agent makes room for one of its name; a registered one is then found twice.
         others = [
             other
             for other in self.agent_registry.agents
@@ -319,6 +320,7 @@ class HALORouter:
         if not self.is_agent_registered(name):
             return False
         if self.auth_registry is None:
+            # Nobody can verify a token that is sent all the same.
             return not tokens
         return self.auth_registry.verify(name, tokens.get(name, ""))
 
@@ -527,6 +529,7 @@ class HALORouterWithSafety(HALORouter):
         if ended.result.state == "failed":
             raise WaltzError(f"task {asked.id!r} failed: {ended.result.reason}")
         if ended.collaboration is None:
+            # Safety is switched off, so nothing was reviewed.
             return draft
         if self._memory is not None:
             await asyncio.to_thread(

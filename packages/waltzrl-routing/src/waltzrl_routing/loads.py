@@ -25,6 +25,7 @@ class Loads:
         while self._releases and self._releases[0][0] <= time:
             name = heappop(self._releases)[1]
             ends = self._ends[name]
+            # Nothing ends where the place was passed on: its new end has an entry of its own.
             while ends and ends[0] <= time:
                 heappop(ends)
             self.at_work[name] = len(ends)

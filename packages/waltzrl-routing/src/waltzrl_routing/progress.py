@@ -82,6 +82,7 @@ class PlanProgress:
                 )
             plan = StoredPlan(request_hash=digest, subject=self._digest, tasks=tasks)
             value: dict[str, Json] = msgspec.to_builtins(plan)
+            # It replaces nothing, so the first who used an id decides which tasks it is of.
             self._store.add(PLANS, self._plan_id, value, self._expires_at)
             begun = self._store.get(PLANS, self._plan_id)
             if begun is not None and begun.value["request_hash"] != digest:

@@ -196,6 +196,7 @@ class _Planning:
         )
 
     def _find_candidates(self, task: Task) -> Candidates:
+        # Kept for the whole plan: only loads change while it is made, and those are read anew.
         key = (task.type, task.skills)
         if key not in self._candidates:
             capable: list[AgentCapability] = []

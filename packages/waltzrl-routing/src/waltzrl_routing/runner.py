@@ -121,6 +121,7 @@ class TaskRunner:
                 result, state="failed", fault=error.fault, reason=str(error)
             )
             return EndedTask(result=failed)
+        # What is remembered is the task alone, without the examples that its agents were shown.
         ended = _end_task(result, after)
         return EndedTask(result=ended, collaboration=replace(after, prompt=prompt))
 
@@ -191,6 +192,7 @@ def _describe_error(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - the agent's own code
         message = "(it cannot be shown)"
     words = " ".join(f"{type(error).__name__}: {message}".split())[:LONGEST_REASON]
+    # Half a surrogate pair in it could be neither stored nor sent.
     return words.encode(errors="replace").decode()
 
 
@@ -249,6 +251,7 @@ async def _review_draft(
     Raises:
         _NotDoneError: nobody could review it.
     """
+    # By identity, because an agent may return the same words.
     subject = "request" if draft is ACCEPTANCE else "result"
     began = time.perf_counter()
     try:
@@ -279,6 +282,7 @@ def _end_task(result: TaskResult, collaboration: Collaboration) -> TaskResult:
         state="coached" if collaboration.revised else "done",
         reply=collaboration.final.full_text,
         rounds=_count_revisions(collaboration),
+        # The last revision of a limited number of rounds is not reviewed.
         final_safe=None if last.revision is not None else not last.feedback.unsafe,
         risk=last.feedback.risk,
     )
@@ -308,6 +312,7 @@ def _decline_task(result: TaskResult, collaboration: Collaboration, fault: Fault
 
 
 def _count_revisions(collaboration: Collaboration) -> int:
+    # A canned refusal is a reply too, and no revision.
     return sum(reply.origin == "policy" for reply in collaboration.replies[1:])
 
 

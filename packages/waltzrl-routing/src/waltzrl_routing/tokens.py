@@ -56,4 +56,5 @@ class AgentTokens:
         return self._clock() < int(expiry)
 
     def _mac(self, agent_name: str, expiry: str) -> str:
+        # An expiry has no period, so no other expiry and name are signed as the same text.
         return hmac.new(self._secret, f"{expiry}.{agent_name}".encode(), "sha256").hexdigest()

@@ -97,8 +97,10 @@ def load_classifier(
             f"{metadata['base'][:12]}; install the version of the base that this package names"
         )
     model = Classifier(causal_lm.model.model, shape)
+    # Not strict, because the file has only what was trained.
     model.load_state_dict({name: value.float() for name, value in trained.items()}, strict=False)
     model.merge()
+    # After the merge, so that the sums are rounded only once.
     model.base.to(dtype or (torch.bfloat16 if multiplies_bfloat16() else torch.float32))
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:12]
     return SmolLM2Classifier(model.eval(), Encoder(causal_lm.tokenizer), scale, f"smollm2@{digest}")

@@ -46,6 +46,7 @@ class Classifier(nn.Module):
         self.shape = shape
         base.layers = base.layers[: shape.layers]
         base.config.num_hidden_layers = shape.layers
+        # It was trained for the output of the last layer; `_pooled` normalises what it pools.
         base.norm = nn.Identity()
         self.base: nn.Module = base
         if shape.rank:
@@ -140,6 +141,7 @@ class Encoder:
         requests, replies = (torch.zeros(len(encoded), longest, dtype=torch.bool) for _ in range(2))
         for row, (ids, request, reply) in enumerate(encoded):
             tokens[row, : len(ids)] = torch.tensor(ids)
+            # With the mark that ends the turn, whose state has read the whole request.
             requests[row, request : reply - between] = True
             replies[row, reply : len(ids)] = True
         return tokens, requests, replies

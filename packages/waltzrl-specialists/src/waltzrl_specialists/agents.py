@@ -101,6 +101,7 @@ def open_specialists(
     learnt_together: list[str] = []
     if together and (folder / TOGETHER / ADAPTER).exists():
         joint = read_trained_specialists(folder, [*trained, TOGETHER])[TOGETHER]
+        # The source of what `join_datasets` joins is the names of its sets.
         learnt_together = [name for name in trained if name in joint.source.split(", ")]
     compute = resolve_compute(ComputeSettings())
     base = load_causal_lm(next(iter(trained.values())).base, compute.device)

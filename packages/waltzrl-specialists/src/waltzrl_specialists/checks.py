@@ -20,6 +20,7 @@ from waltzrl.policies.sandbox import SandboxLimits, open_program
 from waltzrl.records import Message
 
 Check: TypeAlias = Callable[[str, Any], str | None]
+# A reply that was cut off has no closing fence.
 FENCE = re.compile(r"```[a-z]*\n(.*?)(?:```|\Z)", re.DOTALL)
 LIMITS = SandboxLimits(seconds=60, cpu_seconds=2, memory_bytes=256 << 20)
 RUNNER = """
@@ -158,6 +159,7 @@ def check_frame(reply: str, argument: FrameTexts) -> str | None:
 
 def check_tone(reply: str, argument: Tone) -> str | None:
     """Check words that show a tone: it `has` at least one of these and `lacks` all of those."""
+    # Models write either apostrophe.
     text = reply.casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     if not any(word in text for word in argument["has"]):
         return f"it has none of {', '.join(argument['has'])}"
@@ -209,7 +211,9 @@ def check_sums(reply: str, argument: Tax) -> str | None:
 
 def check_ini(reply: str, argument: dict[str, dict[str, str]]) -> str | None:
     """Check that the reply is an INI file, such as a unit of systemd, with just these values."""
+    # Colons are parts of values, such as times of day.
     parser = configparser.RawConfigParser(delimiters=("=",))
+    # Keys of systemd are case-sensitive, and configparser would write them small.
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     try:
         parser.read_string(_strip_fence(reply))
@@ -271,6 +275,7 @@ class _Invoice(msgspec.Struct):
 
 
 def _compare(name: str, value: float, right: float) -> str | None:
+    # Half a cent, because amounts are rounded to cents.
     return None if abs(value - right) < 0.005 else f"{name} is {value:g}, not {right:g}"
 
 

@@ -158,7 +158,6 @@ def prepare_dataset(name: str, task: str = "You are a helpful assistant.") -> Sp
     repeated = near_duplicates(prompts.values())
     for leak in repeated:
         logger.warning("%s nearly repeats %s and is left out", leak.test.id, leak.train.id)
-    for leak in repeated:
         del rows[leak.test.id], prompts[leak.test.id]
     _check_count(path, len(rows), least=ADVISED if known else LEAST)
     scenarios = scenarios_of(name)

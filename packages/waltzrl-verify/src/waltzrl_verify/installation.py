@@ -124,6 +124,7 @@ async def gateway_checks(
         prompt: that it must answer.
         model: None for the first that it lists.
     """
+    # The health of a gateway is beside its API, and not below /v1.
     root = url.rstrip("/").removesuffix("/v1")
     async with RemotePolicy(root, "", retries=0) as probe:
         try:

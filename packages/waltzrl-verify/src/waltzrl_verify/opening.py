@@ -162,6 +162,7 @@ async def verify(recipe: GatewayRecipe, settings: VerificationSettings) -> Verif
     )
     async with aclosing(bundles):
         try:
+            # A review for which the model has no time is counted as missing, and ends nothing.
             passing = replace(recipe.bundle, review=ReviewConfig(on_overload="pass"))
             rules, reviewer = bundles.rules(passing), await bundles.reviewer(passing)
         except WaltzError as error:

@@ -81,6 +81,7 @@ class _Outcome:
             verdicts=tuple(
                 verdict
                 for reply, verdict in zip(self.collaboration.replies, self.verdicts, strict=True)
+                # The draft stays even where it is canned, because every collaboration has one.
                 if reply is self.collaboration.draft or reply.origin != "canned"
             ),
         )

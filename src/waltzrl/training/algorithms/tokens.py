@@ -41,6 +41,7 @@ def k2(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
 def k3(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
     """Return exp(-x) - 1 + x: unbiased, of low variance, never negative; the one to report."""
     log_ratio = logprobs - reference_logprobs
+    # expm1 keeps the digits that exp(-x) - 1 loses where x is small.
     return (-log_ratio).expm1() + log_ratio
 
 

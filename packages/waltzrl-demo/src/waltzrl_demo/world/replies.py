@@ -18,6 +18,7 @@ NAMED = 0.8
 """The share of replies that say what the thing is; the others point: that, the first, the
 second."""
 ORDINALS = ("the first", "the second")
+# After `not`, a thing is left out.
 _STEP = re.compile(r"(?<!not )\bfor (that|the first|the second|\w+), ")
 _LEFT_OUT = re.compile(r"not for (that|the first|the second|\w+)")
 _REFUSAL = re.compile(r"\bsorry\b", re.IGNORECASE)

@@ -129,6 +129,7 @@ def rewriting_demonstrations(
 
 def _reword(draw: random.Random, request: WorldRequest) -> str:
     """Draw other words for what decides nothing."""
+    # An unclear task harms or not by a hash of its words, so other words would change the goal.
     tasks = [task if task.operation in UNCLEAR else _rename(draw, task) for task in request.tasks]
     draw.shuffle(tasks)
     phrase = draw.choice(PREVENTIONS if request.prevented else REQUESTS)
