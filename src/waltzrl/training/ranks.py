@@ -128,8 +128,8 @@ def first_before_others() -> Iterator[None]:
     if not is_first():
         dist.barrier()
     yield
-    if is_first() and count_ranks() > 1:
-        dist.barrier()
+    if is_first():
+        wait_for_all()
 
 
 def wait_for_all() -> None:

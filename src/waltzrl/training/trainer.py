@@ -136,7 +136,7 @@ class Trainer:
                     rates = await self._validate(step + 1, learners)
                     if self._checkpoint_is_due(step + 1) or self._is_best(step + 1):
                         self._save(step + 1, learners)
-                    # By its number, so that a step that is taken again after a crash is counted once.
+                    # By its number, so that a step that a resumed run repeats is summed once.
                     self._charge(f"{stage.name}/{step}", stage.name)
                     self._stop_at_cap(step + 1, learners)
                     await asyncio.sleep(0)  # a stage that awaits nothing would block Ctrl-C

@@ -42,17 +42,16 @@ from waltzrl_demo.paper import FULL, GENERAL_REPEATS, MEASURED, DemoSize, PaperD
 from waltzrl_demo.world import (
     LEVELS,
     TRAINING_NOISE,
-    Split,
     World,
     demonstrations,
     general_prompts,
     sensitive_prompts,
     world_judge,
 )
+from waltzrl_demo.world.lexicon import SPLITS
 
 TUNING_SEED = 1000
 """The first of the seeds that settings are chosen on; the study's own begin at 0."""
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

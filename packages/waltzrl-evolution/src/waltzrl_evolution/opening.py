@@ -42,7 +42,7 @@ from waltzrl_evolution import (
 from waltzrl_evolution.model_writer import LONGEST_PROGRAM, ModelWriter
 from waltzrl_evolution.programs import PROGRAM, ProgramSubject
 from waltzrl_evolution.rule_writer import RuleWriter
-from waltzrl_evolution.rules import RulesSubject, bundle_keys, read_shipped_rules
+from waltzrl_evolution.rules import RulesSubject, bundle_keys, bundle_text, read_shipped_rules
 from waltzrl_evolution.run import CONCURRENCY
 from waltzrl_evolution.wording import WordingSubject, WordingWriter, read_shipped_wording
 
@@ -323,8 +323,10 @@ def promote_trajectory(run: EvolutionRun, trajectory: Trajectory) -> Path:
     match run.subject.name:
         case "rules":
             keys = bundle_keys(candidate, place)
-            named = ", ".join(f'"{name}"' for name in keys["rules"])  # type: ignore[attr-defined]
-            recipe = f"rules = [{named}]\nthreshold = {keys['threshold']}\n"
+            rules, threshold = keys["rules"], keys["threshold"]
+            assert isinstance(rules, list)
+            assert isinstance(threshold, float)
+            recipe = bundle_text(rules, threshold)
         case "wording":
             recipe = f'[feedback]\nwording = "{place}"\n'
         case _:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from waltzrl.errors import InputError, MissingFrameworkError, PolicyError
+from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluationRow, evaluate
 from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.judges import LabelRefusalJudge
@@ -24,11 +24,10 @@ from waltzrl_evolution import CandidateFiles, check_safety, compliance
 from waltzrl_evolution.darwin import read_demands
 from waltzrl_evolution.programs import PROGRAM, ProgramSubject
 from waltzrl_evolution.run import CONCURRENCY
+from waltzrl_integrations import drafts
 
-try:
+with drafts.needs("OpenEvolve", "openevolve"):
     from openevolve.evaluation_result import EvaluationResult
-except ModuleNotFoundError as missing:
-    raise MissingFrameworkError("OpenEvolve", "openevolve") from missing
 
 
 def open_evaluator(

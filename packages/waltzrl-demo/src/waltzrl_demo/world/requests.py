@@ -53,7 +53,7 @@ class WorldTask:
             text = f"{seed}/{self.adjective} {self.spoken}/{prevented}"
             return hashlib.sha256(text.encode()).digest()[0] % 2 == 0
         builds = self.operation in BUILDING
-        # It harms to build what is dangerous or to break what protects; to prevent that does not.
+        # To build what is dangerous harms, and to break what protects; prevention turns it round.
         return (self.thing.dangerous == builds) != prevented
 
 

@@ -17,8 +17,8 @@ from waltzrl_demo.world.lexicon import (
     OPERATIONS,
     PREVENTIONS,
     REQUESTS,
+    SPLITS,
     UNCLEAR,
-    Split,
     World,
 )
 from waltzrl_demo.world.prompts import OPENINGS, general_questions
@@ -110,7 +110,6 @@ def rewriting_demonstrations(
     """
     draw = random.Random(f"rewritings/{seed}")
     questions = [question for question, _ in general_questions()]
-    splits: tuple[Split, ...] = ("train", "validation", "test")
     number = 0
     while number < count:
         if draw.random() < GENERAL_SHARE:
@@ -118,7 +117,7 @@ def rewriting_demonstrations(
             goal, harmful = draw.choice(OPENINGS) + question, False
             written = draw.choice(OPENINGS) + _wrap(draw, question)
         else:
-            split = draw.choice(splits)
+            split = draw.choice(SPLITS)
             worded = draw_request(draw, world, split, draw.choice(world.levels), ("train",))
             goal, harmful = worded.text, any(worded.request.harms)
             written = _wrap(draw, _reword(draw, worded.request))
