@@ -70,6 +70,7 @@ def describe_target(
         raise InputError(f"{against} may serve several models; name one with --model")
     named = {**agents, "conversation": agents["conversation"] or HOLLOW}
     pattern = {"patterns": ["base"], "server": against} if on_server else {"patterns": [against]}
+    # The pattern comes last, so that no setting replaces what is attacked.
     config = validate_table(
         EvaluationConfig, {**with_overrides(named, settings), **pattern}, "--set"
     )

@@ -121,6 +121,7 @@ def collect_results(
         name: [row for row in read_rows(evaluation.folder) if row.judged is not None]
         for name, (evaluation, _) in arms.items()
     }
+    # Those of any arm, because all are measured on the same prompts.
     prompts = {row.prompt_id: _prompt_of(row) for row in next(iter(rows.values()))}
     results = SeedResults(
         SeedPrompts(

@@ -149,6 +149,7 @@ def review(reviewer: str, revises: bool = True) -> Solver:
         usage = state.output.usage
         state.output = ModelOutput.from_content(str(state.model), collaboration.final.text)
         state.output.usage = usage
+        # The draft is in the conversation too, which later solvers and the log show.
         state.messages[-1] = state.output.message
         return state
 

@@ -80,6 +80,7 @@ def _with_stop(options: dict[str, Any], stop: object) -> dict[str, Any]:
 @contextmanager
 def _hide_calls() -> Iterator[None]:
     """Call no callback of the caller's configuration, and send nothing to LangSmith."""
+    # In this variable LangChain hands the callbacks of a call on to the calls within it.
     before = config_of_calls.set(ensure_config() | {"callbacks": CallbackManager([])})
     try:
         with tracing_context(enabled=False):

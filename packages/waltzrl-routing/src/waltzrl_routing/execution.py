@@ -152,6 +152,7 @@ class Executor:
         self, plan_id: str, tasks: Sequence[PlannedTask], results: Mapping[str, TaskResult]
     ) -> PlanResult:
         complete = all_results(tasks, results)
+        # What never ran, such as a blocked task; the others were observed when they ended.
         for task_id, result in complete.items():
             if task_id not in results:
                 self._observe(EndedTask(result=result))

@@ -71,6 +71,7 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
         _print_plan(loaded, as_json=as_json)
         return
     if check or node is not None:
+        # True is an exit status of 1.
         raise typer.Exit(not _check(loaded, node, as_json=as_json))
     folder = out or Path("runs") / recipe.stem
     trained = _train_recipe(loaded, folder, export, as_json=as_json)
