@@ -218,6 +218,7 @@ def export_roles(
         shared = ranks.ask_first(lambda: unfinished)
         for name, role in roles.items():
             model = role.model
+            # A base with adapters is whole on every rank, so the first one merges alone.
             if unfinished is not None and isinstance(model, PeftModel):
                 model = _cpu_copy(model, torch.float32).merge_and_unload(adapter_names=[name])
             plain = RoleState(model=model, tokenizer=role.tokenizer)

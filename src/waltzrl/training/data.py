@@ -203,6 +203,7 @@ def _without_touching(
 def _copy_remembered(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, ...]:
     copied = []
     for number, name in enumerate(names):
+        # By its place in the recipe, which is the same one when the run goes on.
         path = folder / f"remembered-{users}-{number}.jsonl"
         if name.startswith(MEMORY) and not path.exists():
             # Imported for memories alone, which need a database.

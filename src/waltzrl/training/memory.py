@@ -76,6 +76,7 @@ def rollout_bytes(config: PretrainedConfig, dtype: torch.dtype, turns: Turns) ->
     columns = max(turns.context_tokens) + BLOCK * -(-turns.reply_tokens // BLOCK)
     most = Decoding()
     rows = max(1, min(len(turns.context_tokens), most.max_rows, most.max_tokens // columns))
+    # Not every architecture groups its queries, or names the size of a head.
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     keys_and_values = 2 * text.num_hidden_layers * rows * columns * heads * size * dtype.itemsize

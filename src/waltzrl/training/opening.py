@@ -443,6 +443,7 @@ def _require_gain(recipe: Recipe, folder: Path, prompts: int) -> None:
     if target is None or stage is None:
         return
     total = sum(each.total_steps(prompts) for each in recipe.reinforcements)
+    # Stages behind it have no steps, so its steps are the last ones.
     first = total - stage.total_steps(prompts)
 
     def find_missed() -> str:

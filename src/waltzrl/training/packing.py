@@ -107,6 +107,7 @@ def _compute_logprobs(
     # An attribute of the instance hides the method of its class until it is deleted.
     decoder.forward = lambda *_, **__: given
     try:
+        # The decoder ignores its input now, and the model demands one.
         logits: Tensor = model(inputs_embeds=hidden_ME[None], use_cache=False).logits
     finally:
         del decoder.forward

@@ -61,6 +61,7 @@ def save_parts(file: Path, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             if not isinstance(tensor, DTensor) and not ranks.is_first():
                 continue
+            # Of the whole tensor: the shape of a DTensor is that of all ranks together.
             rows = tensor.shape[0] if tensor.dim() else 1
             row_bytes = tensor.numel() * tensor.itemsize // max(1, rows)
             shared.seek(begin + starts[name] + _own_rows(tensor)[0] * row_bytes)
