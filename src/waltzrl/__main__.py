@@ -57,12 +57,14 @@ def _add_commands() -> None:
         try:
             add_commands: Callable[[typer.Typer], None] = entries[name].load()
         except (ImportError, AttributeError) as error:
+            # A broken package of somebody else must not make every other command unavailable.
             if name in PACKAGES:
                 raise
             print(f"warning: the commands of {name} are left out: {error}", file=sys.stderr)
             continue
         add_commands(app)
     for distribution, provided in DISTRIBUTIONS.items():
+        # Each of our distributions names its entry point like itself, without the prefix.
         if distribution.removeprefix("waltzrl-") not in entries:
             for command in provided.get("waltzrl.commands", ()):
                 _add_absent_command(command, distribution)
@@ -101,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # our error reports its last failure
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # A program that passes arguments has handlers of its own, and may be in another thread.
     if arguments is None:
         signal.signal(signal.SIGTERM, _raise_keyboard_interrupt)
     try:

@@ -82,6 +82,7 @@ async def collaborate(
     reply = draft
     while len(rounds) < max_rounds:
         feedback = await reviewer.review(prompt, reply)
+        # `after` only decides whether to go on: the record keeps the feedback as it was given.
         if not feedback.after(rounds).asks_for_revision:
             rounds.append(Round(feedback=feedback))
             break
@@ -180,6 +181,7 @@ class Transcript:
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
         revision = await self._drafter.revise(prompt, draft, rounds)
+        # The loop revises only after a review, so the last round is the one that asked for it.
         self._rounds[-1] = replace(self._rounds[-1], revision=revision)
         return revision
 

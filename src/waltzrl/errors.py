@@ -67,6 +67,7 @@ class MissingPackageError(MissingExtraError):
     """A distribution of ours that is not installed."""
 
     def __init__(self, feature: str, distribution: str) -> None:
+        # Not `super()`, whose message would name an extra of waltzrl.
         WaltzError.__init__(
             self, f"{feature} is in the package {distribution}: pip install {distribution}"
         )
@@ -224,6 +225,7 @@ def explain(error: Exception) -> WaltzError | None:
     """Return the error for a missing module or refused memory; None for other failures."""
     if isinstance(error, ModuleNotFoundError):
         return missing_extra(error)
+    # By name and message: torch may not be imported here, and its errors differ by device.
     refused = (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"  # torch's, of a GPU

@@ -398,6 +398,7 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the client's W3C trace context; empty without one."""
     time: float
     """Seconds since the epoch, when the request came."""
+    # Audit log and memory have it by this name, by which they are searched.
     caller: str = msgspec.field(default="", name="who")
     """Name of the client's API key."""
     subject: str = ""

@@ -65,6 +65,7 @@ class DailyLedger:
         self._open_day()
         charge = msgspec.structs.replace(charge, time=self._clock())
         try:
+            # What is written is counted when it is read back, as the lines of other workers are.
             append_line(self._file, self.path, charge)
         except BaseException:
             self._add(charge)
@@ -118,6 +119,7 @@ class DailyLedger:
         if missing <= 0:
             return
         lines = os.pread(self._file, missing, self._offset)
+        # Another process may be in the middle of a line, which is then read the next time.
         end = lines.rfind(b"\n") + 1
         self._offset += end
         for line in lines[:end].split(b"\n"):

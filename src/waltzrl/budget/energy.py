@@ -76,6 +76,7 @@ def _open_nvml() -> list[Reading]:
         readings = [
             _open_gpu(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle) for handle in handles
         ]
+        # Some GPUs have no counter, which only a reading shows.
         for reading in readings:
             reading()
     except (pynvml.NVMLError, OSError):

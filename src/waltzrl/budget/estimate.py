@@ -108,6 +108,7 @@ def _sum_server_costs(charges: Sequence[Charge]) -> float:
 def _find_range(values: Sequence[float], factor: float) -> CostRange | None:
     if not values:
         return None
+    # `quantiles` needs two values; a single one is both of its own percentiles.
     tenths = quantiles(values, n=10, method="inclusive") if len(values) > 1 else [*values, *values]
     return CostRange(
         low=tenths[0] * factor, expected=fmean(values) * factor, high=tenths[-1] * factor

@@ -12,12 +12,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from waltzrl.budget.prices import MILLION, ModelPrice, PriceBook
+from waltzrl.budget.prices import MILLION, ModelPrice, NotNegative, PriceBook
 from waltzrl.errors import BudgetError
 from waltzrl.foundation.validation import read_table, require_finite, validate_table, with_overrides
 from waltzrl.records import Usage
 
-NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
 DAYS_OF_MONTH = 30
 DAYS_OF_YEAR = 365

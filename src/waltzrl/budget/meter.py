@@ -60,7 +60,12 @@ class CostMeter:
 
     def __post_init__(self) -> None:
         before = self.ledger.contents.charges
-        self._charges = {charge.id: self._with_prices(charge) for charge in before}
+        self._charges = {
+            charge.id: msgspec.structs.replace(
+                charge, items=tuple(map(self._with_price, charge.items))
+            )
+            for charge in before
+        }
         self._since = self.timer()
         self._joules = None if self.energy is None else self.energy.joules()
 
@@ -175,11 +180,8 @@ class CostMeter:
             )
         raise _unknown_price(name)
 
-    def _with_prices(self, charge: Charge) -> Charge:
-        """Price what had no price when it was charged, and has one of one's own now."""
-        return msgspec.structs.replace(charge, items=tuple(map(self._with_price, charge.items)))
-
     def _with_price(self, item: ChargeItem) -> ChargeItem:
+        """Price what had no price when it was charged, and has one of one's own now."""
         if item.usd is not None or item.uncounted:
             return item
         name = item.model or item.role

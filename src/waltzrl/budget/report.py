@@ -65,6 +65,7 @@ def _sum_parts(parts: list[tuple[Charge, ChargeItem]]) -> Total:
     energies = [charge.joules for charge in machines if charge.joules is not None]
     items = [item for _, item in parts]
     return Total(
+        # A charge is here once for each of its items.
         charges=len({id(charge) for charge, _ in parts}),
         input_tokens=sum(item.input_tokens for item in items),
         output_tokens=sum(item.output_tokens for item in items),

@@ -11,7 +11,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-NotNegative = Annotated[float, Field(ge=0)]
+from waltzrl.budget.prices import NotNegative
+
 MONTHS = 12
 
 

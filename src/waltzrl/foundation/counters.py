@@ -75,6 +75,7 @@ class Histogram:
         metric = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
         for labels, (*counts, total) in sorted(self._series.items()):
             buckets = list(zip(bounds, accumulate(counts), strict=True))
+            # With a negative bound prometheus-client leaves out the sum, which could fall.
             metric.add_metric(labels, buckets, total)
         return metric
 
@@ -145,5 +146,6 @@ class SlidingCounter:
         """Return the count of each kind within the window."""
         assert self._slices.maxlen is not None
         oldest = int(self._clock() // self._seconds) - self._slices.maxlen + 1
+        # A slice without events is missing, so only its number tells how old a slice is.
         counts = [counts for number, counts in self._slices if number >= oldest]
         return [sum(kind) for kind in zip(*counts, strict=True)] or [0] * self._kinds

@@ -88,6 +88,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
         temporary.mkdir(parents=True)
         try:
             yield temporary
+            # A folder cannot be renamed onto one that has files, so for a moment there is none.
             shutil.rmtree(path, ignore_errors=True)
             temporary.rename(path)
         finally:

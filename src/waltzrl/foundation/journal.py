@@ -76,6 +76,7 @@ class Journal:
         first_step = resumed_step + 1
         with disk_errors(path):
             path.touch()
+            # Before the truncation: W&B may have been sent the steps that are cut off here.
             unseen_step = _step_after(path)
             os.truncate(path, _length_until(path, resumed_step))
             self._file = path.open("a", encoding="utf-8")
@@ -114,6 +115,7 @@ class Journal:
 def _step_after(path: Path) -> int:
     """Return the number of the step after the last line; 0 if there is none, or it is damaged."""
     try:
+        # Without a line, unpacking is a ValueError too.
         (last,) = deque(whole_lines(path), maxlen=1)
         return int(json.loads(last)["step"]) + 1
     except (ValueError, KeyError, TypeError):

@@ -162,5 +162,6 @@ def _build_prompt(fields: dict[str, object], where: str, *, name: str, source: s
 
 def _read_label(line: _Line) -> PromptLabel | None:
     if line.label is None and line.expected_category is not None:
+        # A prompt of the category `overrefusal` only looks harmful.
         return "unsafe" if line.expected_category == "unsafe" else "benign"
     return line.label if line.label in ("unsafe", "benign", "mixed") else None

@@ -72,6 +72,7 @@ def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    # `force`, because `main` has already configured the root logger.
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(PACKAGE).setLevel(level.upper())
     logging.captureWarnings(True)

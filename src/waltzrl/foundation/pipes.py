@@ -53,6 +53,7 @@ class FrameWriter:
             BrokenPipeError: the reading process has ended.
         """
         frame = frame_text(text)
+        # While earlier frames wait, this one must not overtake them.
         if not self._waiting:
             try:
                 written = os.write(self._descriptor, frame)
@@ -126,6 +127,7 @@ class FrameReader:
                 break
             yield arrived[start + LENGTH.size : end]
             start = end
+        # Only a caller that takes all frames comes here; any other would get them again.
         del self._buffer[:start]
 
     def close(self) -> None:

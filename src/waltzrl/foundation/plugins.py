@@ -99,6 +99,7 @@ def import_function(what: str, name: str) -> object | None:
         InputError: the module cannot be imported; says that it is `what`'s.
     """
     module, _, function = name.partition(":")
+    # At the end, so that no module there takes the place of an installed one.
     if (folder := str(Path.cwd())) not in sys.path:  # a console script's path lacks it
         sys.path.append(folder)
     try:

@@ -29,6 +29,7 @@ class ProgressLines(Progress):
 
     def update(self, task_id: TaskID, **changes: Any) -> None:  # noqa: ANN401 - as rich has it
         """Change a task as `Progress.update` does, and print a line if one is due."""
+        # Rich's lock is reentrant: `Progress.update` takes it again.
         with self._lock:
             before = self._tasks[task_id].completed
             super().update(task_id, **changes)

@@ -38,6 +38,7 @@ class RunDirectory:
                 f"{self.path} is in use by process {holder}; "
                 "wait for it to end or choose another run directory"
             ) from error
+        # The error of a process that finds the folder locked names this one.
         os.truncate(self._lock, 0)
         os.write(self._lock, f"{os.getpid()}\n".encode())
         return self

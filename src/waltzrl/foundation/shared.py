@@ -42,6 +42,7 @@ class _Lock:
         self._descriptor = descriptor
 
     def __enter__(self) -> None:
+        # Not `flock`, which belongs to the open file: forked workers share it, and so its lock.
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
 
     def __exit__(self, *exception: object) -> None:

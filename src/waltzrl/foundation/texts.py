@@ -32,6 +32,7 @@ def number(value: float) -> str:
             return f"{value / power:.1f}{name}"
     if 0 < size < 1e-4:
         return "under 0.0001"
+    # Three significant digits.
     digits = 2 - floor(log10(size)) if size else 0
     rounded = round(value, digits)
     text = f"{rounded:,.{max(digits, 0)}f}"

@@ -62,6 +62,7 @@ def validate_table(
         RecipeError: a key is unknown or missing, or a value is invalid or of the wrong type.
     """
     try:
+        # Without `forbid` pydantic ignores the unknown keys of a dataclass.
         return adapter_of(kind).validate_python(table, extra="forbid")
     except ValidationError as error:
         first = min(
@@ -175,6 +176,7 @@ def _explain_error(kind: object, table: Table, error: ErrorDetails, synonyms: Sy
         )
     if error["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return f"{key} is missing; write it in the recipe or give --set {key}=..."
+    # The stages of a training recipe are the only union with a tag.
     if error["type"].startswith("union_tag"):
         return f"{key}: each needs kind = 'imitation' or kind = 'reinforcement'"
     if error["type"] == "value_error":

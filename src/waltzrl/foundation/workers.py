@@ -55,6 +55,7 @@ class Workers:
     """Worker processes that run jobs, with a progress bar for each job."""
 
     def __init__(self, count: int, *, quiet: bool) -> None:
+        # OpenMP reads them when a worker loads it.
         os.environ.update(OPENMP_SETTINGS)
         # A fork would copy the locks of other threads in whatever state they are.
         context = get_context("spawn")

@@ -74,6 +74,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def read(cls, scope: Event) -> Self:
         """Read the headers of an ASGI scope, in which names are lower case."""
+        # Of a repeated header the last one counts, except for keys.
         values = dict(scope["headers"])
         length = values.get(b"content-length", b"0")
         consent = values.get(b"x-waltzrl-learn")
@@ -187,6 +188,7 @@ class KeyRing:
         stamp = _read_stamp(path)
         if stamp == self._stamp:
             return
+        # Before the file is read: what changes in the meantime is seen at the next look.
         self._stamp = stamp
         try:
             self._keys = self._read(path)
@@ -272,6 +274,7 @@ class AccessControl:
         if not event.get("more_body"):
             return raw
         parts, size = [raw], len(raw)
+        # A disconnect has no `more_body` and ends it; nobody gets the answer to the part.
         while event.get("more_body"):
             event = await receive()
             parts.append(event.get("body", b""))
@@ -325,6 +328,7 @@ def _read_stamp(path: Path) -> tuple[int, int, int] | None:
         status = os.stat(path)  # noqa: PTH116 - on the request path
     except OSError:
         return None
+    # Not the mtime, which a copy that preserves times sets back to that of its source.
     return status.st_ctime_ns, status.st_size, status.st_ino
 
 

@@ -59,6 +59,7 @@ JSON = (b"content-type", b"application/json")
 STREAM = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
+    # nginx would otherwise hold the events back.
     (b"x-accel-buffering", b"no"),
 )
 DESK = "/desk"
@@ -75,6 +76,7 @@ class HttpRequest:
         self.wire = wire
         self.scope = scope
         self.headers = RequestHeaders.read(scope)
+        # Never reset: each request has a task of its own, and so a context.
         current_request.set(self.headers.context)
         self.receive = receive
         self.caller: Caller
@@ -382,6 +384,7 @@ class App:
 
         headers = dict(http.scope["headers"])
         key = headers.get(b"idempotency-key", headers.get(b"x-idempotency-key", b""))
+        # By caller, so that nobody gets the plan of another by sending the same key.
         name = f"{http.caller.name}/{key.decode('latin-1')}" if key else ""
         body = await self._routing.respond(http.body, name, http.headers.id, review)
         correlation = headers.get(b"x-correlation-id")
@@ -537,4 +540,5 @@ def _find_route(path: str) -> str:
 def _add_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:
     """Add the key `waltzrl` to a JSON object: the collaboration behind each choice."""
     collaborations = msgspec.json.encode([answer.collaboration for answer in answers])
+    # Spliced in, because the body may be the upstream's own bytes.
     return b'%s,"waltzrl":{"collaborations":%s}}' % (body.rstrip()[:-1], collaborations)

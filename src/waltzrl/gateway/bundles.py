@@ -240,6 +240,7 @@ class Bundles:
             MissingExtraError: weights must be loaded and torch is not installed.
         """
         rules, reviewer = self.rules(recipe), await self.reviewer(recipe)
+        # After `reviewer`, which loads the classifier that knows its languages.
         languages = self._languages(recipe)
         has_model = recipe.enabled and recipe.stage == 2
         id_, description = await asyncio.to_thread(describe_bundle, recipe, rules.rulebook, policy)
@@ -305,7 +306,9 @@ class Bundles:
             for upstream in self._upstreams.values()
             if isinstance(upstream, HttpUpstream)
         ]
-        states = sorted(((breaker.name, breaker.state) for breaker in breakers), key=_rank_badness)
+        named = ((breaker.name, breaker.state) for breaker in breakers)
+        states = sorted(named, key=lambda pair: BEST_FIRST.index(pair[1]))
+        # Of several with one name a dict keeps the last, which is the worst.
         return dict(states)
 
     @property
@@ -519,10 +522,6 @@ def _make_route(
         retries=config.retries,
         timeout_seconds=config.timeout_seconds,
     )
-
-
-def _rank_badness(named: tuple[str, BreakerState]) -> int:
-    return BEST_FIRST.index(named[1])
 
 
 def _make_rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:

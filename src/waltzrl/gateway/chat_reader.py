@@ -87,6 +87,7 @@ def read_beginning(answer: bytes) -> Reply | None:
     reply = None
     with suppress(*UNREADABLE, ReportedError, RequestError):
         text = answer.decode("utf-8", "ignore")  # the last character may be divided
+        # The text of the reply is the string that is cut off, which is left out by default.
         body = from_json(text, allow_partial="trailing-strings")
         check_reported(body)
         reply = _convert_completion(
@@ -118,6 +119,7 @@ def _convert_completion(
     reasoning, other = message.reasoning, message.reasoning_content
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
     ambiguous = any(call.function and call.custom for call in message.tool_calls or ())
+    # The bytes are passed on only if `reply` has every text in them and no call got a new id.
     unread = twice or ambiguous or len(completion.choices) > 1 or calls != written
     if answer and (
         unread or not tokens_spell(details.logprobs, reply.text) or repeats_a_key(answer)
@@ -409,6 +411,7 @@ class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):
     stop_reason: int | Name | None = None
     matched_stop: int | Name | None = None
     logprobs: _Logprobs | None = None
+    # vLLM sends it as null; ids would be text that nobody has read.
     token_ids: None = None
 
 

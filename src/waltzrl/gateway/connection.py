@@ -41,12 +41,14 @@ class ClientConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_arrival()
+        # The timer of `pause_writing` must not outlive the connection.
         self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
         super().data_received(data)
+        # A head or a part that was parsed has set it to 0, so all of it is one unfinished head.
         if self._unread > LONGEST_HEAD:
             self.transport.abort()
         elif self._arrives and self._arrival is None:
@@ -125,6 +127,7 @@ class _Gathered:
     def close(self) -> None:
         self._flush()
         self._transport.close()
+        # The transport closes when this is sent, which a client that reads nothing prevents.
         if self._transport.get_write_buffer_size():
             self._loop.call_later(self._close_seconds, self._transport.abort)
 

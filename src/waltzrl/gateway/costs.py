@@ -122,6 +122,7 @@ class ServingCosts:
 
     def _items(self, collaboration: Collaboration, model: str) -> Iterator[ChargeItem]:
         for role, reply in priced_replies(collaboration):
+            # The reviewer's model is not the one that the client named.
             asked = model if role == "conversation" else ""
             usage = reply.usage or estimate_reply(collaboration.prompt, reply, asked)
             yield self._prices.item(role, usage, self._servers[role](asked), asked)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from waltzrl.foundation.sources import list_leaves
 from waltzrl.foundation.texts import without_credentials
 
 NAMED_AT_MOST = 5
@@ -39,7 +40,7 @@ class BundleDescription(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def settings(self) -> dict[str, object]:
         """Dotted key of each setting -> its value."""
-        return dict(_walk_leaves(self.recipe))
+        return dict(list_leaves(self.recipe))
 
 
 class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,14 +130,6 @@ def _join_names(names: Sequence[str]) -> str:
 
 def _quote_setting(value: object) -> str:
     return "not set" if value in NOT_SET else str(value)
-
-
-def _walk_leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in table.items():
-        if isinstance(value, dict) and value:
-            yield from _walk_leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _hide_credentials(value: object) -> object:

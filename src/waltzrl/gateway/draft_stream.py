@@ -201,6 +201,7 @@ class DraftStream:
         if self._held_back or self._refused or (self.can_retract and self._reasoned):
             return False
         released = self._window.add(seen)
+        # The line break between the two is released with them, and is in neither part.
         piece = Piece(
             released[: max(0, self._reasoned - self._sent)],
             released[max(0, self._text_start - self._sent) :],
@@ -221,5 +222,6 @@ def find_continuation(released: str, final: str) -> str:
     """Return what is still to be sent of a final text whose beginning may have been sent."""
     if final.startswith(released):
         return final[len(released) :]
+    # After an odd number of fences the client is inside a code block, which must end first.
     open_fence = len(FENCE.findall(released)) % 2
     return ("\n```\n\n" if open_fence else "\n\n") + final

@@ -110,10 +110,6 @@ def _make_number_parser(most: float) -> Callable[[str], float]:
     return read
 
 
-def _parse_stage(text: str) -> int:
-    return {"1": 1, "2": 2}[text]
-
-
 def _parse_on_failure(text: str) -> str:
     choices: tuple[str, ...] = get_args(OnFailure)
     return choices[choices.index(text.lower())]
@@ -137,7 +133,9 @@ def _require_true(text: str) -> bool:
 
 
 VARIABLES = (
-    Variable(key="stage", names=("WALTZRL_STAGE",), read=_parse_stage, needs="1 or 2"),
+    Variable(
+        key="stage", names=("WALTZRL_STAGE",), read={"1": 1, "2": 2}.__getitem__, needs="1 or 2"
+    ),
     Variable(
         key="enabled",
         names=("ENABLE_WALTZRL", "WALTZRL_ENABLED"),

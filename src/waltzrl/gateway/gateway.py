@@ -188,6 +188,7 @@ class Gateway:
             and agent.is_reviewed_first
             and assignment.bundle.declines(chat.prompt)
         ):
+            # Whatever the draft is, it is declined: nothing of it may be sent before that.
             stream.hold_back()
         exchange = await self._collaborate(request, number, assignment, agent, agent)
         return _make_answer(exchange, agent)
@@ -242,6 +243,7 @@ class Gateway:
             raise
         finally:
             milliseconds = (perf_counter() - started) * 1e3
+            # Where the client sent no id, the context has ours, which is the prompt's.
             prompt_id, client_id = request.chat.prompt.id, request.context.id
             unfinished, sent = None, ""
             if collaboration is None:
@@ -452,6 +454,7 @@ def _make_answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
     collaboration = exchange.collaboration
     assert collaboration is not None, "else there was an error"
     decision, final = collaboration.decision, collaboration.final
+    # No upstream was asked where the draft was the caller's and was not revised.
     last = agent.last or UpstreamReply(reply=final, finish="stop")
     drafted = decision == "draft"
     refused = agent.chat.has_refusals and _refuses(collaboration, last, agent.stream)

@@ -156,6 +156,7 @@ class Guard(ABC):
     @property
     def has_thread(self) -> bool:
         """Whether `sync` was used, and so the guard's connections belong to its thread."""
+        # `cached_property` keeps its value there from the first use on.
         return "sync" in vars(self)
 
     @abstractmethod
@@ -404,6 +405,7 @@ def _require_request(messages: Messages) -> Prompt:
     prompt = read_prompt(messages)
     if isinstance(messages, (str, Prompt)):
         return prompt
+    # Not the prompt's last turn, to which an assistant's would have been added.
     last = messages[-1]
     role = last.role if isinstance(last, Message) else last["role"]
     if role not in LAST_ROLES:

@@ -90,6 +90,7 @@ class GuardSettings:
         for setting in fields(self):
             value = _convert_paths(getattr(self, setting.name))
             try:
+                # The dataclass is frozen, and callers may give paths and lists.
                 object.__setattr__(self, setting.name, msgspec.convert(value, setting.type))
             except msgspec.ValidationError:
                 raise InputError(

@@ -62,6 +62,7 @@ class Connection(asyncio.Protocol):
             while not self.headers_complete:
                 await self._wait()
         except BaseException:
+            # After a cancellation, too: its response would be taken for that to the next request.
             self.abort()
             raise
 
@@ -283,5 +284,6 @@ class HttpClient:
                     lambda: Connection(loop, self._silence), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
+            # The message to the client quotes it, as that of `_give_up`.
             raise TimeoutError(f"{self._silence:g} s") from None
         return connection

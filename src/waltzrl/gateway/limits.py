@@ -131,6 +131,7 @@ class RateLimits:
             now = self._clock()
             cell = self._table.cell(caller.name, now)
             full_at = max(self._table[cell], now)
+            # GCRA: conforms if it comes at most `burst - 1` intervals before the bucket is full.
             wait = full_at - now - (caller.burst - 1) * seconds_each
             if wait <= ROUNDING_SECONDS:
                 self._table[cell] = full_at + seconds_each
@@ -227,6 +228,7 @@ class Admission:
         """Begin to wait; every worker sees it at once."""
         loop = asyncio.get_running_loop()
         place: asyncio.Future[bool] = loop.create_future()
+        # Monotonic time of the machine, which the workers compare.
         self._waiting[place] = loop.time()
         self._publish_waiting()
         return place

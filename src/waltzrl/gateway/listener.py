@@ -50,6 +50,7 @@ def open_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLCon
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; TLS needs this file") from error
     try:
+        # Without a function OpenSSL would ask for a password on the terminal.
         context.load_cert_chain(cert, key, _refuse_password)
     except ssl.SSLError as error:
         why = "is not the key of" if error.reason == "KEY_VALUES_MISMATCH" else "cannot serve with"

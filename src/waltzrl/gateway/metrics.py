@@ -162,6 +162,7 @@ class GatewayMetrics(MetricGroup):
         self._rounds = Histogram("waltzrl_coaching_rounds")
         self._scores, self._token_use = ReviewScores(), TokenUse(price)
         self._recent = SlidingCounter(4, slice_seconds=SLICE_SECONDS, slices=SLICES, clock=clock)
+        # Not the global one, in which a second gateway of this process would collide.
         self._registry = CollectorRegistry()
         for group in (self, backend or BackendCounters(), self._scores, self._token_use):
             self._registry.register(group)
@@ -194,6 +195,7 @@ class GatewayMetrics(MetricGroup):
         final: Called = "unreviewed"
         if rounds := collaboration.rounds:
             draft = _label_feedback(rounds[0].feedback)
+            # A canned refusal is ours and needs no review.
             final = "safe" if exchange.decision == "refused" else _label_final_reply(rounds)
             if not exchange.probe:
                 self._add_feedback(rounds[0].feedback, *origin)

@@ -33,6 +33,7 @@ class ModelNames:
             return name
         if not self._is_known(name) and not self._is_name(name):
             return OTHER
+        # Clients choose the names, so what is remembered must have a bound.
         if len(self._recorded) < _MOST_REMEMBERED:
             self._recorded.add(name)
         return name

@@ -181,6 +181,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             price=None if costs is None else costs.cost,
             others=shared.other_metrics,
         )
+        # Before a bundle is opened, so that one that fails to open leaves no connection.
         stack.push_async_callback(bundles.aclose)
         selector = await _open_selector(recipe, bundles)
         policies = await _open_policies(recipe, bundles)
@@ -211,6 +212,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             {
                 "gateway": access.admission.health,
                 "audit": decisions.health,
+                # Asked anew each time: a release changes which bundle serves.
                 "upstream": lambda: selector.serving.upstream.health(),
                 "reviewer": lambda: _check_reviewer(bundles, recipe, selector.serving),
                 **({} if costs is None else {"costs": costs.health}),
@@ -379,6 +381,7 @@ def _scrub_logs(scrub: Callable[[str], str]) -> Iterator[None]:
     """Remove personal data from this process's log messages while the block runs."""
     from waltzrl.store.privacy import ScrubbingFilter
 
+    # Of the handlers, because a logger's filter does not see what its children log.
     scrubbers = [
         (handler, ScrubbingFilter(scrub, handler.formatter))
         for handler in logging.getLogger().handlers

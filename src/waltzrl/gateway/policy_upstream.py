@@ -100,6 +100,7 @@ class PolicyUpstream:
         # The policy may decode in another thread.
         progress = _Progress(request, lambda p: loop.call_soon_threadsafe(pieces.put_nowait, p))
         generation = asyncio.create_task(self._generate(request, progress))
+        # After the last piece: the loop runs callbacks in the order in which they came.
         generation.add_done_callback(lambda _done: pieces.put_nowait(None))
         try:
             while (piece := await pieces.get()) is not None:
@@ -160,6 +161,7 @@ class PolicyUpstream:
         except PolicyError as error:
             raise RequestError(400, "invalid_request", str(error)) from error
         finally:
+            # A policy that still decodes in another thread asks `enough` next, and stops.
             progress.cancelled = True
         return _finish_reply(reply, request)
 
@@ -184,6 +186,7 @@ class _Progress:
         self._show = show
         self._shown = ""
         openings = [*request.stops, *([OPENING] if request.tool_names else [])]
+        # A text may end with all but the last character of a stop or of a call's opening.
         self._held = max([UNSETTLED, *(len(opening) - 1 for opening in openings)])
 
     def enough(self, text: str) -> bool:
@@ -277,6 +280,7 @@ def _read_sampling(
         max_new_tokens=limit,
         temperature=_read_number(body, "temperature", 0.0),
         top_p=top_p,
+        # JSON has integers of any size, a generator of torch 64 bits.
         seed=None if seed is None else seed % 2**63,
         tools=tuple(tools),
         schema=schema,

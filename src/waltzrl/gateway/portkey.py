@@ -102,6 +102,7 @@ def _read_choice(choice: dict[str, Json], where: str) -> HookedReply:
     """Read a choice of a chat completion, or of a legacy completion."""
 
     def replace(text: str) -> None:
+        # They spell the text that is replaced.
         choice.pop("logprobs", None)
         choice["finish_reason"] = "stop"
         if "message" in choice:

@@ -244,6 +244,7 @@ def _conceal_file(stand_ins: StandIns, data: str) -> str:
     concealed = stand_ins.conceal(text)
     if concealed == text:
         return data
+    # The text is encoded anew, in UTF-8 whatever it was before.
     kind = CHARSET.sub(r"\1utf-8", data.partition(",")[0].removesuffix(";base64"))
     return f"{kind};base64,{base64.b64encode(concealed.encode(errors='replace')).decode()}"
 
@@ -295,6 +296,7 @@ def _restore_body(body: bytes, stand_ins: StandIns) -> bytes:
     """Restore the texts of a response, whole or truncated; leave what is no text."""
     if not stand_ins.restores:
         return body
+    # A truncated body may end within a character.
     return stand_ins.restore_json(body.decode(errors="surrogateescape")).encode(
         errors="surrogateescape"
     )

@@ -81,6 +81,7 @@ class ReviewerCheck:
         before, self._result = self._result, await self_test(self._agent)
         if before is None or before.outcomes != self._result.outcomes:
             self._log(self._result)
+        # A model that is too slow would open the breaker again.
         if self._result.can_review and not self._slowness(self._result):
             self._breaker.close()
 

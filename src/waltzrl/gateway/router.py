@@ -60,6 +60,7 @@ class UpstreamRoute:
         if not self.models or not isinstance(asked, str) or self.serves(asked):
             return body
         first = self.models[0]
+        # A pattern is not the name of a model.
         return body if set(first) & set("*?[") else {**body, "model": first}
 
 
@@ -180,6 +181,7 @@ class UpstreamRouter:
                     raise
                 names = fields(upstream=route.name, fallback=route.fallback)
                 log.warning("the fallback takes a request", extra=names)
+                # The loop ends, because `check_fallbacks` refuses fallbacks in a circle.
                 route = self._routes[route.fallback]
 
 

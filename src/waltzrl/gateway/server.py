@@ -188,12 +188,14 @@ class Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         (self._listener,) = sockets
         self._listener.setblocking(False)
+        # uvicorn closes the servers in this list; there are none, because we accept ourselves.
         self.servers = []
         self._accepting = True
         self._accept_again()
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
+        # Connections end without a call to this class; uvicorn calls this every 0.1 s.
         self._publish()
         if self._retiring_until is not None:
             left = self.server_state.connections or self._handshakes
@@ -218,6 +220,7 @@ class Server(uvicorn.Server):
 
     def _ask_to_close(self) -> None:
         """Let every further answer ask its client to close the connection."""
+        # uvicorn makes the second of the first, but only once a second.
         self.config.encoded_headers.append((b"connection", b"close"))
         self.server_state.default_headers = [
             *self.server_state.default_headers,
@@ -268,6 +271,7 @@ class Server(uvicorn.Server):
             self._access.load.set_connections(count)
 
     async def _connect(self, client: socket.socket) -> None:
+        # asyncio takes this limit only together with TLS.
         limit = self._access.limits.max_head_seconds if self._tls is not None else None
         try:
             await self._loop.connect_accepted_socket(

@@ -327,7 +327,11 @@ def explain_gateway(
     recipe = _validate_sources(path, sources)
     settings = explain_settings(recipe_table(recipe), sources)
     # Of a policy only what it changes.
-    return [each for each in settings if each.origin != NOT_GIVEN or not _is_of_policy(each)]
+    return [
+        each
+        for each in settings
+        if each.origin != NOT_GIVEN or not each.key.startswith("policies.")
+    ]
 
 
 def _list_sources(
@@ -343,6 +347,7 @@ def _list_sources(
         file = Path(str(table["policies_file"]))
         # Below all others, so that they may change a policy of the file.
         sources.insert(0, Source(name=str(file), table={"policies": _read_policies(file)}))
+    # The last source that sets it decides.
     stage = [source for source in sources if "stage" in source.table][-1:]
     if stage and stage[0].is_variable and table["stage"] == 2 and "feedback" not in table:
         # WALTZRL_STAGE=2 alone; an upstream that another source names is kept.
@@ -403,10 +408,6 @@ def _as_table(value: object, source: str) -> Table:
     if not isinstance(value, dict):
         raise RecipeError(f"{source}: policies: got {value!r}, need tables [policies.NAME]")
     return value
-
-
-def _is_of_policy(setting: Setting) -> bool:
-    return setting.key.startswith("policies.")
 
 
 def _check_categories(key: str, given: Mapping[str, object], known: Sequence[str]) -> None:

@@ -105,6 +105,7 @@ class RateTable:
             lock: keeps other processes out.
         """
         memory = memory or memoryview(bytearray(CELL_BYTES * 1024))
+        # First the hashes of all callers, then all times, because a view has one type.
         half = len(memory) // CELL_BYTES * 8
         self._callers, self._full_at = memory[:half].cast("Q"), memory[half : 2 * half].cast("d")
         self.lock = lock
@@ -118,6 +119,7 @@ class RateTable:
         for cell in cells:
             if self._callers[cell] == caller:
                 return cell
+        # A cell that nobody has used has the time 0, and comes first.
         cell = min(cells, key=self._full_at.__getitem__)
         self._callers[cell] = caller
         self._full_at[cell] = now

@@ -216,11 +216,13 @@ class SentenceWindow:
         """Move the boundary to the end of the last settled sentence."""
         # Later text can influence findings only from here on.
         settled = max(0, len(self._text) - self._rulebook.horizon)
+        # A lookbehind of the pattern also sees what stands before `_searched`.
         for boundary in self._boundary_pattern.finditer(self._text, self._searched, settled):
             self._boundary = boundary.end()
         self._searched = max(self._searched, settled)
         # The first words go at once, and a sentence without an end must not hold up the rest.
         if settled - self._boundary > (LONGEST_SENTENCE if self._parts else 0):
+            # Without a space this is 0, and the boundary stays.
             last_word_end = 1 + self._text.rfind(" ", self._boundary, settled)
             self._boundary = max(self._boundary, last_word_end)
 
@@ -229,6 +231,7 @@ class SentenceWindow:
         # A draft that begins as a refusal is held: the review may call it an over-refusal.
         if not self._parts and self._rulebook.refuses(self._text):
             self._closed = True
+        # What ends before `_sent` was counted when that text was released.
         findings = [
             finding
             for finding in self._rulebook.reply(self._text)

@@ -70,6 +70,7 @@ class StreamReader:
             self._chunk = chunk
         if usage := usage_of(chunk.usage, chunk.model):
             yield UpstreamDelta(usage=usage)
+        # A request for the upstream has no `n`, so there is one choice.
         for choice in (chunk.choices or ())[:1]:
             yield from self._choice(choice)
 

@@ -195,6 +195,7 @@ def _yield_parts(served: ServedChoice) -> Iterator[_Part]:
         return
     if collaboration.draft.origin == "policy":
         yield _describe_reply("draft", collaboration.draft, 0, served)
+    # A review that failed has a time and no round.
     for number, (turn, milliseconds) in enumerate(
         zip(collaboration.rounds, served.review_milliseconds, strict=False), 1
     ):

@@ -147,6 +147,7 @@ class Trials:
                     await gateway.review(request, trial.draft)
             except RequestError as error:
                 problem = error
+        # `n` was left out, and a choice is recorded however it ends.
         (choice,) = served
         return TrialResult(
             chat=request.chat,

@@ -30,6 +30,7 @@ class Switch:
 
 
 def _stores_nothing(values: Mapping[str, object]) -> bool:
+    # A table that is set has only the keys of what is in it, such as `audit.folder`.
     return values.get("audit", "") is None and values.get("memory", "") is None
 
 

@@ -176,6 +176,7 @@ class HttpUpstream:
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
     ) -> AsyncGenerator[UpstreamDelta, None]:
+        # Costs and budgets need the counts, whether or not the client wants them.
         streamed: dict[str, Json] = {
             **body,
             "stream": True,
@@ -321,6 +322,7 @@ class HttpUpstream:
         except UpstreamError as error:
             send = partial(self._send_body, bearer)
             answer, lasting = await send_without_refused(chat, error, send, _read_refusal)
+        # Clients choose the names of models, so what is remembered by them has bounds.
         if lasting and len(model) <= LONGEST_NAME:
             self._refused[model] = (*known, lasting)
             if len(self._refused) > MOST_NAMES:

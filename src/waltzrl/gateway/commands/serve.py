@@ -167,6 +167,7 @@ def supervise_gateway(sources: Sources, host: str, port: int, *, open_to_all: bo
     load = partial(load_gateway, *sources)
     gateway = load()
     configure_logs(gateway.logs.format, gateway.logs.level)
+    # Before the event loop: a process that has one cannot be forked safely.
     with open_listener(host, port) as listener, closing(ForkServer(serve_as_worker)) as fork_server:
         announce = partial(_announce_gateway, listener)
         supervisor = Supervisor(

@@ -40,6 +40,7 @@ from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 """The pause before a worker that died is replaced; doubled each time, until one lives for longer.
 """
+# The manifests in `deploy` add it to the time in which a pod has to stop.
 STOP_SECONDS = 50.0
 """The time after which workers that have not stopped are killed."""
 
@@ -154,6 +155,7 @@ class Supervisor:
                 for process in processes:
                     process.kill()
                     self._forget(process)
+        # Before the old workers leave, because a keeper would replace each of them.
         for keeper in self._keepers:
             keeper.cancel()
         retiring, self._serving = self._serving, set(processes)
@@ -181,6 +183,7 @@ class Supervisor:
             public_key="" if self._log is None else str(self._log.public_key),
             open_to_all=self._open_to_all,
         )
+        # Nothing is awaited before this: another start would choose the same number.
         self._workers.add(worker)
         descriptors = [self._listener.fileno(), self._memory.descriptor]
         try:

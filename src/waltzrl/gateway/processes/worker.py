@@ -20,6 +20,7 @@ from waltzrl.gateway.app import App
 from waltzrl.gateway.listener import check_bind, open_tls
 from waltzrl.gateway.opening import Shares, describe_gateway, open_gateway
 from waltzrl.gateway.processes.worker_process import (
+    LONGEST_MESSAGE,
     GatewayMemory,
     WorkerMessage,
     WorkerSetup,
@@ -38,6 +39,7 @@ SCRAPE_SECONDS = 5.0
 def serve_as_worker(control: socket.socket) -> None:
     """Be a worker of the supervisor at the other end of the socket."""
     line, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 8)
+    # The descriptors come with the first bytes; a long recipe takes several reads.
     while line and not line.endswith(b"\n"):
         part = control.recv(1 << 16)
         line = line + part if part else b""
@@ -49,7 +51,7 @@ def serve_as_worker(control: socket.socket) -> None:
 async def _serve_setup(
     setup: WorkerSetup, control: socket.socket, descriptors: Sequence[int]
 ) -> None:
-    reader, writer = await asyncio.open_connection(sock=control, limit=1 << 26)
+    reader, writer = await asyncio.open_connection(sock=control, limit=LONGEST_MESSAGE)
     supervisor = _Supervisor(reader, writer)
     try:
         await _serve_recipe(setup, supervisor, descriptors)
@@ -120,6 +122,7 @@ class _Supervisor:
         if self._others is None:
             self._others = asyncio.get_running_loop().create_future()
             self.send(WorkerMessage(kind="scrape"))
+        # Several scrapes wait for one answer, which must outlive the cancellation of each.
         return await asyncio.wait_for(asyncio.shield(self._others), SCRAPE_SECONDS)
 
     async def disconnect(self) -> None:

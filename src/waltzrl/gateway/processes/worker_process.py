@@ -147,6 +147,7 @@ class WorkerProcess:
         if self._report is None:
             self._report = asyncio.get_running_loop().create_future()
             self.send(WorkerMessage(kind="report"))
+        # Not `wait_for`, which would cancel the future for all others that wait.
         await asyncio.wait([self._report], timeout=REPORT_SECONDS)
 
     def kill(self) -> None:

@@ -26,6 +26,7 @@ def block_text(block: Mapping[str, Json]) -> str:
         title: Limits
         The limit is 5.
     """
+    # Not refused, as `as_text` does, because agents keep the block in their history.
     return "\n".join(_yield_block_lines(block)).replace("\0", "")
 
 

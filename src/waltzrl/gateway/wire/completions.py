@@ -61,6 +61,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     check_sampling(body)
     for key, why in REFUSED.items():
         value = body.get(key)
+        # Not `not value`: 0 log-probabilities ask for those of the chosen tokens.
         if not (value is None or value is False or value == ""):
             raise unsupported_field(key, why)
     prompts = _read_prompts(body.get("prompt"))

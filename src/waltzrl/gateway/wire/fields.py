@@ -47,6 +47,7 @@ def read_object(raw: bytes) -> dict[str, Json]:
         raise _unreadable_body_error(f"JSON ({error})") from error
     if not isinstance(body, dict):
         raise _unreadable_body_error("a JSON object")
+    # Most bodies have too few brackets to be nested so deep, and are not walked.
     if raw.count(b"[") + raw.count(b"{") > DEEPEST and _is_nested_deeper(body, DEEPEST):
         raise _too_deep_error()
     return body
@@ -310,6 +311,7 @@ def read_reply(message: Mapping[str, Json], where: str) -> Reply:
     """
     turn = turn_of({**message, "role": "assistant"}, where)
     thoughts = [thought for key in REASONING if isinstance(thought := message.get(key), str)]
+    # Some servers write the same text under both names.
     reasoning = "\n".join(filter(None, dict.fromkeys(thoughts)))
     return Reply(text=turn.content, calls=turn.calls, reasoning=reasoning)
 

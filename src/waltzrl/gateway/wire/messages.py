@@ -387,6 +387,7 @@ def _convert_document(
 def _describe_document(block: dict[str, Json]) -> list[dict[str, Json]]:
     """Return what a document says about itself, such as its title."""
     text = block_text(block)
+    # That is all of a block which has nothing but its type.
     return [] if text == "[document]" else [{"type": "text", "text": text}]
 
 

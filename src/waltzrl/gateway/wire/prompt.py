@@ -158,6 +158,7 @@ def _read_beside_part(part: dict[str, Json], kind: str) -> str:
     if kind not in MEDIA:
         return _join_texts(_drop_keys(part, "type", in_turn))
     decoded = _decode_file(part)
+    # Neither an address nor encoded data are words; the text of a file stands decoded.
     encoded = "url" if decoded is None else "file_data"
     beside = _join_texts(
         [_drop_keys(part, "type", in_turn, kind), _drop_keys(part.get(kind), encoded)]
@@ -216,6 +217,7 @@ def decode_text_file(data: Json) -> str | None:
 
 def _join_texts(value: Json) -> str:
     """Return all words in a value, one text a line; keys too, as a model reads them."""
+    # An ordered set, because tools repeat many texts.
     texts: dict[str, None] = {}
     _collect_texts(value, texts)
     return "\n".join(texts)

@@ -110,6 +110,7 @@ def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
     chat["messages"] = chat_messages(body.get("instructions"), body.get("input"))
     if body.get("max_output_tokens") is not None:
         limit = as_count(body["max_output_tokens"], "max_output_tokens", MOST_TOKENS)
+        # The name that every server knows; where it is refused, the newer one is sent.
         chat["max_tokens"] = limit
     if body.get("tools") is not None:
         tools = as_list(body["tools"], "tools")
@@ -125,6 +126,7 @@ def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
     if isinstance(include, list) and "message.output_text.logprobs" in include:
         chat["logprobs"] = True
     else:
+        # A chat refuses it without `logprobs`.
         chat.pop("top_logprobs", None)
     if body.get("text") is not None:
         chat |= _convert_text_options(as_object(body["text"], "text"))
