@@ -102,6 +102,7 @@ def _estimate_stage(stage: PlannedStage, usd_per_hour: float) -> StageCost:
 def _sum_server_costs(charges: Sequence[Charge]) -> float:
     """Return what the tokens of models on servers cost."""
     items = [item for charge in charges for item in charge.items]
+    # An item without tokens is the machine's time, which costs `usd_per_hour` here.
     return sum(item.usd for item in items if item.tokens and item.usd is not None)
 
 

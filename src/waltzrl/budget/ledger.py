@@ -148,6 +148,7 @@ def decode_line(line: bytes) -> Charge | None:
     """Return the charge of a line; None if it is empty, or cannot be read."""
     try:
         return _decoder.decode(line) if line else None
+    # A torn line may end within a character.
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 

@@ -97,6 +97,7 @@ class CostMeter:
             name = model if usage is None else usage.model or model
             tally = self._open.setdefault((role, name), _Tally())
             cost = self.prices.cost(usage, server, model)
+            # A sum of which a part is unknown is unknown, and not smaller.
             tally.usd = None if cost is None or tally.usd is None else tally.usd + cost
             if usage is None:
                 tally.uncounted += 1
@@ -155,6 +156,7 @@ class CostMeter:
         caps, charges = self.settings, self._charges.values()
         if caps.max_usd is not None:
             self._require_prices()
+            # After `_require_prices` no price is unknown.
             usd = sum(charge.usd or 0.0 for charge in charges)
             if usd >= caps.max_usd:
                 return f"{usd:.4g} of budget.max_usd {caps.max_usd:g}"

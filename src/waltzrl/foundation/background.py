@@ -13,5 +13,6 @@ async def in_background(work: Coroutine[None, None, None]) -> AsyncIterator[None
         yield
     finally:
         task.cancel()
+        # If `work` has failed, this raises its error at the end of the block.
         with suppress(asyncio.CancelledError):
             await task

@@ -65,6 +65,7 @@ class Histogram:
     def add(self, value: float, *labels: str) -> None:
         """Count a value in its bucket, by the label values in the order of the labels."""
         series = self._series[labels]
+        # A value that equals a bound belongs below it: Prometheus's `le`.
         series[bisect_left(self._bounds, value)] += 1
         series[-1] += value
 

@@ -55,6 +55,7 @@ def import_exporters(signal: Literal["trace", "metric"]) -> ModuleType:
         InputError: it asks for a protocol that OpenTelemetry for Python does not send.
         MissingExtraError: the exporter is not installed.
     """
+    # By OpenTelemetry's specification the variable of one signal precedes that of all.
     variables = (f"OTEL_EXPORTER_OTLP_{signal.upper()}S_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
     variable = next(filter(os.environ.get, variables), variables[-1])
     protocol = os.environ.get(variable) or "http/protobuf"

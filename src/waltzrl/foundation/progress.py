@@ -58,6 +58,7 @@ def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) ->
         console=console,
         speed_estimate_period=SPEED_SECONDS,
         get_time=clock,
+        # Where it is disabled, rich draws nothing, and `ProgressLines.update` prints nonetheless.
         disable=quiet or lines,
     )
 

@@ -135,6 +135,7 @@ def describe_bundle(
         version=__version__,
         policy=policy,
     )
+    # Sorted, because the order of the keys of a recipe decides nothing.
     return _hash_encoded(msgspec.json.encode(contents, order="sorted")), description
 
 

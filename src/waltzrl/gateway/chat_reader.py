@@ -260,6 +260,7 @@ def _require_unique_keys(pairs: Sequence[tuple[str, object]]) -> None:
         raise ValueError
 
 
+# A key that is longer or escaped makes the counts differ, and so leads to the exact check.
 KEY = re.compile(rb'"([^"\\]{0,64}+)"[ \t\r\n]*+:')  # `+`: without going back, which is slow
 KEY_END = re.compile(rb'"[ \t\r\n]*+:')
 """The end of every key, and perhaps of a quotation within a string."""

@@ -136,6 +136,7 @@ class ServingCosts:
             f"{self._ledger.ends:%Y-%m-%dT%H:%M:%SZ}, in {left} s",
             retry_after_seconds=left,
         )
+        # OpenAI's code for a budget that is used up.
         error.code = "insufficient_quota"
         return error
 

@@ -103,6 +103,7 @@ def _compare_rules(before: BundleDescription, after: BundleDescription) -> Itera
         "added": [name for name in after.rules if name not in before.rules],
         "removed": [name for name in before.rules if name not in after.rules],
         "changed": [
+            # The default leaves out rules that were added.
             name for name, hashed in after.rules.items() if before.rules.get(name, hashed) != hashed
         ],
     }

@@ -187,6 +187,7 @@ class SyncGuard:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._loop = asyncio.new_event_loop()
+        # A daemon, so that a guard that nobody closes does not keep the program from ending.
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="waltzrl-guard", daemon=True
         )

@@ -52,6 +52,7 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether the response is complete, and the connection can take another request."""
+        # While reading is paused, nothing of the next response would arrive.
         return self.open and self._kept_alive and not self._paused
 
     async def send(self, request: bytes) -> None:

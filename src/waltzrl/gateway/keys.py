@@ -38,6 +38,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[\w.@-]{1,64}$")]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Money = Annotated[float, msgspec.Meta(gt=0)]
+# TOML also has times without a zone, which cannot be compared with the present.
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 

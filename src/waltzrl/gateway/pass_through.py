@@ -19,6 +19,7 @@ PATH = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
 """A path without encoded characters, empty segments and a slash at the end."""
 QUERY = re.compile(r"[A-Za-z0-9._~%&=,:+\[\]-]*")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+# Not `\b`, for which an underscore is a letter.
 REPLIES = re.compile(
     r"(?<![a-z0-9])(assistants?|batch(es)?|chat|complet(e|ions?)|convers(ations?|e)|deployments?"
     r"|engines?|(stream)?generate(content)?|infer(ence)?|infill|invo(cations?|ke)|messages?"

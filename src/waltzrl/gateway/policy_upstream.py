@@ -229,6 +229,7 @@ def _finish_reply(reply: Reply, request: _Request) -> UpstreamReply:
     details = ReplyDetails(stop_sequence=stop)
     finish: Finish = reply.finish
     schema = request.sampling.schema
+    # What was cut, by the limit or at a stop, need not fit.
     whole = finish == "stop" and text == reply.text
     if schema and whole and schema.state(text.strip()) != "complete":
         raise RequestError(502, "upstream", "the model wrote no JSON that fits the schema")

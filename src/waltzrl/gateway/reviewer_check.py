@@ -63,6 +63,7 @@ class ReviewerCheck:
         if state != "closed":
             problems.insert(0, f"circuit breaker {state}: {self._breaker.failure}")
         detail = "; ".join(filter(None, problems))
+        # Its labels can be read, and it accepts no reply.
         no_reply_passes = result is not None and not result.can_review and result.readable
         is_busy = is_overload(self._breaker.failure)
         withholds = self._is_unavailable if is_busy else self._refuses

@@ -68,6 +68,7 @@ async def stream(
         ordered = [answers[number] for number in range(count)]
         yield encode_comments(costs(ordered)) + writer.close(ordered)
     finally:
+        # They record what was said when they are cancelled, so they are awaited.
         if unfinished := [task for task in tasks if not task.done()]:
             for task in unfinished:
                 task.cancel()

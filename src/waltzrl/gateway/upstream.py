@@ -197,6 +197,7 @@ class HttpUpstream:
                 check_reply_size(size, self._limits)
                 # Some servers leave out the empty line at the end of the last event.
                 deltas, failure = _read_deltas(decoder.feed(part or b"\n\n"), reader)
+                # Calls are told as they grow: a stream that is left early is charged for them.
                 if reader.begun != begun and not reader.ended:
                     begun = reader.begun
                     deltas.append(UpstreamDelta(begun=begun))

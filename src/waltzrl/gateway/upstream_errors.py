@@ -169,6 +169,7 @@ def _hide_api_key(text: str, api_key: str | None, longest: int) -> str:
     if not api_key:
         return text[:longest]
     ends = (api_key[:KEY_EDGE], api_key[-KEY_EDGE:])
+    # Hidden before the text is cut, or a part of the key could remain.
     words = text.replace(api_key, HIDDEN)[:longest].split(" ")
     return " ".join(
         HIDDEN if any(mask in word for mask in MASKS) and any(end in word for end in ends) else word

@@ -82,6 +82,7 @@ def _fork_on_request(requests: socket.socket, work: Callable[[socket.socket], No
 def _run_worker(control: socket.socket, work: Callable[[socket.socket], None]) -> NoReturn:
     status = 1
     try:
+        # Inherited as ignored, and then a worker could not wait for processes of its own.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with suppress(OSError):  # not everywhere
             Path("/proc/self/comm").write_text(NAME)

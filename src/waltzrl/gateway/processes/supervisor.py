@@ -161,6 +161,7 @@ class Supervisor:
         retiring, self._serving = self._serving, set(processes)
         self._tell(retiring, "retire")
         self._keepers = [asyncio.create_task(self._keep(each, recipe)) for each in processes]
+        # All workers say the same.
         return starts[0].result()
 
     def _fork(self) -> WorkerProcess:

@@ -75,6 +75,7 @@ async def _serve_recipe(
     """
     table = msgspec.json.decode(setup.recipe)
     recipe = validate_table(GatewayRecipe, table, "the gateway's recipe")
+    # After a reload the recipe is newer than the process that was forked.
     configure_logs(recipe.logs.format, recipe.logs.level)
     files = recipe.tls
     tls = None if files is None else open_tls(files.cert, files.key, files.client_ca)

@@ -127,6 +127,7 @@ class WorkerProcess:
         first = b""
         with suppress(ConnectionError):  # killed with something unread
             first = await reader.readline()
+        # A line without its end is what a worker that was killed has left of it.
         message = read_message(first) if first.endswith(b"\n") else None
         if message is None or message.kind != "ready":
             self.kill()

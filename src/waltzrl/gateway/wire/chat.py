@@ -169,6 +169,7 @@ class ChatStream:
             "model": chat.model,
         }
         self._head = b'%b,"choices":' % msgspec.json.encode(common)[:-1]
+        # Like OpenAI's, each chunk before the counts says that they will come.
         self._tail = b',"usage":null}' if chat.stream_usage else b"}"
 
     def open(self) -> bytes:

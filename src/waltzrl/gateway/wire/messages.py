@@ -131,6 +131,7 @@ def _convert_message_request(body: dict[str, Json]) -> dict[str, Json]:
     drop_empty_tools(chat)
     if body.get("thinking") is not None:
         chat |= _convert_thinking(as_object(body["thinking"], "thinking"))
+    # After `thinking`: an effort by name precedes one that was made of a budget.
     if body.get("output_config") is not None:
         chat |= _convert_output_config(as_object(body["output_config"], "output_config"))
     return chat
