@@ -104,7 +104,9 @@ def _compare_rules(before: BundleDescription, after: BundleDescription) -> Itera
         "removed": [name for name in before.rules if name not in after.rules],
         "changed": [
             # The default leaves out rules that were added.
-            name for name, hashed in after.rules.items() if before.rules.get(name, hashed) != hashed
+            name
+            for name, hashed in after.rules.items()
+            if before.rules.get(name, hashed) != hashed
         ],
     }
     for what, some in names.items():
