@@ -239,6 +239,7 @@ class Gateway:
             error = unavailable.kind
             raise unavailable from overload
         except asyncio.CancelledError:
+            # The client left, or another choice of the request failed.
             error = "cancelled"
             raise
         finally:

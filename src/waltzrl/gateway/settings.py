@@ -168,6 +168,7 @@ class BundleRecipe:
     def bundle(self) -> "BundleRecipe":
         """The part that is released."""
         parts = {field.name: getattr(self, field.name) for field in fields(BundleRecipe)}
+        # Of a gateway's privacy a bundle has only what decides what models get.
         return BundleRecipe(**{**parts, "privacy": self.privacy.sent})
 
 
