@@ -150,6 +150,7 @@ class _TensorBoard:
         folder.mkdir(exist_ok=True)
         # TensorBoard reads a folder's files in the order of their names.
         self._records = RecordWriter((folder / f"events.out.tfevents.{time.time_ns()}").open("wb"))
+        # The first record of an event file has to be this one.
         self._append(file_version="brain.Event:2")
         # Makes TensorBoard ignore what an interrupted run wrote from this step on.
         self._append(step=first_step, session_log=SessionLog(status=SessionLog.START))

@@ -55,4 +55,5 @@ def without_credentials(text: str) -> str:
         return text
     query = "&".join(f"{pair.partition('=')[0]}={HIDDEN}" for pair in parts.query.split("&"))
     shown = parts._replace(query=query).geturl() if parts.query else text
+    # `urlsplit` decodes no password, so this is how it stands in the URL.
     return shown.replace(f":{password}@", f":{HIDDEN}@") if password else shown

@@ -239,6 +239,7 @@ class App:
             "/v1/moderations": {"POST": Route("moderations", CHAT, self._moderations)},
             "/v1/embeddings": {"POST": Route("embeddings", CHAT, self._embeddings)},
             "/v1/review": {"POST": Route("review", CHAT, self._review)},
+            # LiteLLM adds this path to the address of a guardrail.
             "/beta/litellm_basic_guardrail_api": {
                 "POST": Route("guardrail", CHAT, self._guardrail)
             },

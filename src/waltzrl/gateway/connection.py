@@ -52,6 +52,7 @@ class ClientConnection(HttpToolsProtocol):
         if self._unread > LONGEST_HEAD:
             self.transport.abort()
         elif self._arrives and self._arrival is None:
+            # The first bytes of a further request on a kept connection.
             self._watch_arrival()
 
     def on_message_begin(self) -> None:

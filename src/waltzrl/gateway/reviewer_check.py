@@ -65,6 +65,7 @@ class ReviewerCheck:
         detail = "; ".join(filter(None, problems))
         # Its labels can be read, and it accepts no reply.
         no_reply_passes = result is not None and not result.can_review and result.readable
+        # Why the breaker opened decides which of the two settings applies.
         is_busy = is_overload(self._breaker.failure)
         withholds = self._is_unavailable if is_busy else self._refuses
         cannot_review = result is not None and not result.can_review

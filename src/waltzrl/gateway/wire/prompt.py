@@ -134,6 +134,7 @@ def _end_with_request(turns: Sequence[Message]) -> tuple[Message, ...]:
 
 def _read_beside_turn(message: Mapping[str, Json]) -> Iterator[Message]:
     """Yield the texts of a message that are not in its turn: names, reasoning, files."""
+    # `turns_of` has checked the roles and the kinds of parts.
     role = ROLES[str(message["role"])]
     for key, value in message.items():
         if key not in TURN_KEYS and not _is_id(key, value) and (text := _join_texts(value)):
