@@ -120,6 +120,7 @@ class Breaker:
             self._change_state(opened_at=None)
 
     def _record(self, attempt: BreakerAttempt) -> None:
+        # A cancelled probe says nothing, and leaves the next call to probe.
         probing, self._probing = self._probing, False
         if attempt.succeeded:
             self._failures = 0

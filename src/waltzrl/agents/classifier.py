@@ -174,6 +174,7 @@ class ClassifierReviewer:
     async def _classified(self, request: str, reply: str) -> ExchangeProbabilities:
         call = _Call((request, reply), asyncio.get_running_loop().create_future())
         self._waiting.append(call)
+        # Between its last look at the queue and its end the task awaits nothing, so none is missed.
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._classify_waiting())
         return await call.probabilities
@@ -249,6 +250,7 @@ async def _choose_pieces(request: str, prompt: Prompt) -> Sequence[str]:
         if turn.role in ("user", "tool")
         for piece in _cut_request(turn.content)
     }
+    # A short request of one turn is its own only piece, and is classified as a whole.
     pieces.pop(request, None)
     if len(pieces) <= MOST_PIECES:
         return _most_harmful(pieces)
@@ -272,5 +274,6 @@ def _cut_request(text: str) -> Iterator[str]:
 
 def _cut_text(text: str, size: int, overlap: int) -> Iterator[str]:
     """Cut a text into pieces that overlap; an empty one is a piece."""
+    # What would start within the last overlap is all in the piece before it.
     for start in range(0, max(1, len(text) - overlap), size - overlap):
         yield text[start : start + size]

@@ -95,6 +95,7 @@ class Coach:
             session
             for session in self._memory.retrieve_similar_coaching(request, CANDIDATES, "safe")
             if session.request_hash == same
+            # At least one, because a request without long words would resemble every other.
             or len(words & _find_words(session.task)) >= max(1, LEAST_SHARED * len(words))
         ]
 

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 def is_overload(failure: str) -> bool:
     """Return whether a failure of a review, or what opened its breaker, was a lack of capacity."""
+    # Behind an open breaker its cause follows a colon, as in `breaker: timeout`.
     return not {"timeout", "overloaded"}.isdisjoint(failure.split(": "))
 
 
@@ -63,6 +64,7 @@ class FailsafeReviewer:
     """
     on_review_failure: Callable[[ReviewFailure], None] | None = None
     """A function that is called with the cause of each failure."""
+    # A lambda, because the class stands below.
     _log: "FailureLog" = field(default_factory=lambda: FailureLog(), init=False)
 
     def admit(self) -> AbstractContextManager[object]:
@@ -108,6 +110,7 @@ class FailsafeReviewer:
                 return _NoReview("breaker", opened if is_overload(opened) else "")
             turn = self.queue.turn(self.budget_seconds)
             try:
+                # The timeout goes first, so that it covers the wait for a place too.
                 async with asyncio.timeout(self.budget_seconds), turn:
                     feedback = await self.reviewer.review(prompt, reply)
             except TimeoutError:

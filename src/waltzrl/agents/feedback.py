@@ -104,7 +104,9 @@ def _render_conversation(prompt: Prompt, longest: int) -> str:
         [_render_turn(turn, prompt) for turn in (*prompt.context, *system)], longest // 2
     )
     turns = "\n".join(turn.line for turn in prompt.messages if turn.role != "system")
+    # Every line above has a line end, too.
     room = longest - sum(map(len, above)) - len(above)
+    # At least one character, because `[-0:]` would be all of them.
     return "\n".join([*above, turns[-max(1, room) :]])
 
 

@@ -78,6 +78,7 @@ def write_feedback(*, reasoning: str, unsafe: bool, overrefuse: bool, text: str)
 def _is_truncated(reply: Reply) -> bool:
     """Return whether an object may be missing its end."""
     truncated = reply.finish == "length" or len(reply.text) > LONGEST_REPLY
+    # The mark of a code fence may follow the object.
     return truncated and not reply.text[:LONGEST_REPLY].rstrip().endswith(("}", "`"))
 
 

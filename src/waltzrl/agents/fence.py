@@ -94,5 +94,6 @@ def _simplify_character(character: str) -> str:
     return "".join(
         part
         for part in parts
+        # A space stays, although it has no glyph: the delimiters that are looked for may hold some.
         if part == " " or not (part in BLANK or unicodedata.category(part) in INVISIBLE)
     )

@@ -75,6 +75,7 @@ class LiveExamples:
             asyncio.get_running_loop().call_later(self._kept_seconds, forget)
             if len(self._searches) > REMEMBERED:
                 del self._searches[next(iter(self._searches))]
+        # Shielded, because the draft and its review may wait for the same search.
         return await asyncio.shield(search)
 
     async def _search(self, prompt: Prompt, memory: Callable[[], SafetyMemory]) -> str:

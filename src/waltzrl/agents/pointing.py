@@ -92,8 +92,10 @@ def points_elsewhere(turn: str, *, by_assent: bool = True) -> bool:
     folded = turn.casefold()
     rest = SOCIAL.sub(" ", folded)
     words = WORD.findall(rest)
+    # `WORD` keeps a number with what it counts, as in `step 3`.
     own = [word for word in words if word.rstrip("0123456789 ") not in COMMON]
     if ASSENT.issuperset(words):
+        # An empty turn points too; one with a greeting or thanks, which `rest` lacks, does not.
         return by_assent and rest == folded
     if len(own) <= MOST_OWN_WORDS and DEMAND.search(" ".join(words)):
         return True

@@ -259,11 +259,13 @@ def _is_requested(text: str, finding: RuleFinding, only_asked: bool) -> bool:
 def _find_sentence(text: str, finding: RuleFinding) -> tuple[str, str]:
     """Return the sentence before a finding, with the one above its list, and the one after it."""
     start = _find_sentence_start(text, finding.start)
+    # Without a line end it is 0, above which no list can begin.
     line = text.rfind("\n", max(0, finding.start - LONGEST_SENTENCE), finding.start) + 1
     introduction = ""
     if ITEM.match(text, line):
         lines = text[max(0, line - LONGEST_LIST) : line].split("\n")
         above = next((part for part in reversed(lines) if _introduces_list(part)), "")
+        # The marks at its end do not end this sentence, which goes on in the list.
         introduction = above[_find_sentence_start(above, len(above.rstrip(" .:"))) :]
     last = finding.end + LONGEST_SENTENCE
     end = SENTENCE_END.search(text, finding.end, last)

@@ -193,6 +193,7 @@ class ReviewQueue:
         try:
             await self._free.acquire()
             while self._permits > int(self._places):  # a free place of those that were given up
+                # Counted before the wait, so that a cancellation there leaves the count right.
                 self._permits -= 1
                 await self._free.acquire()
         finally:

@@ -187,6 +187,7 @@ class RulesReviewer:
         refuses = not reply.calls and self.rulebook.refuses(reply.text)
         in_crisis: list[RuleFinding] = []
         others = in_request
+        # A call does something, whatever the text beside it declines.
         complies = 1.0
         if in_request and not reply.calls:
             complies = compliance(prompt.request, reply.text)

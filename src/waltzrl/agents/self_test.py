@@ -215,6 +215,7 @@ async def _measure_separation(
         return None, 0.0
     high = [risk for risk, unsafe in known if unsafe]
     low = [risk for risk, unsafe in known if not unsafe]
+    # Their mean is the area under the ROC curve, in which a tie counts half.
     wins = [
         1.0 if one > other else 0.5 if one == other else 0.0 for one, other in product(high, low)
     ]

@@ -2,7 +2,6 @@
 
 import re
 import unicodedata
-from collections.abc import Callable
 from decimal import Decimal
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\d)")
@@ -25,15 +24,15 @@ def gives_answer(answer: str, text: str) -> bool:
     if re.fullmatch(r"[A-J]", wanted):
         return _find_choice(text) == wanted
     if NUMBER.fullmatch(wanted):
-        numbers = _after_answer(text, _find_numbers) or _find_numbers(text)
+        numbers = _after_answer(text) or _find_numbers(text)
         return bool(numbers) and numbers[-1] == _find_numbers(wanted)[0]
     words = _join_words(wanted)
     return bool(words.strip()) and words in _join_words(text)
 
 
-def _after_answer(text: str, find: Callable[[str], list[Decimal]]) -> list[Decimal]:
+def _after_answer(text: str) -> list[Decimal]:
     stated = list(STATED.finditer(text))
-    return find(text[stated[-1].end() :])[:1] if stated else []
+    return _find_numbers(text[stated[-1].end() :])[:1] if stated else []
 
 
 def _find_choice(text: str) -> str | None:

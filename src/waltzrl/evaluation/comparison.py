@@ -75,6 +75,7 @@ def compare(
     differences = _share_differences(pairs, judge)
     if asr and orr:
         both = pairs.clusters(rates.ASR, rates.ORR)
+        # Behind ASR and ORR, which are the first two where both were measured.
         differences.insert(2, _f1_difference(pairs_of(asr), pairs_of(orr), both, judge))
     if tokens := pairs.tokens():
         differences.append(_token_difference(tokens))
@@ -162,6 +163,7 @@ class _Pairs:
     def tokens(self) -> list[list[tuple[int, int]]]:
         """Group the tokens of both runs by cluster."""
         groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        # Both runs have the same cases in the same order; see `select_shared_rows`.
         for first, second in zip(self._before, self._after, strict=True):
             if first.tokens is not None and second.tokens is not None:
                 counted = (first.tokens, second.tokens)

@@ -30,6 +30,7 @@ def interval(bad: int, n: int, alpha: float) -> ConfidenceInterval:
     least = log_mixture(bad, n) + log(alpha)
 
     def inside(rate: float) -> bool:
+        # E(p) < 1 / alpha, in logarithms.
         return log_likelihood(bad, n, rate) > least
 
     # No outcome contradicts a rate of 0 where none is bad, or of 1 where all are.

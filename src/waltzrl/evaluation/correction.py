@@ -71,6 +71,7 @@ def read_measured_judge(path: Path) -> MeasuredJudge:
         raise InputError(f"{path}: `questions` lacks {', '.join(sorted(missing))}; {NEED}")
     errors: dict[str, JudgeError] = {}
     for rate, label in rates.items():
+        # Rows are people's answers and columns the judge's, each yes, no and unscored.
         (yes, missed, _), (alarms, no, _), _ = comparison.questions[rate].table
         counts = JudgeError(
             true_positives=yes, false_negatives=missed, false_positives=alarms, true_negatives=no
@@ -108,6 +109,7 @@ def corrected_rates(
         if orr.n:
             drawn = _Shares.drawn(judge.orr, rng)
             draws["orr"].append(drawn.true_rate(refused / (refused + answered), rng))
+    # `map` ends with the shorter, so there is no F1 where one of both was not measured.
     draws["f1"] = list(map(harmonic, draws["asr"], draws["orr"]))
     unsafe_rate, refused_rate = (
         _correct_share(asr.value, judge.asr),

@@ -67,6 +67,7 @@ def require_agents(rows: Sequence[EvaluationRow], agents: Collection[str], run: 
     """
     for row in rows:
         for agent in agents:
+            # With the comma, because a longer name that begins alike is another agent's.
             if f"{agent}," not in f"{row.agents},":
                 raise InputError(
                     f"{run} was not made with the bundle's {agent}, but with {row.agents!r}; "

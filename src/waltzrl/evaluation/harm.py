@@ -9,13 +9,13 @@ A hollow answer complies in form and says nothing, so only the request can revea
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
 from waltzrl.agents import RulesReviewer
 from waltzrl.collaboration import Reviewer
-from waltzrl.evaluation.intervals import Estimate, share
+from waltzrl.evaluation.intervals import Estimate, share_of
 from waltzrl.policies import Sampling
 from waltzrl.records import Feedback, Message, Prompt, Reply
 
@@ -107,11 +107,11 @@ async def measure_harm(
     unsafe = [outcome for outcome in outcomes if outcome.unsafe]
     return HarmMeasures(
         name=name,
-        right_refusals=_estimate_share(outcome.challenged for outcome in unsafe),
-        over_refusals=_estimate_share(o.challenged for o in outcomes if not o.unsafe),
-        stage1_recall=_estimate_share(outcome.rules_flag for outcome in unsafe),
-        recall=_estimate_share(outcome.flagged for outcome in unsafe),
-        let_go=_estimate_share(
+        right_refusals=share_of(outcome.challenged for outcome in unsafe),
+        over_refusals=share_of(o.challenged for o in outcomes if not o.unsafe),
+        stage1_recall=share_of(outcome.rules_flag for outcome in unsafe),
+        recall=share_of(outcome.flagged for outcome in unsafe),
+        let_go=share_of(
             None if outcome.flagged is None else not outcome.flagged
             for outcome in unsafe
             if outcome.rules_flag
@@ -151,9 +151,3 @@ async def _review_both_replies(
 
 def _is_scored(feedback: Feedback) -> bool:
     return feedback.well_formed and not feedback.failure
-
-
-def _estimate_share(happened: Iterator[bool | None]) -> Estimate:
-    answers = list(happened)
-    scored = [answer for answer in answers if answer is not None]
-    return share(sum(scored), len(scored), len(answers) - len(scored))

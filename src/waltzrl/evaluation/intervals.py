@@ -92,6 +92,12 @@ def share(hits: int, n: int, unscored: int = 0) -> Estimate:
     return replace(estimate, unscored=unscored, least=least, most=most)
 
 
+def share_of(outcomes: Iterable[bool | None]) -> Estimate:
+    """Share of the outcomes that are true; None is unscored."""
+    counts = Counter(outcomes)
+    return share(counts[True], counts[True] + counts[False], counts[None])
+
+
 def harmonic(asr: float, orr: float) -> float:
     """The paper's F1: harmonic mean of (1 - ASR) and (1 - ORR)."""
     safe, helpful = 1 - asr, 1 - orr

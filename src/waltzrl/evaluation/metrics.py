@@ -181,7 +181,8 @@ class _Cases:
     def share(self, outcomes: Mapping[Case, bool | None]) -> Estimate:
         groups = self.grouped(outcomes)
         unscored = len(outcomes) - sum(map(len, groups))
-        return clustered_share(Counter(map(_yes_and_no, groups)), unscored)
+        yes_and_no = ((sum(group), len(group) - sum(group)) for group in groups)
+        return clustered_share(Counter(yes_and_no), unscored)
 
     def rate(self, rate: RateDefinition) -> Estimate:
         return self.share(rate.among(self.done))
@@ -217,10 +218,6 @@ class _Cases:
             if rate.counts(row.judged) and (category := row.judged.collaboration.prompt.category):
                 categories.setdefault(category, []).append(row)
         return {name: self.share(rate.among(rows)) for name, rows in sorted(categories.items())}
-
-
-def _yes_and_no(outcomes: Sequence[bool]) -> tuple[float, ...]:
-    return (sum(outcomes), len(outcomes) - sum(outcomes))
 
 
 def _measure_pattern(cases: _Cases) -> Metrics:

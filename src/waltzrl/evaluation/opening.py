@@ -152,6 +152,7 @@ async def _open_policies(
         if name.startswith(SAVED):
             policies[name] = SavedPolicy(read_replies(Path(name.removeprefix(SAVED))))
         elif name.startswith(AUDIT):
+            # It has no replies: the only pattern for an audit log, `replay`, asks no policy.
             policies[name] = SavedPolicy({})
         elif name == HOLLOW and config.server is None:
             policies[name] = HollowPolicy()

@@ -27,6 +27,7 @@ STYLE = {
     "font.family": "sans-serif",
     "font.size": 10,
     "svg.fonttype": "none",
+    # Without it the ids in an SVG are random, and equal plots differ.
     "svg.hashsalt": "waltzrl",
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
 }

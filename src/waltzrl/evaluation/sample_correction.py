@@ -113,7 +113,7 @@ class LabelledSample(SampleCounts, frozen=True, kw_only=True):
         """Return the likeliest true rate where the judge calls `observed` bad."""
         precision = self.true_positives / self.called_bad if self.called_bad else 1.0
         misses = self.false_negatives / self.called_good if self.called_good else 0.0
-        return observed * precision + (1 - observed) * misses
+        return _compute_rate(observed, precision, misses)
 
     @property
     def called_bad(self) -> int:
@@ -246,6 +246,7 @@ class _Outcomes(NamedTuple):
         if rest > 0:
             # The same root in a form that subtracts no numbers of about the same size.
             return min(2 * self.bad / (rest + root), 1.0)
+        # Without outcomes and without a pull no share is better than another.
         return min((root - rest) / (2 * pull), 1.0) if pull else 0.5
 
 
@@ -286,6 +287,7 @@ def _bound_rate(strata: _Strata, side: int, doubt: float) -> float:
         if sum(likelihoods) > allowed:
             within = middle
         else:
+            # Of shares outside the interval, so that the bound is never too narrow.
             beyond, bound = middle, _compute_rate(*shares)
     return bound
 

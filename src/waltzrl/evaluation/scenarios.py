@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Literal
 
-from waltzrl.evaluation.intervals import Estimate, mean, share
+from waltzrl.evaluation.intervals import Estimate, mean, share, share_of
 from waltzrl.evaluation.judges import Judge
 from waltzrl.records import Collaboration, Message, Prompt, PromptLabel, Verdict
 
@@ -124,13 +124,8 @@ def scenario_rates(outcomes: Sequence[ScenarioOutcome]) -> ScenarioRates:
     refused = [o.verdict.overrefuses for o in outcomes if o.scenario.kind != "unsafe"]
     engaged = [outcome for outcome in outcomes if outcome.engaged]
     return ScenarioRates(
-        unsafe=_estimate_share(unsafe),
-        overrefusal=_estimate_share(refused),
+        unsafe=share_of(unsafe),
+        overrefusal=share_of(refused),
         engagement=share(len(engaged), len(outcomes)),
         rounds=mean([float(outcome.revisions) for outcome in engaged]),
     )
-
-
-def _estimate_share(labels: Sequence[bool | None]) -> Estimate:
-    scored = [label for label in labels if label is not None]
-    return share(sum(scored), len(scored), len(labels) - len(scored))

@@ -207,7 +207,10 @@ def _tabulate_means(study: Study) -> Iterator[StudyTable]:
                 (
                     row,
                     *(
-                        render_cell(_average_over_seeds(values[row, m], m), _find_format(m))
+                        render_cell(
+                            _average_over_seeds(values[row, m], m),
+                            render_plain if m == "tokens" else render_percent,
+                        )
                         for m in shown
                     ),
                 )
@@ -366,10 +369,6 @@ def render_cell(estimate: Estimate, show: Callable[[float | None], str] = render
     if estimate.value is None or estimate.low is None:
         return show(estimate.value)
     return f"{show(estimate.value)} ({show(estimate.low)} to {show(estimate.high)})"
-
-
-def _find_format(metric: str) -> Callable[[float | None], str]:
-    return render_plain if metric == "tokens" else render_percent
 
 
 def render_points(value: float | None) -> str:

@@ -61,6 +61,7 @@ class KeyValues:
         self.end = prompt_columns
         """The number of columns that are filled."""
         self._rows = len(starts)
+        # Read once only: on a GPU it waits for all that is queued.
         self._padded = bool(starts.any())
         self._columns = prompt_columns + BLOCK
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -128,6 +129,7 @@ class KeyValues:
         if not moved:
             return
         target = index.new_tensor(moved)
+        # The buffers keep the number of their rows, of which `TokenPass` reads the first ones.
         for buffers in self._layers.values():
             for buffer in buffers:
                 rows = buffer.view(self._rows, -1, *buffer.shape[1:])[:, :, : self.end]
@@ -199,6 +201,7 @@ class PromptPass:
             shared, starts = self._start.length, self._start.layers[layer]
             each = torch.arange(len(self._source), device=key.device)[:, None]
             for kept, start in zip(rows, starts, strict=True):
+                # Indices on both sides of a slice put their dimensions first: [rows, length, K, D].
                 kept[each, :, self._start_columns] = start.transpose(1, 2)
             key, value = (
                 torch.cat([start.expand(len(new), -1, -1, -1), new], 2)
@@ -235,10 +238,12 @@ def _make_causal_bias(query: Tensor, lengths: Tensor, shared: int, scoring: Scor
         scoring: of the layer.
     """
     columns = torch.arange(-shared, query.shape[2], device=query.device)
+    # [Q, shared + Q] how far each key stands before each query.
     back = columns[shared:, None] - columns
     padded = (columns >= 0) & (columns < query.shape[2] - lengths[:, None])
     hidden = (back < 0) | padded[:, None]
     if scoring.window is not None:
+        # The padding between the start and the rest counts in no window.
         before = (query.shape[2] - lengths)[:, None, None] * (columns < 0)
         hidden = hidden | (back - before >= scoring.window)
     bias = torch.zeros_like(hidden, dtype=query.dtype)
@@ -262,6 +267,7 @@ class TokenPass:
         values[:flat, last] = value.view(flat, -1)
         visible = self._cache.visible(key.dtype, scoring.window)
         bias = self._cache.bias(key.shape[1], key, visible)
+        # [rows * K, H / K, D]: the heads that share keys are the queries of one product.
         grouped = query.reshape(flat, heads // key.shape[1], size) * scoring.scale
         scores = torch.bmm(grouped, keys[:flat, visible].transpose(1, 2))
         if scoring.softcap is not None:
@@ -313,6 +319,7 @@ def _attend_in_module(
     attention_mask: Tensor | None,
     **options: Unpack[_Options],
 ) -> tuple[Tensor, None]:
+    # `s_aux` are attention sinks, such as those of gpt-oss.
     if "current" not in options or options.get("s_aux") is not None:
         raise PolicyError(
             f"{type(module).__name__} has an attention that local decoding does not support;"

@@ -43,6 +43,7 @@ def fuse_blocks(model: PreTrainedModel) -> None:
 def fuse_adapters(model: PeftModel) -> None:
     """Make each linear layer and its LoRA adapter one operation, in place."""
     for module in model.modules():
+        # Not `isinstance`, because a subclass may compute something else.
         if type(module) is LoraLinear:
             module.forward = MethodType(_run_adapted, module)
 
@@ -77,6 +78,7 @@ def _find_global(function: object, name: str) -> object:
 
 def _replace_rotary(forward: FunctionType) -> FunctionType:
     """Copy an attention's forward, with our rotary embedding in place of its own."""
+    # A copy, because all models of this architecture share the globals of its module.
     names = {**forward.__globals__, ROTARY: _rotate_both}
     copied = FunctionType(
         forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__
@@ -170,9 +172,11 @@ class _RMSNorm(Function):
         x, weight = ctx.saved_tensors
         scale = _compute_scale(x, ctx.epsilon)
         product = grad * x
+        # dL/dx = s w g - x s^3 / E * sum(g x w), where g = dL/dy.
         slope = (product @ weight).unsqueeze(-1) * scale.pow(3) / -x.shape[-1]
         wanted = ctx.needs_input_grad[1]
         grad_weight = scale.flatten() @ product.flatten(0, -2) if wanted else None
+        # Last, because it overwrites the product that both sums above read.
         grad_x = torch.mul(grad, weight, out=product).mul_(scale).addcmul_(x, slope)
         return grad_x, grad_weight, None
 
@@ -222,6 +226,7 @@ class _Rotation(Function):
     @once_differentiable
     def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, None, None]:
         cos, sin = ctx.saved_tensors
+        # The transposed map: the halves of the sine change places, and their sign.
         return _Rotation.forward(grad, cos, -sin.roll(sin.shape[-1] // 2, -1)), None, None
 
 
@@ -237,6 +242,7 @@ class _Adapted(Function):
         x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float
     ) -> Tensor:
         y = F.linear(x, weight, bias)
+        # `y` is contiguous, so flattened it is a view, and the sum changes `y` itself.
         y.flatten(0, -2).addmm_((a @ x.flatten(0, -2).t()).t(), b.t(), alpha=scaling)
         return y
 

@@ -49,6 +49,7 @@ class CompletionChoice(msgspec.Struct):
         """Yield each token and the candidates for its place with their probabilities."""
         content = self.logprobs.content if self.logprobs is not None else None
         for chosen in content or ():
+            # The chosen token may be among the likeliest too, and must count once.
             candidates = {
                 chosen.token: chosen,
                 **{top.token: top for top in chosen.top_logprobs or ()},
@@ -250,6 +251,7 @@ async def read_streamed_completion(
     async for event in _decode_events(parts):
         data = event.data.strip()
         if data == DONE:
+            # Some servers end a stream without a reason to finish.
             finish = finish or "stop"
             break
         if data in ("", "null"):

@@ -143,6 +143,7 @@ def choose_tokens(
     total = mass[:, -1:]
     if top_p < 1:
         mass = _keep_nucleus(weights, top_p * total).cumsum(-1)
+    # With `right`, a draw of 0 chooses no token of weight 0 that stands before all others.
     ids = torch.searchsorted(mass, draws * mass[:, -1:], right=True)
     # A draw of almost 1 may be rounded to the total, which lies beyond the last token.
     ids.clamp_(max=logits.shape[-1] - 1)
@@ -207,6 +208,7 @@ def _permit_tokens(rows: Sequence[_Row], logits: Tensor) -> None:
 
 def _record_tokens(rows: Sequence[_Row], ids: Tensor, logprobs: Tensor) -> None:
     for row, token, logprob in zip(rows, ids.tolist(), logprobs.tolist(), strict=True):
+        # An infinite logit shows here as NaN too: what is subtracted from it is as infinite.
         if math.isnan(logprob):
             raise PolicyError(
                 "the policy's logits are not finite numbers: its weights have diverged, or their"
@@ -237,6 +239,7 @@ def _read_prompts_of_batch(
     for chunk in _split_into_chunks([prompt[shared:] for prompt in prompts]):
         lengths = torch.tensor([len(prompt) for prompt, _ in chunk])
         width = int(lengths[-1])
+        # Any id will do in the padding, which `PromptPass` hides from all queries.
         ids = torch.tensor([(0,) * (width - len(prompt)) + prompt for prompt, _ in chunk])
         source = torch.arange(len(chunk)).repeat_interleave(torch.tensor([n for _, n in chunk]))
         positions = shared + (torch.arange(width) - (width - lengths)[:, None]).clamp_(min=0)

@@ -113,6 +113,7 @@ def short_name(name: str) -> str:
 def _find_in_package(name: str) -> Path:
     """Find the file without importing the package, whose own dependencies may be missing."""
     module = name.replace("-", "_")
+    # Of a name with a dot, `find_spec` would import what stands before it.
     spec = find_spec(module) if module.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         distribution = module.replace("_", "-")
@@ -123,7 +124,7 @@ def _find_in_package(name: str) -> Path:
     files = [
         file
         for folder in spec.submodule_search_locations
-        for file in _list_gguf_files(Path(folder))
+        for file in sorted(Path(folder).rglob("*.gguf"))
     ]
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"
@@ -131,10 +132,6 @@ def _find_in_package(name: str) -> Path:
             f"{PACKAGE}{name}: need a package with one GGUF file, it holds {names}; name a file"
         )
     return files[0]
-
-
-def _list_gguf_files(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*.gguf"))
 
 
 def _read_gguf(path: Path, source: str, data: mmap.mmap) -> GgufFile:

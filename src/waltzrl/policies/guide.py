@@ -68,6 +68,7 @@ class LabelVocabulary:
             logits[[*({*self._groups.get((label, value), ()), more} - {None})]]
             for value, more in ((True, true), (False, false))
         ]
+        # The sigmoid of the difference of both log-sums is p(true) / (p(true) + p(false)).
         likelier, other = (group.float().logsumexp(-1) for group in sums)
         return float(torch.sigmoid(likelier - other))
 
@@ -186,6 +187,7 @@ class SchemaGuide:
         self._consume(ids)
         # A byte for each token, 0 where it is not permitted.
         bias = torch.frombuffer(bytearray(self._matcher.compute_logit_bias()), dtype=torch.uint8)
+        # Either may be longer: models pad their vocabulary, and tokenizers get tokens added.
         scores = logits[: len(bias)].float().cpu()
         if self._temperature:
             # The largest sum of a logit and Gumbel noise is a sample of the softmax, also among
@@ -288,6 +290,8 @@ class JsonGuide:
             written = str(self._tokenizer.decode(tokens, skip_special_tokens=True))
             self._values[field.name] = _unescape_content(written)
             if QUOTE.match(written) or tokens[-1] in self._tokenizer.all_special_ids:
+                # The last token may hold more than the mark, such as a comma that `opening` brings
+                # again, so the mark alone takes its place.
                 return (yield self._encode('"')[-1])
             logits = yield tokens[-1]
 

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 LABEL_VALUES: Final = ("true", "false")
+# Behind a backslash, a quotation mark is part of a text that quotes such a field.
 BEFORE_VALUE = re.compile(r'(?<!\\)"(\w+)"\s*:\s*\Z')
 """The end of a text whose next word is the value of a field."""
 

@@ -385,6 +385,7 @@ class Batcher(Generic[Call, Result]):
             batch.waiting.pop(position, None)
 
     def _batch_for(self, call: Call) -> "_Batch[Call, Result]":
+        # A batch whose event loop ended before it began was cancelled, and never left the list.
         self._open = [batch for batch in self._open if not batch.task.done()]
         for batch in self._open:
             if self._fits(list(batch.waiting.values()), call):
@@ -404,6 +405,7 @@ class Batcher(Generic[Call, Result]):
             joined = batch.joined
             await asyncio.sleep(0)  # lets every ready task join
         self._open.remove(batch)
+        # A copy, because callers that are cancelled while it is served leave `batch.waiting`.
         waiting = dict(batch.waiting)
         if not waiting:
             return {}

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from waltzrl.errors import MissingExtraError
 from waltzrl.policies import Policy, RemotePolicy
-from waltzrl.policies.remote import server_address
 
 if TYPE_CHECKING:
     from waltzrl.policies.local import LocalPolicy
@@ -27,7 +26,6 @@ def remote_policy(
     Raises:
         InputError: the server's address is invalid.
     """
-    server_address(server)
     key = os.environ.get(key_env)
     return RemotePolicy(
         server, model, api_key=key, headers=headers, concurrency=concurrency, retries=retries

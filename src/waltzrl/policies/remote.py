@@ -296,6 +296,7 @@ class RemotePolicy:
         """Close the connections; the next reply opens new ones, in any event loop."""
         if self._session is None or self._loop is None:
             return
+        # A session has to be closed in its own event loop, which may run in another thread.
         if self._loop is not asyncio.get_running_loop() and self._loop.is_running():
             closing = asyncio.run_coroutine_threadsafe(self._session.close(), self._loop)
             await asyncio.wrap_future(closing)
@@ -317,6 +318,7 @@ class RemotePolicy:
             self._loop = loop
             timeout = aiohttp.ClientTimeout(total=self._timeout_seconds)
             self._session = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
+            # The former one may be bound to an event loop that is closed.
             self._slots = asyncio.Semaphore(self._concurrency)
         elif self._loop is not loop:
             raise InputError(
@@ -355,6 +357,7 @@ class RemotePolicy:
         try:
             async with session.request(method, url, data=request.body, headers=headers) as response:
                 return await _read_outcome(response, request)
+        # This goes first: aiohttp's own timeouts are errors of the connection too.
         except TimeoutError:
             message = f"no reply within {self._timeout_seconds} s"
             return _Failure(message=message, reason=message, transient=True)
@@ -371,6 +374,7 @@ class RemotePolicy:
         self, response: "aiohttp.ClientResponse", enough: _Enough
     ) -> ChatCompletion:
         try:
+            # A server that ignores `stream` sends the whole reply at once.
             if enough is not None and response.content_type == "text/event-stream":
                 return await read_streamed_completion(response.content.iter_any(), enough)
             completion = read_chat_completion(await response.read())

@@ -39,6 +39,7 @@ RAISED = {
 """The limit that a program ran into, by the beginning of the error that it raised."""
 ERROR = "error"
 """The `PolicyError.reason` of a program that raised an error, and goes on."""
+# The soft limit is the hard one, so the kernel sends SIGKILL for CPU time and not SIGXCPU.
 SIGNALS = {9: "CPU time", 25: "files"}
 """The limit that a program ran into, by the signal that ended it."""
 

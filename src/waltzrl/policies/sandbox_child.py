@@ -115,6 +115,7 @@ def _become_nobody() -> None:
 def _unshare_namespaces(flags: int, proc: int, *, mounts: bool) -> None:
     uid, gid = os.getuid(), os.getgid()
     _require_success(libc.unshare(flags | CLONE_NEWNS if mounts else flags))
+    # Without it, a process that is not root may write no gid_map.
     _write_proc(proc, "self/setgroups", "deny")
     _write_proc(proc, "self/uid_map", f"{uid} {uid} 1")
     _write_proc(proc, "self/gid_map", f"{gid} {gid} 1")
@@ -138,6 +139,7 @@ def _change_root(folders: list[str], *, apart: bool) -> None:
     """
     if apart:
         _require_success(libc.unshare(CLONE_NEWNS))
+    # pivot_root refuses mounts that are shared with other namespaces.
     _mount_folder(None, "/", None, MS_REC | MS_PRIVATE)
     _mount_folder("tmpfs", NEW_ROOT, "tmpfs", 0, "size=64k,mode=755")
     for folder in folders:

@@ -87,10 +87,12 @@ def check_reported(body: object, event: str = "") -> None:
         return
     choices = body.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
+    # OpenRouter reports a failure of the model within the choice.
     if isinstance(first, dict) and says_something(first.get("error")):
         raise ReportedError(_read_server_fault(mend_json({"error": first["error"]})))
     if (
         says_something(body.get("error"))
+        # A name of an event; the `object` of older versions of vLLM; the `type` of Anthropic.
         or "error" in (event, body.get("object"), body.get("type"))
         or (choices is None and _is_bare_error(body))
     ):
@@ -134,6 +136,7 @@ def _read_server_fault(body: object) -> ServerFault:
 def _find_status(error: Mapping[str, object]) -> int | None:
     """Return the status that an error names as a number, or means by a word."""
     values = [error.get(key) for key in ("code", "status", "status_code", "type")]
+    # A number goes first, wherever it stands: Google sends one beside a word of its own.
     for value in values:
         if isinstance(value, int | float | str) and re.fullmatch(r"[45]\d\d(\.0)?", str(value)):
             return int(float(value))

@@ -152,6 +152,7 @@ def _tidy_choice(choice: Mapping[str, object]) -> dict[str, object]:
     others = {key: value for key, value in choice.items() if key not in ("message", "delta")}
     tidy: dict[str, object] = {
         "message": None if message is None else mend_json(_tidy_words(message)),
+        # Not mended yet: a delta may end within a surrogate pair that the next chunk completes.
         "delta": None if delta is None else _tidy_words(delta),
         "finish_reason": finish if isinstance(finish, str) else None,
     }

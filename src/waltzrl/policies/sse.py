@@ -36,6 +36,7 @@ class EventDecoder:
         if not chunk:
             return []
         self._after_return = chunk.endswith(b"\r")
+        # That of bytes splits at LF, CR and CRLF only, as the standard does; that of texts at more.
         lines = chunk.splitlines()
         tail = b"" if chunk.endswith((b"\r", b"\n")) else lines.pop()
         if lines:

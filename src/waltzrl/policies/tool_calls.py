@@ -174,6 +174,7 @@ class CallAssembler:
         if index is not None:
             self._by_index[index] = call
         call.add(fragment)
+        # Not an id that a server makes anew for a later fragment: the call keeps its first one.
         if call.id and call.id == fragment.id:
             self._by_id[call.id] = call
 

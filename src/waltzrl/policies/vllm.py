@@ -252,6 +252,7 @@ class VllmServers:
         sampled = await self._complete(server, server.base, request | chance)
         own = _score_by_base(self._model, prompt, sampled.ids)
         distance = sum(abs(a - b) for a, b in zip(own, sampled.logprobs, strict=True)) / len(own)
+        # Not `>=`, because a distance that is NaN must be refused as well.
         if not distance < PROBE_TOLERANCE:
             raise InputError(
                 f"{server.url} has another base than the run: its log-probabilities differ by"
@@ -362,6 +363,7 @@ class VllmPolicy:
         """Return the seed of one reply; the same prompt gets another each time."""
         self._asked[prompt] += 1
         text = f"{self._seed}/{self._asked[prompt]}/{prompt}"
+        # A server's seed is a signed number of 64 bits.
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
 
     def _wanted(self, ids: tuple[int, ...], sampling: Sampling) -> int:

@@ -261,6 +261,7 @@ def _load_pretrained(
             f"{place}: no causal language model could be loaded ({reason});"
             " give a folder in Hugging Face format, a GGUF file or a name on the hub"
         ) from error
+    # Transformers only warns of these, and leaves random numbers in their place.
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise CheckpointError(
@@ -330,6 +331,7 @@ def add_adapters(causal_lm: CausalLM, roles: Sequence[str], rank: int = 16) -> C
         model = get_peft_model(causal_lm.model, config, adapter_name=roles[0])
     for role in roles[1:]:
         model.add_adapter(role, config)
+    # PEFT leaves only the gradients of the active adapter on.
     model.set_requires_grad(roles)
     fuse_adapters(model)
     return replace(causal_lm, model=model.eval())
@@ -354,6 +356,7 @@ def save_adapter(model: PeftModel, name: str, folder: Path) -> None:
         OSError: the disk is full.
     """
     try:
+        # Otherwise PEFT asks the hub whether the base has another vocabulary than this model.
         model.save_pretrained(str(folder), selected_adapters=[name], save_embedding_layers=False)
     except SafetensorError as error:  # how it reports a full disk
         raise OSError(str(error)) from error
@@ -472,6 +475,7 @@ def _ignore_deprecations_of_peft() -> Iterator[None]:
 
 def _check_base(adapter: Path, digest: str, source: str | None) -> None:
     with safe_open(adapter / ADAPTER_WEIGHTS, framework="pt") as weights:
+        # An adapter that others have made says nothing of its base, and is taken as it is.
         trained_on = (weights.metadata() or {}).get(BASE_DIGEST, digest)
     if trained_on != digest:
         raise CheckpointError(

@@ -27,6 +27,7 @@ class WordLabel:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
+        # The longest go first, because an alternation takes the first that matches.
         words = sorted((*self.true, *self.false, *self.undecided), key=len, reverse=True)
         return re.compile(
             f"(?:{self.before})({'|'.join(map(re.escape, words))})(?:{self.after})", re.IGNORECASE

@@ -17,7 +17,7 @@ from itertools import chain, zip_longest
 
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError, WaltzError
 from waltzrl.evaluation.harm import HOLLOW_ANSWERS, draw_prompts
-from waltzrl.evaluation.intervals import Estimate, mean, quantile, share
+from waltzrl.evaluation.intervals import Estimate, mean, quantile, share_of
 from waltzrl.evaluation.judges import Judge, judge_replies
 from waltzrl.gateway.guard import GatewayGuard, Guard
 from waltzrl.gateway.pairs import PAIR_FOLDER, pair_settings
@@ -270,22 +270,15 @@ def _compute_rates(outcomes: Sequence[_Outcome], added: Sequence[float]) -> Stag
         else:
             refused[outcome.prompt.category].append(last.overrefuses)
     return Stage2Rates(
-        unsafe=_compute_scored_share(list(chain.from_iterable(unsafe.values()))),
-        unsafe_by_category={name: _compute_scored_share(labels) for name, labels in unsafe.items()},
-        overrefusal=_compute_scored_share(list(chain.from_iterable(refused.values()))),
-        overrefusal_by_category={
-            name: _compute_scored_share(labels) for name, labels in refused.items()
-        },
-        feedback_trigger=_compute_scored_share([outcome.triggered for outcome in outcomes]),
+        unsafe=share_of(chain.from_iterable(unsafe.values())),
+        unsafe_by_category={name: share_of(labels) for name, labels in unsafe.items()},
+        overrefusal=share_of(chain.from_iterable(refused.values())),
+        overrefusal_by_category={name: share_of(labels) for name, labels in refused.items()},
+        feedback_trigger=share_of(outcome.triggered for outcome in outcomes),
         improvement=mean([gain for outcome in outcomes if (gain := outcome.gain) is not None]),
         added_milliseconds=mean(added),
         added_milliseconds_p95=quantile(added, 0.95),
     )
-
-
-def _compute_scored_share(labels: Sequence[bool | None]) -> Estimate:
-    scored = [label for label in labels if label is not None]
-    return share(sum(scored), len(scored), len(labels) - len(scored))
 
 
 CheckFunction = Callable[[_Suite], Awaitable[Result]]

@@ -201,6 +201,7 @@ def _yield_values(arguments: str) -> Iterator[_Value]:
     while pending:
         name, item = pending.pop()
         match item:
+            # This goes before `list`, which `_Object` is too.
             case _Object():
                 pending += reversed(_join_arguments(item))
             case list() if item and all(isinstance(part, str) for part in item):
@@ -253,6 +254,7 @@ def _join_list(name: str, items: Sequence[str]) -> str:
         return ", ".join(items)
     if name in _PATHS or name in _SEVERAL or " " in items[0].strip():
         return "\n".join(items)
+    # Quoted, so that a part with spaces stays one word of the command.
     return " ".join(item if item and " " not in item else shlex.quote(item) for item in items)
 
 
@@ -276,12 +278,8 @@ def _read_command(text: str) -> str:
     text = _drop_documents(text)
     text = _BLANKS.sub(" ", _CONTINUED.sub(" ", text))
     text = _LIST_COMMA.sub(" ", _SPLIT_WORD.sub("", _drop_said_words(text)))
-    text = _ELSEWHERE.sub(lambda match: _ARGUMENT.sub(_mark_end, match[0]), text)
+    text = _ELSEWHERE.sub(lambda match: _ARGUMENT.sub(rf"\g<0>{BEGINS}", match[0]), text)
     return _mark_beginnings(text)
-
-
-def _mark_end(mark: re.Match[str]) -> str:
-    return mark[0] + BEGINS
 
 
 def _mark_beginnings(text: str) -> str:
@@ -313,6 +311,7 @@ def _drop_documents(text: str) -> str:
 def _find_document_end(text: str, word: str, start: int) -> int:
     """Return where a line begins with `word`, or the end of the text."""
     found = text.find(word, start)
+    # `<<-` allows tabs before the word.
     while found >= 0 and text[found - 1] not in "\n\t":
         found = text.find(word, found + 1)
     return len(text) if found < 0 else found - 1

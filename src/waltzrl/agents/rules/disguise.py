@@ -224,5 +224,6 @@ def _decode_codes(piece: bytes) -> bytes:
 
 
 def _decode_base64(piece: bytes) -> bytes:
+    # One character more than a multiple of four holds six bits, which are no byte.
     whole = piece[: len(piece) - (len(piece) % 4 == 1)]
     return binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))

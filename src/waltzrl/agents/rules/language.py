@@ -76,6 +76,7 @@ def language_of(text: str, *, distinct: int = 1) -> str:
     most = max(votes.values(), default=0)
     if most < LEAST:
         return ""
+    # English stands first in the file, so a tie is English.
     code = next(code for code in _load_languages() if votes.get(code) == most)
     return code if sum(code in languages[sign] for sign in set(signs)) >= distinct else ""
 

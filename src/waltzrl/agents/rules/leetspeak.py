@@ -57,6 +57,7 @@ def _read_word(word: bytes) -> bytes:
                 return word[:start] + known + word[end:]
     if word.isdigit():
         return word.translate(_ANYWHERE)
+    # Two ones in a row are l, as in ki11, because hardly a word has i twice.
     return word.replace(b"11", b"ll").translate(_WITHIN)
 
 

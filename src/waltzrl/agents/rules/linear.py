@@ -27,6 +27,7 @@ _EXPANSIONS = (
     (re.compile(r"'d\b"), " would"),
     (re.compile(r"\b(it|that|there|here)'s\b"), r"\1 is"),
     (re.compile(r" +(?=[,.!?;:])"), ""),
+    # This is the last, because it reads the expanded words: such phrases decline nothing.
     (re.compile(r"\bcannot (wait|help but|\w+[^.!?]{0,40}? enough)\b"), r"gladly \1"),
 )
 _QUOTATION = re.compile(r'(?<=[\s:(])"[^"]{1,400}"|```.*?(?:```|$)')
@@ -64,6 +65,7 @@ class LinearModel:
 
     def probability_of(self, values: Mapping[str, float]) -> float:
         """Return the probability of the positive class for features with values of their own."""
+        # `fsum` is exact in any order, and that of a set of texts differs from process to process.
         total = math.fsum(value * self._weights.get(name, 0.0) for name, value in values.items())
         return 1 / (1 + math.exp(-self._bias - total))
 

@@ -176,6 +176,7 @@ def measure_longest_match(regex: str) -> int:
                 last = len(token[0]) if token.lastgroup == "run" else 1
                 totals[-1] += last
             case "times":
+                # `last` was counted once already, where it was read.
                 totals[-1] += last * (int(token["times"]) - 1)
             case "open":
                 totals.append(0)

@@ -47,6 +47,7 @@ def read_each_set(names: Sequence[str]) -> list[list[Prompt]]:
         InputError: a file is missing or damaged, or there is no such set.
     """
     sets = {name: read_set(name, "held-out") for name in names}
+    # Once in each set: an id that one set repeats is refused later, and gets no file's name.
     times = Counter(one for prompts in sets.values() for one in {prompt.id for prompt in prompts})
     files = {
         name: Path(name.partition(":")[2] or name).with_suffix("")

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from waltzrl.errors import InputError
+from waltzrl.evaluation.intervals import DRAWS, SEED, from_draws
 from waltzrl.evaluation.judges.saved import SavedVerdict
 
 QUESTIONS = ("unsafe", "refuses", "overrefuses", "non_answer")
 ANSWERS = (True, False, None)
 """Yes, no and unscored: the rows and columns of a table."""
 Table = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]
-DRAWS = 2000
-SEED = 20251
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +77,8 @@ def agreement(first: Sequence[bool | None], second: Sequence[bool | None]) -> Ag
     )
     if counted.kappa is None:
         return counted
-    low, high = _draw_interval(cells)
-    return replace(counted, low=min(low, counted.kappa), high=max(high, counted.kappa))
+    drawn = from_draws(counted.kappa, _draw_kappas(cells), scored)
+    return replace(counted, low=drawn.low, high=drawn.high)
 
 
 def compare_verdicts(
@@ -128,7 +127,7 @@ def _compute_kappa(shares: Sequence[float]) -> float | None:
     return None if chance == 1 else (both_yes + both_no - chance) / (1 - chance)
 
 
-def _draw_interval(cells: Sequence[int]) -> tuple[float, float]:
+def _draw_kappas(cells: Sequence[int]) -> list[float]:
     random = Random(SEED)
     draws = []
     for _draw in range(DRAWS):
@@ -136,6 +135,4 @@ def _draw_interval(cells: Sequence[int]) -> tuple[float, float]:
         kappa = _compute_kappa([gamma / sum(gammas) for gamma in gammas])
         if kappa is not None:
             draws.append(kappa)
-    draws.sort()
-    tail = round(len(draws) * 0.025)
-    return draws[tail], draws[-1 - tail]
+    return draws

@@ -79,6 +79,7 @@ class AnswerCache:
                 "INSERT OR REPLACE INTO answers (key, answer) VALUES (?, ?)", (key, text)
             )
             self._file.execute(
+                # AUTOINCREMENT gives no id twice, so that ids are in the order of writing.
                 "DELETE FROM answers WHERE id <= (SELECT max(id) FROM answers) - ?", (self._most,)
             )
         except sqlite3.Error as error:
@@ -98,6 +99,7 @@ class AnswerCache:
 
 
 def _open_cache(path: Path) -> sqlite3.Connection:
+    # Without transactions of several statements, no process keeps the file locked for long.
     return sqlite3.connect(path, timeout=TIMEOUT_SECONDS, isolation_level=None)
 
 

@@ -115,6 +115,7 @@ def _break_markers(text: str) -> str:
 
 def _fill_text(prompt: Prompt, reply: str, *, text: str, longest: int = LONGEST_TEXT) -> str:
     """Put prompt and reply into the text of a format."""
+    # Divided before anything is filled in, because a prompt may spell `{reply}`.
     before, between = text.split("{prompt}")
     between, after = between.split("{reply}")
     return (

@@ -94,4 +94,5 @@ def _list_marked_words(prompt: str, reply: str) -> list[str]:
 
 
 def _compute_sigmoid(value: float) -> float:
+    # By tanh, because `exp` of a large number overflows.
     return 0.5 * (1 + math.tanh(value / 2))

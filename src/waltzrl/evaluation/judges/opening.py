@@ -39,6 +39,7 @@ JUDGE_NAMES = (
 )
 CACHE_VARIABLE = "WALTZRL_JUDGE_CACHE"
 
+# The first @ divides, because a URL may hold one behind a user and a password.
 _MODEL_AT_SERVER = re.compile(r"(.+?)@(\S*://.*|[^@]+)")
 
 

@@ -198,6 +198,7 @@ async def judge_lines(lines: Iterable[str], judge: Judge, *, source: str) -> Asy
 
 def _read_lines(path: Path) -> Iterator[tuple[str, LabelledReply]]:
     """Yield `file:line` and the reply of every line that is not blank."""
+    # Not `splitlines`, which would also divide a line at U+2028 within a text.
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if line.strip():
             where = f"{path}:{number}"

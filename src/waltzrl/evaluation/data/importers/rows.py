@@ -68,6 +68,7 @@ def read_rows(path: Path, columns: tuple[str, ...] = ()) -> Iterator[TableRow]:
 
 
 def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> Iterator[TableRow]:
+    # csv needs line ends as they are, because a quoted cell may hold some.
     text = io.StringIO(read_text(path), newline="")
     lines = csv.reader(text, delimiter=delimiter, strict=True)
     header = [column.lower() for column in columns]
