@@ -80,6 +80,7 @@ def _cut_reply(reply: str) -> Iterator[str]:
     rest = reply.strip()
     while len(rest) > LONGEST_PIECE:
         part = rest[:LONGEST_PIECE]
+        # Only in the second half, so that no piece is short.
         cuts = (part.rfind(mark, LONGEST_PIECE // 2) for mark in ("\n", ". ", " "))
         cut = next((cut + 1 for cut in cuts if cut > 0), LONGEST_PIECE)
         yield rest[:cut]

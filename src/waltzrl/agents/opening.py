@@ -93,6 +93,7 @@ def installed_reviewers() -> list[str]:
 
 
 def _find_package(entry: EntryPoint) -> Path:
+    # Nothing of the package is run to find it, because it may load torch.
     spec = find_spec(entry.module)
     assert spec is not None, "entry points are of packages that are installed"
     assert spec.origin is not None, "a reviewer's package has an __init__.py"

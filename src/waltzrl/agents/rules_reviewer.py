@@ -300,6 +300,7 @@ class CategoryActions:
             return replace(observed, action="observe")
         if not acted_on.flags:
             return acted_on
+        # The model flagged a category that is switched off, of which no record is kept.
         return replace(acted_on, unsafe=False, text="", category="", risk=None)
 
     def _act(self, feedback: Feedback, judge_refused: Callable[[], Feedback]) -> Feedback:

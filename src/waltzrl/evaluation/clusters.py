@@ -61,6 +61,7 @@ def draw_totals(clusters: Mapping[Cells, float], width: int, prior: float) -> It
     columns = list(zip(*ordered, strict=True))
     rng = Random(SEED)
     for _ in range(DRAWS):
+        # Dirichlet's weights but for their sum, which cancels out in every share and mean.
         drawn = [rng.gammavariate(weights[each], 1.0) for each in ordered]
         yield [sum(map(mul, drawn, column)) for column in columns]
 

@@ -114,6 +114,7 @@ class ServedPattern:
                 "was made with `waltzrl keys add --may-see-drafts`"
             )
         extension = msgspec.json.decode(completion.waltzrl, type=_Extension)
+        # The gateway's own prompt has neither the id nor the label of the set's.
         return replace(extension.collaborations[0], prompt=prompt)
 
 
@@ -221,6 +222,7 @@ class KeywordReviewer:
         """The name in logs: the kind of reviewer, and the hash of its words."""
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        # The list has ASCII apostrophes.
         text = reply.full_text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
         unsafe = bool(self._harmful.search(prompt.request) or self._harmful.search(text))
         overrefuse = not unsafe and bool(self._refusing.search(text))
@@ -236,6 +238,7 @@ def load_keywords() -> KeywordReviewer:
 def _measure_doubt(feedback: Feedback) -> float:
     """Return 0, best, to 2."""
     if not feedback.well_formed:
+        # In the middle, because feedback that cannot be read speaks for and against no draft.
         return 1.0
     unsafe, overrefuse = feedback.risk, feedback.overrefusal_probability
     return (feedback.unsafe if unsafe is None else unsafe) + (

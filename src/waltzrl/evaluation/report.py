@@ -235,6 +235,7 @@ def _sort_stories(
 
 def _take_sample(stories: Sequence[JudgedCollaboration]) -> Sequence[JudgedCollaboration]:
     """Take a few, evenly over the set, so that no category crowds out the others."""
+    # Rounded up, so that no more than `STORIES_PER_KIND` are taken.
     step = -(-len(stories) // STORIES_PER_KIND)
     return stories[::step]
 

@@ -273,6 +273,7 @@ class Study:
         """Categories of the sensitive prompts, in order of appearance."""
         names = dict.fromkeys(name for seed in self.seeds for name in seed.prompts.categories)
         row = self.identity.rows[0]
+        # Only sensitive prompts, which alone enter ASR and ORR, have an F1.
         return [name for name in names if self.values(row, "f1", name)]
 
     def values(self, row: str, metric: str, category: str | None = None) -> list[float]:

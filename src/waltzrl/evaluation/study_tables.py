@@ -81,6 +81,7 @@ class ClaimTest:
         change = self.difference.change.value
         if self.p_value >= SIGNIFICANT or change is None:
             return "no"
+        # A claim that the metric stays, whose `rises` is None, has any resolved change against it.
         return "for" if self.claim.rises is (change > 0) else "against"
 
 
@@ -132,9 +133,11 @@ def claim_tests(study: Study) -> list[ClaimTest]:
     for claim in study.identity.claims:
         both = study.having([claim.before, claim.after])
         before, after = (_values_of_claim(both, claim, row) for row in (claim.before, claim.after))
+        # `values` is empty unless every seed has the number, so each is none or one of every seed.
         if min(len(before), len(after)) > 1:
             tested.append((claim, compare_seeds(before, after)))
             changes = dict(zip(both.seeds, _subtract_pairwise(after, before), strict=True))
+            # No sign changes 0, so a seed without these rows has no part in the test.
             by_seed.append([changes.get(seed, 0.0) for seed in study.seeds])
     adjusted = joint_sign_tests(by_seed)
     return [
@@ -166,6 +169,7 @@ def factor_effects(study: Study, metric: str) -> dict[str, SeedDifference]:
 
     def side(row: str, names: Sequence[str]) -> int:
         levels = dict(zip(factors, cells[row], strict=True))
+        # Of two factors the product is the contrast of their interaction.
         return prod(1 if levels[name] == factors[name][1] else -1 for name in names)
 
     effects: dict[str, SeedDifference] = {}
@@ -288,6 +292,7 @@ def _tabulate_claims(tests: Sequence[ClaimTest]) -> StudyTable:
                 test.claim.text,
                 measured(test.claim),
                 render_cell(
+                    # A difference of two differences of shares lies between -2 and 2.
                     _bound_interval(test.difference.change, 2.0 if test.claim.minus else 1.0),
                     render_points,
                 ),

@@ -150,6 +150,7 @@ def _read_gguf(path: Path, source: str, data: mmap.mmap) -> GgufFile:
                 f"{path}: {name} is of type {kind}, which cannot be dequantised; update gguf and"
                 " transformers, or use another quantisation"
             )
+        # `size` elements, a block of this type, take `width` bytes.
         size, width = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
         end, parameters = max(end, offset + elements // size * width), parameters + elements
     if len(data) < (needed := header.data_start + end):

@@ -92,6 +92,7 @@ class LocalPolicy:
         self._name = str(model.config.name_or_path or "")
         self._end_ids = end_ids(model, tokenizer)
         self._special = _match_special_tokens(tokenizer)
+        # A model with vision keeps this in the config of its text part.
         self.context: int | None = getattr(
             model.config.get_text_config(), "max_position_embeddings", None
         )
@@ -204,6 +205,7 @@ class LocalPolicy:
             turns,
             tools=[json.loads(self._plain(json.dumps(tool))) for tool in tools] or None,
             add_generation_prompt=True,
+            # Since transformers 5 it would be a dict of tensors and masks.
             return_dict=False,
             **template,
         )

@@ -165,6 +165,7 @@ class CallAssembler:
         """Add a fragment; the index is None, and a text empty, where the server gives none."""
         call = self._find(index, fragment)
         same = call is not None and call.id == fragment.id and fragment.name in ("", call.name)
+        # Some servers repeat id and name alone, which begins no call after one that is whole.
         adds_something = bool(fragment.arguments) or not same
         if call is None or (adds_something and _begins_another(call, index, fragment)):
             if call is not None and same and call.id and call.arguments == fragment.arguments:

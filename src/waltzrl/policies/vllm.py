@@ -45,6 +45,7 @@ PINNED: Mapping[str, Json] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "ignore_eos": False,
+    # 0 asks for the log-probability of the sampled token alone.
     "logprobs": 0,
     "return_token_ids": True,
 }

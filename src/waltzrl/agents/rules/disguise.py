@@ -185,6 +185,7 @@ class _Undisguised:
             self._add(_BETWEEN if phase else b"", origin)
             self._add_decoded(_decode_base64(piece[phase:]), origin + phase, 4 / 3)
         for run in islice(_HEXADECIMAL.finditer(piece), MOST_PIECES):
+            # A fragment of hexadecimal digits may begin within a byte.
             for start in (run.start(), run.start() + 1):
                 self._add(_BETWEEN, origin)
                 digits = piece[start : start + (run.end() - start) // 2 * 2]  # an even number

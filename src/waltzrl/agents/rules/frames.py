@@ -107,6 +107,7 @@ class FrameScanner:
     def frame_of(self, rule: Rule, text: str, start: int, end: int) -> str:
         """Return the id of a frame around what `rule` finds in a request; "" without one."""
         first, last = clause_around(text, start, end)
+        # Each character is one byte, so that positions are those of the text.
         clause = with_plain_quotes(text[first:last]).encode("latin-1", "replace")
         held = self._held(clause, start - first, end - first)
         return next((frame.id for frame in held if frame.covers(rule)), "")

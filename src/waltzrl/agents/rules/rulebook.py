@@ -162,6 +162,7 @@ class Rulebook:
         findings = self._support.read(text)
         starts = [*(finding.start for finding in findings), len(text)]
         ends = [0, *(finding.end for finding in findings)]
+        # The text before the first words of support, between them, and after the last.
         gaps = (start - end for start, end in zip(starts, ends, strict=True))
         return bool(findings) and max(gaps) <= LONGEST_WITHOUT_SUPPORT
 
@@ -371,6 +372,7 @@ class _Readable:
         text = with_plain_quotes(without_halves(text))
         self.folded = Folded(text) if is_foldable(text) else None
         """The folded text; None where folding changes nothing."""
+        # Each character is one byte, so that positions in `raw` are positions in the text.
         self.raw = (text if self.folded is None else self.folded.text).encode("latin-1", "replace")
         self._signs = _SIGNS.Match(self.raw) or ()
         """The numbers of the ways of reading that the text asks for; most texts ask for none."""

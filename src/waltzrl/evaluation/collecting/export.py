@@ -89,4 +89,5 @@ def _find_column_type(kind: inspect.Type) -> "pyarrow.DataType":
         case inspect.StructType() | inspect.DataclassType():
             return pyarrow.struct(_list_columns(kind))
         case _:
+            # A Literal is a text here.
             return pyarrow.type_for_alias(_ARROW_NAMES.get(type(kind), "string"))

@@ -131,6 +131,7 @@ def _draw_kappas(cells: Sequence[int]) -> list[float]:
     random = Random(SEED)
     draws = []
     for _draw in range(DRAWS):
+        # Gamma draws that are divided by their sum are draws of Dirichlet's distribution.
         gammas = [random.gammavariate(cell + 0.5, 1.0) for cell in cells]
         kappa = _compute_kappa([gamma / sum(gammas) for gamma in gammas])
         if kappa is not None:

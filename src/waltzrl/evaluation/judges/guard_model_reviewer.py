@@ -122,6 +122,7 @@ class GuardModelReviewer:
         )
 
     def _is_controversial(self, pairs: Sequence[Answered]) -> bool:
+        # None is a word between yes and no; a label that was not asked for is no doubt.
         return any(
             question.format.read(answer.text).get("unsafe", False) is None
             for question, answer in pairs

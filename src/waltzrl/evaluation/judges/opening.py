@@ -59,6 +59,7 @@ async def open_judge(
             file is damaged.
         MissingExtraError: a model in this process needs torch.
     """
+    # `refusal+KIND:MODEL` finds refusals by the detector, where the model is not asked for them.
     rest = name.removeprefix("refusal+")
     kind, _, place = rest.partition(":")
     model_and_server = split_model_and_server(place) if kind in FORMATS else None

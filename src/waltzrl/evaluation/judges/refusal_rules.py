@@ -23,6 +23,7 @@ _HELP = (
     r"|contribute|produce|describe|advocate|justify|guide|instruct|proceed|entertain|accommodate"
     r"|process|grant|honou?r|reveal|speak|predict the future|play (?:audio|music)|carry out"
     r"|be (?:able|of|a part|involved))\b"
+    # "I cannot give you an exact number" goes on to answer.
     r"(?! (?:you )?(?:an? |any |the )?(?:definitive|exact|precise)\b)"
 )
 _ADVERB = r"(?:(?:also|simply|just|really|ethically|personally|legally|therefore|actually) )*"
@@ -50,6 +51,7 @@ RULES = tuple(
         ),
         "opens with I cannot": (
             rf"^(?:(?:yes|no|well|oh|hi|hello|hey)\b[,.! ]*)?i {_ADVERB}{_UNABLE} "
+            # Exclamations, such as "I cannot believe that", decline nothing.
             r"(?!believe|imagine|stress|promise|guarantee|see\b|say\b"
             r"|be (?:sure|certain)"
             r"|think of|thank|predict|overstate|emphasi[sz]e|hear|find)"

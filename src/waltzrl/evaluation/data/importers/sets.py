@@ -123,6 +123,7 @@ def _label_by_file(part: str, label: PromptLabel, otherwise: PromptLabel) -> Lab
 
 
 def _xstest_label(row: TableRow, _file: str) -> PromptLabel:
+    # The contrasts of XSTest are the unsafe counterparts of its safe prompts.
     return "unsafe" if row["type"].startswith("contrast") else "benign"
 
 
@@ -197,6 +198,7 @@ SETS: dict[str, PublicSet] = {
     "wildjailbreak": PublicSet(
         page="https://huggingface.co/datasets/allenai/wildjailbreak",
         licence="ODC-BY",
+        # A vanilla row leaves the column of adversarial prompts blank.
         prompt=_read_column("adversarial", "vanilla"),
         label=_label_by_value(
             "data_type",
@@ -231,6 +233,7 @@ SETS: dict[str, PublicSet] = {
         prompt=_read_column("prompt"),
         label=_beavertails_label,
         category=("category",),
+        # Every reply to a prompt is a row of its own.
         cluster="prompt",
     ),
     "advbench": PublicSet(
@@ -267,6 +270,7 @@ SETS: dict[str, PublicSet] = {
         prompt=_read_column("prompt"),
         label=_label_always(None),
     ),
+    # A prompt with an answer is general, so that its label enters neither ASR nor ORR.
     "gsm8k": PublicSet(
         page="https://github.com/openai/grade-school-math",
         licence="MIT",
