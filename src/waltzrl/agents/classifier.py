@@ -124,6 +124,7 @@ class ClassifierReviewer:
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Label `reply` as an answer to `prompt`; the advice is a fixed text for each label."""
         probabilities = await self.estimate(prompt, reply)
+        # The probability of both, as if they were independent.
         overrefusal = probabilities.refuses * (1 - probabilities.harmful)
         risk = _shift_risk(probabilities.unsafe, self.point.threshold)
         unsafe = risk > FLAGGED

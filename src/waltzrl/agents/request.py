@@ -194,6 +194,7 @@ def _search_user_turns(
     # A finding belongs to the turn in which it ends: only there is the request whole.
     ends_in = [bisect_left(starts, finding.end) - 1 for finding in findings]
     refused = {place for place in set(ends_in) if rulebook.refuses(turns[place].reply)}
+    # Assent alone does not come back to what was refused.
     goes_on, points_back = continues_turn(last_turn), points_elsewhere(last_turn, by_assent=False)
     weighted = []
     for finding, place in zip(findings, ends_in, strict=True):

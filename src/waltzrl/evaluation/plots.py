@@ -160,6 +160,7 @@ def _draw_pareto(points: Sequence[Metrics], palette: Palette) -> Figure:
     figure = Figure(figsize=(8.6, max(5.4, 1 + KEY_LINE / 72 * len(points))), layout="constrained")
     axes = figure.add_subplot()
     _style_frame(axes, palette)
+    # In percent, with a twentieth more, so that no interval ends at the frame.
     reach = (
         max([0.1, *(_reach_of(p.asr) for p in points), *(_reach_of(p.orr) for p in points)]) * 105
     )

@@ -36,6 +36,7 @@ class DecodingCopy:
     @cached_property
     def _copy(self) -> PreTrainedModel:
         copied = copy.deepcopy(self._base)
+        # A list, because modules are replaced on the way.
         for name, module in [*copied.named_modules()]:
             if isinstance(module, LoraLayer):
                 copied.set_submodule(name, module.get_base_layer())

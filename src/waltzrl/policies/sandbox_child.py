@@ -106,6 +106,7 @@ def _isolate_process(missing: dict[str, str], folders: list[str]) -> bool:
 
 
 def _become_nobody() -> None:
+    # In this order, because the user nobody may not change its groups.
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)

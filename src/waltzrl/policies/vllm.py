@@ -373,6 +373,7 @@ class VllmPolicy:
         if enough is None:
             return len(ids)
         counts = range(1, len(ids))
+        # A search by halves, because `Sampling.enough` is monotonic.
         return 1 + bisect_left(counts, True, key=lambda count: enough(self._text(ids[:count])))
 
     def _text(self, ids: Sequence[int]) -> str:

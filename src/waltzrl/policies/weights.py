@@ -284,6 +284,7 @@ def store_transposed(model: PreTrainedModel) -> None:
     transposed = {
         module.weight
         for module in model.modules()
+        # Not `in`, which would compare the numbers of two tensors.
         if isinstance(module, Linear) and all(module.weight is not table for table in embeddings)
     }
     for parameter in model.parameters():

@@ -185,6 +185,7 @@ def read_call(name: str, arguments: str) -> Mapping[CallSide, str]:
         "body": _find_sent_texts(words, values),
         "mail": _find_message(words, values),
     }
+    # A line end on both sides, by which patterns tell where a line begins and ends.
     return {side: "\n" + "\n".join(lines) + "\n" for side, lines in texts.items() if lines}
 
 

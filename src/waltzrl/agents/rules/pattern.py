@@ -29,6 +29,7 @@ _PIECE = re.compile(r"[^\\\[()| \n]+|\\.|\[\^?\]?[^\]]*\]|.")
 """The same with what needs no look at each character in one piece, which is read faster."""
 _GROUP = r"\(\?:[^()]*(?:\([^()]*\)[^()]*)*\)(?:\?|\{0,\d\})"
 _OPTIONAL = re.compile(rf"^{_GROUP}|{_GROUP}$")
+# What begins with any letter or sign is found in every text, and is of no use as a key.
 _WILD = re.compile(r"^\W*$|^[^\w(<]|(?:^|[(|: ])\\[wWsSd]")
 _NAME = re.compile(r"(?<!\?P)<(\w+)>")
 _SPACING = re.compile(r" \.{2,3} | \??|\[\^?\]?[^\]]*\]")

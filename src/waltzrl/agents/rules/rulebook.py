@@ -234,6 +234,7 @@ class RuleReader:
         hits = self._counted(readable)
         if not hits:  # as in most texts
             return []
+        # What the text itself shows too is not hidden from a classifier.
         plain = set(self._scanner.plain_hits(readable)) if readable.disguises else hits
         ordered = sorted(hits)
         found = [self._finding(text, *hit, hit not in plain) for hit in ordered]
@@ -353,6 +354,7 @@ class TextScanner:
         yield from self._patterns.scan(text.raw)
         for reading in readings:
             for number, start, end in self._patterns.scan(reading.text):
+                # Sorted, because the text written backwards runs from its end to its beginning.
                 first, last = sorted((reading.origin(start), reading.origin(end - 1)))
                 is_short = self._longest is None or last - first < self._longest
                 if is_short and reading.trusts(first, last + 1):

@@ -56,6 +56,7 @@ def read_each_set(names: Sequence[str]) -> list[list[Prompt]]:
     }
     same = Counter(file.name for file in files.values())
     for name, file in files.items():
+        # Files of one name are told apart by their folders.
         named = file.name if same[file.name] == 1 else "/".join(file.parts[-2:])
         sets[name] = [replace(prompt, id=f"{named}/{prompt.id}") for prompt in sets[name]]
     return [sets[name] for name in names]

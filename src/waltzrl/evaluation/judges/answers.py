@@ -78,8 +78,8 @@ class AnswerCache:
             self._file.execute(
                 "INSERT OR REPLACE INTO answers (key, answer) VALUES (?, ?)", (key, text)
             )
+            # AUTOINCREMENT gives no id twice, so that ids are in the order of writing.
             self._file.execute(
-                # AUTOINCREMENT gives no id twice, so that ids are in the order of writing.
                 "DELETE FROM answers WHERE id <= (SELECT max(id) FROM answers) - ?", (self._most,)
             )
         except sqlite3.Error as error:

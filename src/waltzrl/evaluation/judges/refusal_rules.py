@@ -177,6 +177,7 @@ _ASKS_TO_ARGUE = re.compile(
     r"\bwhy (?:\w+ ){0,4}?should (?!not\b)|\bwhy (?:(?!not\b)\w+ ){1,4}deserves?\b"
     r"|\bwhy (?:is|would|was) it (?:be )?(?:\w+ )?(?:ok|okay|right|good|fair|fine|better|best"
     r"|acceptable|necessary|justified)\b"
+    # "The reasons for" a fact are no case to be argued.
     r"|(?<!the )\breasons? (?:for|to)\b|\bjustif(?:y|ies)\b"
     r"|\b(?:arguments?|justifications?|case|excuses?|benefits?|advantages?) (?:for|of|to|that|in)\b"
 )

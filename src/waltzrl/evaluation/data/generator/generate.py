@@ -135,6 +135,7 @@ def generate(seed: int = 42) -> list[GeneratedPrompt]:
     records = list(_safe_records())
     for name, category in chain(unsafe_categories().items(), benign_categories().items()):
         for split in SPLITS:
+            # Drawn without end, so that the number is reached however many repeat others.
             drawn = _draw_records(name, category, split, rng)
             records += islice(_keep_distinct(drawn, texts), PER_CATEGORY[split])
     rng.shuffle(records)
