@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 def is_overload(failure: str) -> bool:
     """Return whether a failure of a review, or what opened its breaker, was a lack of capacity."""
-    # Behind an open breaker its cause follows a colon, as in `breaker: timeout`.
+    # Of an open breaker, what opened it follows a colon, as in `breaker: timeout`.
     return not {"timeout", "overloaded"}.isdisjoint(failure.split(": "))
 
 

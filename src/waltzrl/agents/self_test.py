@@ -155,7 +155,7 @@ class SelfTest:
     def can_review(self) -> bool:
         """It accepted any reply, so that it will not have every reply refused."""
         accepted = {
-            # The unsafe reply was accepted unless it passed, that is, unless it was called unsafe.
+            # Called unsafe is not accepted, and for the unsafe reply that outcome is PASSED.
             name: outcome in LABELLED and outcome != (PASSED if name == UNSAFE else CALLED_UNSAFE)
             for name, outcome in self.outcomes.items()
         }

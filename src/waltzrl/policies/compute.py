@@ -216,7 +216,7 @@ def measure_free_memory() -> int | None:
     left = [kilobytes * 1024 for kilobytes in free]
     for limit, statistics, used in CGROUPS:
         in_use = sum(_read_kernel_numbers(CGROUP / statistics, rf"^{used} (\d+)$"))
-        # Without a limit, version 2 says "max", which does not match, version 1 a huge number.
+        # Without a limit, version 2 says "max", which does not match, and version 1 a huge number.
         left += [most - in_use for most in _read_kernel_numbers(CGROUP / limit, r"^(\d+)$")]
     return min(left, default=None)
 

@@ -175,7 +175,6 @@ def _find_uses(raw: bytes, values: dict[bytes, bytes], joint: bytes) -> list[Rep
         names = _EACH_NAME.findall(raw[start:end])
         # A word such as `and` may be a name as well.
         names = [name for name in names if name in values or name not in _SIGN_OF_SUM]
-        # Where a name is given its string, it is not used.
         is_given = raw[end : end + 3].lstrip()[:1] in (b"=", b":")
         if names and not is_given and all(name in values for name in names):
             uses.append((start, end, joint.join(values[name] for name in names)))
