@@ -253,6 +253,7 @@ async def _choose_pieces(request: str, prompt: Prompt) -> Sequence[str]:
     }
     # A short request of one turn is its own only piece, and is classified as a whole.
     pieces.pop(request, None)
+    # To read so few takes less time than to start a thread.
     if len(pieces) <= MOST_PIECES:
         return _most_harmful(pieces)
     return await asyncio.to_thread(_most_harmful, pieces)

@@ -21,6 +21,7 @@ def identify_agent(name: str, server: str | None) -> str:
         return f"{gguf.title}@{gguf.digest[:12]}"
     _kind, _, place = name.partition(":")  # such as saved:FILE
     folder = reviewer_folder(name)
+    # What exists is a path, though it holds a colon.
     path = folder or Path(place if place and not Path(name).exists() else name)
     if not path.exists():  # a model on the Hugging Face hub
         return name
@@ -29,6 +30,7 @@ def identify_agent(name: str, server: str | None) -> str:
         if part.is_file() and part.name != CALIBRATION:  # which is measured on the rest
             with part.open("rb") as file:
                 digest.update(part.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    # Resolved, because the path `.` has no name.
     return f"{path.resolve().name if folder is None else place}@{digest.hexdigest()[:12]}"
 
 

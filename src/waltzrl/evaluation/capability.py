@@ -45,6 +45,7 @@ def _find_choice(text: str) -> str | None:
 
 
 def _find_numbers(text: str) -> list[Decimal]:
+    # Digits of other widths and the typographic minus sign make numbers, too.
     numbers = NUMBER.findall(unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-"))
     return [Decimal(number.replace(",", "")) for number in numbers]
 

@@ -123,6 +123,7 @@ def measure_return(
     before, after = ([row for row in rows if row.pattern == name] for name in patterns)
     if not (before and after):
         known = ", ".join(sorted({row.pattern for row in rows}))
+        # False is 0: the index is that of the first pattern without rows.
         raise InputError(
             f"{evaluation} has no pattern {patterns[bool(before)]!r}; name two of its own: {known}"
         )

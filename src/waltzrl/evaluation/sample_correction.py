@@ -284,6 +284,7 @@ def _bound_rate(strata: _Strata, side: int, doubt: float) -> float:
             log_likelihood(each.bad, each.n, share)
             for each, share in zip(strata, shares, strict=True)
         ]
+        # E(q) E(a) E(b) < 1 / alpha, in logarithms.
         if sum(likelihoods) > allowed:
             within = middle
         else:

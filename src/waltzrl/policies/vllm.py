@@ -226,6 +226,7 @@ class VllmServers:
                 await self._check(server)
             for adapter, name in self._names.items():
                 if name not in loaded:
+                    # PEFT saves an adapter in a folder of its own name.
                     await self._load(server, name, self._folder / name / adapter)
             for name in loaded.difference(self._names.values()):
                 await _post_body(server, "/v1/unload_lora_adapter", {"lora_name": name})

@@ -204,6 +204,7 @@ def fold_text(text: str) -> str:
     bare = _HIDDEN_RUN.sub("", text)
     # Once more, because NFKD splits an accented letter into a letter and a combining mark.
     bare = _HIDDEN_RUN.sub("", unicodedata.normalize("NFKD", bare))
+    # Only those that occur, because to look for each of them takes longer.
     for lookalike in _LOOKALIKES.keys() & set(bare):
         bare = bare.replace(lookalike, _LOOKALIKES[lookalike])
     return bare
