@@ -654,6 +654,28 @@ def test_a_server_that_ends_its_reply_twice_calls_once():
     assert [call.name for delta in deltas for call in delta.calls] == ["f"]
 
 
+SECOND = {"index": 1, "id": "call_2", "function": {"name": "g", "arguments": ""}}
+
+
+@pytest.mark.parametrize(
+    ("events", "names", "finish"),
+    [
+        ([chunk({"content": "So."}, "stop"), chunk({"tool_calls": [CALL]}, "tool_calls")], "f", ""),
+        ([chunk({"content": "So."}, "stop"), chunk({"tool_calls": [CALL]})], "f", ""),
+        ([chunk({"tool_calls": [part]}, "tool_calls") for part in (CALL, SECOND)], "fg", ""),
+        ([chunk({"tool_calls": [CALL]}, "tool_calls"), chunk({}, "stop")], "f", ""),
+        ([chunk({"content": word}, "stop") for word in "ab"], "", "stop"),
+        ([chunk({"content": "a"}, "stop"), chunk({"content": "b"}, "length")], "", "length"),
+        ([chunk({"content": "a"}, "length"), chunk({}, "stop")], "", "length"),
+    ],
+)
+def test_what_follows_an_end_changes_it(events, names, finish):
+    _, deltas = deltas_of(*events, "[DONE]")
+    last = [delta for delta in deltas if delta.finish][-1]
+    assert "".join(call.name for call in last.calls) == names
+    assert last.finish == (finish or "tool_calls")
+
+
 @pytest.mark.parametrize("data", ["rubbish", "[]", "1", '{"choices": 1}', '{"x": "\\ud800', "["])
 def test_an_event_that_is_no_chunk_is_the_upstreams_fault(data):
     with pytest.raises(RequestError, match="an event that is not a completion chunk") as raised:

@@ -528,6 +528,20 @@ def test_a_stream_that_nobody_asked_for_is_read_as_a_reply():
     assert (answer.finish, answer.raw) == ("tool_calls", None)
 
 
+def test_ends_that_arrive_together_are_the_last_one():
+    parts = [
+        {"index": index, "id": str(index), "function": {"name": "f", "arguments": "{}"}}
+        for index in (0, 1)
+    ]
+    called = [
+        json.dumps({"choices": [{"delta": {"tool_calls": [part]}, "finish_reason": finish}]})
+        for part, finish in zip(parts, ("stop", "tool_calls"), strict=True)
+    ]
+    answer = with_upstream(complete, [events(*called, "[DONE]")])
+    assert [call.id for call in answer.reply.calls] == ["0", "1"]
+    assert answer.finish == "tool_calls"
+
+
 @pytest.mark.parametrize(
     ("sent", "message"),
     [

@@ -155,11 +155,11 @@ class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     refused: bool = False
     """The text came in the field for refusals."""
     calls: tuple[ToolCall, ...] = ()
-    """The calls that are whole; the reader joins their fragments."""
+    """All calls of the reply, on the delta that ends it; the reader joins their fragments."""
     begun: tuple[ToolCall, ...] = ()
     """All calls as far as they have been read, on a delta that adds to one."""
     finish: Finish | None = None
-    """Set on the delta that ends the text."""
+    """Set on the delta that ends the text; of several, the last counts."""
     usage: Usage | None = None
     """Set on the delta that carries the server's token counts."""
     details: ReplyDetails | None = None

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import msgspec
+from msgspec import structs
 
 from waltzrl.errors import RequestError
 from waltzrl.gateway.chat_reader import (
@@ -28,11 +29,11 @@ from waltzrl.records import ToolCall
 
 
 class StreamReader:
-    """Reads the events of one stream; tool calls are returned whole, with the last delta."""
+    """Reads the events of one stream; tool calls are returned whole, with the end of the reply."""
 
     def __init__(self) -> None:
-        self.ended = False
-        """True if the server has reported that its reply is complete."""
+        self._last = UpstreamDelta()
+        """The end of the reply, as far as the server has reported it."""
         self._calls = CallAssembler()
         self._older_call: OlderCall | None = None
         self._text, self._reasoning = TextJoiner(), TextJoiner()
@@ -41,6 +42,11 @@ class StreamReader:
         """The last chunk with token counts, or else the first."""
         self._logprobs: list[TokenLogprob] = []
         self._stop_sequence: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has reported that its reply is complete."""
+        return self._last.finish is not None
 
     @property
     def details(self) -> ReplyDetails:
@@ -63,7 +69,7 @@ class StreamReader:
         data = event.data.strip()
         if data == "[DONE]":
             if not self.ended:  # some servers never send a `finish_reason`
-                yield self._end(None)
+                yield from self._end(None)
             return
         chunk = self._read_chunk(data, event.name)
         if self._chunk.created is None or chunk.usage is not None:
@@ -107,18 +113,20 @@ class StreamReader:
             if text or reasoning:
                 refused = bool(text and not delta.content)
                 yield UpstreamDelta(text=text, reasoning=reasoning, refused=refused)
-        if is_reason(choice.finish_reason) and not self.ended:
-            yield self._end(choice.finish_reason)
+        if is_reason(choice.finish_reason):
+            yield from self._end(choice.finish_reason)
+        elif self.ended and delta is not None and (delta.tool_calls or delta.function_call):
+            yield from self._end("tool_calls")
 
-    def _end(self, reason: str | None) -> UpstreamDelta:
-        self.ended = True
-        calls = self.begun
-        return UpstreamDelta(
-            text=self._text.end(),
-            reasoning=self._reasoning.end(),
-            calls=calls,
-            finish=finish_of(reason, calls),
-        )
+    def _end(self, reason: str | None) -> Iterator[UpstreamDelta]:
+        """Yield the end of the reply, or how it changes: some servers end every part of a reply."""
+        last, calls = self._last, self.begun
+        finish = last.finish if last.finish not in (None, "stop") else finish_of(reason, calls)
+        self._last = UpstreamDelta(calls=calls, finish=finish)
+        if self._last != last:
+            yield structs.replace(
+                self._last, text=self._text.end(), reasoning=self._reasoning.end()
+            )
 
     def _add_to_call(self, part: "CallPart") -> None:
         index = part.index if isinstance(part.index, int | float | str) else None

@@ -445,9 +445,9 @@ def _merge_deltas(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
         reasoning="".join([delta.reasoning for delta in deltas]),
         text="".join([delta.text for delta in deltas]),
         refused=any(delta.refused for delta in deltas),
-        calls=tuple([call for delta in deltas for call in delta.calls]),
+        calls=next((delta.calls for delta in reversed(deltas) if delta.calls), ()),
         begun=next((delta.begun for delta in reversed(deltas) if delta.begun), ()),
-        finish=next((delta.finish for delta in deltas if delta.finish), None),
+        finish=next((delta.finish for delta in reversed(deltas) if delta.finish), None),
         usage=next((delta.usage for delta in reversed(deltas) if delta.usage), None),
     )
 
