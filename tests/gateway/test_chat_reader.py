@@ -224,6 +224,7 @@ def test_a_reply_that_was_cut_says_so_and_an_unknown_end_is_an_end():
         b'{"choices": null}',
         b'{"choices": "Hello."}',
         b'{"choices": ["Hello."]}',
+        b'{"choices": [{"text": "Hello.", "finish_reason": "stop"}]}',
         b'{"choices": [{"message": {"tool_calls": "f"}}]}',
         b'{"choices": [{"message": {"content": "Hello."}}]',
         b'{"x": ' + DEEP,
@@ -295,6 +296,28 @@ def test_a_complete_stream_is_not_lost_over_its_form(answer):
     assert reader.ended
 
 
+@pytest.mark.parametrize("message", [{}, {"message": None}])
+def test_a_reply_that_was_filtered_needs_no_message(message):
+    reason = "content_filter: PROHIBITED_CONTENT"
+    upstream_reply = read({"choices": [{"index": 0, "finish_reason": reason, **message}]})
+    assert (upstream_reply.reply.text, upstream_reply.finish) == ("", "content_filter")
+
+
+def test_calls_in_choices_of_their_own_are_of_the_reply():
+    parts = [{"content": "So.", "tool_calls": None}]
+    parts += [{"content": None, "tool_calls": [{**CALL, "id": id_}]} for id_ in ("a", "b")]
+    choices = [{"message": part, "finish_reason": "tool_calls"} for part in parts]
+    upstream_reply = read(completion(choices=choices))
+    assert [call.id for call in upstream_reply.reply.calls] == ["a", "b"]
+    assert (upstream_reply.reply.text, upstream_reply.finish) == ("So.", "tool_calls")
+    assert upstream_reply.raw is None
+
+
+def test_the_calls_of_another_reply_are_none_of_the_first():
+    other = {"message": {"content": HIDDEN, "tool_calls": [CALL]}}
+    assert read(completion(choices=[*completion()["choices"], other])).reply.calls == ()
+
+
 def test_counts_that_are_floats_are_read():
     counts = {"prompt_tokens": 3.0, "completion_tokens": 4.0, "total_tokens": 7.0}
     details = {"cached_tokens": 2.0, "audio_tokens": None, "text_tokens": True}
@@ -306,6 +329,13 @@ def test_counts_that_are_floats_are_read():
     assert deltas == [UpstreamDelta(usage=usage)]
 
 
+COUNTS = {
+    "prompt_tokens": 3.0,
+    "completion_tokens": 4,
+    "prompt_tokens_details": {"cached_tokens": 2, "audio_tokens": None},
+}
+
+
 def test_the_last_counts_that_can_be_read_are_those_of_a_stream():
     null = {"prompt_tokens": None, "completion_tokens": None}
     events = [chunk({"content": "a"}, usage={"prompt_tokens": 3, "completion_tokens": 4})]
@@ -313,6 +343,16 @@ def test_the_last_counts_that_can_be_read_are_those_of_a_stream():
     assert [delta.usage for delta in deltas if delta.usage] == [
         Usage(input_tokens=3, output_tokens=4)
     ]
+
+
+@pytest.mark.parametrize("counts", [{"prompt_tokens": 3, "completion_tokens": 4}, COUNTS])
+def test_counts_in_the_last_choice_of_a_stream_are_read(counts):
+    last = {"index": 0, "delta": {}, "finish_reason": "stop", "usage": counts}
+    reader, deltas = deltas_of(chunk({"content": "a"}), json.dumps({"choices": [last]}), "[DONE]")
+    assert [delta.usage for delta in deltas if delta.usage] == [
+        Usage(input_tokens=3, output_tokens=4)
+    ]
+    assert bool(reader.details.usage) == (counts is COUNTS)
 
 
 @pytest.mark.parametrize("created", [float("inf"), 1e300, -1, True, "now", [17]])
@@ -419,6 +459,8 @@ def test_half_a_pair_in_a_whole_reply_is_a_replacement_character():
         ("model_context_window_exceeded", "length"),
         ("ContentFilter", "content_filter"),
         ("SAFETY", "content_filter"),
+        ("content_filter: PROHIBITED_CONTENT", "content_filter"),
+        ("RECITATION", "content_filter"),
         ("tool_calls", "stop"),
         ({"type": "length", "length": 9}, "length"),
     ],

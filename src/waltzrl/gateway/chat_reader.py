@@ -42,8 +42,12 @@ FINISHES: Mapping[str, Finish] = {
     "tooluse": "tool_calls",
     "functioncall": "tool_calls",
     "contentfilter": "content_filter",
+    "blocklist": "content_filter",
+    "prohibitedcontent": "content_filter",
+    "recitation": "content_filter",
     "safety": "content_filter",
     "sensitive": "content_filter",
+    "spii": "content_filter",
 }
 """The words of servers, as `_spell_plainly` spells them; any other is the end of a reply. A failure
 cuts it off."""
@@ -102,8 +106,10 @@ def _convert_completion(
     if not completion.choices:
         raise _unreadable_reply_error()
     choice = completion.choices[0]
-    message = choice.message
-    written = _collect_calls(message)
+    message, *others = map(_message_of, completion.choices)
+    # Copilot's server has the text of a reply and each of its calls in choices of their own.
+    called = [message, *[other for other in others if not other.content]]
+    written = tuple([call for part in called for call in _collect_calls(part)])
     calls = with_ids(written) if written else ()
     finish = finish_of(choice.finish_reason, calls)
     reply = Reply(
@@ -129,6 +135,19 @@ def _convert_completion(
     return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details, refused=refused)
 
 
+def _message_of(choice: "_WholeChoice | _LenientChoice") -> "ReplyMessage | _WholeMessage":
+    """Return the message of a choice; Google's server leaves it out where it filters the reply.
+
+    Raises:
+        RequestError: 502, it is missing for another reason.
+    """
+    if choice.message is not None:
+        return choice.message
+    if finish_of(choice.finish_reason, ()) != "content_filter":
+        raise _unreadable_reply_error()
+    return ReplyMessage()
+
+
 def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
     """Return why a reply ended; without a reason, arguments that are incomplete were cut off."""
     if is_reason(reason):
@@ -142,7 +161,8 @@ def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
 
 
 def _spell_plainly(word: str) -> str:
-    return re.sub("[-_ ]", "", word.lower())
+    """Return a word without its separators and what follows a colon, which explains it."""
+    return re.sub("[-_ ]|:.*", "", word.lower(), flags=re.DOTALL)
 
 
 def is_reason(reason: str | None) -> TypeGuard[str]:
@@ -345,7 +365,7 @@ class ReplyMessage(msgspec.Struct):
 
 
 class _LenientChoice(msgspec.Struct):
-    message: ReplyMessage
+    message: ReplyMessage | None = None
     finish_reason: str | None = None
     stop_reason: object = None
     matched_stop: object = None

@@ -12,6 +12,7 @@ from waltzrl.gateway.chat_reader import (
     OlderCall,
     ReplyFields,
     ReplyMessage,
+    TokenCounts,
     call_of,
     details_of,
     finish_of,
@@ -72,12 +73,15 @@ class StreamReader:
                 yield from self._end(None)
             return
         chunk = self._read_chunk(data, event.name)
+        # A request for the upstream has no `n`, so there is one choice.
+        choices = (chunk.choices or ())[:1]
+        if chunk.usage is None and choices:  # Moonshot's server has it in the last choice
+            chunk.usage = choices[0].usage
         if self._chunk.created is None or chunk.usage is not None:
             self._chunk = chunk
         if usage := usage_of(chunk.usage, chunk.model):
             yield UpstreamDelta(usage=usage)
-        # A request for the upstream has no `n`, so there is one choice.
-        for choice in (chunk.choices or ())[:1]:
+        for choice in choices:
             yield from self._choice(choice)
 
     def _read_chunk(self, data: str, event: str) -> "_Chunk":
@@ -159,6 +163,7 @@ class _Choice(msgspec.Struct):
     stop_reason: object = None
     matched_stop: object = None
     logprobs: object = None
+    usage: TokenCounts | None = None
     error: object = None
 
 

@@ -147,6 +147,7 @@ def _tidy_usage(usage: Mapping[str, object]) -> dict[str, object]:
 
 def _tidy_choice(choice: Mapping[str, object]) -> dict[str, object]:
     message, delta, finish = choice.get("message"), choice.get("delta"), choice.get("finish_reason")
+    usage = choice.get("usage")
     if isinstance(finish, dict):
         finish = finish.get("type")
     others = {key: value for key, value in choice.items() if key not in ("message", "delta")}
@@ -155,6 +156,7 @@ def _tidy_choice(choice: Mapping[str, object]) -> dict[str, object]:
         # Not mended yet: a delta may end within a surrogate pair that the next chunk completes.
         "delta": None if delta is None else _tidy_words(delta),
         "finish_reason": finish if isinstance(finish, str) else None,
+        "usage": _tidy_usage(usage) if isinstance(usage, dict) else None,
     }
     return _drop_nulls({key: mend_json(value) for key, value in others.items()} | tidy)
 
