@@ -46,6 +46,24 @@ def received(*parts, overrides=()):
     return asyncio.run(work())
 
 
+@pytest.mark.parametrize("name", [b"Upgrade", b"upgrade"])
+def test_a_client_that_offers_another_protocol_is_served_by_this_one(name):
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\n%s: h2c\r\n" % name
+
+    async def work():
+        async with served() as (_, address):
+            reader, writer = await asyncio.open_connection(*address)
+            for _ in range(2):
+                writer.write(HEAD.replace(b"Host", offer + b"Host") + BODY)
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200")
+                size = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                assert b"You said hello." in await reader.readexactly(size)
+            writer.close()
+
+    asyncio.run(work())
+
+
 @pytest.mark.promise(
     "Operation",
     "A request's headers arrive in `limits.max_head_seconds`, as a whole, or the connection is "

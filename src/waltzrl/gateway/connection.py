@@ -1,6 +1,7 @@
 """A client's connection: uvicorn's protocol, with bounds on what precedes any API key."""
 
 import asyncio
+import re
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -12,6 +13,8 @@ LONGEST_HEAD = 64 * 1024
 """The most bytes of a request's headers, or of chunk headers and trailers; a connection that sends
 more is closed.
 """
+UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
+"""The beginning of the header that offers another protocol."""
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -47,6 +50,8 @@ class ClientConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
+        if self._in_head or not self._arrives:
+            data = _decline_upgrade(data)
         super().data_received(data)
         # A head or a part that was parsed has set it to 0, so all of it is one unfinished head.
         if self._unread > LONGEST_HEAD:
@@ -104,6 +109,18 @@ class ClientConnection(HttpToolsProtocol):
         if self._arrival is not None:
             self._arrival.cancel()
             self._arrival = None
+
+
+def _decline_upgrade(data: bytes) -> bytes:
+    """Rename the header `Upgrade` in a request's head: the parser would take no body after it.
+
+    Java's client offers HTTP/2 with every request, and a server may ignore that.
+    """
+    end = data.find(b"\r\n\r\n")
+    end = len(data) if end < 0 else end
+    if UPGRADE.search(data, 0, end) is None:
+        return data
+    return UPGRADE.sub(b"\r\nx-upgrade", data[:end]) + data[end:]
 
 
 class _Gathered:
