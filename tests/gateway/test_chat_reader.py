@@ -107,6 +107,7 @@ def test_keys_that_hold_no_other_words_leave_the_bytes_as_they_are(answer):
     [
         completion({"reasoning_content": HIDDEN, "reasoning": "Hm."}),
         completion({"thinking_blocks": [HIDDEN]}),
+        completion({"reasoning_details": [{"type": "reasoning.text", "text": HIDDEN}]}),
         completion({"annotations": [{"url": HIDDEN}]}),
         completion({"audio": {"transcript": HIDDEN}}),
         completion({"function_call": {"name": "f", "arguments": "{}", "thought": HIDDEN}}),
@@ -628,6 +629,28 @@ def test_only_the_first_choice_and_only_reviewed_words_of_a_stream_are_heard():
 CUSTOM_CALL = ToolCall(id="call_1", name="apply_patch", arguments="+a\n+b", kind="custom")
 
 
+def signed(signature, **more):
+    return {**CALL, "extra_content": {"google": {"thought_signature": signature}}, **more}
+
+
+@pytest.mark.parametrize("id_", ["a", "", None])
+def test_the_signature_of_a_call_is_kept_by_its_id(id_):
+    calls = [signed("AAA=", index=0, id="0"), signed("BBB=", index=1, id=id_)]
+    message = {"content": None, "tool_calls": calls}
+    whole = read(completion(message))
+    reader, deltas = deltas_of(chunk(message, "tool_calls"))
+    for read_calls, details in (
+        (whole.reply.calls, whole.details),
+        (deltas[-1].calls, reader.details),
+    ):
+        assert details.signatures == {"0": "AAA=", read_calls[1].id: "BBB="}
+
+
+@pytest.mark.parametrize("signature", [HIDDEN, "", 7, None, ["AAA="], "AAA=\n"])
+def test_a_signature_that_says_something_is_none(signature):
+    assert read(completion({"tool_calls": [signed(signature)]})).details.signatures == {}
+
+
 def test_a_call_of_a_custom_tool_is_read_with_its_input():
     assert read(completion({"content": None, "tool_calls": [CUSTOM]})).reply.calls == (CUSTOM_CALL,)
 
@@ -854,7 +877,8 @@ FULL = completion(
         "reasoning_content": "",
         "annotations": [],
         "audio": None,
-        "tool_calls": [{**CALL, "index": 0}],
+        "tool_calls": [{**CALL, "index": 0, "extra_content": {"google": {"a": "AAA="}}}],
+        "reasoning_details": [{"type": "reasoning.encrypted", "data": "AAA=", "index": 0}],
     },
     {
         "logprobs": {"content": [token("Hello.")], "refusal": None},

@@ -8,10 +8,12 @@ from contextlib import suppress
 from typing import Annotated, Literal, TypeGuard, get_args
 
 import msgspec
+from msgspec import structs
 from pydantic_core import from_json
 
 from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import (
+    EncryptedReasoning,
     Finish,
     ReplyDetails,
     TokenAlternative,
@@ -121,7 +123,18 @@ def _convert_completion(
         milliseconds=milliseconds,
     )
     stop_sequence = stop_sequence_of(choice.stop_reason, choice.matched_stop)
-    details = details_of(completion, logprobs_of(choice.logprobs), stop_sequence)
+    details = structs.replace(
+        details_of(completion, logprobs_of(choice.logprobs), stop_sequence),
+        encrypted=encrypted_of(message),
+    )
+    if written:
+        parts = [part for other in called for part in other.tool_calls or ()]
+        signed = {
+            call.id: signature
+            for call, part in zip(calls, parts, strict=False)
+            if (signature := signature_of(part))
+        }
+        details = structs.replace(details, signatures=signed)
     reasoning, other = message.reasoning, message.reasoning_content
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
     ambiguous = any(call.function and call.custom for call in message.tool_calls or ())
@@ -301,8 +314,11 @@ class CallPart(msgspec.Struct):
     id: str | None = None
     function: CallFunction | None = None
     custom: object = None
+    extra_content: object = None
 
 
+ENCODED = re.compile(r"[\w+/=-]+", re.ASCII)
+"""Data in some encoding, which says nothing to a reader."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 
 
@@ -360,6 +376,7 @@ class ReplyMessage(msgspec.Struct):
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    reasoning_details: object = None
     tool_calls: list[CallPart] | None = None
     function_call: object = None
 
@@ -470,6 +487,24 @@ def call_of(call: CallPart | _WholeCall) -> ToolCall:
     if call.function is None and (custom := _name_and_text(call.custom, "input")):
         return ToolCall(id=call_id, name=custom[0], arguments=custom[1], kind="custom")
     return ToolCall(id=call_id, name=function.name or "", arguments=function.arguments or "")
+
+
+def signature_of(call: "CallPart | _WholeCall") -> str:
+    """Return Google's signature of a call, which is encoded data; empty without one."""
+    value: object = call.extra_content if isinstance(call, CallPart) else None
+    for key in ("google", "thought_signature"):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, str) and ENCODED.fullmatch(value) else ""
+
+
+def encrypted_of(message: "ReplyMessage | _WholeMessage") -> tuple[EncryptedReasoning, ...]:
+    """Return what is encrypted of the reasoning of a message, or of what a chunk adds to one."""
+    details = message.reasoning_details if isinstance(message, ReplyMessage) else None
+    encrypted: list[EncryptedReasoning] = []
+    for detail in details if isinstance(details, list) else ():
+        with suppress(*UNREADABLE):
+            encrypted.append(msgspec.convert(detail, EncryptedReasoning))
+    return tuple(encrypted)
 
 
 class OlderCall:

@@ -85,6 +85,16 @@ class TokenLogprob(TokenAlternative, frozen=True, forbid_unknown_fields=True):
     top_logprobs: Sequence[TokenAlternative] = ()
 
 
+class EncryptedReasoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Reasoning that only its server reads, in the format of OpenRouter's `reasoning_details`."""
+
+    type: Literal["reasoning.encrypted"]
+    data: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_+/=-]+\Z")]
+    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,200}\Z")] | None = None
+    format: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")] | None = None
+    index: int | None = None
+
+
 class ReplyDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What the upstream says about a reply. A client gets it only with that reply."""
 
@@ -99,6 +109,12 @@ class ReplyDetails(msgspec.Struct, frozen=True, kw_only=True):
     stop_sequence: str | None = None
     """The stop sequence that ended the reply, as the upstream spells it: no API may show one that
     the client did not ask for."""
+    signatures: Mapping[str, str] = {}
+    """The signatures of calls by their ids: Google's server refuses a call that comes back without
+    its own."""
+    encrypted: tuple[EncryptedReasoning, ...] = ()
+    """What is encrypted of the reasoning, which has such signatures where OpenRouter asks Google.
+    """
 
 
 NO_DETAILS = ReplyDetails()

@@ -15,13 +15,20 @@ from waltzrl.gateway.chat_reader import (
     TokenCounts,
     call_of,
     details_of,
+    encrypted_of,
     finish_of,
     is_reason,
     logprobs_of,
+    signature_of,
     stop_sequence_of,
     usage_of,
 )
-from waltzrl.gateway.exchange import ReplyDetails, TokenLogprob, UpstreamDelta
+from waltzrl.gateway.exchange import (
+    EncryptedReasoning,
+    ReplyDetails,
+    TokenLogprob,
+    UpstreamDelta,
+)
 from waltzrl.policies.server_faults import check_reported
 from waltzrl.policies.server_json import TextJoiner, read_json, tidy_completion
 from waltzrl.policies.sse import ServerSentEvent
@@ -43,6 +50,7 @@ class StreamReader:
         """The last chunk with token counts, or else the first."""
         self._logprobs: list[TokenLogprob] = []
         self._stop_sequence: str | None = None
+        self._encrypted: list[EncryptedReasoning] = []
 
     @property
     def ended(self) -> bool:
@@ -52,7 +60,10 @@ class StreamReader:
     @property
     def details(self) -> ReplyDetails:
         """What the server has said so far about its reply."""
-        return details_of(self._chunk, self._logprobs or None, self._stop_sequence)
+        details = details_of(self._chunk, self._logprobs or None, self._stop_sequence)
+        return structs.replace(
+            details, signatures=self._calls.signatures, encrypted=tuple(self._encrypted)
+        )
 
     @property
     def begun(self) -> tuple[ToolCall, ...]:
@@ -109,6 +120,7 @@ class StreamReader:
             if delta.function_call is not None:
                 self._older_call = self._older_call or OlderCall()
                 self._older_call.add(delta.function_call)
+            self._encrypted += encrypted_of(delta)
             words = delta.content or delta.refusal
             thoughts = delta.reasoning or delta.reasoning_content
             text = self._text.add(words) if words else ""
@@ -134,7 +146,7 @@ class StreamReader:
 
     def _add_to_call(self, part: "CallPart") -> None:
         index = part.index if isinstance(part.index, int | float | str) else None
-        self._calls.add(index, call_of(part))
+        self._calls.add(index, call_of(part), signature_of(part))
 
 
 def _read_chunk(data: str, event: str) -> "_Chunk":

@@ -108,7 +108,7 @@ class CallFragments:
 
     def __init__(self, index: object, first: ToolCall) -> None:
         self.index = index
-        self.id = self.name = ""
+        self.id = self.name = self.signature = ""
         self.new_id = new_call_id()
         """The id of the call unless the server gives one that no other call has."""
         self._first = first
@@ -161,7 +161,7 @@ class CallAssembler:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def add(self, index: object, fragment: ToolCall) -> None:
+    def add(self, index: object, fragment: ToolCall, signature: str = "") -> None:
         """Add a fragment; the index is None, and a text empty, where the server gives none."""
         call = self._find(index, fragment)
         same = call is not None and call.id == fragment.id and fragment.name in ("", call.name)
@@ -175,6 +175,7 @@ class CallAssembler:
         if index is not None:
             self._by_index[index] = call
         call.add(fragment)
+        call.signature = signature or call.signature
         # Not an id that a server makes anew for a later fragment: the call keeps its first one.
         if call.id and call.id == fragment.id:
             self._by_id[call.id] = call
@@ -188,6 +189,12 @@ class CallAssembler:
             call_id = call.id if call.id and call.id not in named else fragments.new_id
             named[call_id] = replace(call, id=call_id)
         return tuple(named.values())
+
+    @property
+    def signatures(self) -> dict[str, str]:
+        """The signatures of the calls that have one, by their ids."""
+        pairs = zip(self.calls, self._calls, strict=True)
+        return {call.id: fragments.signature for call, fragments in pairs if fragments.signature}
 
     def _find(self, index: object, fragment: ToolCall) -> CallFragments | None:
         """Return the call that a fragment may belong to: that of its id, of its index, the last."""

@@ -206,3 +206,47 @@ def test_a_call_of_any_kind_is_returned_if_it_is_safe_and_mended_if_not(kind, pa
         assert "Mended." in unsafe.text
 
     with_gateway(work, model=Caller())
+
+
+class Signer(Model):
+    """Its call and its reasoning have what their servers want back with them."""
+
+    def answer(self, body, path):
+        if path == "/models":
+            return super().answer(body, path)
+        call = {**spelt_call("call_1"), "index": 0, "extra_content": SIGNED}
+        message = {"content": None, "tool_calls": [call], "reasoning_details": [*THOUGHTS, SEALED]}
+        if not body.get("stream"):
+            return http(spelt(message, "tool_calls"))
+        chunks = [json.dumps(spelt(message, None)), json.dumps(spelt({}, "tool_calls")), "[DONE]"]
+        return events(*chunks)
+
+
+def spelt_call(id_):
+    return {"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+SIGNED = {"google": {"thought_signature": "CsIBAXLI2n+/_-=="}}
+SEALED = {"type": "reasoning.encrypted", "data": "QUJD", "id": "call_1", "format": "a-v1"}
+THOUGHTS = [
+    {"type": "reasoning.text", "text": UNSAFE},
+    {"type": "reasoning.encrypted", "data": UNSAFE},
+    {"type": "reasoning.encrypted", "data": "QUJD\n"},
+    {"type": "reasoning.encrypted", "data": "QUJD", "id": UNSAFE},
+]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_call_and_its_reasoning_keep_what_their_servers_want_back(streamed):
+    async def work(app):
+        answer = await ask(app, CHAT, {"model": "m", "messages": HELLO, "stream": streamed})
+        if not streamed:
+            return answer.json["choices"][0]["message"]
+        lines = [line[6:] for line in answer.text.splitlines() if '"choices"' in line]
+        deltas = [json.loads(line)["choices"][0]["delta"] for line in lines]
+        return {key: value for delta in deltas for key, value in delta.items()}
+
+    message = with_gateway(work, model=Signer())
+    assert message["reasoning_details"] == [SEALED]
+    call = {**spelt_call("call_1"), "extra_content": SIGNED}
+    assert message["tool_calls"] == [{**call, "index": 0} if streamed else call]

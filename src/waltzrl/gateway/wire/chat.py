@@ -24,7 +24,6 @@ from waltzrl.gateway.wire.format import COMMENT, DONE, chat_usage, encode_event,
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.policies.chat_completion import calls_fields
-from waltzrl.records import Reply
 
 MOST_CHOICES = 16
 
@@ -109,13 +108,30 @@ def _write_choice(index: int, answer: Answer) -> dict[str, object]:
     }
     if reply.reasoning:
         message |= _write_reasoning(reply.reasoning)
-    message |= calls_fields(reply.calls)
+    message |= _write_encrypted(answer) | _write_calls(answer)
     return {
         "index": index,
         "message": message,
         "logprobs": _write_logprobs(answer.details),
         "finish_reason": _choose_finish(answer),
     }
+
+
+def _write_encrypted(answer: Answer) -> dict[str, object]:
+    """Return the field of the reasoning that is encrypted, if the reply is the one it led to."""
+    encrypted = () if answer.decision == "refused" else answer.details.encrypted
+    return {"reasoning_details": encrypted} if encrypted else {}
+
+
+def _write_calls(answer: Answer) -> dict[str, Json]:
+    """Return the fields of the calls; Google's have a signature, without which none may return."""
+    fields = calls_fields(answer.reply.calls)
+    listed = fields.get("tool_calls")
+    for call in listed if isinstance(listed, list) else ():
+        assert isinstance(call, dict), "made above"
+        if signature := answer.details.signatures.get(str(call["id"])):
+            call["extra_content"] = {"google": {"thought_signature": signature}}
+    return fields
 
 
 def _choose_finish(answer: Answer) -> str:
@@ -199,10 +215,10 @@ class ChatStream:
         return encode_event(b'%b[],"waltz.retract":%b%b' % (self._head, retraction, self._tail))
 
     def finish(self, choice: int, answer: Answer) -> bytes:
-        calls = b"".join(self._chunk(choice, delta) for delta in _encode_call_deltas(answer.reply))
+        deltas = b"".join(self._chunk(choice, delta) for delta in _encode_last_deltas(answer))
         logprobs = msgspec.json.encode(_write_logprobs(answer.details))
         end = b'"%b"' % _choose_finish(answer).encode()
-        return calls + self._chunk(
+        return deltas + self._chunk(
             choice, b"{}", end, logprobs, _encode_server_fields(answer.details)
         )
 
@@ -236,9 +252,11 @@ class ChatStream:
         )
 
 
-def _encode_call_deltas(reply: Reply) -> Iterator[bytes]:
-    """Yield a delta for each call."""
-    calls = calls_fields(reply.calls)
+def _encode_last_deltas(answer: Answer) -> Iterator[bytes]:
+    """Yield a delta for the reasoning that is encrypted, and for each call."""
+    if encrypted := _write_encrypted(answer):
+        yield msgspec.json.encode(encrypted)
+    calls = _write_calls(answer)
     listed = calls.pop("tool_calls", None)
     for index, call in enumerate(listed if isinstance(listed, list) else ()):
         assert isinstance(call, dict), "made above"
