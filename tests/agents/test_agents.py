@@ -52,6 +52,14 @@ def test_a_revision_sees_the_whole_conversation_and_only_the_text_of_the_feedbac
     assert "overrefuse" not in messages[4].content
 
 
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_a_revision_of_a_draft_without_text_is_asked_for_without_an_empty_turn(text):
+    draft = Reply(text=text, reasoning="A thought.")
+    flagged = [Round(feedback=Feedback(unsafe=True, overrefuse=False, text="Do not."))]
+    messages = conversation().revision_messages(ask("How?"), draft, flagged)
+    assert messages[1] == Message(role="assistant", content="[no text]")
+
+
 def test_a_reviser_writes_the_revisions_and_nothing_else():
     drafter, reviser = ScriptedPolicy(["draft"]), ScriptedPolicy(["revision"])
     agent = ConversationAgent(drafter, PLAIN, SAMPLING, reviser=reviser)

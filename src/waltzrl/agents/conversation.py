@@ -10,6 +10,11 @@ from waltzrl.collaboration import Drafter
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Message, Prompt, Reply, Round
 
+NOTHING = "[no text]"
+"""Stands for a reply without text, of which there may be reasoning only: many servers refuse an
+empty turn.
+"""
+
 
 class ConversationAgent:
     """A policy in the role of the conversation agent, which answers the user."""
@@ -99,8 +104,9 @@ def revision_turns(draft: Reply, rounds: Sequence[Round], wording: Wording) -> l
     reply = draft
     for round_ in rounds:
         request = wording.revise.format(feedback=fence("feedback", round_.feedback.text))
+        said = reply.full_text
         turns += [
-            Message(role="assistant", content=reply.full_text),
+            Message(role="assistant", content=said if said.strip() else NOTHING),
             Message(role="user", content=request),
         ]
         reply = round_.revision or reply
