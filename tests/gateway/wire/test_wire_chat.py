@@ -1,5 +1,6 @@
 """Chat completions: what is read, and what is written to the byte."""
 
+import gzip
 import json
 
 import pytest
@@ -178,6 +179,8 @@ def test_fields_that_are_null_are_as_good_as_absent():
     [
         (b"", "not JSON"),
         (b"hello", "not JSON"),
+        (gzip.compress(b"{}"), "compressed; send it uncompressed"),
+        (b"\x28\xb5\x2f\xfd\x04", "compressed; send it uncompressed"),
         (b'{"model":"m"}x', "not JSON"),
         (b'{"a":NaN}', "not JSON"),
         (b'{"a":1e999}', "not JSON"),
@@ -196,6 +199,11 @@ def test_fields_that_are_null_are_as_good_as_absent():
 )
 def test_a_body_that_is_no_request_is_refused(raw, need):
     assert need in refusal(raw)
+
+
+def test_a_body_may_begin_with_the_mark_of_its_encoding():
+    raw = b'\xef\xbb\xbf{"model":"m","messages":[{"role":"user","content":"Hi"}]}'
+    assert CHAT.read(raw, "42").model == "m"
 
 
 def test_what_is_nested_a_hundred_deep_is_read():

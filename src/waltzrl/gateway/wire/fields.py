@@ -3,6 +3,7 @@
 `where` is the path of a value in the client's request, such as `messages[0].content`.
 """
 
+import codecs
 import json
 import re
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ DEEPEST = 100
 MOST_TOKENS = 2**31
 REASONING = ("reasoning", "reasoning_content")
 """The keys under which servers write the reasoning of a reply."""
+COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+"""The first bytes of a body that gzip or zstd has compressed."""
 LEVEL = re.compile(r"[a-z_]{1,16}")
 LONGEST_PLACE = 100
 LONGEST_SHOWN = 40
@@ -36,12 +39,14 @@ def read_object(raw: bytes) -> dict[str, Json]:
         RequestError: it is not UTF-8, not JSON, not an object, or nested too deeply.
     """
     try:
-        body: Json = msgspec.json.decode(raw)
+        body: Json = msgspec.json.decode(raw.removeprefix(codecs.BOM_UTF8))
     except UnicodeDecodeError as error:
         raise _unreadable_body_error("UTF-8") from error
     except RecursionError as error:
         raise _too_deep_error() from error
     except msgspec.MsgspecError as error:
+        if raw.startswith(COMPRESSED):
+            raise _unreadable_body_error("JSON but compressed; send it uncompressed") from error
         if where := _find_half_pair(raw):
             raise unsupported_field(where, HALF_PAIR) from error
         raise _unreadable_body_error(f"JSON ({error})") from error
