@@ -531,7 +531,9 @@ def test_a_message_in_the_place_of_deltas_is_heard_once():
     assert "".join(delta.text for delta in deltas) == "Hello."
 
 
-@pytest.mark.parametrize("data", ["", " ", "null", '{"type": "ping"}', '{"choices": null}'])
+@pytest.mark.parametrize(
+    "data", ["", " ", "null", ": keepalive", '{"type": "ping"}', '{"choices": null}']
+)
 def test_an_event_that_says_nothing_is_passed_over(data):
     assert deltas_of(data, chunk({"content": "a"}))[1] == [UpstreamDelta(text="a")]
 

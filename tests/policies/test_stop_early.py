@@ -128,7 +128,7 @@ def test_a_stream_reads_the_same_however_it_is_cut(cuts):
 
 def test_a_stream_is_read_in_whichever_form():
     stream = (
-        b"data:\n\ndata: null\n\n"
+        b"data:\n\ndata: null\n\ndata: : keepalive\n\n"
         b'data: {"choices": [{"delta": {"content": "a\\ud83d"}, "logprobs": 1}], "usage": null}\n\n'
         b'data: {"choices": [{"delta": {"content": "\\ude00"}}], "error": {}, "model": null}\n\n'
         b'data: {"choices": [{"delta": null, "finish_reason": "stop"}]}\n\n'

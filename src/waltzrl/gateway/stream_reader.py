@@ -31,7 +31,7 @@ from waltzrl.gateway.exchange import (
 )
 from waltzrl.policies.server_faults import check_reported
 from waltzrl.policies.server_json import TextJoiner, read_json, tidy_completion
-from waltzrl.policies.sse import ServerSentEvent
+from waltzrl.policies.sse import ServerSentEvent, says_nothing
 from waltzrl.policies.tool_calls import CallAssembler
 from waltzrl.records import ToolCall
 
@@ -99,8 +99,8 @@ class StreamReader:
         try:
             return _read_chunk(data, event)
         except UNREADABLE as error:
-            # Some events are empty, and what follows the reply is no part of it.
-            if self.ended or data in ("", "null"):
+            # Some events say nothing, and what follows the reply is no part of it.
+            if self.ended or says_nothing(data):
                 return _Chunk()
             raise RequestError(
                 502, "upstream", "the upstream's stream has an event that is not a completion chunk"

@@ -15,7 +15,7 @@ from waltzrl.policies.server_json import (
     read_json,
     tidy_completion,
 )
-from waltzrl.policies.sse import EventDecoder, ServerSentEvent
+from waltzrl.policies.sse import EventDecoder, ServerSentEvent, says_nothing
 from waltzrl.records import Message, ToolCall, Usage
 
 DONE = "[DONE]"
@@ -254,7 +254,7 @@ async def read_streamed_completion(
             # Some servers end a stream without a reason to finish.
             finish = finish or "stop"
             break
-        if data in ("", "null"):
+        if says_nothing(data):
             continue
         body = read_json(data)
         check_reported(body, event.name)

@@ -15,6 +15,11 @@ class ServerSentEvent(NamedTuple):
     """The event's name; empty if it has none."""
 
 
+def says_nothing(data: str) -> bool:
+    """Return whether the data of an event is empty, or a comment, which keeps a stream alive."""
+    return data in ("", "null") or data.startswith(":")
+
+
 class EventDecoder:
     """Decodes events from bytes that may be split anywhere, even inside a character or CRLF."""
 
