@@ -170,6 +170,15 @@ def test_fields_that_are_null_are_as_good_as_absent():
     )
 
 
+def test_fields_of_a_message_that_are_null_go_no_further():
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "content": "3", "tool_call_id": "c"}
+    nulls = {"refusal": None, "annotations": None, "audio": None, "function_call": None}
+    sent = [USER, {**called, **nulls}, {**result, "name": None}]
+    assert read(sent).body["messages"] == [USER, called, result]
+
+
 @pytest.mark.promise(
     "Bad input",
     "A request to the gateway with half of a UTF-16 surrogate pair: the field; status 400",

@@ -36,6 +36,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     check_known(body, CHAT, caller)
     check_sampling(body)
     _check_reviewable(body)
+    _drop_null_fields(body.get("messages"))
     n = body.pop("n", None)
     stream = as_bool(body.pop("stream", None), "stream")
     stream_options = body.pop("stream_options", None)
@@ -96,6 +97,17 @@ def _check_reviewable(body: dict[str, Json]) -> None:
     if body.get("tools") is not None:
         for index, tool in enumerate(as_list(body["tools"], "tools")):
             as_object(tool, f"tools[{index}]")
+
+
+def _drop_null_fields(messages: Json) -> None:
+    """Drop the fields of messages that are null, as clients keep them of replies.
+
+    Many servers refuse them; null as content is an assistant's that calls tools.
+    """
+    for message in messages if isinstance(messages, list) else ():
+        if isinstance(message, dict) and None in message.values():
+            for key in [k for k, v in message.items() if v is None and k != "content"]:
+                del message[key]
 
 
 def _write_choice(index: int, answer: Answer) -> dict[str, object]:
