@@ -411,6 +411,8 @@ def test_what_a_model_refuses_is_left_out_of_its_later_requests():
         ("reasoning_effort", "low", "Unrecognized request argument supplied: reasoning_effort"),
         ("metadata", {}, "The 'metadata' parameter is only allowed when 'store' is enabled."),
         ("prompt_cache_key", "k", "property 'prompt_cache_key' is unsupported"),
+        ("store", False, "store: Extra inputs are not permitted"),
+        ("verbosity", "low", "property 'verbosity' is unsupported"),
     ],
 )
 def test_a_hint_that_the_upstream_refuses_is_left_out(field, value, words):

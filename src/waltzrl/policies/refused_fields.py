@@ -17,6 +17,8 @@ RefusedField = Literal[
     "metadata",
     "prompt_cache_key",
     "safety_identifier",
+    "store",
+    "verbosity",
 ]
 """A field that a server may refuse.
 
@@ -101,14 +103,16 @@ def _refused_field(chat: Mapping[str, object], words: str) -> RefusedField | Non
 
 
 def _names_field(words: str, field: RefusedField) -> bool:
-    """Return whether the words name a field; one that is a word of English must be in quotes."""
+    """Return whether the words name a field; one that is a word of English must be in quotes, or
+    before what is said of it.
+    """
     if field == "max_tokens" and NEWER not in words:  # its number may be too large
         return False
     if field == "reasoning" and "reasoning_content" in words:
         return True
     if "_" in field:
         return re.search(rf"\b{field}\b", words) is not None
-    return re.search(rf"[\"'`]{field}[\"'`]", words) is not None
+    return re.search(rf"[\"'`]{field}[\"'`]|\b{field}: extra inputs", words, re.I) is not None
 
 
 def _without_reasoning(chat: Mapping[str, object]) -> dict[str, object]:
