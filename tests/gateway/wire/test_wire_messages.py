@@ -103,6 +103,20 @@ def test_the_results_of_consecutive_turns_come_before_the_users_images():
     assert shown["content"][0]["image_url"] == {"url": "https://a.example/i.png"}
 
 
+def test_results_follow_their_calls_whoever_spoke_between_them():
+    turns = [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": i, "name": "f", "input": {}}]}
+        for i in ("c1", "c2")
+    ]
+    note = {"role": "system", "content": "Be brief."}
+    results = [{"type": "tool_result", "tool_use_id": i, "content": i} for i in ("c1", "c2")]
+    messages = chat(USER, *turns, note, {"role": "user", "content": results})
+    assert [message["content"] for message in messages] == [
+        *("Hello", "", "c1"),
+        *("", "c2", "Be brief."),
+    ]
+
+
 def test_tool_results_come_before_the_users_words():
     image = {
         "type": "image",

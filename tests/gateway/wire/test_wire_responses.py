@@ -226,6 +226,24 @@ def test_a_message_between_a_call_and_its_result_joins_the_call():
     assert result == {"role": "tool", "tool_call_id": "1", "content": "a"}
 
 
+@pytest.mark.parametrize("role", ["user", "developer", "assistant"])
+def test_results_follow_their_calls_whoever_spoke_between_them(role):
+    calls = [{**CALL_OF_A_TOOL, "call_id": name} for name in ("1", "2")]
+    results = [
+        {"type": "function_call_output", "call_id": name, "output": name} for name in ("1", "2")
+    ]
+    between = {"role": role, "content": "Wait."}
+    messages = chat({"role": "user", "content": "Hi"}, *calls, results[0], between, results[1])
+    assert [message["content"] for message in messages] == ["Hi", None, "1", "2", "Wait."]
+
+
+def test_a_result_follows_the_last_call_of_its_id():
+    result = {"type": "function_call_output", "call_id": "1", "output": "a"}
+    turn = [{"role": "user", "content": "Hi"}, CALL_OF_A_TOOL, result]
+    roles = [message["role"] for message in chat(*turn, *turn)]
+    assert roles == ["user", "assistant", "tool", "user", "assistant", "tool"]
+
+
 def test_a_results_image_follows_all_results_as_the_users():
     image = {"type": "input_image", "image_url": "https://a.example/i.png"}
     words = {"type": "input_text", "text": "The screen."}

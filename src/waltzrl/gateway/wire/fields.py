@@ -6,7 +6,7 @@
 import codecs
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
 import msgspec
@@ -102,6 +102,24 @@ def drop_empty_tools(chat: dict[str, Json]) -> None:
         chat.pop(key, None)
     if chat.get("tool_choice") in ("auto", "none"):
         del chat["tool_choice"]
+
+
+def place_results(messages: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
+    """Return a chat's messages with each tool's result after the message with its call.
+
+    A chat has nothing between them; other APIs may have words of anybody there.
+    """
+    groups: list[list[dict[str, Json]]] = []
+    answered: dict[Json, list[dict[str, Json]]] = {}
+    for message in messages:
+        group = answered.get(message.get("tool_call_id")) if message["role"] == "tool" else None
+        if group is None:
+            groups.append(group := [])
+        group.append(message)
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            answered[as_object(call, "tool_calls")["id"]] = group
+    return [message for group in groups for message in group]
 
 
 def as_text(value: Json, where: str) -> str:

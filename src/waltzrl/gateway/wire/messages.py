@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from itertools import groupby
 
 import msgspec
 
@@ -22,6 +21,7 @@ from waltzrl.gateway.wire.fields import (
     check_sampling,
     drop_empty_tools,
     invalid_field,
+    place_results,
     read_object,
     text_of,
     unsupported_field,
@@ -219,15 +219,9 @@ def chat_messages(system: Json, messages: Json) -> list[dict[str, Json]]:
     turns = as_list(messages, "messages")
     if not turns:
         raise invalid_field("messages", turns, "one message or more")
-    converted = [
-        message
-        for index, turn in enumerate(turns)
-        for message in _convert_turn(as_object(turn, f"messages[{index}]"), f"messages[{index}]")
-    ]
-    # Consecutive turns of the user are one here; in a chat, the results of tools come first.
-    for is_user, run in groupby(converted, lambda message: message["role"] in ("user", "tool")):
-        chat += sorted(run, key=lambda message: is_user and message["role"] != "tool")
-    return chat
+    for index, turn in enumerate(turns):
+        chat += _convert_turn(as_object(turn, f"messages[{index}]"), f"messages[{index}]")
+    return place_results(chat)
 
 
 def _convert_turn(turn: dict[str, Json], where: str) -> list[dict[str, Json]]:

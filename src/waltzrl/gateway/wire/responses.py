@@ -21,6 +21,7 @@ from waltzrl.gateway.wire.fields import (
     drop_empty_tools,
     has_strict_schema,
     invalid_field,
+    place_results,
     read_object,
     subject_of,
     text_of,
@@ -215,7 +216,7 @@ def chat_messages(instructions: Json, items: Json) -> list[Json]:
     messages = turns.end()
     if not chat and not messages:
         raise invalid_field("input", "reasoning items only", "one message or more")
-    return [*chat, *messages]
+    return [*chat, *place_results(messages)]
 
 
 class _Turns:
