@@ -52,7 +52,8 @@ def test_an_upstream_that_does_not_count_leaves_an_estimate_that_says_so(model):
 
 def test_the_estimate_counts_system_tools_and_every_turn():
     tool = {"name": "f", "input_schema": {"type": "object"}}
-    as_chat = '[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]'
+    schema = '{"type":"object","properties":{}}'
+    as_chat = f'[{{"type":"function","function":{{"name":"f","parameters":{schema}}}}}]'
     body = {**HELLO, "model": "absent", "system": "y" * 8, "tools": [tool]}
     expected = -(-(8 + 40 + len(as_chat)) // 4)
     assert count(body).json == {"input_tokens": expected}

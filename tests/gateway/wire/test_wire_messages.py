@@ -12,6 +12,7 @@ from waltzrl.records import ToolCall
 
 USER = {"role": "user", "content": "Hello"}
 TOOL = {"name": "f", "input_schema": {"type": "object"}}
+EMPTY = {"type": "object", "properties": {}}
 
 
 def read(messages=(USER,), **options):
@@ -31,7 +32,7 @@ def test_options_are_respelt_and_unknown_ones_stay():
         top_k=40,
         metadata={"user_id": "u7"},
         thinking={"type": "enabled", "budget_tokens": 1024},
-        tools=[{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+        tools=[{"name": "f", "description": "d", "input_schema": EMPTY}],
         tool_choice={"type": "any", "disable_parallel_tool_use": True},
         output_config={"effort": "low", "format": {"type": "json_schema", "schema": {}}},
         stream=True,
@@ -47,7 +48,7 @@ def test_options_are_respelt_and_unknown_ones_stay():
         "tools": [
             {
                 "type": "function",
-                "function": {"name": "f", "parameters": {"type": "object"}, "description": "d"},
+                "function": {"name": "f", "parameters": EMPTY, "description": "d"},
             }
         ],
         "tool_choice": "required",
@@ -78,6 +79,15 @@ def test_without_tools_a_chat_has_no_choice_of_one():
     for tools in ({}, {"tools": []}):
         body = read(tool_choice=choice, **tools).body
         assert not {"tools", "tool_choice", "parallel_tool_calls"} & body.keys()
+
+
+def test_a_tool_without_parameters_says_that_it_has_no_properties():
+    tool = read(tools=[TOOL]).body["tools"][0]
+    assert tool["function"]["parameters"] == EMPTY
+
+
+def test_no_stop_sequences_are_as_good_as_absent():
+    assert "stop" not in read(stop_sequences=[]).body
 
 
 def test_a_users_long_id_is_sent_as_a_digest():

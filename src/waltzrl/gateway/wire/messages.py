@@ -121,7 +121,7 @@ def _convert_message_request(body: dict[str, Json]) -> dict[str, Json]:
     }
     chat["messages"] = chat_messages(body.get("system"), body.get("messages"))
     chat["max_tokens"] = as_count(body.get("max_tokens"), "max_tokens", MOST_TOKENS)
-    if body.get("stop_sequences") is not None:
+    if body.get("stop_sequences"):
         chat["stop"] = as_list(body["stop_sequences"], "stop_sequences")
     if body.get("tools") is not None:
         tools = as_list(body["tools"], "tools")
@@ -165,9 +165,12 @@ def _convert_tool(tool: Json, where: str) -> Json:
     kind = fields.get("type")
     if kind not in (None, "custom"):
         raise invalid_field(f"{where}.type", kind, "'custom'; the gateway runs no tools")
+    schema = as_object(fields.get("input_schema"), f"{where}.input_schema")
+    if schema.get("type") == "object":  # OpenAI requires its properties, though there are none
+        schema.setdefault("properties", {})
     function: dict[str, Json] = {
         "name": as_name(fields.get("name"), f"{where}.name"),
-        "parameters": as_object(fields.get("input_schema"), f"{where}.input_schema"),
+        "parameters": schema,
     }
     for key in ("description", "strict"):
         if fields.get(key) is not None:
