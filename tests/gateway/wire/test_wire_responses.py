@@ -302,3 +302,35 @@ def test_a_choice_of_allowed_tools_is_nested_and_echoed():
     assert json.loads(RESPONSES.write(request, [answer_of("Hi.")]))["tool_choice"] == choice
     with pytest.raises(RequestError, match=r"tool_choice\.tools"):
         read("Hello", tools=tools, tool_choice=choice | {"tools": "f"})
+
+
+def test_a_namespace_is_in_the_names_of_its_tools_and_comes_back_apart():
+    tool = {"type": "function", "name": "search", "parameters": {}}
+    named = {"name": "search", "namespace": "mcp__graph"}
+    request = read(
+        [{"role": "user", "content": "Hi"}, {**CALL_OF_A_TOOL, **named}],
+        tools=[tool, {"type": "namespace", "name": "mcp__graph", "tools": [tool]}],
+        tool_choice={"type": "function", **named},
+    )
+    flat = "mcp__graph__search"
+    assert [tool["function"]["name"] for tool in request.body["tools"]] == ["search", flat]
+    assert request.body["messages"][1]["tool_calls"][0]["function"]["name"] == flat
+    assert request.body["tool_choice"]["function"]["name"] == flat
+    calls = [ToolCall(id=name, name=name, arguments="{}") for name in ("search", flat)]
+    own, of_namespace = json.loads(RESPONSES.write(request, [answer_of("", *calls)]))["output"]
+    assert (own["name"], "namespace" in own) == ("search", False)
+    assert (of_namespace["name"], of_namespace["namespace"]) == ("search", "mcp__graph")
+
+
+@pytest.mark.parametrize(
+    ("tool", "field"),
+    [
+        ({"type": "namespace", "tools": []}, "name"),
+        ({"type": "namespace", "name": "n"}, "tools"),
+        ({"type": "namespace", "name": "n", "tools": [{"type": "mcp"}]}, "tools[0].type"),
+    ],
+)
+def test_what_is_wrong_in_a_namespace_is_named(tool, field):
+    with pytest.raises(RequestError) as caught:
+        read(tools=[tool])
+    assert caught.value.param == f"tools[0].{field}"

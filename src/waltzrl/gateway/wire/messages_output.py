@@ -39,7 +39,7 @@ def build_message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
     if answer and answer.reply.text:
         content.append({"type": "text", "text": answer.reply.text, "citations": None})
     if answer:
-        content += [call_block(call, call_input(call)) for call in answer.reply.calls]
+        content += [call_block(chat, call, call_input(call)) for call in answer.reply.calls]
     return {
         "id": f"msg_{chat.prompt.id}",
         "type": "message",
@@ -76,8 +76,9 @@ def count_usage(answer: Answer | None) -> dict[str, Json]:
     }
 
 
-def call_block(call: ToolCall, arguments: Json) -> dict[str, Json]:
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+def call_block(chat: ChatRequest, call: ToolCall, arguments: Json) -> dict[str, Json]:
+    named = {"name": call.name, **chat.tool_names.get(call.name, {})}
+    return {"type": "tool_use", "id": call.id, **named, "input": arguments}
 
 
 def call_input(call: ToolCall) -> Json:
@@ -202,7 +203,7 @@ class MessagesStream:
         arguments = msgspec.json.encode(call_input(call)).decode()
         return (
             _encode_named_event(
-                "content_block_start", index=index, content_block=call_block(call, {})
+                "content_block_start", index=index, content_block=call_block(self._chat, call, {})
             )
             + _encode_named_event(
                 "content_block_delta",

@@ -1,6 +1,6 @@
 """`POST /v1/responses`, OpenAI's newer API: reads requests as chats."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -23,6 +23,7 @@ from waltzrl.gateway.wire.fields import (
     invalid_field,
     place_results,
     read_object,
+    shorten_tool_name,
     subject_of,
     text_of,
     unsupported_field,
@@ -86,6 +87,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
         stream=stream,
         subject=subject_of(chat),
         has_refusals=has_strict_schema(chat),
+        tool_names=_collect_tool_names(body.get("tools")),
         encodes_reasoning=isinstance(include, list) and "reasoning.encrypted_content" in include,
     )
 
@@ -114,8 +116,7 @@ def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
         # The name that every server knows; where it is refused, the newer one is sent.
         chat["max_tokens"] = limit
     if body.get("tools") is not None:
-        tools = as_list(body["tools"], "tools")
-        chat["tools"] = [_nest_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+        chat["tools"] = [_nest_tool(tool, where) for tool, where in _yield_tools(body["tools"])]
     if body.get("tool_choice") is not None:
         chat["tool_choice"] = _nest_tool_choice(body["tool_choice"])
     drop_empty_tools(chat)
@@ -138,15 +139,43 @@ TOOLS = ("function", "custom")
 """Types of tools that the client runs."""
 
 
-def _nest_tool(tool: Json, where: str) -> Json:
+def _yield_tools(tools: Json, where: str = "tools") -> Iterator[tuple[dict[str, Json], str]]:
+    """Yield the tools and where they are; those in a namespace have its name in `namespace`."""
+    for index, tool in enumerate(as_list(tools, where)):
+        tool_where = f"{where}[{index}]"
+        fields = as_object(tool, tool_where)
+        if fields.get("type") != "namespace":
+            yield fields, tool_where
+            continue
+        named: dict[str, Json] = {"namespace": as_name(fields.get("name"), f"{tool_where}.name")}
+        for inner, inner_where in _yield_tools(fields.get("tools"), f"{tool_where}.tools"):
+            yield {**inner, **named}, inner_where
+
+
+def _read_tool_name(fields: dict[str, Json], where: str) -> str:
+    """Return the name of a tool in a chat, which has no namespaces."""
+    name = as_name(fields.get("name"), f"{where}.name")
+    if fields.get("namespace") is None:
+        return name
+    return shorten_tool_name(f"{as_text(fields['namespace'], f'{where}.namespace')}__{name}")
+
+
+def _collect_tool_names(tools: Json) -> dict[str, dict[str, Json]]:
+    return {
+        _read_tool_name(tool, where): {"name": tool["name"], "namespace": tool["namespace"]}
+        for tool, where in _yield_tools(tools or [])
+        if "namespace" in tool
+    }
+
+
+def _nest_tool(fields: dict[str, Json], where: str) -> Json:
     """Nest a tool's fields under its type, as a chat has them."""
-    fields = as_object(tool, where)
     kind = fields.get("type")
     if kind not in TOOLS:
         need = "'function' or 'custom'; the gateway runs no tools"
         raise invalid_field(f"{where}.type", kind, need)
-    as_name(fields.get("name"), f"{where}.name")
-    nested = {key: value for key, value in fields.items() if key != "type"}
+    nested = {key: value for key, value in fields.items() if key not in ("type", "namespace")}
+    nested["name"] = _read_tool_name(fields, where)
     if isinstance(nested.get("format"), dict):
         nested["format"] = _nest_grammar(as_object(nested["format"], f"{where}.format"))
     return {"type": kind, str(kind): nested}
@@ -163,7 +192,7 @@ def _nest_grammar(tool_format: dict[str, Json]) -> Json:
 def _nest_tool_choice(choice: Json) -> Json:
     kind = choice.get("type") if isinstance(choice, dict) else None
     if isinstance(choice, dict) and isinstance(kind, str) and kind in TOOLS:
-        return {"type": kind, kind: {"name": as_name(choice.get("name"), "tool_choice.name")}}
+        return {"type": kind, kind: {"name": _read_tool_name(choice, "tool_choice")}}
     if isinstance(choice, dict) and kind == "allowed_tools":
         tools = as_list(choice.get("tools"), "tool_choice.tools")
         allowed: Json = {
@@ -368,7 +397,7 @@ def _convert_call_item(item: dict[str, Json], where: str) -> Json:
     if item["type"] == "custom_tool_call":
         key, kind = ("input", "custom")
     call_id = as_name(item.get("call_id"), f"{where}.call_id")
-    name = as_name(item.get("name"), f"{where}.name")
+    name = _read_tool_name(item, where)
     text = as_text(item.get(key), f"{where}.{key}")
     return {"id": call_id, "type": kind, kind: {"name": name, key: text}}
 

@@ -105,6 +105,7 @@ def call_item(chat: ChatRequest, answer: Answer, index: int) -> dict[str, Json]:
         "status": "incomplete" if is_cut else "completed",
         "call_id": call.id,
         "name": call.name,
+        **chat.tool_names.get(call.name, {}),
         key: call.arguments if is_cut or call.kind == "custom" else arguments_of(call),
     }
 
