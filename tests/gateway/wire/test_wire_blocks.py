@@ -41,7 +41,6 @@ def responses(*items):
         (SEARCH_RESULT, SEARCH_TEXT),
         ({"type": "tool_reference", "tool_name": "Stop"}, "[tool_reference]\ntool_name: Stop"),
         ({"type": "container_upload", "file_id": "f_1"}, "[container_upload]\nfile_id: f_1"),
-        ({"type": "item_reference", "id": "msg_1"}, "[item_reference]\nid: msg_1"),
         (
             {"type": "server_tool_use", "id": "s_1", "name": "web_search", "input": {"query": "q"}},
             "[server_tool_use]\nid: s_1\nname: web_search\nquery: q",

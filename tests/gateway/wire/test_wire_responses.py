@@ -334,3 +334,11 @@ def test_what_is_wrong_in_a_namespace_is_named(tool, field):
     with pytest.raises(RequestError) as caught:
         read(tools=[tool])
     assert caught.value.param == f"tools[0].{field}"
+
+
+def test_a_reference_to_an_item_is_refused_unless_it_is_to_reasoning():
+    hello, more = {"role": "user", "content": "Hi"}, {"role": "user", "content": "And?"}
+    reasoning, message = ({"type": "item_reference", "id": name} for name in ("rs_1", "msg_1"))
+    assert chat(hello, reasoning, more) == [hello, more]
+    with pytest.raises(RequestError, match=r"input\[1\]: .* send the whole .* store=false"):
+        chat(hello, message, more)

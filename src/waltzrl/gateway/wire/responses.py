@@ -31,7 +31,12 @@ from waltzrl.gateway.wire.fields import (
 from waltzrl.gateway.wire.format import error_envelope
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
-from waltzrl.gateway.wire.responses_output import ResponsesStream, build_response, decode_reasoning
+from waltzrl.gateway.wire.responses_output import (
+    ID_PREFIXES,
+    ResponsesStream,
+    build_response,
+    decode_reasoning,
+)
 
 api: Api = "responses"
 
@@ -50,6 +55,7 @@ CONVERTED = (
 """Keys that `_convert_response_request` converts, or that a chat must not have."""
 STATE = ("background", "previous_response_id", "conversation", "prompt")
 """Keys that refer to state on the server, which the gateway does not have."""
+NO_STATE = "the gateway keeps no state; send the whole conversation"
 DROPPED = (
     *STATE,
     "access_programs",
@@ -72,7 +78,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     check_known(body, KNOWN, caller)
     for key in STATE:
         if body.get(key) not in (None, False):
-            raise unsupported_field(key, "the gateway keeps no state; send the whole conversation")
+            raise unsupported_field(key, NO_STATE)
     stream = as_bool(body.pop("stream", None), "stream")
     for key in DROPPED:
         body.pop(key, None)
@@ -354,6 +360,8 @@ def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
     kind = item.get("type", "message")
     if kind == "message":
         _add_message(turns, item, where)
+    elif kind == "item_reference":
+        _check_reference(item, where)
     elif kind == "reasoning":
         turns.reason(_read_item_reasoning(item))
     elif kind in CALLS:
@@ -365,6 +373,12 @@ def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
         turns.add({"role": "user", "content": block_text(item)})
     else:
         turns.tell(block_text(item))
+
+
+def _check_reference(item: dict[str, Json], where: str) -> None:
+    """Refuse a reference to what was said: without it, the model would not know its own words."""
+    if not as_name(item.get("id"), f"{where}.id").startswith(ID_PREFIXES["reasoning"]):
+        raise unsupported_field(where, f"{NO_STATE}, as clients do with store=false")
 
 
 def _add_message(turns: _Turns, item: dict[str, Json], where: str) -> None:
