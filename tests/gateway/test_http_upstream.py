@@ -465,6 +465,27 @@ def test_a_hint_is_given_up_for_one_request_only():
     assert ("max_tokens" in seen[6], "user" in seen[6]) == (True, True)
 
 
+def test_calls_without_geminis_signature_are_sent_with_the_documented_one():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    signed = {**call, "extra_content": {"google": {"thought_signature": "c2ln"}}}
+    turns = [{"role": "assistant", "tool_calls": calls} for calls in ([call, call], [signed])]
+    chat = {**ASKED, "messages": [*ASKED["messages"], *turns]}
+
+    async def work(upstream):
+        await upstream.complete(chat, None)
+        await upstream.complete(chat, None)
+
+    words = "Function call is missing a thought_signature in functionCall parts."
+    refusal = http([{"error": {"code": 400, "message": words}}], 400)
+    seen, _ = told(work, refusal, http(ANSWER), http(ANSWER))
+    unsigned = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    assert seen[1]["messages"][1:] == [
+        {"role": "assistant", "tool_calls": [{"extra_content": unsigned, **call}, call]},
+        turns[1],
+    ]
+    assert seen[2] == seen[1]
+
+
 def test_a_client_that_sends_both_limits_is_told_so():
     async def work(upstream):
         with pytest.raises(RequestError):

@@ -19,25 +19,30 @@ RefusedField = Literal[
     "safety_identifier",
     "store",
     "verbosity",
+    "thought_signature",
 ]
-"""A field that a server may refuse.
+"""A field that a server may refuse, or miss.
 
 The reasoning of earlier turns has no standard, and a client that got it sends it back with every
 request. `stream_options` asks for token counts. `max_tokens` is the older name of another field.
-The others are hints.
+`thought_signature` is what Gemini misses in a call of an earlier turn: no client has it. The others
+are hints.
 """
 FIELDS: tuple[RefusedField, ...] = get_args(RefusedField)
-LASTING: tuple[RefusedField, ...] = ("stream_options", "max_tokens")
+LASTING: tuple[RefusedField, ...] = ("stream_options", "max_tokens", "thought_signature")
 """The fields that a model refuses whatever their value is, and that no client misses."""
 REFUSES_A_FIELD = re.compile(
     r"unsupported|unexpected|unknown|unrecogni[sz]ed|\bextra|additional|please remove"
-    r"|not (?:be )?(?:supported|permitted|allowed|included)|only allowed when",
+    r"|not (?:be )?(?:supported|permitted|allowed|included)|only allowed when"
+    r"|missing a \W?thought_signature",
     re.IGNORECASE,
 )
 """The words with which servers refuse a field; those that need it say that it is missing."""
 NEWER = "max_completion_tokens"
 REASONING = ("reasoning_content", "reasoning")
 """The names of the reasoning of a message."""
+UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+"""What Google's documentation has for a call that has no signature."""
 
 
 async def send_without_refused(
@@ -83,6 +88,8 @@ def without_fields(
     for field in refused:
         if field == "reasoning":
             changed |= _without_reasoning(changed)
+        elif field == "thought_signature":
+            changed |= _with_signatures(changed)
         elif field in changed:
             value = changed.pop(field)
             if field == "max_tokens":
@@ -126,3 +133,17 @@ def _without_reasoning(chat: Mapping[str, object]) -> dict[str, object]:
         for message in messages
     ]
     return {"messages": shorter}
+
+
+def _with_signatures(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return the messages with a signature at the first call of each, as Gemini has them."""
+    messages = chat.get("messages")
+    return {"messages": [*map(_sign_message, messages)]} if isinstance(messages, list) else {}
+
+
+def _sign_message(message: object) -> object:
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if not (isinstance(message, dict) and calls):
+        return message
+    first, *others = calls
+    return {**message, "tool_calls": [{"extra_content": UNSIGNED, **first}, *others]}
