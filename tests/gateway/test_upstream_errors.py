@@ -154,6 +154,7 @@ def test_each_api_tells_code_and_param_in_its_own_shape(path, mode):
     assert (response.status, response.headers["content-type"]) == (400, "application/json")
     expected = TOO_LONG | {"message": f"the upstream answered 400: {TOO_LONG['message']}"}
     if path == MESSAGES:
+        expected["message"] = f"prompt is too long; {expected['message']}"
         assert response.json["type"] == "error"
         assert response.json["request_id"] == response.headers["x-request-id"]
     assert response.json["error"] == expected

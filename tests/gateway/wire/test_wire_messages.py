@@ -282,6 +282,49 @@ def test_an_error_is_spelt_as_the_api_spells_it(kind, spelt):
     }
 
 
+@pytest.mark.parametrize(
+    ("told", "spelt"),
+    [
+        (
+            "This model's maximum context length is 8192 tokens. However, your messages resulted "
+            "in 9001 tokens.",
+            "prompt is too long; ",
+        ),
+        (
+            "request (24071 tokens) exceeds the available context size (8192 tokens)",
+            "prompt is too long; ",
+        ),
+        (
+            "You passed 2049 input tokens and requested 0 output tokens. However, the model's "
+            "context length is only 2048 tokens",
+            "prompt is too long; ",
+        ),
+        (
+            "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum "
+            "context length is 32768 tokens and your request has 17459 input tokens (32000 > 32768",
+            "input length and `max_tokens` exceed context limit: 17459 + 32000 > 32768, ",
+        ),
+        (
+            "This model's maximum context length is 4097 tokens. However, you requested 4100 "
+            "tokens (100 in the messages, 4000 in the completion).",
+            "input length and `max_tokens` exceed context limit: 100 + 4000 > 4097, ",
+        ),
+        (
+            "Requested token count exceeds the model's maximum context length of 32768 tokens. You "
+            "requested a total of 40000 tokens: 8000 tokens from the input messages and 32000 "
+            "tokens for the completion.",
+            "input length and `max_tokens` exceed context limit: 8000 + 32000 > 32768, ",
+        ),
+        ("Unknown tool", ""),
+    ],
+)
+def test_a_context_that_is_too_small_is_told_in_the_words_that_clients_know(told, spelt):
+    error = RequestError(400, "invalid_request", told)
+    message = json.loads(MESSAGES.error(error, ""))["error"]["message"]
+    assert message.startswith(spelt)
+    assert message.endswith(told)
+
+
 def ending_of(answer, **options):
     """Return why a message ended, whole and in a stream."""
     exchange = read(**options)

@@ -1,5 +1,6 @@
 """Writes replies, streams and errors in the format of Anthropic's API."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -28,6 +29,14 @@ ERRORS = {
     "upstream_timeout": "timeout_error",
 }
 """The type of each kind of error; all other kinds are an `api_error`."""
+OVERFLOW = re.compile(r"context.?(?:length|window|size)|maximum number of tokens", re.IGNORECASE)
+"""The words of servers about what is too long for the model's context."""
+SIZES = (
+    re.compile(r"(\d+) (?:input tokens|in the messages|tokens from the input)"),
+    re.compile(r"(\d+)(?: output tokens| in the completion| tokens for the completion|\. This)"),
+    re.compile(r"context length (?:is|of)(?: only)? (\d+)"),
+)
+"""Where they say how many tokens the input has, the reply may have, and the context holds."""
 
 
 def build_message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
@@ -98,7 +107,7 @@ def call_input(call: ToolCall) -> Json:
 def error_body(error: RequestError, request_id: str) -> dict[str, Json]:
     described: dict[str, Json] = {
         "type": ERRORS.get(error.kind, "api_error"),
-        "message": str(error),
+        "message": _describe_error(error),
     }
     if error.code is not None:  # this API has no codes; those of the upstream are kept beside
         described |= {"code": error.code, "param": error.param}
@@ -107,6 +116,21 @@ def error_body(error: RequestError, request_id: str) -> dict[str, Json]:
         "error": described,
         "request_id": request_id or None,
     }
+
+
+def _describe_error(error: RequestError) -> str:
+    """Return the message, after this API's own words if something is too long for the context.
+
+    By them clients know that they have to shorten the conversation, or to ask for less.
+    """
+    message = str(error)
+    if error.status not in (400, 413) or not OVERFLOW.search(f"{error.code} {message}"):
+        return message
+    read, asked, most = (int(size[1]) if (size := p.search(message)) else 0 for p in SIZES)
+    if asked and 0 < read < most:
+        sizes = f"{read} + {asked} > {most}, decrease input length or `max_tokens` and try again"
+        return f"input length and `max_tokens` exceed context limit: {sizes}; {message}"
+    return f"prompt is too long; {message}"
 
 
 PING = encode_event(b'{"type":"ping"}', "ping")
