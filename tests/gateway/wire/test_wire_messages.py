@@ -108,6 +108,14 @@ def test_no_stop_sequences_are_as_good_as_absent():
     assert "stop" not in read(stop_sequences=[]).body
 
 
+def test_requests_that_differ_in_their_billing_have_the_same_system_prompt():
+    for digest in ("a1b2c", "d3e4f"):
+        header = f"x-anthropic-billing-header: cc_version=2.1.177; cch={digest};"
+        blocks = [{"type": "text", "text": text} for text in (header, "Be brief.")]
+        for system in (blocks, f"{header}\nBe brief."):
+            assert chat(USER, system=system)[0] == {"role": "system", "content": "Be brief."}
+
+
 def test_a_users_long_id_is_sent_as_a_digest():
     long = f"user_{'7' * 64}_account__session_1"
     first, again, other = (read(metadata={"user_id": user}) for user in (long, long, f"{long}2"))

@@ -1,6 +1,7 @@
 """`POST /v1/messages`, Anthropic's API: reads requests as chats."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -67,6 +68,10 @@ DROPPED = (
 )
 """Keys without a meaning for a chat."""
 KNOWN = CHAT.union(CONVERTED, DROPPED)
+BILLING = re.compile(r"\Ax-anthropic-billing-header:.*\n?")
+"""What Claude Code begins the system prompt with. It says nothing to a model, and differs in every
+request, so that no server could use its cache of the prompt.
+"""
 LONGEST_USER = 64
 """Characters of the user's id that OpenAI takes."""
 
@@ -229,7 +234,8 @@ def chat_messages(system: Json, messages: Json) -> list[dict[str, Json]]:
     """
     chat: list[dict[str, Json]] = []
     if system is not None:
-        chat.append({"role": "system", "content": _read_system_text(system, "system")})
+        text = BILLING.sub("", _read_system_text(system, "system"))
+        chat.append({"role": "system", "content": text})
     turns = as_list(messages, "messages")
     if not turns:
         raise invalid_field("messages", turns, "one message or more")
