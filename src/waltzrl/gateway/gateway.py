@@ -42,6 +42,7 @@ from waltzrl.gateway.model_names import ModelNames
 from waltzrl.gateway.upstream_errors import add_reason
 from waltzrl.gateway.wire.fields import as_object, turn_of
 from waltzrl.policies.chat_completion import chat_message, with_system_text
+from waltzrl.policies.custom_tools import restore_custom_calls
 from waltzrl.records import (
     Arm,
     Collaboration,
@@ -335,7 +336,8 @@ class GatewayAgent:
             if self.stream is None:
                 self.last = await self._complete(self._upstream, body, self._received)
             else:
-                self.last = await self.stream.read(self._upstream.stream(body, self._bearer))
+                draft = await self.stream.read(self._upstream.stream(body, self._bearer))
+                self.last = self._with_shown(draft)
         return self.last.reply
 
     def unfinished_draft(self) -> Reply | None:
@@ -378,14 +380,19 @@ class GatewayAgent:
     async def _complete(
         self, upstream: Upstream, body: Mapping[str, Json], received: list[bytes] | None = None
     ) -> UpstreamReply:
-        upstream_reply = await upstream.complete(body, self._bearer, received)
+        return self._with_shown(await upstream.complete(body, self._bearer, received))
+
+    def _with_shown(self, upstream_reply: UpstreamReply) -> UpstreamReply:
         reply = self._shown(upstream_reply.reply)
         if reply is upstream_reply.reply:
             return upstream_reply
         return structs.replace(upstream_reply, reply=reply, raw=None)
 
     def _shown(self, reply: Reply) -> Reply:
-        """Leave out the reasoning where it is not asked for."""
+        """Leave out the reasoning where it is not asked for; restore calls of custom tools."""
+        if reply.calls:
+            calls = restore_custom_calls(reply.calls, self.chat.body.get("tools"))
+            reply = reply if calls == reply.calls else replace(reply, calls=calls)
         if self.chat.shows_reasoning or not reply.reasoning:
             return reply
         return replace(reply, reasoning="")

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Literal, TypeVar, get_args
 
 from waltzrl.errors import WaltzError
+from waltzrl.policies.custom_tools import with_functions
 
 Answer = TypeVar("Answer")
 
@@ -20,16 +21,22 @@ RefusedField = Literal[
     "store",
     "verbosity",
     "thought_signature",
+    "custom_tools",
 ]
 """A field that a server may refuse, or miss.
 
 The reasoning of earlier turns has no standard, and a client that got it sends it back with every
 request. `stream_options` asks for token counts. `max_tokens` is the older name of another field.
-`thought_signature` is what Gemini misses in a call of an earlier turn: no client has it. The others
-are hints.
+`thought_signature` is what Gemini misses in a call of an earlier turn: no client has it. Custom
+tools become functions. The others are hints.
 """
 FIELDS: tuple[RefusedField, ...] = get_args(RefusedField)
-LASTING: tuple[RefusedField, ...] = ("stream_options", "max_tokens", "thought_signature")
+LASTING: tuple[RefusedField, ...] = (
+    "stream_options",
+    "max_tokens",
+    "thought_signature",
+    "custom_tools",
+)
 """The fields that a model refuses whatever their value is, and that no client misses."""
 REFUSES_A_FIELD = re.compile(
     r"unsupported|unexpected|unknown|unrecogni[sz]ed|\bextra|additional|please remove"
@@ -90,6 +97,8 @@ def without_fields(
             changed |= _without_reasoning(changed)
         elif field == "thought_signature":
             changed |= _with_signatures(changed)
+        elif field == "custom_tools":
+            changed = with_functions(changed)
         elif field in changed:
             value = changed.pop(field)
             if field == "max_tokens":
@@ -99,20 +108,22 @@ def without_fields(
 
 def _refused_field(chat: Mapping[str, object], words: str) -> RefusedField | None:
     """Return the field of a chat that a server's words refuse; None without such a field."""
-    if not REFUSES_A_FIELD.search(words):
-        return None
     for field in FIELDS:
         if field == "max_tokens" and NEWER in chat:  # the client sent both
             continue
-        if _names_field(words, field) and without_fields(chat, [field]) != chat:
+        if _refuses(words, field) and without_fields(chat, [field]) != chat:
             return field
     return None
 
 
-def _names_field(words: str, field: RefusedField) -> bool:
-    """Return whether the words name a field; one that is a word of English must be in quotes, or
+def _refuses(words: str, field: RefusedField) -> bool:
+    """Return whether the words refuse a field; one that is a word of English must be in quotes, or
     before what is said of it.
     """
+    if field == "custom_tools":  # most say only that something of a tool is no function
+        return re.search("custom|function|tool", words) is not None
+    if not REFUSES_A_FIELD.search(words):
+        return False
     if field == "max_tokens" and NEWER not in words:  # its number may be too large
         return False
     if field == "reasoning" and "reasoning_content" in words:

@@ -250,3 +250,29 @@ def test_a_call_and_its_reasoning_keep_what_their_servers_want_back(streamed):
     assert message["reasoning_details"] == [SEALED]
     call = {**spelt_call("call_1"), "extra_content": SIGNED}
     assert message["tool_calls"] == [{**call, "index": 0} if streamed else call]
+
+
+class KnowsFunctions(Model):
+    """Refuses custom tools, and calls the function that it is asked for."""
+
+    def answer(self, body, path):
+        tool = body["tools"][0]
+        if tool["type"] != "function":
+            return http({"detail": "tools.0.function: Field required"}, 422)
+        called = {"name": tool["function"]["name"], "arguments": json.dumps({"input": PATCH})}
+        message = {"tool_calls": [{"index": 0, "id": "1", "type": "function", "function": called}]}
+        if not body.get("stream"):
+            return http(spelt(message, "tool_calls"))
+        return events(json.dumps(spelt(message, "tool_calls")), "[DONE]")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("path", "tool"), [(CHAT, CHAT_TOOL), (RESPONSES, RESPONSES_TOOL)])
+def test_a_custom_tool_is_called_by_a_model_that_knows_functions_only(path, tool, streamed):
+    async def work(app):
+        body = {**BODIES[path], "model": "m", "tools": [tool], "stream": streamed}
+        answer = await ask(app, path, body)
+        assert f'"input":{json.dumps(PATCH)}' in answer.text.replace('": ', '":')
+        assert '"arguments"' not in answer.text
+
+    with_gateway(work, model=KnowsFunctions())
