@@ -353,6 +353,12 @@ def test_a_stop_sequence_is_told_if_it_is_one_of_the_requests():
     assert ending_of(cut, stop_sequences=["END"]) == ("max_tokens", None)
 
 
+def test_a_block_of_text_has_a_type_and_a_text_only():
+    """Clients that check types take no `citations` that are null."""
+    content = json.loads(MESSAGES.write(read(), [answer_of("Hi.")]))["content"]
+    assert content == [{"type": "text", "text": "Hi."}]
+
+
 def test_a_message_with_calls_ends_to_use_tools_whatever_the_upstream_calls_it():
     assert ending_of(answer_of("", CALL, finish="stop")) == ("tool_use", None)
     assert ending_of(answer_of("", CALL, finish="length")) == ("max_tokens", None)

@@ -46,7 +46,7 @@ def build_message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
         thinking = answer.reply.reasoning
         content.append({"type": "thinking", "thinking": thinking, "signature": SIGNATURE})
     if answer and answer.reply.text:
-        content.append({"type": "text", "text": answer.reply.text, "citations": None})
+        content.append({"type": "text", "text": answer.reply.text})
     if answer:
         content += [call_block(chat, call, call_input(call)) for call in answer.reply.calls]
     return {
