@@ -64,8 +64,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     encodes_reasoning: bool = False
     """The client wants reasoning also as an encoded text: some send no other back."""
     tool_names: Mapping[str, Mapping[str, Json]] = {}
-    """The names of tools in the chat -> the fields that name them in the client's API, where a chat
-    may have to call them otherwise."""
+    """The names in the chat of tools in a namespace -> the fields that name them in the client's
+    API."""
     created: float = msgspec.field(default_factory=time.time)
     """Seconds since the epoch, when the request came."""
 

@@ -42,7 +42,7 @@ from waltzrl.gateway.model_names import ModelNames
 from waltzrl.gateway.upstream_errors import add_reason
 from waltzrl.gateway.wire.fields import as_object, turn_of
 from waltzrl.policies.chat_completion import chat_message, with_system_text
-from waltzrl.policies.custom_tools import restore_custom_calls
+from waltzrl.policies.refused_tools import restore_calls
 from waltzrl.records import (
     Arm,
     Collaboration,
@@ -389,9 +389,9 @@ class GatewayAgent:
         return structs.replace(upstream_reply, reply=reply, raw=None)
 
     def _shown(self, reply: Reply) -> Reply:
-        """Leave out the reasoning where it is not asked for; restore calls of custom tools."""
+        """Leave out the reasoning where it is not asked for; name calls as the client does."""
         if reply.calls:
-            calls = restore_custom_calls(reply.calls, self.chat.body.get("tools"))
+            calls = restore_calls(reply.calls, self.chat.body.get("tools"))
             reply = reply if calls == reply.calls else replace(reply, calls=calls)
         if self.chat.shows_reasoning or not reply.reasoning:
             return reply

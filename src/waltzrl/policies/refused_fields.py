@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Literal, TypeVar, get_args
 
 from waltzrl.errors import WaltzError
-from waltzrl.policies.custom_tools import with_functions
+from waltzrl.policies.refused_tools import with_functions, with_short_names
 
 Answer = TypeVar("Answer")
 
@@ -22,13 +22,14 @@ RefusedField = Literal[
     "verbosity",
     "thought_signature",
     "custom_tools",
+    "tool_names",
 ]
 """A field that a server may refuse, or miss.
 
 The reasoning of earlier turns has no standard, and a client that got it sends it back with every
 request. `stream_options` asks for token counts. `max_tokens` is the older name of another field.
 `thought_signature` is what Gemini misses in a call of an earlier turn: no client has it. Custom
-tools become functions. The others are hints.
+tools become functions, and long names of tools shorter. The others are hints.
 """
 FIELDS: tuple[RefusedField, ...] = get_args(RefusedField)
 LASTING: tuple[RefusedField, ...] = (
@@ -36,6 +37,7 @@ LASTING: tuple[RefusedField, ...] = (
     "max_tokens",
     "thought_signature",
     "custom_tools",
+    "tool_names",
 )
 """The fields that a model refuses whatever their value is, and that no client misses."""
 REFUSES_A_FIELD = re.compile(
@@ -45,6 +47,11 @@ REFUSES_A_FIELD = re.compile(
     re.IGNORECASE,
 )
 """The words with which servers refuse a field; those that need it say that it is missing."""
+TOOLS: Mapping[RefusedField, str] = {
+    "custom_tools": "custom|function|tool",
+    "tool_names": "name",
+}
+"""The words with which servers refuse what only some chats have: custom tools and long names."""
 NEWER = "max_completion_tokens"
 REASONING = ("reasoning_content", "reasoning")
 """The names of the reasoning of a message."""
@@ -99,6 +106,8 @@ def without_fields(
             changed |= _with_signatures(changed)
         elif field == "custom_tools":
             changed = with_functions(changed)
+        elif field == "tool_names":
+            changed = with_short_names(changed)
         elif field in changed:
             value = changed.pop(field)
             if field == "max_tokens":
@@ -122,6 +131,9 @@ def _refuses(words: str, field: RefusedField) -> bool:
     """
     if field == "custom_tools":  # most say only that something of a tool is no function
         return re.search("custom|function|tool", words) is not None
+    """Return whether the words refuse a field; one that is a word of English must be in quotes."""
+    if pattern := TOOLS.get(field):
+        return re.search(pattern, words) is not None
     if not REFUSES_A_FIELD.search(words):
         return False
     if field == "max_tokens" and NEWER not in words:  # its number may be too large

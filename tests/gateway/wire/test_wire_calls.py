@@ -253,10 +253,12 @@ def test_a_call_and_its_reasoning_keep_what_their_servers_want_back(streamed):
 
 
 class KnowsFunctions(Model):
-    """Refuses custom tools, and calls the function that it is asked for."""
+    """Refuses custom tools and long names, and calls the function that it is asked for."""
 
     def answer(self, body, path):
         tool = body["tools"][0]
+        if len(tool[tool["type"]]["name"]) > 64:
+            return http({"error": {"message": "tools[0].function.name: string too long"}}, 400)
         if tool["type"] != "function":
             return http({"detail": "tools.0.function: Field required"}, 422)
         called = {"name": tool["function"]["name"], "arguments": json.dumps({"input": PATCH})}
@@ -274,5 +276,17 @@ def test_a_custom_tool_is_called_by_a_model_that_knows_functions_only(path, tool
         answer = await ask(app, path, body)
         assert f'"input":{json.dumps(PATCH)}' in answer.text.replace('": ', '":')
         assert '"arguments"' not in answer.text
+
+    with_gateway(work, model=KnowsFunctions())
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_tool_with_a_long_name_is_called_by_a_model_that_takes_short_ones(streamed):
+    name = f"mcp__{'a' * 70}__search"
+
+    async def work(app):
+        tool = {"name": name, "input_schema": {"type": "object"}}
+        body = {**BODIES[MESSAGES], "model": "m", "tools": [tool], "stream": streamed}
+        assert f'"name":"{name}"' in (await ask(app, MESSAGES, body)).text
 
     with_gateway(work, model=KnowsFunctions())

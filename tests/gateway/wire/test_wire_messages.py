@@ -86,24 +86,6 @@ def test_a_tool_without_parameters_says_that_it_has_no_properties():
     assert tool["function"]["parameters"] == EMPTY
 
 
-def test_a_long_name_of_a_tool_is_shorter_in_the_chat_and_comes_back_whole():
-    name = f"mcp__{'a' * 70}__search"
-    use = {"type": "tool_use", "id": "1", "name": name, "input": {}}
-    request = read(
-        [USER, {"role": "assistant", "content": [use]}],
-        tools=[{**TOOL, "name": name}, {**TOOL, "name": f"{name}_all"}],
-        tool_choice={"type": "tool", "name": name},
-    )
-    short, other = (tool["function"]["name"] for tool in request.body["tools"])
-    assert (short[:55], len(short)) == (name[:55], 64)
-    assert short != other
-    assert request.body["messages"][1]["tool_calls"][0]["function"]["name"] == short
-    assert request.body["tool_choice"]["function"]["name"] == short
-    answer = answer_of("", ToolCall(id="2", name=short, arguments="{}"))
-    assert json.loads(MESSAGES.write(request, [answer]))["content"][0]["name"] == name
-    assert f'"name":"{name}"'.encode() in MESSAGES.writer(request).finish(0, answer)
-
-
 def test_no_stop_sequences_are_as_good_as_absent():
     assert "stop" not in read(stop_sequences=[]).body
 

@@ -7,7 +7,6 @@ import codecs
 import json
 import re
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import TypeGuard
 
 import msgspec
@@ -27,7 +26,6 @@ COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """The first bytes of a body that gzip or zstd has compressed."""
 LEVEL = re.compile(r"[a-z_]{1,16}")
 LONGEST_PLACE = 100
-LONGEST_TOOL_NAME = 64
 LONGEST_SHOWN = 40
 """The most characters of a value that an error message quotes."""
 
@@ -104,13 +102,6 @@ def drop_empty_tools(chat: dict[str, Json]) -> None:
         chat.pop(key, None)
     if chat.get("tool_choice") in ("auto", "none"):
         del chat["tool_choice"]
-
-
-def shorten_tool_name(name: str) -> str:
-    """Return the name of a tool; the beginning and a digest of one that OpenAI would not take."""
-    if len(name) <= LONGEST_TOOL_NAME:
-        return name
-    return f"{name[:55]}_{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def place_results(messages: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:

@@ -24,7 +24,6 @@ from waltzrl.gateway.wire.fields import (
     invalid_field,
     place_results,
     read_object,
-    shorten_tool_name,
     text_of,
     unsupported_field,
 )
@@ -97,7 +96,6 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
         stream=as_bool(body.get("stream"), "stream"),
         subject="" if user is None else as_text(user, "metadata.user_id"),
         shows_reasoning=_shows_reasoning(body.get("thinking")),
-        tool_names=_collect_tool_names(body.get("tools")),
     )
 
 
@@ -176,7 +174,7 @@ def _convert_tool(tool: Json, where: str) -> Json:
     if schema.get("type") == "object":  # OpenAI requires its properties, though there are none
         schema.setdefault("properties", {})
     function: dict[str, Json] = {
-        "name": _read_tool_name(fields, where),
+        "name": as_name(fields.get("name"), f"{where}.name"),
         "parameters": schema,
     }
     for key in ("description", "strict"):
@@ -185,19 +183,10 @@ def _convert_tool(tool: Json, where: str) -> Json:
     return {"type": "function", "function": function}
 
 
-def _read_tool_name(fields: dict[str, Json], where: str) -> str:
-    return shorten_tool_name(as_name(fields.get("name"), f"{where}.name"))
-
-
-def _collect_tool_names(tools: Json) -> dict[str, dict[str, Json]]:
-    fields = [as_object(tool, "tools") for tool in as_list(tools or [], "tools")]
-    return {_read_tool_name(tool, "tools"): {"name": tool["name"]} for tool in fields}
-
-
 def _convert_tool_choice(choice: dict[str, Json]) -> dict[str, Json]:
     kind = choice.get("type")
     if kind == "tool":
-        name = _read_tool_name(choice, "tool_choice")
+        name = as_name(choice.get("name"), "tool_choice.name")
         options: dict[str, Json] = {"tool_choice": {"type": "function", "function": {"name": name}}}
     elif isinstance(kind, str) and kind in CHOICES:
         options = {"tool_choice": CHOICES[kind]}
@@ -309,7 +298,7 @@ def _convert_tool_use(block: dict[str, Json], where: str) -> Json:
         "id": as_name(block.get("id"), f"{where}.id"),
         "type": "function",
         "function": {
-            "name": _read_tool_name(block, where),
+            "name": as_name(block.get("name"), f"{where}.name"),
             "arguments": msgspec.json.encode(arguments).decode(),
         },
     }

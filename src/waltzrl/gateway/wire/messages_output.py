@@ -48,7 +48,7 @@ def build_message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
     if answer and answer.reply.text:
         content.append({"type": "text", "text": answer.reply.text})
     if answer:
-        content += [call_block(chat, call, call_input(call)) for call in answer.reply.calls]
+        content += [call_block(call, call_input(call)) for call in answer.reply.calls]
     return {
         "id": f"msg_{chat.prompt.id}",
         "type": "message",
@@ -85,9 +85,8 @@ def count_usage(answer: Answer | None) -> dict[str, Json]:
     }
 
 
-def call_block(chat: ChatRequest, call: ToolCall, arguments: Json) -> dict[str, Json]:
-    named = {"name": call.name, **chat.tool_names.get(call.name, {})}
-    return {"type": "tool_use", "id": call.id, **named, "input": arguments}
+def call_block(call: ToolCall, arguments: Json) -> dict[str, Json]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
 
 
 def call_input(call: ToolCall) -> Json:
@@ -227,7 +226,7 @@ class MessagesStream:
         arguments = msgspec.json.encode(call_input(call)).decode()
         return (
             _encode_named_event(
-                "content_block_start", index=index, content_block=call_block(self._chat, call, {})
+                "content_block_start", index=index, content_block=call_block(call, {})
             )
             + _encode_named_event(
                 "content_block_delta",

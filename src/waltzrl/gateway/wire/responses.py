@@ -23,7 +23,6 @@ from waltzrl.gateway.wire.fields import (
     invalid_field,
     place_results,
     read_object,
-    shorten_tool_name,
     subject_of,
     text_of,
     unsupported_field,
@@ -163,7 +162,7 @@ def _read_tool_name(fields: dict[str, Json], where: str) -> str:
     name = as_name(fields.get("name"), f"{where}.name")
     if fields.get("namespace") is None:
         return name
-    return shorten_tool_name(f"{as_text(fields['namespace'], f'{where}.namespace')}__{name}")
+    return f"{as_text(fields['namespace'], f'{where}.namespace')}__{name}"
 
 
 def _collect_tool_names(tools: Json) -> dict[str, dict[str, Json]]:

@@ -1,8 +1,13 @@
-"""Custom tools for servers that know functions only."""
+"""Tools for servers that know functions only, or that limit the length of a name."""
 
 import pytest
 
-from waltzrl.policies.custom_tools import PARAMETERS, restore_custom_calls, with_functions
+from waltzrl.policies.refused_tools import (
+    PARAMETERS,
+    restore_calls,
+    with_functions,
+    with_short_names,
+)
 from waltzrl.records import ToolCall
 
 CUSTOM = {"name": "patch", "description": "Edits."}
@@ -56,9 +61,30 @@ def test_custom_tools_and_their_calls_become_functions_of_one_text():
     assert with_functions({"tool_choice": NAMED}) == {"tool_choice": function}
 
 
-def test_a_chat_without_custom_tools_stays_as_it_is():
+def test_a_chat_without_custom_tools_and_long_names_stays_as_it_is():
     chat = {"tools": [FUNCTION], "messages": [{"role": "user"}], "tool_choice": "auto"}
-    assert with_functions(chat) == chat
+    assert with_functions(chat) == with_short_names(chat) == chat
+
+
+def test_long_names_are_shorter_and_come_back_whole():
+    long = f"mcp__{'a' * 70}__search"
+    tools = [
+        {"type": kind, kind: {"name": name}}
+        for kind, name in (("function", long), ("custom", f"{long}_all"), ("function", "f"))
+    ]
+    call = {"id": "1", "type": "function", "function": {"name": long, "arguments": "{}"}}
+    short = with_short_names(
+        {"tools": tools, "messages": [{"tool_calls": [call]}], "tool_choice": tools[0]}
+    )
+    first, other, last = (tool[tool["type"]]["name"] for tool in short["tools"])
+    assert (first[:55], len(first), len(other), last) == (long[:55], 64, 64, "f")
+    assert first != other
+    assert short["messages"][0]["tool_calls"][0]["function"]["name"] == first
+    assert short["tool_choice"]["function"]["name"] == first
+    calls = [ToolCall(id="1", name=name, arguments='{"input": "a"}') for name in (first, other)]
+    function, custom = restore_calls(calls, tools)
+    assert (function.name, function.kind) == (long, "function")
+    assert (custom.name, custom.kind, custom.arguments) == (f"{long}_all", "custom", "a")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +99,7 @@ def test_a_chat_without_custom_tools_stays_as_it_is():
 )
 def test_a_call_of_such_a_function_is_one_of_the_custom_tool(arguments, text):
     call = ToolCall(id="1", name="patch", arguments=arguments)
-    (restored,) = restore_custom_calls([call], TOOLS)
+    (restored,) = restore_calls([call], TOOLS)
     assert restored == ToolCall(id="1", name="patch", arguments=text, kind="custom")
 
 
@@ -82,5 +108,5 @@ def test_other_calls_stay_as_they_are():
         ToolCall(id="1", name="f", arguments="{}"),
         ToolCall(id="2", name="patch", arguments="{}", kind="custom"),
     )
-    assert restore_custom_calls(calls, TOOLS) == calls
-    assert restore_custom_calls(calls, None) == calls
+    assert restore_calls(calls, TOOLS) == calls
+    assert restore_calls(calls, None) == calls

@@ -1,0 +1,142 @@
+"""Tools as servers take them that know functions only, or that limit the length of a name.
+
+Nobody else sees them so: reviewers and clients have the calls of the client's own tools.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from hashlib import sha256
+
+from waltzrl.records import ToolCall
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+}
+"""The schema of a function that stands for a custom tool, whose input is free text."""
+KINDS = ("function", "custom")
+LONGEST_NAME = 64
+"""The characters of a name that OpenAI takes."""
+
+
+def with_functions(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return a chat with functions of one text for its custom tools, and for calls of them."""
+    return _convert_tools(chat, _convert_tool, _convert_call, _convert_choice)
+
+
+def with_short_names(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return a chat whose tools have no long names."""
+    return _convert_tools(chat, _shorten_name, _shorten_name, _shorten_name)
+
+
+def restore_calls(calls: Iterable[ToolCall], tools: object) -> tuple[ToolCall, ...]:
+    """Return calls of what stands for the client's tools as calls of these."""
+    names: dict[str, str] = {}
+    customs: set[str] = set()
+    for tool in tools if isinstance(tools, list) else ():
+        for kind in KINDS:
+            if named := _find(tool, kind):
+                name = str(named.get("name"))
+                names[_shorten(name)] = name
+                if kind == "custom":
+                    customs.add(name)
+    return tuple(_restore_call(call, names.get(call.name, call.name), customs) for call in calls)
+
+
+def _restore_call(call: ToolCall, name: str, customs: Iterable[str]) -> ToolCall:
+    if call.kind == "function" and name in customs:
+        return replace(call, name=name, kind="custom", arguments=_read_input(call.arguments))
+    return replace(call, name=name)
+
+
+Convert = Callable[[object], object]
+
+
+def _convert_tools(
+    chat: Mapping[str, object],
+    convert_tool: Convert,
+    convert_call: Convert,
+    convert_choice: Convert,
+) -> dict[str, object]:
+    changed = dict(chat)
+    tools, messages, choice = (chat.get(key) for key in ("tools", "messages", "tool_choice"))
+    if isinstance(tools, list):
+        changed["tools"] = [*map(convert_tool, tools)]
+    if isinstance(messages, list):
+        changed["messages"] = [_convert_calls(message, convert_call) for message in messages]
+    allowed = _find(choice, "allowed_tools") or {}
+    if isinstance(named := allowed.get("tools"), list):
+        converted = {**allowed, "tools": [*map(convert_choice, named)]}
+        changed["tool_choice"] = {"type": "allowed_tools", "allowed_tools": converted}
+    elif choice is not None:
+        changed["tool_choice"] = convert_choice(choice)
+    return changed
+
+
+def _convert_calls(message: object, convert: Convert) -> object:
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if not (isinstance(message, dict) and isinstance(calls, list)):
+        return message
+    return {**message, "tool_calls": [*map(convert, calls)]}
+
+
+def _find(item: object, key: str) -> Mapping[str, object] | None:
+    """Return the object that another has under a key; None if there is none."""
+    found = item.get(key) if isinstance(item, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _shorten_name(item: object) -> object:
+    for kind in KINDS:
+        if isinstance(item, dict) and (named := _find(item, kind)):
+            item = {**item, kind: {**named, "name": _shorten(str(named.get("name")))}}
+    return item
+
+
+def _shorten(name: str) -> str:
+    """Return a name; the beginning and a digest of one that is too long."""
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:55]}_{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _convert_tool(tool: object) -> object:
+    custom = _find(tool, "custom")
+    if custom is None:
+        return tool
+    described = [custom.get("description")]
+    grammar = _find(custom.get("format"), "grammar")
+    if grammar:
+        described.append(f"The input follows this grammar:\n{grammar.get('definition')}")
+    function: dict[str, object] = {
+        "name": custom.get("name"),
+        "description": "\n\n".join(str(text) for text in described if text),
+        "parameters": PARAMETERS,
+    }
+    return {"type": "function", "function": function}
+
+
+def _convert_call(call: object) -> object:
+    custom = _find(call, "custom")
+    if custom is None or not isinstance(call, dict):
+        return call
+    arguments = json.dumps({"input": custom.get("input")}, ensure_ascii=False)
+    function = {"name": custom.get("name"), "arguments": arguments}
+    return {"id": call.get("id"), "type": "function", "function": function}
+
+
+def _convert_choice(choice: object) -> object:
+    custom = _find(choice, "custom")
+    return {"type": "function", "function": custom} if custom else choice
+
+
+def _read_input(arguments: str) -> str:
+    """Return the only text in the arguments of a function; what is none is an input as it is."""
+    try:
+        texts = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    values = [*texts.values()] if isinstance(texts, dict) else []
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else arguments
