@@ -37,6 +37,8 @@ def test_the_clients_ids_reach_the_upstream_and_come_back(path, stream):
     body = BODIES[path] | ({"stream": True} if stream else {})
     response = run(lambda app: ask(app, path, body, **IDS), model=model)
     assert response.headers["x-request-id"] == "shop-17"
+    is_messages = path == "/v1/messages"  # Anthropic's clients read it from another header
+    assert response.headers.get("request-id") == ("shop-17" if is_messages else None)
     (head,) = model.heads
     assert header(head, "x-request-id") == ["shop-17"]
     assert header(head, "traceparent") == [TRACEPARENT]

@@ -103,7 +103,10 @@ class HttpRequest:
     async def begin(self, headers: Headers, status: int = 200) -> None:
         """Send the status and headers."""
         self._begun = True
-        named = [(b"x-request-id", self.headers.context.id.encode())]
+        context_id = self.headers.context.id.encode()
+        named = [(b"x-request-id", context_id)]
+        if self.wire is MESSAGES:  # where Anthropic's clients look for it
+            named.append((b"request-id", context_id))
         if self.headers.context.id != self.headers.id:
             named.append((b"x-waltzrl-id", self.headers.id.encode()))
         await self._send(
