@@ -86,6 +86,14 @@ def test_a_tool_without_parameters_says_that_it_has_no_properties():
     assert tool["function"]["parameters"] == EMPTY
 
 
+def test_the_format_of_the_output_may_have_its_older_name():
+    output_format = {"type": "json_schema", "schema": EMPTY}
+    newer = read(output_config={"format": output_format}).body
+    assert read(output_format=output_format).body == newer
+    with pytest.raises(RequestError, match=r"output_format\.schema"):
+        read(output_format={"type": "json_schema"})
+
+
 def test_no_stop_sequences_are_as_good_as_absent():
     assert "stop" not in read(stop_sequences=[]).body
 

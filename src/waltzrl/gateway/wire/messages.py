@@ -39,6 +39,7 @@ CONVERTED = (
     "metadata",
     "n",
     "output_config",
+    "output_format",
     "stop_sequences",
     "stream",
     "stream_options",
@@ -139,6 +140,8 @@ def _convert_message_request(body: dict[str, Json]) -> dict[str, Json]:
     # After `thinking`: an effort by name precedes one that was made of a budget.
     if body.get("output_config") is not None:
         chat |= _convert_output_config(as_object(body["output_config"], "output_config"))
+    if body.get("output_format") is not None:  # as it was called in the beta
+        chat |= _convert_output_format(body["output_format"], "output_format")
     return chat
 
 
@@ -206,13 +209,14 @@ def _convert_output_config(config: dict[str, Json]) -> dict[str, Json]:
         effort = as_text(config["effort"], "output_config.effort")
         options["reasoning_effort"] = "high" if effort == "max" else effort
     if config.get("format") is not None:
-        output_format = as_object(config["format"], "output_config.format")
-        schema = as_object(output_format.get("schema"), "output_config.format.schema")
-        options["response_format"] = {
-            "type": "json_schema",
-            "json_schema": {"name": "output", "schema": schema, "strict": True},
-        }
+        options |= _convert_output_format(config["format"], "output_config.format")
     return options
+
+
+def _convert_output_format(output_format: Json, where: str) -> dict[str, Json]:
+    schema = as_object(as_object(output_format, where).get("schema"), f"{where}.schema")
+    json_schema: Json = {"name": "output", "schema": schema, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
 
 
 def chat_messages(system: Json, messages: Json) -> list[dict[str, Json]]:
