@@ -486,6 +486,21 @@ def test_calls_without_geminis_signature_are_sent_with_the_documented_one():
     assert seen[2] == seen[1]
 
 
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_model_whose_template_takes_one_system_message_gets_one(status):
+    later = {"role": "system", "content": "It is noon."}
+    chat = {**ASKED, "messages": [*ASKED["messages"], later]}
+
+    async def work(upstream):
+        await upstream.complete(chat, None)
+        await upstream.complete(chat, None)
+
+    refusal = http({"error": {"message": "System message must be at the beginning."}}, status)
+    seen, _ = told(work, refusal, http(ANSWER), http(ANSWER))
+    joined = [{"role": "user", "content": "hi\n\nIt is noon."}]
+    assert [chat["messages"] for chat in seen[1:]] == [joined, joined]
+
+
 def test_a_client_that_sends_both_limits_is_told_so():
     async def work(upstream):
         with pytest.raises(RequestError):

@@ -512,8 +512,7 @@ def _read_models(body: bytes) -> list[_Model]:
 
 def _read_refusal(error: WaltzError) -> str:
     """Return the upstream's words if it refuses a request for what is in it."""
-    refuses = isinstance(error, UpstreamError) and error.status in (400, 422)
-    return str(error) if refuses else ""
+    return error.refusal if isinstance(error, UpstreamError) else ""
 
 
 def _read_events(answer: bytes, milliseconds: float) -> UpstreamReply:

@@ -6,6 +6,7 @@ from waltzrl.collaboration import Reviewer
 from waltzrl.errors import RequestError, WaltzError
 from waltzrl.gateway.http_client import Response
 from waltzrl.policies.server_faults import NO_MESSAGE, ServerFault, read_fault, read_retry_after
+from waltzrl.policies.system_first import LATE_SYSTEM
 from waltzrl.records import Prompt, Reply
 
 PASSED_ON = {400, 401, 402, 403, 404, 405, 408, 409, 410, 413, 415, 422, 429, 451, 498}
@@ -58,6 +59,8 @@ class UpstreamError(RequestError):
         )
         self.code, self.error_type = labels.get("code"), labels.get("type")
         self.is_down = is_down
+        self.refusal = ""
+        """The upstream's words if it refuses a request for what is in it. They are not told."""
         self.unreviewed = ""
         """The upstream's words, if they may quote the reply that was being generated: they are
         told only after a review."""
@@ -152,7 +155,7 @@ def _make_upstream_error(
     is_passed_on = answered in PASSED_ON
     message = f": {_hide_api_key(fault.message, api_key, LONGEST_MESSAGE)}" if is_passed_on else ""
     labels = fault.labels if is_passed_on else {}
-    return UpstreamError(
+    error = UpstreamError(
         status,
         kind,
         f"the upstream answered {answered}{message}",
@@ -162,6 +165,10 @@ def _make_upstream_error(
         },
         retry_after_seconds=fault.retry_after_seconds if retry_after is None else retry_after,
     )
+    # llama.cpp and Ollama answer 500 to what a model's template refuses.
+    if answered in (400, 422) or LATE_SYSTEM.search(fault.message):
+        error.refusal = fault.message[:LONGEST_MESSAGE]
+    return error
 
 
 def _hide_api_key(text: str, api_key: str | None, longest: int) -> str:

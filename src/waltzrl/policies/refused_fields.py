@@ -6,6 +6,7 @@ from typing import Literal, TypeVar, get_args
 
 from waltzrl.errors import WaltzError
 from waltzrl.policies.refused_tools import with_functions, with_short_names
+from waltzrl.policies.system_first import LATE_SYSTEM, with_system_first
 
 Answer = TypeVar("Answer")
 
@@ -23,13 +24,15 @@ RefusedField = Literal[
     "thought_signature",
     "custom_tools",
     "tool_names",
+    "late_system",
 ]
 """A field that a server may refuse, or miss.
 
 The reasoning of earlier turns has no standard, and a client that got it sends it back with every
 request. `stream_options` asks for token counts. `max_tokens` is the older name of another field.
-`thought_signature` is what Gemini misses in a call of an earlier turn: no client has it. Custom
-tools become functions, and long names of tools shorter. The others are hints.
+`thought_signature` is what Gemini misses in a call of an earlier turn: some APIs have no place for
+it. Custom tools become functions, long names of tools shorter, and system messages after the first
+the user's. The others are hints.
 """
 FIELDS: tuple[RefusedField, ...] = get_args(RefusedField)
 LASTING: tuple[RefusedField, ...] = (
@@ -38,6 +41,7 @@ LASTING: tuple[RefusedField, ...] = (
     "thought_signature",
     "custom_tools",
     "tool_names",
+    "late_system",
 )
 """The fields that a model refuses whatever their value is, and that no client misses."""
 REFUSES_A_FIELD = re.compile(
@@ -47,11 +51,12 @@ REFUSES_A_FIELD = re.compile(
     re.IGNORECASE,
 )
 """The words with which servers refuse a field; those that need it say that it is missing."""
-TOOLS: Mapping[RefusedField, str] = {
-    "custom_tools": "custom|function|tool",
-    "tool_names": "name",
+SEEN_IN_FEW: Mapping[RefusedField, re.Pattern[str]] = {
+    "custom_tools": re.compile("custom|function|tool"),
+    "tool_names": re.compile("name"),
+    "late_system": LATE_SYSTEM,
 }
-"""The words with which servers refuse what only some chats have: custom tools and long names."""
+"""The words with which servers refuse what few chats have, so that they need not be exact."""
 NEWER = "max_completion_tokens"
 REASONING = ("reasoning_content", "reasoning")
 """The names of the reasoning of a message."""
@@ -100,14 +105,8 @@ def without_fields(
     """Return the chat as a server takes it that refuses these fields."""
     changed = dict(chat)
     for field in refused:
-        if field == "reasoning":
-            changed |= _without_reasoning(changed)
-        elif field == "thought_signature":
-            changed |= _with_signatures(changed)
-        elif field == "custom_tools":
-            changed = with_functions(changed)
-        elif field == "tool_names":
-            changed = with_short_names(changed)
+        if change := CHANGES.get(field):
+            changed |= change(changed)
         elif field in changed:
             value = changed.pop(field)
             if field == "max_tokens":
@@ -129,11 +128,8 @@ def _refuses(words: str, field: RefusedField) -> bool:
     """Return whether the words refuse a field; one that is a word of English must be in quotes, or
     before what is said of it.
     """
-    if field == "custom_tools":  # most say only that something of a tool is no function
-        return re.search("custom|function|tool", words) is not None
-    """Return whether the words refuse a field; one that is a word of English must be in quotes."""
-    if pattern := TOOLS.get(field):
-        return re.search(pattern, words) is not None
+    if pattern := SEEN_IN_FEW.get(field):
+        return pattern.search(words) is not None
     if not REFUSES_A_FIELD.search(words):
         return False
     if field == "max_tokens" and NEWER not in words:  # its number may be too large
@@ -170,3 +166,15 @@ def _sign_message(message: object) -> object:
         return message
     first, *others = calls
     return {**message, "tool_calls": [{"extra_content": UNSIGNED, **first}, *others]}
+
+
+CHANGES: Mapping[RefusedField, Callable[[Mapping[str, object]], dict[str, object]]] = {
+    "reasoning": _without_reasoning,
+    "thought_signature": _with_signatures,
+    "custom_tools": with_functions,
+    "tool_names": with_short_names,
+    "late_system": with_system_first,
+}
+"""The fields that are no keys of a chat -> what returns its keys without them, or with what a
+server misses.
+"""
