@@ -176,9 +176,10 @@ def test_reasoning_belongs_to_what_follows_it():
 
 
 def test_reasoning_between_the_calls_of_a_turn_is_of_that_turn():
-    first, second = turns(reasoning("a"), call("1"), reasoning("b"), call("2"), output("1"))
+    results = output("1"), output("2")
+    first, *told = turns(reasoning("a"), call("1"), reasoning("b"), call("2"), *results)
     assert (first["reasoning_content"], len(first["tool_calls"])) == ("a\nb", 2)
-    assert second["role"] == "tool"
+    assert [turn["role"] for turn in told] == ["tool", "tool"]
 
 
 def test_reasoning_of_each_round_of_tools_stays_with_its_calls():

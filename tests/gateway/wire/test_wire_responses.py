@@ -211,6 +211,7 @@ def test_a_hosted_tool_is_refused_in_words():
         read(tools=[{"type": "web_search"}])
 
 
+USER = {"role": "user", "content": "And?"}
 CALL_OF_A_TOOL = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
 
 
@@ -242,6 +243,26 @@ def test_a_result_follows_the_last_call_of_its_id():
     turn = [{"role": "user", "content": "Hi"}, CALL_OF_A_TOOL, result]
     roles = [message["role"] for message in chat(*turn, *turn)]
     assert roles == ["user", "assistant", "tool", "user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("named", [{}, {"call_id": "9"}])
+def test_a_result_of_no_call_is_the_clients_text(named):
+    """Codex tells so what it was started for."""
+    output = {"type": "function_call_output", "name": "automation", **named, "output": "At 9."}
+    (told,) = chat(output)
+    assert (told["role"], told["content"].splitlines()[0]) == ("user", "[function_call_output]")
+    assert told["content"].endswith("At 9.")
+
+
+def test_a_call_that_was_interrupted_has_a_result_that_says_so():
+    calls = [{**CALL_OF_A_TOOL, "call_id": name} for name in ("1", "2")]
+    result = {"type": "function_call_output", "call_id": "2", "output": "b"}
+    messages = chat({"role": "user", "content": "Hi"}, *calls, result, USER)
+    assert messages[2:] == [
+        {"role": "tool", "tool_call_id": "2", "content": "b"},
+        {"role": "tool", "tool_call_id": "1", "content": "[no result]"},
+        USER,
+    ]
 
 
 def test_a_results_image_follows_all_results_as_the_users():
@@ -279,6 +300,8 @@ def test_texts_of_a_result_or_of_the_assistant_are_one_string():
     user, assistant, result, empty = chat(
         {"role": "user", "content": parts},
         {"role": "assistant", "content": refusal},
+        CALL_OF_A_TOOL,
+        {**CALL_OF_A_TOOL, "call_id": "2"},
         {"type": "function_call_output", "call_id": "1", "output": parts},
         {"type": "function_call_output", "call_id": "2", "output": []},
     )

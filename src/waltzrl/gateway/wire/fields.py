@@ -25,6 +25,7 @@ REASONING = ("reasoning", "reasoning_content")
 COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """The first bytes of a body that gzip or zstd has compressed."""
 LEVEL = re.compile(r"[a-z_]{1,16}")
+NO_RESULT = "[no result]"
 LONGEST_PLACE = 100
 LONGEST_SHOWN = 40
 """The most characters of a value that an error message quotes."""
@@ -107,19 +108,29 @@ def drop_empty_tools(chat: dict[str, Json]) -> None:
 def place_results(messages: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
     """Return a chat's messages with each tool's result after the message with its call.
 
-    A chat has nothing between them; other APIs may have words of anybody there.
+    A chat has nothing between them; other APIs may have words of anybody there. A call that was
+    interrupted has no result, and a chat could not go on without one.
     """
     groups: list[list[dict[str, Json]]] = []
-    answered: dict[Json, list[dict[str, Json]]] = {}
+    asked: dict[Json, list[dict[str, Json]]] = {}
     for message in messages:
-        group = answered.get(message.get("tool_call_id")) if message["role"] == "tool" else None
+        group = asked.get(message.get("tool_call_id")) if message["role"] == "tool" else None
         if group is None:
             groups.append(group := [])
         group.append(message)
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            answered[as_object(call, "tool_calls")["id"]] = group
+        for call_id in _read_call_ids(message):
+            asked[call_id] = group
+    for group in groups:
+        answered = [result["tool_call_id"] for result in group[1:]]
+        missing = [call_id for call_id in _read_call_ids(group[0]) if call_id not in answered]
+        group += [{"role": "tool", "tool_call_id": i, "content": NO_RESULT} for i in missing]
     return [message for group in groups for message in group]
+
+
+def _read_call_ids(message: dict[str, Json]) -> list[Json]:
+    calls = message.get("tool_calls")
+    calls = calls if isinstance(calls, list) else []
+    return [as_object(call, "tool_calls")["id"] for call in calls]
 
 
 def as_text(value: Json, where: str) -> str:

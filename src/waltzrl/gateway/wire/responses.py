@@ -258,6 +258,8 @@ class _Turns:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Json]] = []
+        self._called: list[Json] = []
+        """The ids of the calls."""
         self._thoughts: list[str] = []
         """Reasoning, which precedes what it led to."""
         self._texts: list[str] = []
@@ -288,11 +290,19 @@ class _Turns:
         """Add a call to the assistant's last message."""
         last = self._last()
         self._add_pending(last)
+        self._called.append(as_object(call, "call")["id"])
         calls = last.get("tool_calls")
         last["tool_calls"] = [*calls, call] if isinstance(calls, list) else [call]
 
-    def answer(self, call_id: str, output: Json) -> None:
-        """Add the result of a call, of which a tool's message holds only the text."""
+    def answer(self, item: dict[str, Json], output: Json) -> None:
+        """Add the result of a call, of which a tool's message holds only the text.
+
+        That of no call, which clients tell on their own, is the client's text.
+        """
+        call_id = item.get("call_id")
+        if call_id not in self._called:
+            self.add({"role": "user", "content": block_text(item)})
+            return
         parts = _convert_to_parts(output)
         if shown := [part for part in parts if part["type"] not in ("text", "refusal")]:
             texts = [part.get("text", part.get("refusal")) for part in parts if part not in shown]
@@ -366,8 +376,7 @@ def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
     elif kind in CALLS:
         turns.call(_convert_call_item(item, where))
     elif kind in RESULTS:
-        call_id = as_name(item.get("call_id"), f"{where}.call_id")
-        turns.answer(call_id, _convert_content(item.get("output"), f"{where}.output", joins=True))
+        turns.answer(item, _convert_content(item.get("output"), f"{where}.output", joins=True))
     elif as_name(kind, f"{where}.type").endswith(FROM_CLIENT):
         turns.add({"role": "user", "content": block_text(item)})
     else:
