@@ -5,6 +5,7 @@ import pytest
 from support.timing import FakeClock
 from waltzrl.budget import Charge, ChargeItem, ledgers_in, read_ledger
 from waltzrl.budget.daily import DAY_SECONDS, DailyLedger
+from waltzrl.errors import InputError
 
 NOON = 20_000.5 * DAY_SECONDS  # of 2024-10-04
 
@@ -70,10 +71,24 @@ def test_a_torn_line_of_a_killed_worker_spoils_no_other(tmp_path):
 
 
 def test_on_a_full_disk_the_charge_counts_in_this_process(tmp_path):
-    from waltzrl.errors import InputError
-
     (tmp_path / "2024-10-04-ledger.jsonl").symlink_to("/dev/full")
     ledger = DailyLedger(tmp_path, clock=FakeClock(NOON))
     with pytest.raises(InputError, match="No space left"):
         ledger.append(charge("a"))
+    assert ledger.spent("ada").tokens == 10
+
+
+def test_a_day_whose_file_could_not_be_opened_is_opened_later(tmp_path):
+    clock = FakeClock(NOON)
+    ledger = DailyLedger(tmp_path, clock=clock)
+    clock.now += DAY_SECONDS
+    obstacle = tmp_path / "2024-10-05-ledger.jsonl"
+    obstacle.mkdir()
+    for _ in range(2):
+        with pytest.raises(InputError, match="Is a directory"):
+            ledger.append(charge("a"))
+        with pytest.raises(InputError, match="Is a directory"):
+            ledger.spent("ada")
+    obstacle.rmdir()
+    ledger.append(charge("b"))
     assert ledger.spent("ada").tokens == 10

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.budget.ledger import LEDGER, Charge, append_line, decode_line
+from waltzrl.errors import InputError
 from waltzrl.foundation.files import disk_errors
 
 DAY_SECONDS = 86_400
@@ -109,9 +110,13 @@ class DailyLedger:
             return
         self.close()
         self._day, self._offset, self._spent = day, 0, {}
-        with disk_errors(self.path):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            with disk_errors(self.path):
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except InputError:
+            self._day = -1  # so that the next call tries again
+            raise
 
     def _read_on(self) -> None:
         """Read the lines that this and other processes have appended since the last look."""
