@@ -301,3 +301,20 @@ def test_times_are_points_or_durations_back_from_now(text, expected):
 def test_what_is_no_time_is_an_error_with_examples(text):
     with pytest.raises(InputError, match="need one such as 2026-11-30"):
         moment(text, datetime.now(UTC))
+
+
+def test_texts_of_users_and_models_send_no_commands_to_the_terminal(tmp_path):
+    hidden = replace(
+        COLLABORATION,
+        prompt=replace(
+            COLLABORATION.prompt,
+            messages=(replace(COLLABORATION.prompt.messages[0], content="one\x1b[2J\ntwo"),),
+        ),
+    )
+    with open_log(tmp_path, contents=unchanged) as log:
+        log.append(structs.replace(exchange("r1", hidden), model="m\x1b]0;x\x07"), hidden.prompt)
+    folder = tmp_path / "log"
+    texts = show(folder, "r", "--contents")
+    assert "\none�[2J\ntwo\n" in texts
+    assert "m�]0;x�" in texts
+    assert "\x1b" not in texts + show(folder, "--count", "model")

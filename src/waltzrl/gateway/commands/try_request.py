@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
+from waltzrl.foundation.texts import make_visible
 from waltzrl.gateway.commands.serve import choose_reviewer, collect_sources
 
 if TYPE_CHECKING:
@@ -165,13 +166,14 @@ def _list_rows(result: "TrialResult") -> Iterator[Row]:
 
 def _mark_text(name: str, text: str, findings: "Sequence[RuleFinding]") -> Iterator[Row]:
     """Yield a text, and below it what was found in it."""
-    marked = Text(text)
+    # As long as the text, in which the findings have their places.
+    marked = Text(make_visible(text.replace("\r\n", " \n")))
     for finding in findings:
         marked.stylize("bold reverse", finding.start, finding.end)
     yield name, marked
     for finding in findings:
         words = " ".join(text[finding.start : finding.end].split())
-        yield "", f"{finding.rule}: {words}"
+        yield "", f"{finding.rule}: {make_visible(words)}"
 
 
 def _describe_feedback(name: str, feedback: "Feedback") -> Iterator[Row]:
@@ -180,7 +182,7 @@ def _describe_feedback(name: str, feedback: "Feedback") -> Iterator[Row]:
     words = [*feedback.labels, *(f"{key} {score:.2f}" for key, score in scores.items())]
     yield name, ", ".join([*words, *feedback.rules])
     if feedback.text:
-        yield "advice", feedback.text
+        yield "advice", make_visible(feedback.text)
 
 
 def _describe_part(part: "TrialPart") -> str:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from waltzrl.foundation.options import print_json
+from waltzrl.foundation.texts import make_visible
 from waltzrl.records import Collaboration
 from waltzrl.store.audit import Entry, contents_for, one_line, one_page, tombstone_for
 from waltzrl.store.audit.contents import Tombstone, content_files, has_nameless_tombstones
@@ -39,7 +40,7 @@ def print_request(
         print_json(report if contents else decisions)
         return
     for entry in entries:
-        print(one_page(entry))
+        print(make_visible(one_page(entry)))
         record = entry.decision
         assert record is not None, "found by its id"
         # The id of a choice contains a slash, which would be a further part of the path.
@@ -51,7 +52,7 @@ def print_request(
         if not texts:
             print(_explain_absence(folder, id_, removed[id_], key))
         for collaboration in texts:
-            print(_format_texts(collaboration))
+            print(make_visible(_format_texts(collaboration)))
 
 
 def _describe_removal(left: Tombstone, key: Path) -> dict[str, str | bool | None]:
@@ -124,7 +125,7 @@ def print_counts(
     else:
         widths = [max(map(len, (name, *(row[name] for row in rows)))) for name in (*by, "count")]
         for cells in ([*by, "count"], *(list(row.values()) for row in rows)):
-            print("  ".join(map(str.ljust, cells, widths)).rstrip())
+            print(make_visible("  ".join(map(str.ljust, cells, widths)).rstrip()))
 
 
 def print_csv(rows: Iterable[dict[str, str]], columns: Sequence[str] = ROW) -> None:
