@@ -47,6 +47,24 @@ def test_a_checkpoint_kept_elsewhere_is_believed(log, tmp_path):
     assert result.output.startswith("fault: truncated: the log ends before record 0")
 
 
+@pytest.mark.parametrize("kept", ["", "no checkpoint\n", "waltzrl.audit/x\n7\n"])
+def test_a_file_without_a_checkpoint_proves_nothing(log, tmp_path, kept):
+    (tmp_path / "kept").write_text(kept)
+    trusted = ("--key", log.parent / "audit.key.pub", "--checkpoint", tmp_path / "kept")
+    result = call("verify", log, *trusted)
+    assert result.exit_code == 1
+    expected = f"fault: bad-signature: {tmp_path / 'kept'} holds no checkpoint to compare with\n"
+    assert result.output == expected
+
+
+def test_a_key_is_found_in_a_folder_with_a_plus_and_another_file_is_none(log, tmp_path):
+    (tmp_path / "a+b").mkdir()
+    kept = shutil.copy(log.parent / "audit.key.pub", tmp_path / "a+b")
+    assert call("verify", log, "--key", kept).exit_code == 0
+    (tmp_path / "binary").write_bytes(b"\xff\x00")
+    assert isinstance(call("verify", log, "--key", tmp_path / "binary").exception, InputError)
+
+
 def test_what_is_no_key_and_what_is_no_log_are_errors(log):
     assert isinstance(call("verify", log, "--key", "a+b+c").exception, InputError)
     assert isinstance(call("verify", log, "--key", log / "none").exception, InputError)

@@ -165,9 +165,11 @@ def prove_record(folder: Folder, record_id: RecordId) -> None:
 
 def _public_key(given: str) -> PublicKey:
     """Parse a key, or read it from a file."""
+    path = Path(given)
     try:
-        return PublicKey.parse(given if "+" in given else Path(given).read_text(encoding="utf-8"))
-    except (NoteError, OSError) as error:
+        is_key = "+" in given and not path.exists()
+        return PublicKey.parse(given if is_key else path.read_text(encoding="utf-8"))
+    except (NoteError, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{error}; the public key is in the file that ends in .pub") from None
 
 

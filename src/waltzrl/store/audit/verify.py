@@ -108,6 +108,8 @@ def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> Verifie
     """
     if not list_segments(folder) and not (folder / CHECKPOINTS).exists() and trusted is None:
         raise FileNotFoundError(f"{folder} holds no audit log; need {SEGMENT.format(1)} in it")
+    if trusted is not None and not _has_checkpoints(trusted):
+        return _make_fault("bad-signature", 0, f"{trusted} holds no checkpoint to compare with")
     position = LogPosition()
     fault = follow_log(folder, key, position, trusted)
     return fault or VerifiedLog(
@@ -300,6 +302,11 @@ def _read_checkpoints(
         if checkpoint.origin != key.name:
             raise NoteError(f"it belongs to the log {checkpoint.origin!r}, not to {key.name!r}")
         yield checkpoint
+
+
+def _has_checkpoints(path: Path) -> bool:
+    with path.open("rb") as file:
+        return next(read_notes(file, path.stat().st_size), None) is not None
 
 
 def _get_size(checkpoint: Checkpoint) -> int:
