@@ -1,11 +1,15 @@
 import json
+import os
 import resource
+import tomllib
 from contextlib import contextmanager
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from waltzrl.errors import InputError
-from waltzrl.foundation.files import whole_folder, write_bytes, write_json
+from waltzrl.foundation.files import toml_value, whole_folder, write_bytes, write_json
 
 
 @contextmanager
@@ -37,6 +41,34 @@ def test_a_private_file_is_its_owners_only_and_one_that_is_there_keeps_its_mode(
     path.chmod(0o640)
     write_bytes(path, b"new")
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_a_link_and_the_file_behind_it_is_replaced(tmp_path):
+    (tmp_path / "real").mkdir()
+    write_bytes(tmp_path / "real" / "table", b"old")
+    (tmp_path / "link").symlink_to("real/table")
+    write_bytes(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "table").read_bytes() == b"new"
+    assert names(tmp_path / "real") == ["table"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes owners")
+def test_a_file_that_root_replaces_stays_its_owners(tmp_path):
+    path = tmp_path / "table"
+    write_bytes(path, b"old", private=True)
+    os.chown(path, 10001, 10002)
+    write_bytes(path, b"new", private=True)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (10001, 10002, 0o600)
+
+
+VALUES = st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.booleans()
+
+
+@given(VALUES | st.lists(VALUES) | st.floats(allow_nan=False))
+def test_a_value_is_the_same_after_toml(value):
+    assert tomllib.loads(f"key = {toml_value(value)}\n") == {"key": value}
 
 
 def test_json_is_sorted_and_ends_with_a_line_break(tmp_path):

@@ -1,6 +1,7 @@
 import logging
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
@@ -50,6 +51,39 @@ def test_a_key_opens_and_its_file_holds_only_the_hash(path):
 def test_a_key_file_is_its_owners_only(path):
     add_key(path, {"name": "ada"})
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_every_key_that_is_added_can_be_read(path):
+    add_key(path, {"name": "\U00020bb7野家", "policies": ("\U0001f512",)})
+    add_key(path, {"name": "ada", "usd_per_day": float("inf"), "allow_fields": ("\x7f",)})
+    first, second = read_keys(path)
+    assert (first.name, first.policies) == ("\U00020bb7野家", ("\U0001f512",))
+    assert (second.usd_per_day, second.allow_fields) == (float("inf"), ("\x7f",))
+
+
+def test_keys_that_several_add_at_once_are_all_there(path):
+    names = [f"client-{number}" for number in range(16)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda name: add_key(path, {"name": name}), names))
+    assert sorted(key.name for key in read_keys(path)) == sorted(names)
+
+
+def test_a_key_is_revoked_through_a_link_to_its_file(path, tmp_path):
+    key = add_key(path, {"name": "ada"})
+    ring, look = following(path)
+    (tmp_path / "link").symlink_to(path)
+    revoke_keys(tmp_path / "link", "ada")
+    look()
+    assert ring.find(key) is None
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "nan", "inf", "1e9", "1e7"])
+def test_an_expiry_that_cannot_be_is_refused(path, days):
+    options = ["add", "ada", "--file", str(path), "--expires-in-days", days]
+    error = CliRunner().invoke(keys_command, options).exception
+    assert isinstance(error, InputError)
+    assert str(error).endswith("need days above 0, such as 90")
+    assert not path.exists()
 
 
 def test_what_is_not_a_key_opens_nothing(path):

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -44,28 +44,40 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
     """Replace the file atomically: a reader, or a crash, sees the old content or the new.
 
     Args:
-        path: the file; an existing one keeps its mode.
+        path: the file, or a link to it; an existing one keeps its mode and its owner.
         data: the new content.
         private: make a new file readable by its owner only.
 
     Raises:
         InputError: the folder cannot be written to, or the disk is full.
     """
-    temporary = path.with_name(f".{path.name}.part")
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.part")
     with disk_errors(path):
         try:
             # The mode is set before there is content, which nobody else may read in between.
             temporary.touch(mode=0o600 if private else 0o666)
-            if path.exists():
-                temporary.chmod(path.stat().st_mode)
+            if target.exists():
+                before = target.stat()
+                with suppress(PermissionError):  # only root gives a file to somebody else
+                    os.chown(temporary, before.st_uid, before.st_gid)
+                temporary.chmod(before.st_mode)
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
-        sync_to_disk(path.parent)  # or the new name could be lost in a power failure
+        sync_to_disk(target.parent)  # or the new name could be lost in a power failure
+
+
+def toml_value(value: object) -> str:
+    """Return a text, a number, a switch or a list of them as TOML."""
+    if isinstance(value, float):
+        return repr(value)  # JSON writes another infinity
+    # TOML is JSON but for surrogate pairs and DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def write_json(path: Path, value: Json) -> None:

@@ -10,7 +10,6 @@ A key is 256 random bits, which cannot be recovered from their SHA-256. The slow
 protect passwords would only cost time here.
 """
 
-import json
 import secrets
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -23,7 +22,7 @@ import msgspec
 from msgspec import structs
 
 from waltzrl.errors import InputError
-from waltzrl.foundation.files import write_bytes
+from waltzrl.foundation.files import hold_lock, toml_value, write_bytes
 from waltzrl.gateway.stream_modes import StreamMode
 
 HEAD = "# API keys of the gateway. `waltzrl keys` rewrites this file and keeps no comments.\n"
@@ -125,7 +124,8 @@ def add_key(path: Path, policy: Mapping[str, object]) -> str:
         "created": datetime.now(UTC).replace(microsecond=0),
     }
     key = _convert_key({**policy, **generated}, "the new key")
-    _write_keys(path, [*(read_keys(path) if path.exists() else []), key])
+    with hold_lock(_lock_file(path)):
+        _write_keys(path, [*(read_keys(path) if path.exists() else []), key])
     return secret
 
 
@@ -135,12 +135,14 @@ def revoke_keys(path: Path, name_or_id: str) -> list[Key]:
     Raises:
         InputError: no key matches, or the file cannot be read or written.
     """
-    keys = read_keys(path)
-    revoked = [key for key in keys if name_or_id in (key.name, key.id)]
-    if not revoked:
-        known = ", ".join(f"{key.name} ({key.id})" for key in keys) or "none"
-        raise InputError(f"{path} has no key {name_or_id!r}; it has {known}")
-    _write_keys(path, [structs.replace(k, disabled=True) if k in revoked else k for k in keys])
+    read_keys(path)  # a file that is missing is not locked
+    with hold_lock(_lock_file(path)):
+        keys = read_keys(path)
+        revoked = [key for key in keys if name_or_id in (key.name, key.id)]
+        if not revoked:
+            known = ", ".join(f"{key.name} ({key.id})" for key in keys) or "none"
+            raise InputError(f"{path} has no key {name_or_id!r}; it has {known}")
+        _write_keys(path, [structs.replace(k, disabled=True) if k in revoked else k for k in keys])
     return revoked
 
 
@@ -170,6 +172,18 @@ def _convert_key(entry: object, place: str) -> Key:
         raise InputError(f"{place}: {error}") from None
 
 
+def _lock_file(path: Path) -> Path:
+    """Return the file that is locked while a key file is read, changed and written.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    target = path.resolve()
+    if not target.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {target.parent}; make it first")
+    return target.with_name(f".{target.name}.lock")
+
+
 def _write_keys(path: Path, keys: Iterable[Key]) -> None:
     write_bytes(path, "\n".join([HEAD, *map(_render_key, keys)]).encode(), private=True)
 
@@ -186,4 +200,4 @@ def _render_key(key: Key) -> str:
 
 
 def _render_field(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else json.dumps(value)
+    return value.isoformat() if isinstance(value, datetime) else toml_value(value)

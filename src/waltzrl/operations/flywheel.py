@@ -3,7 +3,6 @@
 Each step is a command of ours, which a process of its own runs and people can run by hand.
 """
 
-import json
 import shlex
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from waltzrl.agents.exports import CONVERSATION, EXPORT_MANIFEST, FEEDBACK, expo
 from waltzrl.agents.opening import REVIEWER
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.errors import InputError
+from waltzrl.foundation.files import toml_value
 from waltzrl.foundation.sources import merge_tables
 from waltzrl.foundation.validation import Table, read_table, validate_table, with_overrides
 from waltzrl.gateway.bundles import bundle_id
@@ -295,10 +295,10 @@ def _write_candidate(turn: FlywheelTurn) -> None:
     lines = []
     for key, value in _candidate_settings(turn).items():
         if isinstance(value, dict):
-            lines += [f"{key}.{name} = {json.dumps(each)}" for name, each in value.items()]
+            lines += [f"{key}.{name} = {toml_value(each)}" for name, each in value.items()]
         else:
-            lines.append(f"{key} = {json.dumps(value)}")
-    turn.candidate.write_text("\n".join(lines) + "\n")
+            lines.append(f"{key} = {toml_value(value)}")
+    turn.candidate.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _refuse_rolled_back(turn: FlywheelTurn, book: ReleaseBook) -> None:

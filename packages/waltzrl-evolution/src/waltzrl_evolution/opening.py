@@ -18,7 +18,7 @@ from waltzrl.evaluation.data import leaks
 from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.evaluation.gate import MIN_PROMPTS
 from waltzrl.evaluation.judges import LabelRefusalJudge
-from waltzrl.foundation.files import write_bytes
+from waltzrl.foundation.files import toml_value, write_bytes
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.opening import local_policy, remote_policy
 from waltzrl.records import Prompt
@@ -328,9 +328,9 @@ def promote_trajectory(run: EvolutionRun, trajectory: Trajectory) -> Path:
             assert isinstance(threshold, float)
             recipe = bundle_text(rules, threshold)
         case "wording":
-            recipe = f'[feedback]\nwording = "{place}"\n'
+            recipe = f"[feedback]\nwording = {toml_value(str(place))}\n"
         case _:
-            recipe = f'[upstream]\nprogram = "{place / PROGRAM}"\n'
+            recipe = f"[upstream]\nprogram = {toml_value(str(place / PROGRAM))}\n"
     path = folder / CANDIDATE
     write_bytes(path, recipe.encode())
     return path

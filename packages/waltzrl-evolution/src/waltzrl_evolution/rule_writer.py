@@ -7,7 +7,6 @@ recombination takes the evolved rules of both parents. A refinement keeps the ev
 earn their place, and adds more.
 """
 
-import json
 import re
 import tomllib
 from collections import Counter, defaultdict
@@ -20,6 +19,7 @@ from waltzrl.agents.rules.lint import EVERYDAY
 from waltzrl.agents.rules.pack import SHIPPED_PACKS
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluationRow
+from waltzrl.foundation.files import toml_value
 from waltzrl.records import Collaboration
 from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.operators import Parent, WritingOrder, WrittenCandidate
@@ -324,7 +324,7 @@ def _render_rule(words: Words, category: str) -> str:
         "example": " ".join(words),
         "twins": [f"What does {word} mean?" for word in words],
     }
-    return "[[rule]]\n" + "".join(f"{key} = {json.dumps(v)}\n" for key, v in lines.items())
+    return "[[rule]]\n" + "".join(f"{key} = {toml_value(v)}\n" for key, v in lines.items())
 
 
 def _read_shipped(pack: str) -> str:

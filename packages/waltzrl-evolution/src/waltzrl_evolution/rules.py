@@ -20,6 +20,7 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
 from waltzrl.evaluation.harm import HollowPolicy
 from waltzrl.evaluation.patterns import safeguard
+from waltzrl.foundation.files import toml_value
 from waltzrl.policies import Sampling
 from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.run import f1
@@ -86,8 +87,7 @@ def read_shipped_rules(threshold: float = 0.7) -> CandidateFiles:
 
 def bundle_text(rules: Sequence[str], threshold: float) -> str:
     """Return the text of a bundle.toml."""
-    named = ", ".join(f'"{name}"' for name in rules)
-    return f"rules = [{named}]\nthreshold = {threshold}\n"
+    return f"rules = {toml_value(list(rules))}\nthreshold = {threshold}\n"
 
 
 def bundle_keys(candidate: CandidateFiles, folder: Path) -> Mapping[str, object]:

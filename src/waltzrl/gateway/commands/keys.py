@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from waltzrl.errors import InputError
 from waltzrl.foundation.options import open_terminal
 from waltzrl.gateway.keys import (
     Author,
@@ -86,10 +87,24 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "media": media,
         "policies": policy or [],
         "allow_fields": allow_field or [],
-        "expires": expires_in_days and datetime.now(UTC) + timedelta(days=expires_in_days),
+        "expires": None if expires_in_days is None else _work_out_expiry(expires_in_days),
     }
     print(add_key(file, settings))
     print(f"shown once; its hash is in {file}, and a running gateway accepts it", file=sys.stderr)
+
+
+def _work_out_expiry(days: float) -> datetime:
+    """Return the time in so many days.
+
+    Raises:
+        InputError: they are not above 0, or too many.
+    """
+    try:
+        if days > 0:
+            return datetime.now(UTC) + timedelta(days=days)
+    except OverflowError:
+        pass
+    raise InputError(f"--expires-in-days: got {days:g}, need days above 0, such as 90")
 
 
 @keys.command("list")
