@@ -2,6 +2,7 @@
 
 import socket
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -62,6 +63,18 @@ def test_connections_that_a_server_closed_are_replaced(postgres_url):
         with other.connect() as connection:
             connection.execute(closing)
         other.dispose()
+        assert store.get(("a",), "b") is not None
+
+
+def test_connections_of_a_time_when_nothing_could_be_written_are_replaced(postgres_url):
+    with our_store(postgres_url) as store, psycopg.connect(postgres_url, autocommit=True) as admin:
+        name = admin.info.dbname
+        admin.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        store.engine.dispose()
+        with pytest.raises(StorageError, match="read-only transaction"):
+            store.put(("a",), "b", {})
+        admin.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        store.put(("a",), "b", {})
         assert store.get(("a",), "b") is not None
 
 

@@ -138,7 +138,11 @@ def _storage_errors(engine: Engine) -> Iterator[None]:
     except (DataError, IntegrityError, ProgrammingError):
         raise
     except (DBAPIError, NoConnectionError) as error:
-        cause = error.orig if isinstance(error, DBAPIError) else error
+        cause = error
+        if isinstance(error, DBAPIError):
+            cause = error.orig
+            # After a failover a kept connection may lead to a server that no longer writes.
+            engine.dispose()
         reason = str(cause).partition("\n")[0]
         raise StorageError(
             f"the database {engine.url.render_as_string()} failed: {reason}; check that it is up, "
