@@ -206,6 +206,7 @@ def test_streams_are_held_where_a_model_reviews():
             "refusals.default.english: got 'english', need a text",
         ),
         ([UPSTREAM, "memory.url=m.db", "memory.retention_days.evals=3"], "retention_days.evals"),
+        (["upstream.url=http://[::1/v1"], r"upstream\.url: Invalid IPv6 URL; use one such as"),
     ],
 )
 def test_a_wrong_recipe_is_refused_with_a_reason(overrides, message):

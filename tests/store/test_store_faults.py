@@ -95,11 +95,21 @@ def test_the_files_of_a_memory_are_their_owners_only(tmp_path):
         ("sqlite://runs/memory.db", "use sqlite:///"),
         ("mysql://host/name", "sqlite or postgresql, got mysql"),
         ("://", "not a database URL"),
+        ("postgresql://host:port/name", "'postgresql://host:port/name' is not a database URL"),
+        ("postgresql://waltz:hunter2@host:port/name", "'host:port/name' is not a database URL"),
     ],
 )
 def test_what_is_no_database_of_ours_is_refused_with_a_reason(url, said):
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=said) as raised:
         open_database(url)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("parameter", ["schema=public", "connect_timeout=soon"])
+def test_a_parameter_that_is_none_of_the_drivers_is_named(parameter):
+    engine = open_database(f"postgresql://waltz@127.0.0.1:1/memory?{parameter}")
+    with pytest.raises(StorageError, match=parameter.partition("=")[0]):
+        MemoryStore(engine, scrub=str)
 
 
 def test_postgresql_goes_by_its_short_name_too():

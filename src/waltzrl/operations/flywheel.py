@@ -323,7 +323,7 @@ def _has_password(url: str) -> bool:
         return False  # the path of a file
     try:
         address = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise ValueError(
             "memory: not a database URL; use sqlite:///runs/memory.db or postgresql://user@host/name"
         ) from None

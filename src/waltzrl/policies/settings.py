@@ -63,6 +63,12 @@ class UpstreamConfig(ServerConfig):
                 "upstream needs one of url, folder, specialists and program; use --upstream"
                 " http://host:8000/v1"
             )
+        try:
+            urlsplit(self.url or "")
+        except ValueError as error:
+            raise ValueError(
+                f"upstream.url: {error}; use one such as http://[::1]:8000/v1"
+            ) from None
         if self.reviser is not None and self.folder is None:
             raise ValueError(
                 "upstream.reviser needs upstream.folder: only a model in this process has one"

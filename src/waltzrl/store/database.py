@@ -61,9 +61,10 @@ def open_database(url: str) -> Engine:
     """
     try:
         address = make_url(url if "://" in url else f"sqlite:///{url}")
-    except ArgumentError:
+    except (ArgumentError, ValueError):
+        shown = url.rpartition("@")[2]  # without a password
         raise InputError(
-            f"{url!r} is not a database URL; use sqlite:///runs/memory.db or "
+            f"{shown!r} is not a database URL; use sqlite:///runs/memory.db or "
             "postgresql://user@host/name"
         ) from None
     match address.get_backend_name():
@@ -135,9 +136,11 @@ def _storage_errors(engine: Engine) -> Iterator[None]:
     try:
         yield
     # Faults of the statement, which callers must not retry like a failing database.
-    except (DataError, IntegrityError, ProgrammingError):
+    except (DataError, IntegrityError):
         raise
     except (DBAPIError, NoConnectionError) as error:
+        if isinstance(error, ProgrammingError) and error.statement is not None:
+            raise  # without a statement it is of the URL
         cause = error
         if isinstance(error, DBAPIError):
             cause = error.orig
