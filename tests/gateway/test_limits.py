@@ -56,6 +56,17 @@ def test_callers_have_buckets_of_their_own_and_some_have_no_limit():
     assert {wait_of(limits, ANONYMOUS) for _ in range(1000)} == {0}
 
 
+def test_a_rate_that_is_raised_holds_at_once():
+    clock = FakeClock(1_000.0)
+    limits = RateLimits(clock=clock)
+    slow = Caller(name="ada", requests_per_minute=1, burst=10)
+    fast = Caller(name="ada", requests_per_minute=600, burst=10)
+    assert [wait_of(limits, slow) for _ in range(11)] == [0] * 10 + [60]
+    assert wait_of(limits, fast) == pytest.approx(0.1)
+    clock.now += 0.1
+    assert wait_of(limits, fast) == 0
+
+
 def test_a_second_key_of_one_name_brings_no_second_allowance():
     limits = RateLimits(clock=FakeClock(1_000.0))
     old, new = (Caller(name="ada", requests_per_minute=1, burst=1) for _ in range(2))

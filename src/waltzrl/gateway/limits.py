@@ -130,11 +130,11 @@ class RateLimits:
         with self._table.lock():
             now = self._clock()
             cell = self._table.cell(caller.name, now)
-            full_at = max(self._table[cell], now)
+            # No emptier than empty: what a lower rate of before took is forgotten.
+            full_at = min(max(self._table[cell], now), now + caller.burst * seconds_each)
             # GCRA: conforms if it comes at most `burst - 1` intervals before the bucket is full.
             wait = full_at - now - (caller.burst - 1) * seconds_each
-            if wait <= ROUNDING_SECONDS:
-                self._table[cell] = full_at + seconds_each
+            self._table[cell] = full_at + seconds_each * (wait <= ROUNDING_SECONDS)
         if wait > ROUNDING_SECONDS:
             raise RequestError(
                 429,
