@@ -1,6 +1,7 @@
 import logging
 import os
 import re
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -166,6 +167,26 @@ def test_a_spoilt_file_keeps_the_old_keys_and_says_so_once(path, caplog, spoil):
     look()
     assert ring.find(key).name == "ada"
     assert not ring.stale
+
+
+def test_keys_that_could_not_be_read_for_a_moment_are_read_later(path, caplog):
+    key = add_key(path, {"name": "ada"})
+    ring, look = following(path)
+    revoke_keys(path, "ada")
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # no file can be opened
+    try:
+        for _ in range(3):
+            look()
+            assert ring.find(key).name == "ada"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    look()
+    assert ring.find(key) is None
+    assert [message for message in caplog.messages if "stay valid" in message] == [
+        f"{path} cannot be read as a key file: [Errno 24] Too many open files: '{path}'; "
+        "the keys read before stay valid"
+    ]
 
 
 def test_a_change_that_keeps_size_and_time_of_the_file_is_seen(path):

@@ -128,6 +128,7 @@ class KeyRing:
         self._clock = clock
         self._checked_at = clock()
         self._stamp = None if path is None else _read_stamp(path)
+        self._unread = False
         self._keys = {} if path is None else self._read(path)
 
     def __len__(self) -> int:
@@ -186,15 +187,18 @@ class KeyRing:
             return
         self._checked_at = now
         stamp = _read_stamp(path)
-        if stamp == self._stamp:
+        if stamp == self._stamp and not self._unread:
             return
         # Before the file is read: what changes in the meantime is seen at the next look.
-        self._stamp = stamp
+        unread, self._stamp, self._unread = self._unread, stamp, False
         try:
             self._keys = self._read(path)
         except InputError as error:
             self.stale = True
-            log.error("%s; the keys read before stay valid", error)  # noqa: TRY400 - one line
+            # A file that could not be opened, as with too many open files, may be the next time.
+            self._unread = stamp is not None and isinstance(error.__cause__, OSError)
+            if not (unread and self._unread):
+                log.error("%s; the keys read before stay valid", error)  # noqa: TRY400 - one line
         else:
             self.stale = False
             log.warning("%s changed: %d keys are valid now", path, len(self))
