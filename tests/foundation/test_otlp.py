@@ -16,7 +16,7 @@ from support.timing import until
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.foundation.catalogue import IMPROVEMENTS, METRICS
 from waltzrl.foundation.logs import JsonLines
-from waltzrl.foundation.otlp import import_exporters, otlp_name
+from waltzrl.foundation.otlp import import_exporters, open_push, otel_resource, otlp_name
 from waltzrl.store.audit import read_entries
 
 REQUEST_LABELS = {
@@ -204,3 +204,14 @@ def test_without_the_exporter_of_the_protocol_it_says_what_to_install(monkeypatc
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.metric_exporter", None)
     with pytest.raises(MissingExtraError, match=r"OTLP by grpc .* pip install 'waltzrl\[otel\]'"):
         import_exporters("metric")
+
+
+@pytest.mark.parametrize("interval", ["1m", "0", "-5", "nan"])
+def test_an_interval_that_cannot_be_is_refused_and_an_empty_one_is_none(monkeypatch, interval):
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", interval)
+    with pytest.raises(InputError, match=f"got '{interval}', need milliseconds above 0"):
+        open_push(list)
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "")
+    open_push(list)
+    assert otel_resource().attributes["service.name"] == "waltzrl"

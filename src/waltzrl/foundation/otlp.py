@@ -77,7 +77,7 @@ def otel_resource() -> Resource:
     """Return what names this process in traces and metrics; OTEL_SERVICE_NAME renames it."""
     return Resource.create(
         {
-            "service.name": os.environ.get("OTEL_SERVICE_NAME", "waltzrl"),
+            "service.name": os.environ.get("OTEL_SERVICE_NAME") or "waltzrl",
             "service.instance.id": f"{socket.gethostname()}-{os.getpid()}",
         }
     )
@@ -123,11 +123,19 @@ def open_push(families: Callable[[], Sequence[Family]]) -> MetricsPush:
     OTEL_METRIC_EXPORT_INTERVAL is the time in milliseconds from one to the next.
 
     Raises:
-        InputError: they ask for an unknown protocol.
+        InputError: they ask for an unknown protocol, or for an impossible time.
         MissingExtraError: its exporter is not installed.
     """
     exporter = import_exporters("metric").OTLPMetricExporter()
-    milliseconds = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_MS))
+    text = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") or INTERVAL_MS
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = 0.0
+    if not milliseconds > 0:
+        raise InputError(
+            f"OTEL_METRIC_EXPORT_INTERVAL: got {text!r}, need milliseconds above 0, such as 60000"
+        )
     return MetricsPush(families, exporter, milliseconds / 1e3)
 
 
