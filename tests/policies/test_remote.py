@@ -54,7 +54,7 @@ def test_a_reply_comes_from_the_server(server):
 
 
 def test_the_server_hears_the_whole_conversation(server):
-    ask(server, api_key="secret")
+    ask(server, api_key="secret\n")  # as files and secrets of Kubernetes end
     headers, body = server.requests[0]
     assert headers["Authorization"] == "Bearer secret"
     assert body == {
@@ -229,6 +229,11 @@ def test_an_invalid_url_is_refused_in_one_line_before_anything_is_sent(address):
     [
         ("model", None, "got None; need the model's name on the server, a string"),
         ("api_key", b"secret", "got bytes; need a string, or None for a server without keys"),
+        (
+            "api_key",
+            "secret\r\nx: y",
+            "got characters that an HTTP header cannot carry; need the key alone",
+        ),
         ("concurrency", 0, "got 0; need a whole number, 1 or more"),
         ("timeout_seconds", "3", "got '3'; need seconds, above 0"),
         ("retries", True, "got True; need a whole number, 0 or more"),

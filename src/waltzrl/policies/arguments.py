@@ -17,6 +17,9 @@ def check_remote_arguments(
     if not isinstance(api_key, str | None):
         got = type(api_key).__name__
         raise _argument_error("api_key", got, "a string, or None for a server without keys")
+    if api_key and not (api_key.isascii() and api_key.strip().isprintable()):
+        got = "characters that an HTTP header cannot carry"
+        raise _argument_error("api_key", got, "the key alone")
     _check_argument("concurrency", concurrency, int, "a whole number, 1 or more", least=1)
     _check_argument("timeout_seconds", timeout_seconds, int | float, "seconds, above 0", least=1e-9)
     _check_argument("retries", retries, int, "a whole number, 0 or more", least=0)

@@ -94,8 +94,8 @@ class RemotePolicy:
         self._base_url = base_url.rstrip("/")
         self._host = urlsplit(base_url).netloc
         self._headers = dict(headers or {})
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
+        if api_key and api_key.strip():
+            self._headers["Authorization"] = f"Bearer {api_key.strip()}"
         self._concurrency = concurrency
         self._timeout_seconds = timeout_seconds
         self._retries = retries
