@@ -135,3 +135,35 @@ def test_a_disk_that_stays_full_does_not_hold_up_the_end_but_is_told(disk):
 
 def test_limits_on_files_are_errors_and_not_signals():
     assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize("name", ["log", "log/decisions-000001.jsonl"])
+def test_a_log_that_is_moved_away_is_not_written_until_it_is_back(tmp_path, name):
+    with open_log(tmp_path) as log:
+        log_decision(log, "r1")
+        log.flush()
+        (tmp_path / name).rename(tmp_path / "elsewhere")
+        log_decision(log, "r2")
+        with pytest.raises(AuditError, match="No such file or directory"):
+            log.flush()
+        (tmp_path / "elsewhere").rename(tmp_path / name)
+        wait_until(lambda: log.failed is None)
+        log_decision(log, "r3")
+    key = log.public_key
+    assert isinstance(verify(tmp_path / "log", key), VerifiedLog)
+    decisions = [entry.decision for entry in read_entries(tmp_path / "log")]
+    assert [record.id for record in decisions if record] == ["r1", "r2", "r3"]
+
+
+def test_a_log_that_was_replaced_is_left_alone(tmp_path):
+    log = open_log(tmp_path)
+    log_decision(log, "r1")
+    log.flush()
+    path = tmp_path / "log" / "decisions-000001.jsonl"
+    lines = path.read_bytes()
+    path.unlink()
+    path.write_bytes(lines[:-20])
+    log_decision(log, "r2")
+    with pytest.raises(AuditError, match=r"decisions-000001\.jsonl is not the file that was"):
+        log.close()
+    assert path.read_bytes() == lines[:-20]

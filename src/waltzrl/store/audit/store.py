@@ -6,6 +6,7 @@ checkpoints                  signed notes, the newest last
 frontier.json                state of the tree at the newest checkpoint, so that opening is fast
 """
 
+import errno
 import json
 import os
 from collections.abc import Sequence
@@ -102,6 +103,7 @@ class LogFolder:
             OSError: the disk is full or fails; no line was appended.
         """
         # Contents first: a decision that is on the disk then has its contents there too.
+        self._segment.require_place()
         before = self._contents.length
         if contents:
             self._contents.append(contents)
@@ -123,6 +125,7 @@ class LogFolder:
         """
         frontier = self._position.frontier
         now = Checkpoint(origin=self._key.name, size=frontier.size, root=frontier.root())
+        self._checkpoints.require_place()
         self._checkpoints.append(f"{self._key.sign(now.text)}\n".encode())
         self._position.signed = frontier.size
         with suppress(OSError):  # without a snapshot the log only opens more slowly
@@ -239,6 +242,18 @@ class GrowingFile:
             raise
         self.length += len(data)
 
+    def require_place(self) -> None:
+        """Check that what was written is where it is looked for.
+
+        Raises:
+            OSError: the file was deleted, moved or replaced, or has lost its end.
+        """
+        if self.length:
+            found = self.path.stat()
+            same = self._descriptor < 0 or os.path.samestat(found, os.fstat(self._descriptor))
+            if not same or found.st_size < self.length:
+                raise OSError(errno.ESTALE, f"{self.path.name} is not the file that was written")
+
     def shorten(self, length: int) -> None:
         """Truncate the file, now or, if that fails, by the next append."""
         self.length = length
@@ -254,6 +269,7 @@ class GrowingFile:
 
     def _open(self) -> None:
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, self._mode)
+        self.length = min(self.length, os.fstat(self._descriptor).st_size)
         os.ftruncate(self._descriptor, self.length)
         os.lseek(self._descriptor, self.length, os.SEEK_SET)
         # The entry of a new file in its folder must reach the disk too.
