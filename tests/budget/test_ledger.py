@@ -178,6 +178,14 @@ def test_the_ledgers_of_days_are_read_as_one(tmp_path):
 @pytest.mark.promise(
     "Requirements", "CostProfiler: record_execution, estimate_cost, estimate_time, get_statistics"
 )
+def test_steps_of_two_runs_all_count_and_a_ledger_that_is_named_twice_counts_once(tmp_path):
+    first, second = (tmp_path / name / LEDGER for name in "ab")
+    written(first, charge("joint/1", usd=1), charge("joint/2", usd=2))
+    written(second, charge("joint/1", usd=4), charge("joint/2", usd=8))
+    contents = read_ledger(first, second, tmp_path / "a" / ".." / "a" / LEDGER)
+    assert (usd(contents), contents.repeated) == (15, ())
+
+
 def test_sums_are_the_hand_counted_ones():
     machine = ChargeItem(role="machine", usd=0.5, model="cuda")
     judge = ChargeItem(role="judge", usd=None, model="guard", input_tokens=7, output_tokens=3)

@@ -80,7 +80,7 @@ class LedgerContents:
     """What a ledger holds."""
 
     charges: tuple[Charge, ...] = ()
-    """The charges in order, each id once: its last charge, in the place of its first."""
+    """The charges in order, each id of a file once: its last charge, in the place of its first."""
     repeated: tuple[Charge, ...] = ()
     """Charges that a later one of the same id replaces: work that was done again."""
     damaged: int = 0
@@ -174,26 +174,29 @@ def ledgers_in(place: Path) -> list[Path]:
 def read_ledger(*paths: Path) -> LedgerContents:
     """Read ledgers as one; lines that cannot be read are counted and left out.
 
+    Ids are those of one file: steps of two runs have the same.
+
     Raises:
         InputError: a file cannot be read.
     """
-    lines: list[bytes] = []
-    for path in paths:
+    lines: list[tuple[Path, bytes]] = []
+    for path in {path.resolve(): path for path in paths}.values():
         try:
-            lines += path.read_bytes().split(b"\n")
+            lines += [(path, line) for line in path.read_bytes().split(b"\n")]
         except OSError as error:
             raise InputError(f"cannot read the ledger {path}: {error.strerror}") from error
-    charges: dict[str, Charge] = {}
+    charges: dict[tuple[Path, str], Charge] = {}
     repeated: list[Charge] = []
     damaged = 0
-    for line in lines:
+    for path, line in lines:
         charge = decode_line(line)
         if charge is None:
             damaged += bool(line)
             continue
-        if charge.id in charges:
-            repeated.append(charges[charge.id])
-        charges[charge.id] = charge
+        key = path, charge.id
+        if key in charges:
+            repeated.append(charges[key])
+        charges[key] = charge
     return LedgerContents(
         charges=tuple(charges.values()), repeated=tuple(repeated), damaged=damaged
     )
