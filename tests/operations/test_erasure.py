@@ -24,6 +24,7 @@ from support.small_erasures import (
 from support.small_releases import GOOD, begun, short_plan
 from waltzrl.errors import InputError, StorageError
 from waltzrl.evaluation.collecting import demonstrations, export
+from waltzrl.operations.commands.erase import audit_logs
 from waltzrl.operations.commands.erase import erase as erase_command
 from waltzrl.operations.compliance.erasure import erase_records, find_records
 from waltzrl.operations.compliance.exports import read_rows
@@ -573,3 +574,10 @@ def test_the_command_fails_when_something_is_left(sqlite_site):
     done = command(*given, *log, "--yes")
     assert done.exit_code == 1
     assert "STILL PRESENT" in done.stdout
+
+
+def test_a_log_may_lie_in_a_folder_with_an_equals_sign(tmp_path):
+    log = tmp_path / "env=prod" / "audit"
+    log.mkdir(parents=True)
+    assert audit_logs([str(log)]) == {log: None}
+    assert audit_logs([f"{tmp_path}=key"]) == {tmp_path: Path("key")}

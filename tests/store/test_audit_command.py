@@ -94,6 +94,15 @@ def test_a_decision_is_shown_whole_and_the_newest_in_a_line_each(log):
     assert json.loads(call("show", log, "r3", "--json").output)[0]["decision"]["id"] == "r3"
 
 
+@pytest.mark.parametrize("folder", [".", "../log", "below/..", "../log/."])
+def test_a_log_is_shown_from_within_its_folder(log, monkeypatch, folder):
+    (log / "below").mkdir()
+    shutil.copy(log.parent / "audit.key.digest", log.parent / "log.key.digest")
+    monkeypatch.chdir(log)
+    found = json.loads(call("show", folder, "--subject", "user-17", "--json").output)
+    assert [entry["decision"]["id"] for entry in found] == [f"r{number}" for number in range(8)]
+
+
 def test_a_proof_is_json(log):
     (proof,) = json.loads(call("prove", log, "r3").output)
     assert proof["index"] == 4

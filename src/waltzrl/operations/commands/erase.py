@@ -62,7 +62,7 @@ def erase(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
 def audit_logs(given: list[str] | None) -> dict[Path, Path | None]:
     """Read `FOLDER[=KEY]` of each log; None stands for FOLDER.key."""
-    parts = [log.partition("=") for log in given or []]
+    parts = [(log, "", "") if Path(log).is_dir() else log.partition("=") for log in given or []]
     return {Path(folder): Path(key) if key else None for folder, _, key in parts}
 
 

@@ -20,7 +20,7 @@ from waltzrl.operations.release.answered import yield_counted
 from waltzrl.operations.release.tables import RELEASE
 from waltzrl.store.audit import LocalLog, LogSettings, contents_of, read_entries
 from waltzrl.store.audit.contents import ERASED, content_files, read_contents
-from waltzrl.store.audit.keys import digest_under, in_use
+from waltzrl.store.audit.keys import default_key, digest_under, in_use
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.verify import CHECKPOINTS, list_segments
 from waltzrl.store.database import Engine, existing_database
@@ -111,7 +111,7 @@ def open_places(
     engine = existing_database(url)
     digest = subject_digest(key_in(subject_key))
     name = whose.subject
-    keys = {folder: key or folder.with_name(f"{folder.name}.key") for folder, key in logs.items()}
+    keys = {folder: key or default_key(folder) for folder, key in logs.items()}
     digests = {folder: _digest_in(folder, key, name) for folder, key in keys.items()}
     places = SearchedPlaces(
         memory=engine,

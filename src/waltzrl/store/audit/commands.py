@@ -22,6 +22,7 @@ from waltzrl.store.audit import (
     tally,
     verify,
 )
+from waltzrl.store.audit.keys import default_key
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.output import (
     print_counts,
@@ -120,7 +121,7 @@ def show(  # noqa: PLR0913, PLR0917 - each parameter is an option
     `waltzrl audit show audit --subject user-17 --csv > user-17.csv`
     """
     now = datetime.now(UTC)
-    private_key = key or folder.with_name(f"{folder.name}.key")
+    private_key = key or default_key(folder)
     query = Query(
         since=since and moment(since, now),
         until=until and moment(until, now),

@@ -49,6 +49,12 @@ class LogKeys:
         os.close(self._lock)
 
 
+def default_key(folder: Path) -> Path:
+    """Return the file of a log's private key where no other is named: beside the log's folder."""
+    place = folder.resolve() if folder.name in {"", ".."} else folder
+    return place.with_name(f"{place.name}.key")
+
+
 def digest_under(path: Path, content: bytes) -> str:
     """Return what `LogKeys.digest` returns, also while the log is in use.
 

@@ -12,6 +12,7 @@ from waltzrl.errors import WaltzError
 from waltzrl.foundation.background import in_background
 from waltzrl.records import Collaboration
 from waltzrl.store.audit import LogSettings, expire_contents, signing_key
+from waltzrl.store.audit.keys import default_key
 from waltzrl.store.audit.note import NoteError
 from waltzrl.store.audit.settings import AuditConfig
 from waltzrl.store.privacy import scrub_collaboration
@@ -34,7 +35,7 @@ def log_settings(audit: AuditConfig, privacy: PrivacyConfig) -> LogSettings:
 
 def log_key(audit: AuditConfig) -> Path:
     """Return the file of a log's private key."""
-    return audit.key or audit.folder.with_name(f"{audit.folder.name}.key")
+    return audit.key or default_key(audit.folder)
 
 
 @asynccontextmanager
