@@ -141,11 +141,10 @@ def _storage_errors(engine: Engine) -> Iterator[None]:
     except (DBAPIError, NoConnectionError) as error:
         if isinstance(error, ProgrammingError) and error.statement is not None:
             raise  # without a statement it is of the URL
-        cause = error
         if isinstance(error, DBAPIError):
-            cause = error.orig
             # After a failover a kept connection may lead to a server that no longer writes.
             engine.dispose()
+        cause = error.orig if isinstance(error, DBAPIError) else error
         reason = str(cause).partition("\n")[0]
         raise StorageError(
             f"the database {engine.url.render_as_string()} failed: {reason}; check that it is up, "
