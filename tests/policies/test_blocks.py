@@ -5,7 +5,7 @@ import torch
 from peft.tuners import lora
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from support.tiny_models import FAMILIES, tiny_model
+from support.tiny_models import FAMILIES, tiny_architecture, tiny_model
 from waltzrl.policies.blocks import fuse_blocks
 from waltzrl.policies.weights import activate_adapter, add_adapters, narrow_parameters
 
@@ -44,6 +44,13 @@ def test_fused_parts_compute_what_the_model_computes(family):
         torch.testing.assert_close(ours(IDS).logits, expected, atol=1e-4, rtol=1e-4)
     for found, gradient in zip(gradients(ours), gradients(plain), strict=True):
         torch.testing.assert_close(found, gradient, atol=1e-5, rtol=1e-3)
+
+
+def test_a_rotary_embedding_that_rotates_the_other_way_is_left_alone():
+    model = tiny_architecture("nanochat")
+    expected = model(IDS).logits
+    fuse_blocks(model)
+    torch.testing.assert_close(model(IDS).logits, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])

@@ -4,7 +4,15 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from support.tiny_models import CONTEXT, END_ID, FAMILIES, PAD_ID, STOP_ID, tiny_model
+from support.tiny_models import (
+    CONTEXT,
+    END_ID,
+    FAMILIES,
+    PAD_ID,
+    STOP_ID,
+    tiny_architecture,
+    tiny_model,
+)
 from waltzrl.errors import PolicyError
 from waltzrl.policies import decode as decoding
 from waltzrl.policies.attention import BLOCK
@@ -57,6 +65,33 @@ def test_greedy_tokens_equal_those_of_generate(family):
     assert [d.ids for d in decoded] == [
         generated(model, prompt, limit) for prompt, limit in zip(prompts, limits, strict=True)
     ]
+
+
+@pytest.mark.parametrize("name", ["phi3", "gpt2"])
+def test_keys_and_values_may_be_parts_of_one_projection(name):
+    model = tiny_architecture(name)
+    prompts = prompts_of([3, 17])
+    decoded = decode(model, prompts, [6, 6], 0.0, ENDS, generator())
+    assert [d.ids for d in decoded] == [generated(model, prompt, 6) for prompt in prompts]
+
+
+@pytest.mark.promise(
+    "Training",
+    "A model whose layers mix tokens otherwise than by attention is refused, not decoded wrongly",
+)
+@pytest.mark.parametrize(
+    ("name", "special", "kind"),
+    [
+        ("lfm2", {"layer_types": ["conv", "full_attention"]}, "layers of kind conv"),
+        ("mamba", {}, "layers of kind linear_attention"),
+        ("llama4_text", {"num_local_experts": 2}, "layers of kind chunked_attention"),
+        ("doge", {}, "DogeAttention has an attention"),
+    ],
+)
+def test_a_model_that_mixes_tokens_in_another_way_is_refused(name, special, kind):
+    model = tiny_architecture(name, **special)
+    with pytest.raises(PolicyError, match=kind):
+        decode(model, prompts_of([5]), [2], 0.0, ENDS, generator())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

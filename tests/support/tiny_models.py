@@ -5,6 +5,8 @@ from functools import cache
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GemmaConfig,
@@ -69,6 +71,13 @@ def tiny_model(family="qwen2", seed=0, context=CONTEXT):
     size = _SIZE | special | {"max_position_embeddings": context}
     model = kind(config(**size, vocab_size=len(tiny_tokenizer()))).eval()
     return CausalLM(model=model, tokenizer=tiny_tokenizer())
+
+
+def tiny_architecture(name, **special):
+    """Make a random model of another architecture, by the name of its config."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(name, **(_SIZE | special), vocab_size=len(tiny_tokenizer()))
+    return AutoModelForCausalLM.from_config(config).eval()
 
 
 @cache

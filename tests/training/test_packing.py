@@ -4,7 +4,7 @@ import weakref
 import pytest
 import torch
 
-from support.tiny_models import FAMILIES, tiny_model
+from support.tiny_models import FAMILIES, tiny_architecture, tiny_model
 from waltzrl.errors import PolicyError
 from waltzrl.records import Tokens
 from waltzrl.training.packing import MANY_SCORES, pack_turns, recomputing_layers
@@ -57,6 +57,12 @@ def test_a_pack_scores_every_turn_as_if_it_were_alone(family):
         expected = torch.cat([alone(model, said) for said in turns])
         found = together(model, turns)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_that_does_not_call_its_base_model_is_refused():
+    model = tiny_architecture("opt", ffn_dim=48, word_embed_proj_dim=32)
+    with pytest.raises(PolicyError, match="OPTForCausalLM does not call its base model"):
+        together(model, turns_of([5, 7], [3, 3]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -25,6 +25,8 @@ from waltzrl.errors import PolicyError
 NAME = "waltzrl_decoding"
 BLOCK = 64
 """The columns by which a buffer grows."""
+LAYERS = frozenset({"full_attention", "sliding_attention"})
+"""The kinds of layers whose tokens see each other through the attention alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,8 +265,8 @@ class TokenPass:
         flat = rows * key.shape[1]
         keys, values = self._cache.layer(layer, key, value)
         last = self._cache.end
-        keys[:flat, last] = key.view(flat, -1)
-        values[:flat, last] = value.view(flat, -1)
+        keys[:flat, last] = key.reshape(flat, -1)
+        values[:flat, last] = value.reshape(flat, -1)
         visible = self._cache.visible(key.dtype, scoring.window)
         bias = self._cache.bias(key.shape[1], key, visible)
         # [rows * K, H / K, D]: the heads that share keys are the queries of one product.
@@ -283,8 +285,15 @@ def replace_attention(model: PreTrainedModel) -> Iterator[None]:
     """Use our attention, and no dropout, in `model` inside the block.
 
     Raises:
-        PolicyError: the architecture does not let its attention be replaced.
+        PolicyError: the architecture does not let its attention be replaced, or it has layers in
+            which tokens see each other in another way, such as convolutions.
     """
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    if others := sorted(set(kinds) - LAYERS):
+        raise PolicyError(
+            f"{type(model).__name__} has layers of kind {others[0]}, which local decoding does not"
+            " support; serve it with vLLM and use a remote policy"
+        )
     training, usual = model.training, model.config._attn_implementation
     model.eval()
     model.set_attn_implementation(NAME)
@@ -319,8 +328,10 @@ def _attend_in_module(
     attention_mask: Tensor | None,
     **options: Unpack[_Options],
 ) -> tuple[Tensor, None]:
-    # `s_aux` are attention sinks, such as those of gpt-oss.
-    if "current" not in options or options.get("s_aux") is not None:
+    # `s_aux` are attention sinks, such as those of gpt-oss; a mask that comes in spite of ours is
+    # the module's own, and part of what it computes.
+    own = attention_mask is not None or options.get("s_aux") is not None
+    if "current" not in options or own:
         raise PolicyError(
             f"{type(module).__name__} has an attention that local decoding does not support;"
             " serve this model with vLLM and use a remote policy"

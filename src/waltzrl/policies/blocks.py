@@ -36,7 +36,7 @@ def fuse_blocks(model: PreTrainedModel) -> None:
             module.act_fn, nn.SiLU | SiLUActivation
         ):
             module.forward = MethodType(_run_mlp, module)
-        elif _has_same_code(_find_global(forward, ROTARY), llama.apply_rotary_pos_emb):
+        elif _rotates_halves(_find_global(forward, ROTARY)):
             module.forward = MethodType(_replace_rotary(forward), module)
 
 
@@ -74,6 +74,14 @@ def _find_global(function: object, name: str) -> object:
     if isinstance(function, FunctionType) and name in function.__code__.co_names:
         return function.__globals__.get(name)
     return None
+
+
+def _rotates_halves(rotary: object) -> bool:
+    """Return whether a rotary embedding is Llama's, also in the rotation that it calls."""
+    rotation = _find_global(rotary, "rotate_half")
+    return _has_same_code(rotary, llama.apply_rotary_pos_emb) and _has_same_code(
+        rotation, llama.rotate_half
+    )
 
 
 def _replace_rotary(forward: FunctionType) -> FunctionType:

@@ -101,16 +101,24 @@ def _compute_logprobs(
         out: what the decoder returned.
         hidden_ME: the states from which the tokens are predicted, in place of those in `out`.
         ids_M: the tokens.
+
+    Raises:
+        PolicyError: the head is not called with what the decoder returns.
     """
     decoder = model.base_model
-    given = type(out)(**{**out, "last_hidden_state": hidden_ME[None]})
+    given = iter([type(out)(**{**out, "last_hidden_state": hidden_ME[None]})])
     # An attribute of the instance hides the method of its class until it is deleted.
-    decoder.forward = lambda *_, **__: given
+    decoder.forward = lambda *_, **__: next(given)
     try:
         # The decoder ignores its input now, and the model demands one.
         logits: Tensor = model(inputs_embeds=hidden_ME[None], use_cache=False).logits
     finally:
         del decoder.forward
+    if next(given, None) is not None:
+        raise PolicyError(
+            f"{type(model).__name__} does not call its base model, which training needs; choose a"
+            " base of another architecture"
+        )
     return token_logprobs(logits.squeeze(0), ids_M)
 
 
