@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from support.tiny_models import CONTEXT, tiny_model, tiny_tokenizer
+from support.tiny_models import CONTEXT, END_ID, tiny_model, tiny_tokenizer
 from waltzrl.agents.exports import ROLES
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.policies import Sampling
@@ -76,6 +76,27 @@ def test_a_template_without_a_system_role_gets_it_in_the_first_turn():
     assert twice == "<|user|>Be kind.\n\nBe kind.\n\nbread"
     with pytest.raises(PolicyError, match="no system role"):
         policy.render([system])
+
+
+def test_a_template_that_leaves_out_the_system_message_gets_it_in_the_first_turn():
+    template = (
+        "{% for message in messages %}{% if message.role != 'system' %}"
+        "<|{{ message.role }}|>{{ message.content }}{% endif %}{% endfor %}"
+    )
+    policy = LocalPolicy(tiny_model().model, tiny_tokenizer(template))
+    system = Message(role="system", content="Be kind.")
+    rendered = policy.tokenizer.decode(policy.render([system, *asked("bread")]))
+    assert rendered == "<|user|>Be kind.\n\nbread"
+    assert policy.tokenizer.decode(policy.render(asked("bread"))) == "<|user|>bread"
+
+
+def test_a_turn_ends_as_the_model_says_where_the_tokenizer_names_no_end():
+    causal_lm, tokenizer = tiny_model(), tiny_tokenizer()
+    tokenizer.eos_token = None
+    assert LocalPolicy(causal_lm.model, tokenizer).end_id == END_ID
+    causal_lm.model.generation_config.eos_token_id = None
+    with pytest.raises(InputError, match="names a token that ends a turn; set eos_token"):
+        _ = LocalPolicy(causal_lm.model, tokenizer).end_id
 
 
 def test_a_conversation_that_the_chat_template_refuses_is_reported():

@@ -105,6 +105,21 @@ class LocalPolicy:
         self._words: dict[WordFormat, WordVocabulary] = {}
         self.seed(seed)
 
+    @property
+    def end_id(self) -> int:
+        """The token that ends an imitated turn: the tokenizer's, or else one of the model's.
+
+        Raises:
+            InputError: neither names any.
+        """
+        own = self.tokenizer.eos_token_id
+        if own is None and not self._end_ids:
+            raise InputError(
+                f"neither the tokenizer nor the generation config of {self._name or 'this model'}"
+                " names a token that ends a turn; set eos_token in its tokenizer_config.json"
+            )
+        return min(self._end_ids) if own is None else own
+
     def seed(self, number: int) -> None:
         """Restart the random numbers: the same calls in the same order get the same replies."""
         self._generator.manual_seed(number)
@@ -168,7 +183,7 @@ class LocalPolicy:
         """Return the token ids of the conversation up to where the assistant's turn starts.
 
         A special token spelt out in a message stays text, so that a message cannot end its own
-        turn. If the chat template has no system role, the system message opens the next turn.
+        turn. If the chat template has no place for a system message, it opens the next turn.
 
         Raises:
             InputError: the tokenizer has no chat template.
@@ -182,16 +197,28 @@ class LocalPolicy:
             )
         if tools and "tools" not in str(self.tokenizer.chat_template):
             raise PolicyError("tools: the model's chat template has no place for them; remove them")
-        try:
-            return self._templated(messages, tools, template or {})
-        except TemplateError as error:
-            if messages[0].role != "system" or len(messages) == 1:
-                raise PolicyError(
-                    f"the chat template rejected the conversation: {error}"
-                ) from error
+        mergeable = messages[0].role == "system" and len(messages) > 1
+        if not (mergeable and self._ignores_system):
+            try:
+                return self._templated(messages, tools, template or {})
+            except TemplateError as error:
+                if not mergeable:
+                    raise PolicyError(
+                        f"the chat template rejected the conversation: {error}"
+                    ) from error
         system, first, *others = messages  # Gemma has no system role
         merged = Message(role=first.role, content=f"{system.content}\n\n{first.content}")
         return self.render([merged, *others], tools, template)
+
+    @cached_property
+    def _ignores_system(self) -> bool:
+        """Whether the chat template leaves out a system message, as that of Phi-3 does."""
+        asked = Message(role="user", content="Hello.")
+        told = Message(role="system", content="Be brief.")
+        try:
+            return self._templated([told, asked], (), {}) == self._templated([asked], (), {})
+        except TemplateError:
+            return False
 
     def text_ids(self, text: str) -> tuple[int, ...]:
         """Return the token ids of a text alone; special tokens spelt out in it stay text."""

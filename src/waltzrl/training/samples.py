@@ -82,7 +82,7 @@ def make_imitated_sample(policy: LocalPolicy, messages: Sequence[Message], targe
 
     Its only special token is the last one: the data cannot end a turn, or begin another's.
     """
-    ids = (*policy.text_ids(target), policy.tokenizer.eos_token_id)
+    ids = (*policy.text_ids(target), policy.end_id)
     return Sample(tokens=Tokens(prompt_ids=policy.render(messages), ids=ids, logprobs=()))
 
 

@@ -131,7 +131,7 @@ class ExerciseTurn:
             *policy.text_ids(self.explanation),
             *_mark_ids(policy, exercise.closing),
             *policy.text_ids(exercise.ending),
-            policy.tokenizer.eos_token_id,
+            policy.end_id,
         )
         prompt_ids = policy.render(exercise.messages)
         return Sample(tokens=Tokens(prompt_ids=prompt_ids, ids=ids, logprobs=()))
