@@ -35,16 +35,16 @@ def stdio_command(*arguments):
 
 
 @asynccontextmanager
-async def http_process(*arguments):
-    """Run `waltzrl ARGUMENTS --http 127.0.0.1:0`, and yield the URL that it prints."""
+async def http_process(*arguments, host="127.0.0.1"):
+    """Run `waltzrl ARGUMENTS --http HOST:0`, and yield the URL that it prints."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "waltzrl", *map(str, arguments), "--http", "127.0.0.1:0"),
+        *("-m", "waltzrl", *map(str, arguments), "--http", f"{host}:0"),
         stderr=asyncio.subprocess.PIPE,
     )
     try:
         line = (await process.stderr.readline()).decode()
-        yield re.search(r"http://127\.0\.0\.1:\d+/mcp", line)[0]
+        yield re.search(rf"http://{re.escape(host)}:\d+/mcp", line)[0]
     finally:
         process.terminate()
         await process.communicate()

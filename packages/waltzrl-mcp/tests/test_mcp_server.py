@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -42,6 +43,28 @@ async def review_and_assess(server):
         assert not unsafe_of(await client.call_tool("assess", {"request": bread}))
 
 
+def assess_all(*requests):
+    """Return what the server answers to each request."""
+
+    async def story():
+        async with open_guard() as guard, Client(mcp_server(guard)) as client:
+            return [await client.call_tool("assess", {"request": each}) for each in requests]
+
+    return asyncio.run(story())
+
+
+def test_a_request_that_is_json_is_a_text():
+    answers = assess_all(json.dumps({"ask": BOMB}), json.dumps([BOMB]), '{"a": [1, null]}')
+    assert [unsafe_of(answer) for answer in answers] == [True, True, False]
+
+
+def test_messages_are_read_as_openai_writes_them():
+    parts = [{"role": "user", "content": [{"type": "text", "text": BOMB}]}]
+    told = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": BOMB}]
+    answers = assess_all(parts, told, json.dumps(told))
+    assert [unsafe_of(answer) for answer in answers] == [True, True, True]
+
+
 @pytest.mark.promise(
     "MCP",
     "The official client starts `waltzrl mcp` and reviews, revises and assesses over stdio and "
@@ -61,6 +84,17 @@ def test_a_client_starts_the_server_and_asks_over_stdio():
 def test_a_client_asks_over_http():
     async def story():
         async with http_process("mcp") as url:
+            await review_and_assess(url)
+
+    asyncio.run(story())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+def test_a_client_asks_over_http_at_an_address_of_ipv6():
+    async def story():
+        async with http_process("mcp", host="[::1]") as url:
+            assert url.startswith("http://[::1]:")
             await review_and_assess(url)
 
     asyncio.run(story())

@@ -1,5 +1,6 @@
 """A guard as an MCP server: an agent's model asks it before and after it acts."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Literal
@@ -7,7 +8,7 @@ from typing import Annotated, Literal
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, Field, JsonValue
 
 from waltzrl import __version__
 from waltzrl.errors import WaltzError
@@ -28,19 +29,31 @@ READ_ONLY = ToolAnnotations(
 class ChatMessage(BaseModel):
     """A message in the form of OpenAI's chat completions."""
 
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str | None = None
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, JsonValue]] | None = None
     tool_calls: list[dict[str, JsonValue]] | None = None
     tool_call_id: str | None = None
 
 
+def _restore_text(given: object) -> object:
+    """Return JSON that is no conversation as text: the SDK has read a text that looks like JSON."""
+    is_chat = isinstance(given, list) and all(
+        isinstance(item, dict) and "role" in item for item in given
+    )
+    is_text = isinstance(given, dict | list) and not is_chat
+    return json.dumps(given, ensure_ascii=False) if is_text else given
+
+
 Messages = Annotated[
     str | list[ChatMessage],
+    BeforeValidator(_restore_text),
     Field(description="The conversation, oldest message first; a string is one user's message."),
 ]
 ReplyText = Annotated[str, Field(description="The reply to the last message.")]
 Request = Annotated[
-    str | list[ChatMessage], Field(description="What somebody asks an agent to do.")
+    str | list[ChatMessage],
+    BeforeValidator(_restore_text),
+    Field(description="What somebody asks an agent to do."),
 ]
 
 

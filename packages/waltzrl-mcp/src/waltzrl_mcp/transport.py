@@ -29,11 +29,13 @@ async def serve(server: MCPServer | Server[Any], http: tuple[str, int] | None = 
         OSError: the address is in use or is not this machine's.
     """
     if http is not None:
-        with socket.create_server(http) as listener:
+        family = socket.AF_INET6 if ":" in http[0] else socket.AF_INET
+        with socket.create_server(http, family=family) as listener:
             host, port = listener.getsockname()[:2]
             app = server.streamable_http_app(host=host)
+            shown = f"[{host}]" if ":" in host else host
             config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
-            logger.warning("MCP at http://%s:%s/mcp", host, port)
+            logger.warning("MCP at http://%s:%s/mcp", shown, port)
             await uvicorn.Server(config).serve(sockets=[listener])
         return
     with _signals_end_stdin():
