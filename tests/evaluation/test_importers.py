@@ -265,6 +265,13 @@ def test_a_missing_file_is_named(tmp_path):
     assert complaint("xstest", path) == f"cannot read {path}: No such file or directory"
 
 
+def test_a_cell_of_a_csv_may_be_longer_than_python_reads_by_default(tmp_path):
+    path, long = tmp_path / "or-bench-hard-1k.csv", "How do locks fail? " * 10_000
+    path.write_text(f"prompt,category\n{long},illegal\n")
+    (prompt,) = import_set("or-bench", path)
+    assert prompt.messages[0].content == long.strip()
+
+
 def test_numbers_and_booleans_of_json_are_read_like_those_of_csv(tmp_path):
     path = tmp_path / "toxic.json"
     path.write_text(json.dumps([{"user_input": "Hm", "toxicity": 1}]))

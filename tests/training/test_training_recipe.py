@@ -170,6 +170,8 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
          "'reinforcement'"),
         ('stages=[{kind="reinforcement", name="joint", learns=["feedback"], steps=1, epochs=2, '
          'optimizer={learning_rate=1e-3}}]', "stage 'joint' needs either steps or epochs"),
+        ("stages.joint.learns=['feedback', 'feedback']",
+         "stage 'joint': learns names feedback twice; name it once"),
         ("stages.joint.learns=[]", "in stage 'joint' no role learns; name at least one"),
         ("stages.joint.pattern=draft-only", "stage 'joint' has no feedback to learn from: "
          "draft-only"),

@@ -331,6 +331,8 @@ class ReinforcementStage:
             raise ValueError(f"stage {self.name!r} needs either steps or epochs")
         if not self.learns:
             raise ValueError(f"in stage {self.name!r} no role learns; name at least one")
+        if twice := [role for role in self.learns if self.learns.count(role) > 1]:
+            raise ValueError(f"stage {self.name!r}: learns names {twice[0]} twice; name it once")
         known = (*ROLES, ATTACKER)
         if unknown := [role for role in self.learns if role not in known]:
             raise ValueError(

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,7 @@ def read_rows(path: Path, columns: tuple[str, ...] = ()) -> Iterator[TableRow]:
 def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> Iterator[TableRow]:
     # csv needs line ends as they are, because a quoted cell may hold some.
     text = io.StringIO(read_text(path), newline="")
+    csv.field_size_limit(sys.maxsize)  # of the whole process; a cell may be a long document
     lines = csv.reader(text, delimiter=delimiter, strict=True)
     header = [column.lower() for column in columns]
     begins = 1
