@@ -70,6 +70,18 @@ def test_grades_and_a_models_answers_come_along():
     "A judge's model that answers in no format: the last answer, after 20, or at the end if it "
     "decided on no reply; the replies are kept, in training the checkpoint",
 )
+def test_labels_of_another_judge_are_replaced():
+    before = line(label="benign", judge="other@1", unsafe=True, harm=0.9, answers=[{"text": "yes"}])
+    (labels,) = labelled(before)
+    assert labels == json.loads(line(label="benign")) | {
+        "unsafe": False,
+        "refuses": False,
+        "overrefuses": False,
+        "non_answer": False,
+        "judge": LabelRefusalJudge().name,
+    }
+
+
 def test_a_judge_that_decides_nothing_is_an_error_after_the_last_line():
     policy = ScriptedPolicy(lambda _messages: "Hm.")
     judge = LLMJudge(FORMATS["wildguard"], JudgeModel(policy, "m", "m"))

@@ -79,6 +79,7 @@ def test_keys_that_end_alike_are_told_apart_in_the_names(recipe):
         (["seed=1,soon"], "seed: got 'soon', need a valid integer"),
         (["seed=1", "seed=2"], "--over: a key is given twice; give all its values to one --over"),
         (["seed=1,1"], "--over: two points are called 'seed=1'; leave one of them out"),
+        (["seed=2026-01-01"], "no key is a date or a time; put a text in quotes"),
         (["models.base={hidden=32}"], "tables cannot be swept; sweep their keys"),
         (["data.validation=[]"], "points are compared on data.validation"),
         (["compute.engine=ray"], "a sweep trains in processes of this machine"),

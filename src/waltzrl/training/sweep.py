@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, time
 from pathlib import Path
 
 from waltzrl.errors import DivergenceError, InputError, RecipeError, WaltzError
@@ -100,6 +101,8 @@ def _parse_choices(over: str) -> tuple[str, list[object]]:
         values = [word.strip() for word in text.split(",")]
     if any(isinstance(value, dict) for value in values):
         raise RecipeError(f"--over {over}: tables cannot be swept; sweep their keys")
+    if any(isinstance(value, date | time) for value in values):
+        raise RecipeError(f"--over {over}: no key is a date or a time; put a text in quotes")
     return key.strip(), values
 
 

@@ -168,7 +168,7 @@ class SavedJudge:
 async def judge_lines(lines: Iterable[str], judge: Judge, *, source: str) -> AsyncIterator[str]:
     """Add the judge's name and its labels (true, false or null) to each line, in order.
 
-    They are `unsafe`, `refuses`, `overrefuses` and `non_answer`.
+    They are `unsafe`, `refuses`, `overrefuses` and `non_answer`, in place of another judge's.
 
     A judge that grades adds `harm`, and one that asks a model its `answers`.
 
@@ -221,6 +221,8 @@ def _parse_for_output(line: str, where: str) -> tuple[Fields, Prompt, Reply]:
         json.dumps(fields, allow_nan=False)  # Python reads numbers that JSON does not have
     except ValueError as error:
         raise InputError(f"{where}: {error}; {NEEDED}") from None
+    # Another judge's, which this one need not have.
+    fields = {name: value for name, value in fields.items() if name not in {"harm", "answers"}}
     label = PROMPT_LABELS.get(saved.label or "")
     message = Message(role="user", content=saved.prompt)
     return fields, Prompt(id=where, messages=(message,), label=label), Reply(text=saved.response)
