@@ -60,16 +60,6 @@ def test_grades_and_a_models_answers_come_along():
     assert not {"harm", "answers"} & labelled(line())[0].keys()
 
 
-@pytest.mark.promise(
-    "Evaluation",
-    "A judge whose model decides on no reply ends the command in one line, and the replies are "
-    "kept",
-)
-@pytest.mark.promise(
-    "Bad input",
-    "A judge's model that answers in no format: the last answer, after 20, or at the end if it "
-    "decided on no reply; the replies are kept, in training the checkpoint",
-)
 def test_labels_of_another_judge_are_replaced():
     before = line(label="benign", judge="other@1", unsafe=True, harm=0.9, answers=[{"text": "yes"}])
     (labels,) = labelled(before)
@@ -82,6 +72,16 @@ def test_labels_of_another_judge_are_replaced():
     }
 
 
+@pytest.mark.promise(
+    "Evaluation",
+    "A judge whose model decides on no reply ends the command in one line, and the replies are "
+    "kept",
+)
+@pytest.mark.promise(
+    "Bad input",
+    "A judge's model that answers in no format: the last answer, after 20, or at the end if it "
+    "decided on no reply; the replies are kept, in training the checkpoint",
+)
 def test_a_judge_that_decides_nothing_is_an_error_after_the_last_line():
     policy = ScriptedPolicy(lambda _messages: "Hm.")
     judge = LLMJudge(FORMATS["wildguard"], JudgeModel(policy, "m", "m"))

@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from support.tiny_models import END_ID, STOP_ID, tiny_model
+from support.tiny_models import END_ID, STOP_ID, tiny_model, tiny_tokenizer
 from waltzrl.agents.exports import ROLES
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.policies.weights import (
@@ -17,6 +17,7 @@ from waltzrl.policies.weights import (
     map_causal_lm,
     narrow_parameters,
     role_parameters,
+    save_adapter,
 )
 
 IDS = torch.arange(6, 30)[None]
@@ -133,6 +134,17 @@ def test_narrow_weights_keep_the_rotary_frequencies_exact():
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     assert exact
     assert all(torch.equal(buffer, exact[name]) for name, buffer in model.named_buffers())
+
+
+def test_an_adapters_own_tokenizer_is_taken_with_its_chat_template(folder):
+    shared = add_adapters(load_causal_lm(str(folder), "cpu"), ROLES[:1])
+    save_adapter(shared.model, ROLES[0], folder)
+    adapter = folder / ROLES[0]
+    base_template = shared.tokenizer.chat_template
+    assert load_causal_lm(str(adapter), "cpu").tokenizer.chat_template == base_template
+    tiny_tokenizer("{{ messages[0].content }}").save_pretrained(adapter)
+    own = load_causal_lm(str(adapter), "cpu").tokenizer.chat_template
+    assert own == "{{ messages[0].content }}"
 
 
 def test_adapters_differ_and_the_base_stays_exact():

@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 BASE_DIGEST = "base_sha256"
 """Key in the metadata of an exported adapter's weights: `base_digest` of what it was trained on."""
 BASE_TITLE = "waltzrl_base"
@@ -193,12 +194,18 @@ def _read_base_of_adapter(name_or_path: str) -> str | None:
 
 
 def _merge_adapter(folder: Path, base: str, dtype: torch.dtype) -> CausalLM:
-    """Merge an adapter into its base in float32, so that no small change is lost."""
+    """Merge an adapter into its base in float32, so that no small change is lost.
+
+    A tokenizer in the adapter's folder has the chat template that the adapter was trained with.
+    """
     adapted = load_adapters(_load_stored_model(base, torch.float32), {"merged": folder})
     assert isinstance(adapted.model, PeftModel)
     model = adapted.model.merge_and_unload()
     narrow_parameters(model, dtype)
-    return replace(adapted, model=model, source=str(folder.resolve()))
+    tokenizer = adapted.tokenizer
+    if (folder / TOKENIZER_CONFIG).is_file():
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    return replace(adapted, model=model, tokenizer=tokenizer, source=str(folder.resolve()))
 
 
 def _find_dequantised(file: GgufFile) -> Path:
