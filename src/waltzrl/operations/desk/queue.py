@@ -106,8 +106,8 @@ REDACTED = (
     "what you search for is redacted before it is stored, so no text holds it; search for other "
     "words of the same text"
 )
-HIDDEN = ("decision", "category", "risk", "reviewer", "judge", "label", "replies", "requests")
-"""Columns of an export that say what others hold of a collaboration."""
+SHOWN_BLIND = ("id", "time", "bundle", "arm", "release", "caller", "subject", "assignee")
+"""Columns of an export that say nothing of what others hold of a collaboration."""
 
 
 class SampleOffer(NamedTuple):
@@ -519,7 +519,9 @@ def _export_row(queued: QueuedEvaluation, *, is_blind: bool) -> dict[str, object
         ),
         "assignee": evaluation.assignee,
     }
-    return {name: None if is_blind and name in HIDDEN else cell for name, cell in cells.items()}
+    return {
+        name: None if is_blind and name not in SHOWN_BLIND else cell for name, cell in cells.items()
+    }
 
 
 def _format_cell(value: object) -> str:
