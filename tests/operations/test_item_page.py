@@ -287,6 +287,9 @@ def test_a_search_for_what_is_redacted_says_so(site):
         ("since=yesterday", "since cannot be 'yesterday'; use a day such as 2026-11-30"),
         ("sort=oldest", "sort cannot be 'oldest'; use newest"),
         ("assigned=nobody_here", "assigned cannot be 'nobody_here'; use me, nobody"),
+        ("slower=soon", "slower cannot be 'soon'; use milliseconds such as 2000"),
+        (f"slower={'9' * 20}", f"slower cannot be '{'9' * 20}'; use milliseconds"),
+        pytest.param(f"slower={'1' * 5000}", f"cannot be '{'1' * 20}'; use", id="5000 digits"),
     ],
 )
 def test_a_filter_that_the_list_does_not_know_is_named(site, query, said):

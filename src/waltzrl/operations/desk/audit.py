@@ -10,7 +10,7 @@ from starlette.responses import Response
 from waltzrl.agents.rules import CATEGORIES
 from waltzrl.errors import InputError
 from waltzrl.operations.desk.queue import path_of
-from waltzrl.operations.desk.request import PageRequest
+from waltzrl.operations.desk.request import PageRequest, read_number
 from waltzrl.store.audit import Entry, LogFault, Query, find, moment, newest, one_page, verify
 from waltzrl.store.audit.reading import explain_decision
 from waltzrl.store.notices import newest_notices
@@ -107,10 +107,7 @@ def _read_query(request: PageRequest) -> Query:
     for name in ("since", "until"):
         if name in fields:
             fields[name] = moment(fields[name], now)
-    before = request.query.get("before", "")
-    # isdigit also holds of a superscript two, which int() refuses.
-    number = int(before) if before.isascii() and before.isdigit() and len(before) < 16 else None
-    return Query(before=number, **fields)
+    return Query(before=read_number(request.query.get("before", "")), **fields)
 
 
 def _link_collaboration(entry: Entry) -> str:

@@ -21,7 +21,7 @@ from waltzrl.agents.rules import CATEGORIES
 from waltzrl.errors import InputError, RequestError
 from waltzrl.evaluation.sample_correction import labelled_samples
 from waltzrl.operations.desk import rendering
-from waltzrl.operations.desk.request import NO_STORE, PageRequest, redirect_to
+from waltzrl.operations.desk.request import NO_STORE, PageRequest, read_number, redirect_to
 from waltzrl.records import Verdict
 from waltzrl.store.audit.query import FORMULA
 from waltzrl.store.memory.counts import BundleCounts
@@ -250,8 +250,8 @@ def _read_selection(request: PageRequest, query: Mapping[str, str]) -> QueueSele
         filters["assignee"] = {"me": me, "nobody": None}.get(
             query["assigned"], request.source.memory.rater(query["assigned"])
         )
-    if query.get(SLOWER, "").isdecimal():
-        filters["milliseconds"] = {"$gt": int(query[SLOWER])}
+    if (slower := read_number(query.get(SLOWER, ""))) is not None:
+        filters["milliseconds"] = {"$gt": slower}
     until = _parse_day(query.get("until", ""))
     words = None
     if "found" in query:
@@ -472,6 +472,8 @@ def _list_problems(request: PageRequest, words: str) -> list[str]:
             problems.append(f"{name} cannot be {value!r}; use {', '.join(known[name])}")
         elif name in DATES and _parse_day(value) is None:
             problems.append(f"{name} cannot be {value!r}; use a day such as 2026-11-30")
+        elif name == SLOWER and read_number(value) is None:
+            problems.append(f"{name} cannot be {value[:20]!r}; use milliseconds such as 2000")
     return problems
 
 

@@ -229,6 +229,12 @@ def read_query(request: Request) -> dict[str, str]:
     return _parse_fields(request.scope.get("query_string", b""))
 
 
+def read_number(text: str) -> int | None:
+    """Return the whole number that a field of an address is; None for what is none, or too long."""
+    # isdigit also holds of a superscript two, which int() refuses.
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
 async def read_form(request: Request) -> dict[str, str]:
     """Read the fields of a form that a page of ours sent.
 
