@@ -72,6 +72,8 @@ def test_a_link_leads_to_its_page_after_the_log_in(site):
         "/desk@evil.test",
         "/desk/\r\nset-cookie: a=b",
         "/desk/../v1/models",
+        "/desk/%2e%2e/v1/models",
+        "/desk/.%2E/v1/models",
         "/v1",
     ],
 )

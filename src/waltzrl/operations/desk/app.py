@@ -67,7 +67,11 @@ FOREIGN = (
 )
 PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 """Headers by which a proxy says that it passes on the request of another machine."""
-DESK_URL = re.compile(r"/desk(?:/(?!.*\.\.)[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?", re.ASCII)
+DESK_URL = re.compile(
+    # Browsers take an encoded dot for a dot: `%2e%2e` leads one folder up.
+    r"/desk(?:/(?!.*(?:\.|%2[eE]){2})[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?",
+    re.ASCII,
+)
 """The addresses that a log-in may lead to: no other site, and nothing out of the desk."""
 SECURITY_HEADERS = {
     "content-security-policy": (
