@@ -19,7 +19,7 @@ from waltzrl.operations.release.tables import RELEASE, JsonColumn
 from waltzrl.store.database import open_database, reading, writing
 from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.store.memory.safety import SafetyMemory
-from waltzrl.store.memory.schemas import EVALUATIONS
+from waltzrl.store.memory.schemas import COACHING, EVALUATIONS
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.memory.tables import MEMORY
 from waltzrl.store.memory.workqueues import QUEUES, WorkQueue, find_queue
@@ -181,6 +181,19 @@ def test_over_refusals_in_a_memory_of_version_5_get_their_one_name(database_url)
         assert find_queue(store, "q") == QUEUE
         assert store.get(("notes",), "a").value == {"label": "needless_refusal"}
         assert version(store.engine) == [VERSION]
+
+
+def test_coaching_sessions_without_a_time_in_its_column_get_it_and_are_swept(database_url):
+    with our_store(database_url) as store:
+        store.put(COACHING, "r1", {"timestamp": 1000.0})
+        store.put(COACHING, "r2", {"timestamp": 1000.0 + 86_400})
+        with writing(store.engine) as connection:
+            MIGRATIONS.drop(connection)
+    with our_store(database_url) as store:
+        memory = SafetyMemory(store, str, {"coaching": 1}, {})
+        assert memory.sweep(1001.0 + 86_400) == 1
+        assert store.get(COACHING, "r1") is None
+        assert store.get(COACHING, "r2") is not None
 
 
 def test_over_refusals_in_releases_of_version_5_get_their_one_name(database_url):

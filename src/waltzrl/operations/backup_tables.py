@@ -92,10 +92,9 @@ def fill_tables(url: str, folder: Path, rows: Mapping[str, int], version: int) -
                     path = folder / f"{table.name}.jsonl"
                     fill_table(connection, table, path)
                     check_table(connection, table, path)
-            if version < VERSION:
-                # `prepare_tables` has run them on the empty tables and noted them as done.
-                for group in (MEMORY, RELEASE):
-                    for migrate in group.migrations.values():
-                        migrate(connection)
+            # `prepare_tables` has run them on the empty tables and noted them as done.
+            for group in (MEMORY, RELEASE):
+                for migrate in group.migrations.values():
+                    migrate(connection)
     finally:
         engine.dispose()

@@ -332,7 +332,7 @@ class SafetyMemory:
         """Delete what has expired, and what is older than the retention of its kind.
 
         The second catches training samples, which `waltzrl collect` stores without knowing the
-        gateway's retention, and evaluations from before the retention was shortened.
+        gateway's retention, and what was stored before the retention was shortened.
 
         Args:
             now: seconds since the epoch.
@@ -344,7 +344,7 @@ class SafetyMemory:
             StorageError: the database is unavailable.
         """
         deleted = self.store.sweep(now)
-        for namespace in (EVALUATIONS, TRAINING):
+        for namespace in _INDEXED:
             days = self._days.get(namespace[-1])
             if days is not None:
                 old = (ITEMS.c.namespace == ".".join(namespace), ITEMS.c.time < now - days * DAY)
@@ -400,7 +400,8 @@ class SafetyMemory:
         return PutOp(
             namespace,
             key,
-            msgspec.to_builtins(record),
+            # The column `time` is filled from it; a coaching session's own field is `timestamp`.
+            {**msgspec.to_builtins(record), "time": time_},
             _INDEXED[namespace],
             expires_at=None if days is None else time_ + days * DAY,
         )

@@ -178,4 +178,17 @@ def _name_overrefusals(connection: Connection) -> None:
         connection.execute(update(ITEMS).where(row).values(changed))
 
 
-MEMORY = TableGroup(TABLES, {"memory: over-refusals": _name_overrefusals})
+def _date_coaching(connection: Connection) -> None:
+    """Fill the column `time` of coaching sessions, which older versions left empty."""
+    undated = (ITEMS.c.namespace == "safety.waltzrl.coaching", ITEMS.c.time.is_(None))
+    happened = ITEMS.c.value["timestamp"].as_float()
+    connection.execute(update(ITEMS).where(*undated).values(time=happened))
+
+
+MEMORY = TableGroup(
+    TABLES,
+    {
+        "memory: over-refusals": _name_overrefusals,
+        "memory: times of coaching sessions": _date_coaching,
+    },
+)
