@@ -96,6 +96,24 @@ def test_a_filter_reaches_into_objects(store):
 
 
 @pytest.mark.parametrize(
+    ("stored", "equal", "different"),
+    [
+        ({"b": 2, "a": 1}, {"a": 1, "b": 2}, {"a": True, "b": 2}),
+        ([1.0, 1e20, 0.5], [1, 1e20, 0.5], [1e20, 1.0, 0.5]),
+        ([{"ü": [None], "a": "1"}], [{"a": "1", "ü": [None]}], [{"a": 1, "ü": [None]}]),
+    ],
+)
+def test_lists_and_objects_are_compared_by_value(store, stored, equal, different):
+    store.put(NS, "a", {"field": stored})
+    store.put(NS, "b", {"field": "text"})
+    store.put(NS, "c", {})
+    for wanted in (stored, equal):
+        assert keys(store.search(NS, filter={"field": {"$eq": wanted}})) == ["a"]
+        assert keys(store.search(NS, filter={"field": {"$ne": wanted}})) == ["c", "b"]
+    assert store.search(NS, filter={"field": {"$eq": different}}) == []
+
+
+@pytest.mark.parametrize(
     "wanted",
     [{"n": {"$in": [1]}}, {"n": {"$gt": True}}, {"n": {"$lt": None}}, {'a"b': 1}, {"n": 2**63}],
 )

@@ -1,5 +1,6 @@
 """One database for all replicas: SQLite for a single machine, PostgreSQL for several."""
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,7 @@ __all__ = [
     "BUSY_MILLISECONDS",
     "KEEPALIVE",
     "Engine",
+    "canonical_json",
     "existing_database",
     "open_database",
     "reading",
@@ -152,6 +154,19 @@ def _storage_errors(engine: Engine) -> Iterator[None]:
         ) from error
 
 
+def canonical_json(text: str) -> str:
+    """Return one text for all texts of a value that PostgreSQL's JSONB takes for equal.
+
+    SQLite has this as the function `waltzrl_canonical_json`.
+    """
+    return json.dumps(json.loads(text, parse_float=_parse_number), sort_keys=True)
+
+
+def _parse_number(text: str) -> int | float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
 def _to_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -195,3 +210,4 @@ def _configure_connection(connection: DBAPIConnection, _entry: ConnectionPoolEnt
     ):
         connection.execute(f"PRAGMA {pragma}")
     connection.create_function(SQLITE_FUNCTION, 1, hash_number, deterministic=True)
+    connection.create_function("waltzrl_canonical_json", 1, canonical_json, deterministic=True)

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Row,
     Select,
     and_,
+    case,
     column,
     false,
     func,
@@ -34,6 +35,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql import operators
 
 from waltzrl.errors import InputError
+from waltzrl.store.database import canonical_json
 from waltzrl.store.memory.items import (
     Filter,
     GetOp,
@@ -409,9 +411,10 @@ def _equals_on_sqlite(path: str, value: Json) -> Condition:
         case str():
             return and_(kind == "text", stored == value)
         case _:
-            # json_extract returns a list or an object as JSON without spaces.
-            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-            return and_(kind.in_(("array", "object")), stored == text)
+            # As texts they could differ in the order of fields and in the spelling of numbers.
+            is_nested = kind.in_(("array", "object"))
+            canonical: ColumnElement[str] = func.waltzrl_canonical_json(stored)
+            return case((is_nested, canonical)) == canonical_json(json.dumps(value))
 
 
 def _match_order(path: Sequence[str], name: str, value: Json, dialect: str) -> Condition:
