@@ -23,6 +23,7 @@ from waltzrl.store.audit import (
     LogFault,
     Query,
     VerifiedLog,
+    contents_for,
     find,
     newest,
     prove,
@@ -258,6 +259,18 @@ def test_contents_are_kept_on_request_and_replayed(tmp_path):
     assert list(read_collaborations(tmp_path / "log")) == [
         (f"r{n}", COLLABORATION) for n in range(12)
     ]
+
+
+def test_the_contents_of_a_request_are_not_those_that_name_it_elsewhere(tmp_path):
+    call = ToolCall(id="r1", name="search", arguments="{}")
+    answer = Message(role="tool", content="", call_id="r1")
+    messages = (Message(role="assistant", content="", calls=(call,)), answer)
+    other = replace(COLLABORATION, prompt=Prompt(id="p", messages=messages))
+    with open_log(tmp_path, contents=unchanged) as log:
+        log_decision(log, "other", other)
+        log_decision(log, "r1")
+    assert contents_for(tmp_path / "log", "other") == [other]
+    assert contents_for(tmp_path / "log", "r1") == [COLLABORATION]
 
 
 def test_without_contents_there_is_nothing_to_replay(tmp_path):

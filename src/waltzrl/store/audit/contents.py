@@ -123,12 +123,14 @@ def contents_for(folder: Path, record_id: str) -> list[Collaboration]:
     """
     # Decoding every line would take far longer than this search for bytes.
     marker = b'"id":' + encode_json(record_id)
-    return [
-        _parse_content(line, f"{path}:{number}").collaboration
+    found = [
+        _parse_content(line, f"{path}:{number}")
         for path in content_files(folder)
         for number, line in enumerate(whole_lines(path), start=1)
         if marker in line and not line.startswith(ERASED)
     ]
+    # Prompts and calls of tools, whose ids clients choose, have the same bytes.
+    return [content.collaboration for content in found if content.id == record_id]
 
 
 def tombstone_for(folder: Path, record_id: str) -> Tombstone | None:
