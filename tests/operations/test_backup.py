@@ -107,6 +107,14 @@ def test_what_was_backed_up_is_restored_into_either_database(capsys, kept, tmp_p
     assert "ok: 8 records" in told(capsys)
 
 
+def test_contents_that_expire_while_their_files_are_copied_are_left_out(kept, tmp_path):
+    listed = kept.folder / "log/contents-000000.jsonl"
+    listed.symlink_to("deleted")  # a name in the folder behind which there is no file any more
+    assert run("backup", "create", tmp_path / "saved", *kept.settings) == 0
+    names = {path.name for path in (tmp_path / "saved/audit").iterdir()}
+    assert names == {"checkpoints", "decisions-000001.jsonl", "contents-000001.jsonl"}
+
+
 @pytest.mark.promise(
     "Routed tasks",
     "A backup holds memory, releases, audit log and keys of one moment; it is restored whole or "

@@ -12,6 +12,7 @@ from waltzrl.errors import InputError
 from waltzrl.records import Message, Prompt, Reply
 from waltzrl.store.audit import (
     VerifiedLog,
+    contents_for,
     contents_of,
     erase_contents,
     expire_contents,
@@ -200,6 +201,18 @@ def test_contents_expire_and_their_files_go_but_for_the_one_that_grows(tmp_path)
         tell(log, "ada", 1, 12)
     assert [name for name, _ in read_collaborations(tmp_path / "log")] == ["ada-12"]
     assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
+
+
+def test_a_file_that_expires_after_it_was_listed_holds_nothing(tmp_path):
+    with open_log(tmp_path, contents=unchanged) as log:
+        tell(log, "ada", 2)
+        digest = log.digest(b"ada")
+    folder = tmp_path / "log"
+    (folder / "contents-000000.jsonl").symlink_to("deleted")
+    assert [content.id for content in contents_of(folder, digest)] == ["ada-0", "ada-1"]
+    assert contents_for(folder, "ada-1") == [said_by("ada", 1)]
+    assert erased(tmp_path, digest) == 2
+    assert tombstone_for(folder, "ada-1").why == "erasure"
 
 
 @pytest.mark.promise("Legal duties", "GDPR 5(1)(c): data minimisation")

@@ -171,9 +171,15 @@ def _copy_log(recipe: GatewayRecipe, target: Path) -> VerifiedLog | None:
     if not (source / CHECKPOINTS).is_file():
         raise InputError(f"{source} holds no audit log; give the folder that the gateway logs to")
     shutil.copyfile(source / CHECKPOINTS, target / CHECKPOINTS)
-    for path in sorted(source.glob("*.jsonl")):
-        with (target / path.name).open("wb") as copy:
-            copy.writelines(whole_lines(path))
+    # Contents that expire meanwhile leave a file of the last kind before theirs is deleted.
+    for kind in ("decisions-*.jsonl", "contents-*.jsonl", "erased-*.jsonl"):
+        for path in sorted(source.glob(kind)):
+            copy = target / path.name
+            try:
+                with copy.open("wb") as file:
+                    file.writelines(whole_lines(path))
+            except FileNotFoundError:
+                copy.unlink()
     return _verify_log(target, log_key(recipe.audit))
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -90,7 +91,7 @@ def read_contents(path: Path) -> Iterator[tuple[int, bytes, Content]]:
         InputError: a line is damaged.
     """
     start = 0
-    for number, line in enumerate(whole_lines(path), start=1):
+    for number, line in _read_lines(path):
         if not line.startswith(ERASED):
             yield start, line, _parse_content(line, f"{path}:{number}")
         start += len(line)
@@ -126,7 +127,7 @@ def contents_for(folder: Path, record_id: str) -> list[Collaboration]:
     found = [
         _parse_content(line, f"{path}:{number}")
         for path in content_files(folder)
-        for number, line in enumerate(whole_lines(path), start=1)
+        for number, line in _read_lines(path)
         if marker in line and not line.startswith(ERASED)
     ]
     # Prompts and calls of tools, whose ids clients choose, have the same bytes.
@@ -158,10 +159,12 @@ def has_nameless_tombstones(folder: Path) -> bool:
 
 
 def _read_tombstones(folder: Path) -> Iterator[tuple[bytes, str]]:
-    for path in (*content_files(folder), *sorted(folder.glob("erased-*.jsonl"))):
-        for number, line in enumerate(whole_lines(path), start=1):
-            if line.startswith(ERASED):
-                yield line, f"{path}:{number}"
+    # What expires meanwhile is in a file of the second kind before it leaves the first.
+    for kind in ("contents-*.jsonl", "erased-*.jsonl"):
+        for path in sorted(folder.glob(kind)):
+            for number, line in _read_lines(path):
+                if line.startswith(ERASED):
+                    yield line, f"{path}:{number}"
 
 
 def contents_of(
@@ -240,6 +243,15 @@ def expire_contents(folder: Path, key: SigningKey, before: float) -> int:
     return erased
 
 
+def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield number and bytes of every complete line; none if the gateway has deleted the file.
+
+    It does so when all contents have expired, also between the listing of the files and this.
+    """
+    with suppress(FileNotFoundError):
+        yield from enumerate(whole_lines(path), start=1)
+
+
 def _is_content_of(content: Content, digest: str, requests: Collection[str]) -> bool:
     """Return whether contents are a subject's, or of a choice of one of the requests."""
     of_subject = bool(digest) and content.subject == digest
@@ -257,7 +269,7 @@ def _overwrite_contents(
     ]
     if removed:
         now = time.time()
-        with path.open("r+b") as file:
+        with suppress(FileNotFoundError), path.open("r+b") as file:  # or all of it has expired
             for start, length, id_ in removed:
                 file.seek(start)
                 file.write(_build_erased_line(Tombstone.sign(key, id_, now, why), length))
