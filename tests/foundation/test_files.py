@@ -2,14 +2,22 @@ import json
 import os
 import resource
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Barrier
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import InputError
-from waltzrl.foundation.files import toml_value, whole_folder, write_bytes, write_json
+from waltzrl.foundation.files import (
+    read_or_create,
+    toml_value,
+    whole_folder,
+    write_bytes,
+    write_json,
+)
 
 
 @contextmanager
@@ -69,6 +77,22 @@ VALUES = st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.
 @given(VALUES | st.lists(VALUES) | st.floats(allow_nan=False))
 def test_a_value_is_the_same_after_toml(value):
     assert tomllib.loads(f"key = {toml_value(value)}\n") == {"key": value}
+
+
+def test_of_several_that_create_a_file_one_does_and_all_read_the_whole_of_it(tmp_path):
+    fresh = [bytes([number]) * 1_000_000 for number in range(8)]
+    together = Barrier(8)
+
+    def create(content):
+        together.wait()
+        return read_or_create(tmp_path / "key", content)
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(create, fresh))
+    assert found == [found[0]] * 8
+    assert found[0] in fresh
+    assert names(tmp_path) == ["key"]
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
 
 
 def test_json_is_sorted_and_ends_with_a_line_break(tmp_path):

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,6 +79,32 @@ def toml_value(value: object) -> str:
         return repr(value)  # JSON writes another infinity
     # TOML is JSON but for surrogate pairs and DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def read_or_create(path: Path, fresh: bytes) -> bytes:
+    """Return the content of a file; a missing one gets `fresh`, in one step, for its owner only.
+
+    If another process is faster, its content stays.
+
+    Raises:
+        OSError: the file cannot be read or created.
+    """
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(fresh)
+                file.flush()
+                os.fsync(file.fileno())
+            # Unlike a rename, a hard link fails if another process has made the file meanwhile.
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            pass
+        finally:
+            Path(temporary).unlink()
+        sync_to_disk(path.parent)
+    return path.read_bytes()
 
 
 def write_json(path: Path, value: Json) -> None:

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from waltzrl.errors import AuditError
-from waltzrl.foundation.files import sync_to_disk
+from waltzrl.foundation.files import read_or_create
 from waltzrl.store.audit.note import NoteError, SigningKey
 
 DIGEST_KEY_BYTES = 32
@@ -28,14 +28,13 @@ class LogKeys:
             AuditError: a running log uses the keys.
             OSError: a file cannot be read or written.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
         # A name of its own for each log, so that no checkpoint of another passes for one of this.
         fresh = SigningKey.generate(f"waltzrl.audit/{secrets.token_hex(4)}")
-        written = _read_or_create(path, fresh.written().encode())
+        written = read_or_create(path, fresh.written().encode())
         self.signing = SigningKey.parse(written.decode(errors="replace"))
         fresh_digest_key = secrets.token_bytes(DIGEST_KEY_BYTES)
         self._digest_key = _require_key_length(
-            _read_or_create(_locate_digest_key(path), fresh_digest_key), path
+            read_or_create(_locate_digest_key(path), fresh_digest_key), path
         )
         self._lock = _lock_file(path)
         # Written only under the lock, and always anew, so that it can never belong to an older key.
@@ -102,21 +101,6 @@ def _require_key_length(key: bytes, path: Path) -> bytes:
     if len(key) != DIGEST_KEY_BYTES:
         raise NoteError(f"{path.name}.digest has {len(key)} bytes, need {DIGEST_KEY_BYTES}")
     return key
-
-
-def _read_or_create(path: Path, fresh: bytes) -> bytes:
-    """Return the content of a file, which is `fresh` if the file did not exist."""
-    try:
-        # O_EXCL decides which of two processes that start together makes the key.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_bytes()
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(fresh)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_to_disk(path.parent)
-    return fresh
 
 
 def _lock_file(path: Path) -> int:

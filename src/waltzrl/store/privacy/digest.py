@@ -4,13 +4,12 @@ A plain hash of a name or an address can be guessed by trying names, so the key 
 """
 
 import hmac
-import os
 import secrets
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from waltzrl.errors import InputError
+from waltzrl.foundation.files import read_or_create
 
 KEY_BYTES = 32
 
@@ -31,9 +30,7 @@ def key_in(path: Path) -> bytes:
         InputError: the file is not a key, or cannot be read or created.
     """
     try:
-        if not path.exists():
-            _create_key(path)
-        key = path.read_bytes()
+        key = read_or_create(path, secrets.token_bytes(KEY_BYTES))
     except OSError as error:
         raise InputError(f"{path}: cannot read or create the key: {error.strerror}") from None
     if len(key) != KEY_BYTES:
@@ -42,20 +39,3 @@ def key_in(path: Path) -> bytes:
             "move the file away to get a new key, which gives other digests"
         )
     return key
-
-
-def _create_key(path: Path) -> None:
-    """Write a new key in one step; if another process is faster, its key stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        # Unlike a rename, a hard link fails if another process has made the file meanwhile.
-        path.hardlink_to(temporary)
-    except FileExistsError:
-        pass
-    finally:
-        Path(temporary).unlink()
