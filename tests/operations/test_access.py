@@ -210,3 +210,12 @@ def test_the_command_writes_a_copy_and_says_where_and_of_nobody_it_writes_none(s
     assert f"written: {out / 'index.html'}" in done.stdout
     counted = command("--subject", "ada", *given[:-1], f"{out}-2", "--json")
     assert json.loads(counted.stdout)["copies"] == [f"{out}: a copy for the person"]
+
+
+def test_without_the_log_s_private_key_nothing_is_written(sqlite_site):
+    leave_traces(sqlite_site)
+    sqlite_site.log_key.unlink()  # a copy that no log tells of must not be made
+    with pytest.raises(InputError, match=r"audit\.key is not the key of the log"):
+        copied(sqlite_site)
+    assert not (sqlite_site.folder / "copy").exists()
+    assert notices_after(sqlite_site.engine, 0) == []

@@ -20,8 +20,8 @@ from waltzrl.operations.release.answered import yield_counted
 from waltzrl.operations.release.tables import RELEASE
 from waltzrl.store.audit import LocalLog, LogSettings, contents_of, read_entries
 from waltzrl.store.audit.contents import ERASED, content_files, read_contents
-from waltzrl.store.audit.keys import default_key, digest_under, in_use
-from waltzrl.store.audit.note import NoteError, PublicKey
+from waltzrl.store.audit.keys import default_key, digest_under, in_use, signing_key
+from waltzrl.store.audit.note import NoteError
 from waltzrl.store.audit.verify import CHECKPOINTS, list_segments
 from waltzrl.store.database import Engine, existing_database
 from waltzrl.store.memory.erasure import (
@@ -246,9 +246,9 @@ def _digest_in(folder: Path, key: Path, subject: str) -> str:
     if not folder.is_dir() or not list_segments(folder):
         raise InputError(f"{folder} holds no audit log; give the folder that the gateway writes to")
     try:
-        # Under the digests of another log's key nobody would be found.
-        public = key.with_name(f"{key.name}.pub").read_text(encoding="utf-8")
-        name = PublicKey.parse(public).name
+        # Under the digests of another log's key nobody would be found. The private key, because it
+        # signs notices and tombstones: without it nothing is copied or erased.
+        name = signing_key(key).public.name
         with (folder / CHECKPOINTS).open(encoding="utf-8", errors="replace") as notes:
             origin = notes.readline().strip()
         if origin != name:
