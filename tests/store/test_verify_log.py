@@ -254,6 +254,18 @@ def test_a_kept_checkpoint_shows_a_log_that_was_cut_with_its_checkpoints(log, tm
     assert fault(log, kept) == ("truncated", 21)
 
 
+def test_kept_checkpoints_are_in_any_order(log, tmp_path):
+    kept = tmp_path / "kept"
+    parts = (log / "checkpoints").read_text().split("\n\n")
+    notes = [f"{text}\n\n{end}\n" for text, end in zip(parts[::2], parts[1::2], strict=False)]
+    kept.write_text("".join(reversed(notes)))
+    found = check(log, kept)
+    assert isinstance(found, VerifiedLog)
+    assert found.checkpoints == 2 * len(notes)
+    tamper(log, lambda lines: lines.pop())
+    assert fault(log, kept)[0] == "truncated"
+
+
 def test_a_kept_checkpoint_shows_a_log_that_the_keys_thief_wrote_anew(log, tmp_path):
     kept = tmp_path / "kept"
     shutil.copy(log / "checkpoints", kept)

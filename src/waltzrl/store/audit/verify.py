@@ -125,11 +125,12 @@ def follow_log(
 ) -> LogFault | None:
     """Advance `position` to the end of the log, or return the first fault."""
     with ExitStack() as opened:
-        own = folder / CHECKPOINTS
-        files = [*([own] if own.exists() else []), *([trusted] if trusted else [])]
-        start = position.frontier.size
-        streams = [_read_checkpoints(path, key, start, opened) for path in files]
+        own, start = folder / CHECKPOINTS, position.frontier.size
+        streams = [_read_checkpoints(own, key, start, opened)] if own.exists() else []
         try:
+            if trusted:  # it may have been put together from several files, in any order
+                kept = _read_checkpoints(trusted, key, start, opened)
+                streams.append(iter(sorted(kept, key=_get_size)))
             return _walk_log(folder, merge(*streams, key=_get_size), position)
         except NoteError as error:
             return _make_fault(
@@ -189,7 +190,7 @@ def _find_mismatch(
 ) -> LogFault | None:
     """Return the fault if a signed checkpoint does not match the records it covers."""
     size = position.frontier.size
-    # `merge` yields a smaller size late only if one file holds its checkpoints out of order.
+    # `merge` yields a smaller size late only if the log's own checkpoints are out of order.
     if checkpoint.size < size:
         return _make_fault(
             "reordered",
