@@ -9,12 +9,14 @@ import pytest
 
 from support.guard_judge import GuardJudge
 from support.small_gateway import HELLO, MESSAGES, REVIEW, Model, ask, chat, gateway
-from support.small_site import http
+from support.small_site import http, site
 from waltzrl.budget import ledgers_in, read_ledger
 from waltzrl.budget.daily import DAY_SECONDS
 from waltzrl.errors import InputError
-from waltzrl.gateway.costs import charge_to_gateway
+from waltzrl.gateway.costs import charge_to_gateway, open_costs
 from waltzrl.gateway.keys import add_key
+from waltzrl.gateway.settings import load_gateway
+from waltzrl.records import Usage
 
 PRICE = "prices.echo={input=100.0,output=1000.0}"
 """100 tokens in and 20 out cost 0.03 dollars."""
@@ -229,6 +231,39 @@ def test_the_audit_log_has_the_price(tmp_path):
     ]
     (decision,) = [line["decision"] for line in lines if line.get("decision")]
     assert decision["usd"] == 0.03
+
+
+def test_a_policy_is_charged_by_its_own_servers(tmp_path):
+    table = {"upstream": {"folder": "weights"}}
+    paid = "policies.paid.upstreams.openai={url='https://api.openai.com/v1', models=['gpt-*']}"
+    judge = "policies.paid.feedback={model='judge', server='http://127.0.0.1:9/v1'}"
+    price = "prices={gpt-x={input=2.0, output=8.0}, judge={input=1.0, output=1.0}}"
+    recipe = load_gateway(None, table, [f"budget.folder={tmp_path}", paid, judge, price], {})
+    bundles = {"own": recipe, **recipe.policies}
+    with open_costs(recipe, bundles.__getitem__) as costs:
+        usage = Usage(input_tokens=1_000_000, output_tokens=0)
+        asked = [("conversation", "gpt-x"), ("conversation", "llama"), ("feedback", "judge")]
+        assert [
+            [costs.cost(role, usage, model, bundle) for role, model in asked] for bundle in bundles
+        ] == [[0.0, 0.0, 0.0], [2.0, 0.0, 1.0]]
+
+
+def test_the_reviewer_of_a_policy_is_charged_in_the_answer_the_ledger_and_the_metrics(tmp_path):
+    async def run():
+        async with site(CountingModel()) as server:
+            paid = f"policies.paid={{stage=2, feedback={{model='judge', server='{server.url}'}}}}"
+            settings = (f"budget.folder={tmp_path / 'costs'}", paid, "prices.judge.input=100.0")
+            async with gateway(
+                *settings, "prices.judge.output=0.0", "prices.echo={input=0.0,output=0.0}",
+                model=CountingModel(),
+            ) as app:  # fmt: skip
+                answer = await chat(app, x_waltzrl_policy="paid")
+                return answer, (await ask(app, "/metrics", method="GET")).text
+
+    answer, metrics = asyncio.run(run())
+    assert answer.headers["x-waltzrl-cost-usd"] == "0.01000000"
+    assert [charge.usd for charge in charges(tmp_path)] == [0.01]
+    assert 'waltzrl_key_cost_usd_total{key="anonymous"} 0.01' in metrics
 
 
 @pytest.mark.promise("Cost", "The answers of a gateway's judge are charged")

@@ -361,7 +361,7 @@ def test_a_refusal_in_the_place_of_an_unsafe_draft_loses_no_helpfulness():
 )
 def test_tokens_cost_what_the_price_book_says_and_an_unknown_price_is_not_zero():
     prices = {("conversation", "llama"): 0.25}
-    metrics = fresh(price=lambda role, usage, model: prices.get((role, model)))
+    metrics = fresh(price=lambda role, usage, model, _: prices.get((role, model)))
     review = Reply(text="{}", usage=Usage(input_tokens=50, output_tokens=5, model="judge"))
     metrics.served(served((replace(UNSAFE, reply=review), FIX), (SAFE, None), decision="revised"))
     assert value(metrics, "waltzrl_cost_usd_total", role="conversation", model="llama") == 0.5

@@ -16,13 +16,13 @@ from waltzrl.evaluation.judges import Judge, ObservedJudge
 from waltzrl.gateway.exchange import Answer, ServedChoice
 from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.keys import Caller
-from waltzrl.gateway.settings import GatewayRecipe
+from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe
 from waltzrl.records import Collaboration, Prompt, Usage, Verdict, estimate_reply
 
 DEGRADED = Health("degraded", "cannot be written; costs since then are not recorded")
 
-ServerOf = Callable[[str], str | None]
-"""Returns the URL of the server of a model; None for a model in this process."""
+RecipeOf = Callable[[str], BundleRecipe]
+"""Returns the recipe of a bundle, by its id."""
 
 log = logging.getLogger(__name__)
 
@@ -30,19 +30,15 @@ log = logging.getLogger(__name__)
 class ServingCosts:
     """Prices replies, charges them to keys, and refuses keys that have used up their budget."""
 
-    def __init__(
-        self, ledger: DailyLedger, prices: PriceBook, conversation: ServerOf, feedback: ServerOf
-    ) -> None:
+    def __init__(self, ledger: DailyLedger, prices: PriceBook, recipe_of: RecipeOf) -> None:
         """Charge to a ledger.
 
         Args:
             ledger: that all workers share.
             prices: of models.
-            conversation: where the model is that a client asked for.
-            feedback: where the reviewer's model is.
+            recipe_of: says where the models of a bundle are.
         """
-        self._ledger, self._prices = ledger, prices
-        self._servers = {"conversation": conversation, "feedback": feedback}
+        self._ledger, self._prices, self._recipe_of = ledger, prices, recipe_of
         self._failing = False
 
     def require(self, caller: Caller) -> None:
@@ -70,21 +66,22 @@ class ServingCosts:
         if caller.usd_per_day is not None and spent.usd >= caller.usd_per_day:
             raise self._used_up(f"{caller.name} may spend {caller.usd_per_day:g} USD a day")
 
-    def usd(self, collaboration: Collaboration, model: str) -> float | None:
+    def usd(self, collaboration: Collaboration, model: str, bundle: str) -> float | None:
         """Return what all replies to a request cost; None when a price is unknown."""
-        prices = [item.usd for item in self._items(collaboration, model)]
+        prices = [item.usd for item in self._items(collaboration, model, bundle)]
         return None if None in prices else sum(price for price in prices if price is not None)
 
-    def cost(self, role: str, usage: Usage, model: str) -> float | None:
-        """Return what the tokens of a role cost; None when the price is unknown."""
-        return self._prices.cost(usage, self._servers[role](model), model)
+    def cost(self, role: str, usage: Usage, model: str, bundle: str) -> float | None:
+        """Return what the tokens of a role of a bundle cost; None when the price is unknown."""
+        server = _find_server(self._recipe_of(bundle), role, model)
+        return self._prices.cost(usage, server, model)
 
     def served(self, served: ServedChoice) -> None:
         """Charge what was said, also if it ended early, to its key; a shadow's to no key."""
         exchange = served.exchange
         if exchange.said is None:
             return
-        items = tuple(self._items(exchange.said, exchange.model))
+        items = tuple(self._items(exchange.said, exchange.model, exchange.bundle))
         key = "" if exchange.arm == "shadow" else exchange.caller
         try:
             self._ledger.append(Charge(id=exchange.id, activity="serving", items=items, key=key))
@@ -120,12 +117,13 @@ class ServingCosts:
         """Return whether charges can be written, for `/readyz`."""
         return DEGRADED if self._failing else OK
 
-    def _items(self, collaboration: Collaboration, model: str) -> Iterator[ChargeItem]:
+    def _items(self, collaboration: Collaboration, model: str, bundle: str) -> Iterator[ChargeItem]:
+        recipe = self._recipe_of(bundle)
         for role, reply in priced_replies(collaboration):
             # The reviewer's model is not the one that the client named.
             asked = model if role == "conversation" else ""
             usage = reply.usage or estimate_reply(collaboration.prompt, reply, asked)
-            yield self._prices.item(role, usage, self._servers[role](asked), asked)
+            yield self._prices.item(role, usage, _find_server(recipe, role, asked), asked)
 
     def _used_up(self, rule: str) -> RequestError:
         left = max(1, math.ceil(self._ledger.seconds_left))
@@ -142,28 +140,29 @@ class ServingCosts:
 
 
 @contextmanager
-def open_costs(recipe: GatewayRecipe) -> Iterator[ServingCosts]:
+def open_costs(recipe: GatewayRecipe, recipe_of: RecipeOf) -> Iterator[ServingCosts]:
     """Yield what charges the requests of a gateway whose recipe has a `budget`.
+
+    Args:
+        recipe: of the gateway.
+        recipe_of: returns that of each bundle which serves.
 
     Raises:
         InputError: the ledger cannot be written.
     """
     assert recipe.budget is not None, "checked by the caller"
     with closing(DailyLedger(recipe.budget.folder)) as ledger:
-        reviewer = None if recipe.feedback is None else recipe.feedback.server
-        yield ServingCosts(
-            ledger,
-            PriceBook(recipe.prices),
-            conversation=lambda model: _find_server_of_model(recipe, model),
-            feedback=lambda _: reviewer,
-        )
+        yield ServingCosts(ledger, PriceBook(recipe.prices), recipe_of)
 
 
-def _find_server_of_model(recipe: GatewayRecipe, model: str) -> str | None:
-    """Return the URL of the upstream whose longest pattern matches a model; None in this process.
+def _find_server(recipe: BundleRecipe, role: str, model: str) -> str | None:
+    """Return the URL of the server of a role's model in a bundle; None in this process.
 
-    A fallback that answered in its place is taken for it.
+    Of the upstreams it is the one whose longest pattern matches the model; a fallback that answered
+    in its place is taken for it.
     """
+    if role == "feedback":
+        return None if recipe.feedback is None else recipe.feedback.server
     matching = [
         (len(pattern), upstream.url)
         for upstream in recipe.upstreams.values()

@@ -56,8 +56,9 @@ from waltzrl.records import (
 )
 from waltzrl.store.audit import Log
 
-CostOf = Callable[[Collaboration, str], float | None]
-"""Returns what a collaboration for a model cost in US dollars; None when a price is unknown."""
+CostOf = Callable[[Collaboration, str, str], float | None]
+"""Returns what a collaboration for a model cost in US dollars, by the id of the bundle that served;
+None when a price is unknown."""
 Outcome = TypeVar("Outcome")
 Listener = Callable[[ServedChoice], None]
 """A function that is called with every choice that was served; it must not block and must not
@@ -271,7 +272,7 @@ class Gateway:
                 decision=collaboration.decision if collaboration else "error",
                 reason=_explain_decision(collaboration) if collaboration else error,
                 milliseconds=milliseconds,
-                usd=self.usd(said, request.model) if self.usd and said else None,
+                usd=self.usd(said, request.model, bundle.id) if self.usd and said else None,
                 probe=request.is_probe,
                 collaboration=collaboration,
                 unfinished=unfinished and _drop_images(unfinished),

@@ -11,9 +11,9 @@ from waltzrl.agents.operational import operational_dir, reviewed_score
 from waltzrl.foundation.counters import Histogram, LabeledCounter
 from waltzrl.records import Prompt, Reply, Round, Usage, estimate_reply
 
-TokenPrice: TypeAlias = Callable[[str, Usage, str], float | None]
-"""Returns what tokens cost in US dollars, by their role, usage and the model that was asked for;
-None when the price is not known."""
+TokenPrice: TypeAlias = Callable[[str, Usage, str, str], float | None]
+"""Returns what tokens cost in US dollars, by their role, usage, the model that was asked for and
+the id of the bundle that served; None when the price is not known."""
 
 
 class MetricGroup(Collector):
@@ -99,13 +99,14 @@ class TokenUse(MetricGroup):
         self._key_costs = LabeledCounter("waltzrl_key_cost_usd_total")
 
     def add(
-        self, labels: tuple[str, str, str], model_asked: str, prompt: Prompt, reply: Reply
+        self, labels: tuple[str, str, str], place: tuple[str, str], prompt: Prompt, reply: Reply
     ) -> None:
         """Count the tokens of a reply; what its server did not count is estimated.
 
         Args:
             labels: role, model, and name of the API key.
-            model_asked: by the client, for the price; empty for the feedback model.
+            place: for the price: the model that the client asked for, which is empty for the
+                feedback model, and the id of the bundle.
             prompt: what was asked.
             reply: of a policy, or not, which costs nothing.
         """
@@ -120,7 +121,7 @@ class TokenUse(MetricGroup):
         self._key_tokens.add(key, "output", amount=usage.output_tokens)
         if self._price is None:
             return
-        dollars = self._price(role, usage, model_asked)
+        dollars = self._price(role, usage, *place)
         if dollars is None:  # not 0, which would read as free
             self._unpriced.add(role, model, amount=usage.input_tokens + usage.output_tokens)
         else:

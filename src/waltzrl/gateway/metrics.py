@@ -37,6 +37,7 @@ from waltzrl.records import (
     Collaboration,
     Feedback,
     Round,
+    ServedExchange,
 )
 
 SLICE_SECONDS, SLICES = 10, 30
@@ -183,12 +184,11 @@ class GatewayMetrics(MetricGroup):
             self.failed(api, exchange.reason)
             self._requests.add(api, *origin, "error", "unreviewed", "unreviewed")
             if exchange.unfinished is not None:
-                model = self._model(exchange.model)
-                self._add_tokens(exchange.unfinished, (exchange.model, model, key))
+                self._add_tokens(exchange, exchange.unfinished)
             return
         model = self._model(exchange.model)
         self._add_times(served, collaboration, model)
-        self._add_tokens(collaboration, (exchange.model, model, key))
+        self._add_tokens(exchange, collaboration)
         if exchange.decision != "draft":
             self._changed.add(*origin)
         draft: Called = "unreviewed"
@@ -227,22 +227,18 @@ class GatewayMetrics(MetricGroup):
         assert own is not None, "there was an answer"
         self._own.add(own, *origin)
 
-    def _add_tokens(self, collaboration: Collaboration, names: tuple[str, str, str]) -> None:
-        """Count the tokens of both roles.
-
-        Args:
-            collaboration: with the replies.
-            names: the model that was asked for, its label, and that of the API key.
-        """
-        prompt, (asked, model, key) = collaboration.prompt, names
-        conversation = ("conversation", model, key)
+    def _add_tokens(self, exchange: ServedExchange, collaboration: Collaboration) -> None:
+        """Count the tokens of both roles in what was said."""
+        prompt, key = collaboration.prompt, self._key(exchange.caller)
+        conversation = ("conversation", self._model(exchange.model), key)
+        asked, reviewer = (exchange.model, exchange.bundle), ("", exchange.bundle)
         self._token_use.add(conversation, asked, prompt, collaboration.draft)
         for turn in collaboration.rounds:
             if turn.revision is not None:
                 self._token_use.add(conversation, asked, prompt, turn.revision)
             if (reply := turn.feedback.reply) is not None:
                 named = "" if reply.usage is None else reply.usage.model
-                self._token_use.add(("feedback", self._model(named), key), "", prompt, reply)
+                self._token_use.add(("feedback", self._model(named), key), reviewer, prompt, reply)
 
     def _model(self, name: str) -> str:
         if name not in self._models:

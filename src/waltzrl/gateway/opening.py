@@ -172,7 +172,11 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             await stack.enter_async_context(_share_nothing(recipe)) if shares is None else shares
         )
         log = shared.log
-        costs = None if recipe.budget is None else stack.enter_context(open_costs(recipe))
+        costs = (
+            None
+            if recipe.budget is None
+            else stack.enter_context(open_costs(recipe, lambda id_: bundles.descriptions[id_][0]))
+        )
         access = AccessControl(keys, recipe.limits, shared.load, shared.rates, costs)
         metrics = GatewayMetrics(
             _list_categories(recipe, bundles),
