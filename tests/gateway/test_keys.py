@@ -343,6 +343,14 @@ def test_the_policies_of_a_key_are_listed(path):
     assert "strict, trial" in " ".join(run("list", "--file", path).stdout.split())
 
 
+def test_a_key_that_is_no_longer_valid_may_have_a_policy_that_is_gone(path):
+    add_key(path, {"name": "ada", "policies": ("gone",)})
+    expired = datetime.now(UTC) - timedelta(days=1)
+    add_key(path, {"name": "bob", "policies": ("gone",), "expires": expired})
+    revoke_keys(path, "ada")
+    assert len(KeyRing(path, policies=("strict",))) == 0
+
+
 def test_a_key_can_have_a_budget(path):
     options = ("--tokens-per-day", 20000, "--usd-per-day", 1.5)
     key = run("add", "ada", "--file", path, *options).stdout.strip()

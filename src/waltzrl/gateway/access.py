@@ -168,12 +168,13 @@ class KeyRing:
 
     def _read(self, path: Path) -> dict[bytes, Key]:
         keys = read_keys(path)
-        limited = [key.name for key in keys if key.has_budget and key.state == "valid"]
+        valid = [key for key in keys if key.state == "valid"]
+        limited = [key.name for key in valid if key.has_budget]
         if limited and not self._has_ledger:
             raise InputError(
                 f"{path}: {limited[0]} has a daily budget, which needs a ledger; set budget.folder"
             )
-        for key in keys:
+        for key in valid:
             if unknown := set(key.policies) - set(self._policies):
                 raise InputError(
                     f"{path}: {key.name} has the policy {min(unknown)!r}, which the recipe has not;"
