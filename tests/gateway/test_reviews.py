@@ -159,6 +159,17 @@ def test_the_guardrail_sees_what_steers_a_reply_beside_the_conversation(carrier)
         {"request_data": {"input": "hello", "model": "unsafe"}},
         {"request_data": {"prompt": "hello"}, "model": "unsafe"},
         {"request_data": {"prompt": "other"}, "structured_messages": HELLO, "model": "unsafe"},
+        {"request_data": {"prompt": ["hello"], "model": "unsafe"}},
+        {
+            "request_data": {"input": [{"type": "item_reference", "id": "m"}, *HELLO]},
+            "model": "unsafe",
+        },
+        {
+            "request_data": {
+                "input": [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}]
+            },
+            "model": "unsafe",
+        },
     ],
 )
 def test_the_guardrail_finds_the_conversation(where):

@@ -12,6 +12,7 @@ from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.wire import CHAT
 from waltzrl.gateway.wire.fields import read_object
 from waltzrl.gateway.wire.prompt import CARRIERS
+from waltzrl.gateway.wire.responses import chat_messages
 from waltzrl.records import Feedback, Reply
 
 NO_MODEL = "none"
@@ -145,14 +146,23 @@ def encode_guarded_chat(body: Mapping[str, Json]) -> bytes:
     request = data if isinstance(data, dict) else {}
     messages = body.get("structured_messages") or request.get("messages")
     if not messages:
-        text = request.get("input") or request.get("prompt") or ""
-        messages = [{"role": "user", "content": text if isinstance(text, str) else ""}]
+        messages = _convert_input(request.get("input") or request.get("prompt"))
     system = request.get("system") or request.get("instructions")
     if system and isinstance(messages, list):
         messages = [{"role": "system", "content": system}, *messages]
     model = body.get("model") or request.get("model") or NO_MODEL
     others = {key: request[key] for key in CARRIERS if request.get(key)}
     return msgspec.json.encode({"model": model, "messages": messages, **others})
+
+
+def _convert_input(given: Json) -> list[Json]:
+    """Return the messages of a text, of several, or of the items of the API for responses."""
+    parts = given if isinstance(given, list) else [given]
+    objects = [part for part in parts if isinstance(part, dict)]
+    # What a reference names is kept by OpenAI; the rest can be reviewed.
+    if items := [item for item in objects if item.get("type") != "item_reference"]:
+        return chat_messages(None, items)
+    return [{"role": "user", "content": "\n".join(text for text in parts if isinstance(text, str))}]
 
 
 def _invalid_request_error(message: str) -> RequestError:
