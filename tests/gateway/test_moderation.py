@@ -89,6 +89,25 @@ def test_content_parts_are_one_input():
     assert named(result) == {"violence"}
 
 
+def test_a_policy_moderates_with_its_own_rules_and_names_its_own_bundle(tmp_path):
+    rules = tmp_path / "nuts.toml"
+    rules.write_text(
+        'version = 1\n[[rule]]\nid = "walnuts"\ncategory = "violence_harm"\nseverity = 0.9\n'
+        "side = 'reply'\npatterns = ['walnuts']\nexample = 'walnuts'\ntwins = ['a', 'b', 'c']\n"
+    )
+
+    async def work(app):
+        asked = {"input": "walnuts"}
+        own, policys = [await ask(app, PATH, {**asked, "model": m}) for m in ("a", "omni-1")]
+        chosen = app.gateway.selector
+        return own.json, policys.json, chosen.serving.id, chosen.serving_for("nuts").id
+
+    settings = (f"policies.nuts.rules=['{rules}']", "policies.nuts.models=['omni-*']")
+    own, policys, own_id, policys_id = with_gateway(work, *settings)
+    assert (own["model"], policys["model"]) == (own_id, policys_id)
+    assert (named(own["results"][0]), named(policys["results"][0])) == (set(), {"violence"})
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

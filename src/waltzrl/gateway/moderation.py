@@ -89,7 +89,7 @@ async def moderate_replies(
             )
     if not all(one.well_formed for one in feedback):
         raise RequestError(503, "unreviewed", "the reviewer could not review the input; try again")
-    bundle = gateway.selector.serving
+    bundle = gateway.selector.assigned(request).bundle
     results = [
         _combine_reviews(both, bundle.categories)
         for both in zip(feedback[::2], feedback[1::2], strict=True)
