@@ -97,13 +97,20 @@ def test_text_that_is_not_utf8_is_named_with_its_line(tmp_path):
     assert complaint(path) == f"{path}:2: not UTF-8 text; save the file as UTF-8"
 
 
-def test_a_crash_while_writing_leaves_the_old_file(tmp_path):
+@pytest.mark.parametrize(
+    ("crash", "wanted"),
+    [
+        (OSError(28, "No space left on device"), r"cannot write .*: No space left on device"),
+        (InputError("rows.jsonl:7: not JSON"), "rows.jsonl:7: not JSON"),
+    ],
+)
+def test_a_crash_while_writing_leaves_the_old_file(tmp_path, crash, wanted):
     def breaks():
         yield {"prompt": "new"}
-        raise OSError(28, "No space left on device")
+        raise crash
 
     path = written(tmp_path, '{"prompt": "old"}')
-    with pytest.raises(InputError, match=r"cannot write .*: No space left on device"):
+    with pytest.raises(InputError, match=wanted):
         write_lines(path, breaks())
     assert path.read_text() == '{"prompt": "old"}'
     assert list(tmp_path.iterdir()) == [path]

@@ -119,14 +119,14 @@ def write_lines(path: Path, records: Iterable[object]) -> None:
             file.writelines(msgspec.json.encode(record) + b"\n" for record in records)
         unfinished.replace(path)
     except UnicodeEncodeError:
-        unfinished.unlink()
         raise InputError(
             f"cannot write {path}: a text holds half a character, a lone surrogate; fix its source"
         ) from None
     except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink()
         raise InputError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):  # there is none after a success
+            unfinished.unlink()
 
 
 def _build_prompt(fields: dict[str, object], where: str, *, name: str, source: str) -> Prompt:
