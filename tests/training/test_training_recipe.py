@@ -273,6 +273,12 @@ def test_an_override_needs_an_equals_sign_and_a_place(path):
         assert complaint(path, nothing) == wanted
     assert "there is no table 'other'" in complaint(path, "stages.other.steps=1")
     assert "name the stage" in complaint(path, "stages.steps=1")
+    with pytest.raises(RecipeError, match="there is no table 'crime' to set this in"):
+        with_overrides({"rules": ["crime"]}, ["rules.crime.severity=1"])
+
+
+def test_an_empty_key_is_unknown(path):
+    assert complaint(path, 'agents={""=1}').startswith("unknown key 'agents.'; ")
 
 
 def test_imitation_needs_demonstrations_and_comes_first(tmp_path):

@@ -138,7 +138,7 @@ def _apply_override(table: Table, override: str) -> None:
     inner: object = table
     for part in path:
         if isinstance(inner, list):
-            inner = next((item for item in inner if item.get("name") == part), None)
+            inner = next((item for item in inner if _is_named(item, part)), None)
         elif isinstance(inner, dict):
             inner = inner.setdefault(part, {})
         if not isinstance(inner, dict | list):
@@ -147,6 +147,10 @@ def _apply_override(table: Table, override: str) -> None:
         raise RecipeError(f"--set {override}: name the stage, as in stages.<name>.{last}=...")
     inner.pop(ALTERNATIVES.get(last), None)
     inner[last] = _parse_value(given["value"])
+
+
+def _is_named(item: object, name: str) -> bool:
+    return isinstance(item, dict) and item.get("name") == name
 
 
 def _parse_value(text: str) -> object:
@@ -194,7 +198,7 @@ def _explain_error(kind: object, table: Table, error: ErrorDetails, synonyms: Sy
 
 def _explain_unknown(table: Sequence[str], name: str, meant: Sequence[str]) -> str:
     unknown = ".".join([*table, name])
-    if table and name[0].isdigit():  # no key begins so: a name was cut at its dot
+    if table and name[:1].isdigit():  # no key begins so: a name was cut at its dot
         *outer, begun = table
         quoted = ".".join([*outer, f'"{begun}.{name}"'])
         return f"unknown key {unknown!r}; a name with a dot needs quotes: {quoted}"
