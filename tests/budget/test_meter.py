@@ -135,9 +135,10 @@ def test_a_price_is_required_under_a_cap_in_money_alone(tmp_path):
     meter(tmp_path, [0.0], max_tokens=1).require_price("nameless", SERVER)
 
 
-def zone(folder, name, microjoules, most=1_000):
+def zone(folder, name, microjoules, most=1_000, domain="package-0"):
     path = folder / name
     path.mkdir(parents=True, exist_ok=True)
+    (path / "name").write_text(f"{domain}\n")
     (path / "energy_uj").write_text(f"{microjoules}\n")
     (path / "max_energy_range_uj").write_text(f"{most}\n")
 
@@ -146,12 +147,14 @@ def zone(folder, name, microjoules, most=1_000):
 def test_the_energy_of_processors_is_added_up_also_when_a_counter_begins_again(tmp_path):
     zone(tmp_path, "intel-rapl:0", 900)
     zone(tmp_path, "intel-rapl:1", 0)
-    zone(tmp_path, "intel-rapl:0:0", 500)  # a part of the first
+    zone(tmp_path, "intel-rapl:0:0", 500, domain="core")  # a part of the first
+    zone(tmp_path, "intel-rapl:2", 0, domain="psys")  # contains both
     energy = open_energy(tmp_path)
     assert isinstance(energy, EnergyCounter)
     assert energy.joules() == 0
     zone(tmp_path, "intel-rapl:0", 100)  # 100 to its maximum, and 100 more
     zone(tmp_path, "intel-rapl:1", 50)
+    zone(tmp_path, "intel-rapl:2", 300, domain="psys")
     assert energy.joules() == pytest.approx((200 + 50) / 1e6)
 
 

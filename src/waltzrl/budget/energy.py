@@ -41,9 +41,11 @@ def _is_readable(zone: Path) -> bool:
     """Return whether a zone is a whole processor, whose parts are zones too, and can be read."""
     try:
         int((zone / "energy_uj").read_text())
+        name = (zone / "name").read_text()
     except (OSError, ValueError):
         return False
-    return zone.name.count(":") == 1
+    # Laptops have the zone "psys" beside their processor, which it contains.
+    return zone.name.count(":") == 1 and name.startswith("package")
 
 
 def _open_rapl(zone: Path) -> Reading:
