@@ -88,6 +88,50 @@ assert os.waitpid(worker, 0)[1] == 0
 """)
 
 
+@pytest.mark.slow
+def test_a_reload_while_many_workers_still_finish_their_requests_is_refused_in_words():
+    code = """
+import asyncio, logging, os, signal, socket
+from waltzrl.foundation.validation import validate_table
+from waltzrl.gateway.processes.fork_server import ForkServer
+from waltzrl.gateway.processes.supervisor import Supervisor
+from waltzrl.gateway.processes.worker_process import WorkerMessage
+from waltzrl.gateway.settings import GatewayRecipe
+
+def work(control):  # until it is to stop, also when it is to retire: it has a long request
+    lines = control.makefile("rb")
+    lines.readline()
+    control.sendall(WorkerMessage(kind="ready").line)
+    while b'"stop"' not in lines.readline():
+        pass
+
+class Reloading(logging.Handler):
+    def emit(self, record):
+        if record.levelno == logging.ERROR:
+            print(record.getMessage())
+        if record.levelno == logging.ERROR or "reloaded" in record.msg:
+            os.kill(os.getpid(), signal.SIGHUP if "reloaded: " in record.msg else signal.SIGTERM)
+
+server = ForkServer(work)
+logging.basicConfig(level=logging.INFO, handlers=[Reloading()])
+recipe = {"upstream": {"url": "http://127.0.0.1:9/v1"}, "workers": 32}
+recipe = validate_table(GatewayRecipe, recipe, "a test")
+supervisor = Supervisor(
+    lambda: recipe, socket.create_server(("127.0.0.1", 0)), server, open_to_all=False,
+    announce=lambda *_: os.kill(os.getpid(), signal.SIGHUP),
+)
+asyncio.run(supervisor.run(recipe))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stdout, done.stderr) == (
+        "the recipe was not reloaded, and the earlier one serves on: 64 workers run, with those "
+        "that still finish their requests; try again when some of these have ended\n",
+        "",
+    )
+
+
 COUNTED = Family("waltzrl_requests", "Requests.", "counter", [("waltzrl_requests_total", {}, 7.0)])
 
 

@@ -171,10 +171,16 @@ class Supervisor:
         """Give a process its setup; return what it serves, in words.
 
         Raises:
-            InputError: it cannot serve.
+            InputError: it cannot serve, or there are too many.
         """
         numbers = {each.number for each in self._workers}
-        number = next(n for n in range(WORKERS) if n not in numbers)
+        number = next((n for n in range(WORKERS) if n not in numbers), None)
+        if number is None:
+            worker.kill()
+            raise InputError(
+                f"{WORKERS} workers run, with those that still finish their requests; try again "
+                "when some of these have ended"
+            )
         log_number = next(self._log_numbers) % APPENDERS
         pipe = None if self._log is None else self._log.connect(log_number)
         setup = WorkerSetup(
