@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.timing import until
-from waltzrl.foundation.pipes import PIPE_BYTES, FrameReader, FrameWriter, large_pipe
+from support.timing import run_on_fake_time, until
+from waltzrl.foundation.pipes import (
+    FULL_SECONDS,
+    PIPE_BYTES,
+    FrameReader,
+    FrameWriter,
+    large_pipe,
+)
 
 
 def both_ends():
@@ -55,6 +61,34 @@ def test_a_reader_that_has_ended_is_told():
     with pytest.raises(BrokenPipeError):
         writer.send(b"text")
     writer.close()
+
+
+def test_a_reader_that_has_ended_is_told_also_while_frames_wait():
+    reader, writer = both_ends()
+    writer.send(bytes(2 * PIPE_BYTES))
+    reader.close()
+    with pytest.raises(BrokenPipeError):
+        writer.send(b"text")
+    writer.close()
+
+
+def test_what_waits_when_a_pipe_is_closed_goes_into_no_other_file(tmp_path):
+    path = tmp_path / "other"
+
+    async def work():
+        reads, writes = large_pipe()
+        writer = FrameWriter(writes)
+        writer.send(bytes(2 * PIPE_BYTES))
+        writer.close()
+        other = os.open(path, os.O_CREAT | os.O_WRONLY)
+        os.dup2(other, writes)  # which the next file gets anyway
+        await asyncio.sleep(2 * FULL_SECONDS)
+        for number in {other, writes}:
+            os.close(number)
+        os.close(reads)
+
+    run_on_fake_time(work())
+    assert path.read_bytes() == b""
 
 
 def test_a_frame_that_a_killed_process_left_unfinished_is_passed_over():

@@ -52,19 +52,11 @@ class FrameWriter:
         Raises:
             BrokenPipeError: the reading process has ended.
         """
-        frame = frame_text(text)
-        # While earlier frames wait, this one must not overtake them.
-        if not self._waiting:
-            try:
-                written = os.write(self._descriptor, frame)
-            except BlockingIOError:
-                written = 0
-            if written == len(frame):
-                return
-            # The pipe has no room for all of it: the rest waits, and goes before later frames.
-            frame = frame[written:]
+        is_first = not self._waiting
+        self._waiting.append(frame_text(text))
+        self._push()
+        if is_first and self._waiting:
             self._later()
-        self._waiting.append(frame)
 
     def flush(self) -> None:
         """Wait until the pipe has taken everything; not for use in an event loop.
@@ -80,16 +72,18 @@ class FrameWriter:
     def close(self) -> None:
         """Close the pipe; the reader gets what is in it."""
         os.close(self._descriptor)
+        # The system gives the descriptor's number to the next file, where nothing may go.
+        self._waiting.clear()
 
     def _later(self) -> None:
         with suppress(RuntimeError):  # without an event loop, the next `flush` writes it
             asyncio.get_running_loop().call_later(FULL_SECONDS, self._push_again)
 
     def _push_again(self) -> None:
-        with suppress(OSError):  # closed, or the reader has ended, which the next `send` finds out
+        with suppress(BrokenPipeError):  # which the next `send` finds out
             self._push()
-        if self._waiting:
-            self._later()
+            if self._waiting:
+                self._later()
 
     def _push(self) -> None:
         while self._waiting:
