@@ -82,7 +82,13 @@ GATEWAY_METRICS = (
         "Drafts that feedback objected to, by category of the rules or of the model.",
         "category",
     ),
-    _counter("errors", "Errors that were answered, and clients that disconnected.", "api", "kind"),
+    _counter(
+        "errors",
+        "Errors that were answered, and choices that were cancelled: the client left, or another "
+        "choice failed.",
+        "api",
+        "kind",
+    ),
     _counter("forwarded", "Requests that the upstream answered without a review.", "api"),
     _counter("review_failures", "Reviews that the feedback model did not give.", "cause"),
     _counter(

@@ -75,7 +75,9 @@ KINDS = (
     "internal",
     "cancelled",
 )
-"""The kinds of RequestError, and `cancelled` for clients that disconnected."""
+"""The kinds of RequestError, and `cancelled` for choices that were left: the client disconnected,
+or another choice of the request failed.
+"""
 
 OtherMetrics: TypeAlias = Callable[[], Awaitable[Sequence[Family]]]
 
