@@ -2,8 +2,10 @@
 
 import pytest
 
-from support.small_gateway import Model, ask, with_gateway
+from support.small_gateway import Model, ask, ready_gateway, with_gateway
 from support.small_site import http
+from waltzrl.gateway.health import OK
+from waltzrl.gateway.upstream import FAILURES
 
 PATH = "/v1/messages/count_tokens"
 HELLO = {"model": "echo", "messages": [{"role": "user", "content": "x" * 40}]}
@@ -23,6 +25,7 @@ ANSWERS = {
     "echo": http({"input_tokens": 14}),
     "absent": http({"error": {"message": "no such path"}}, 404),
     "post": http({"detail": "Method Not Allowed"}, 405),
+    "none": http({"error": {"message": "not implemented"}}, 501),
     "page": http(b"<html>welcome</html>"),
     "other": http({"tokens": 3}),
     "long": http({"error": {"message": "too many images", "code": "images"}}, 400),
@@ -43,11 +46,21 @@ def test_the_upstream_counts_what_the_client_sent():
 
 
 @pytest.mark.promise("Endpoints and upstreams", "An estimated count of tokens says that it is one")
-@pytest.mark.parametrize("model", ["absent", "post", "page", "other"])
+@pytest.mark.parametrize("model", ["absent", "post", "none", "page", "other"])
 def test_an_upstream_that_does_not_count_leaves_an_estimate_that_says_so(model):
     response = count({**HELLO, "model": model})
     assert (response.status, response.json) == (200, {"input_tokens": 10})  # 40 characters / 4
     assert response.headers["x-waltzrl-tokens"] == "estimated"
+
+
+def test_an_upstream_that_does_not_count_is_not_down():
+    async def work(app):
+        await ready_gateway(app)
+        for _ in range(FAILURES):
+            await ask(app, PATH, {**HELLO, "model": "none"})
+        return app.readiness.checks["upstream"]()
+
+    assert with_gateway(work, model=Counting()) == OK
 
 
 def test_the_estimate_counts_system_tools_and_every_turn():

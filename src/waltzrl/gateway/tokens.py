@@ -10,7 +10,7 @@ from waltzrl.gateway.wire import MESSAGES
 from waltzrl.gateway.wire.fields import read_object
 from waltzrl.records import estimate_usage
 
-ABSENT = (404, 405)
+ABSENT = (404, 405, 501)
 """The statuses of a server without this endpoint."""
 
 

@@ -297,9 +297,11 @@ class HttpUpstream:
 
     def _note(self, status: int) -> None:
         """Note an answer; 404 alone does not show whether the URL or the request is wrong."""
+        if status in NO_ROUTE:
+            return
         if status >= 500:
             self._contact.failed(f"answered {status}")
-        elif status not in NO_ROUTE:
+        else:
             self._contact.succeeded()
 
     def _headers(self, content_type: str, bearer: str | None) -> str:

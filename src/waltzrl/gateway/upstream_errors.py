@@ -10,7 +10,7 @@ from waltzrl.policies.system_first import LATE_SYSTEM
 from waltzrl.records import Prompt, Reply
 
 PASSED_ON = {400, 401, 402, 403, 404, 405, 408, 409, 410, 413, 415, 422, 429, 451, 498}
-"""The statuses that the client gets as they are. Other failures become 502, except 503."""
+"""The statuses that the client gets as they are. Other failures become 502, except 501 and 503."""
 DOWN = {502, 503, 504}
 """The statuses of a proxy whose server is away, or of a server that cannot serve now."""
 KINDS = {
@@ -149,7 +149,7 @@ def _make_upstream_error(
     answered: int, fault: ServerFault, response: Response, api_key: str | None
 ) -> UpstreamError:
     """Return the error of an answer with this status."""
-    status = answered if answered in PASSED_ON or answered == 503 else 502
+    status = answered if answered in PASSED_ON or answered in (501, 503) else 502
     kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
     retry_after = read_retry_after(response.headers.get("retry-after", ""))
     is_passed_on = answered in PASSED_ON
