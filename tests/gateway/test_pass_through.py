@@ -27,6 +27,8 @@ class Server(Model):
         if path == "/models":
             return super().answer(body, path)
         self.requests.append((self.heads[-1].split()[0], path, body))
+        if path == "/hang-up":
+            raise ConnectionError
         return ANSWERS.get(path.partition("?")[0], http({"object": "list", "data": [path]}))
 
 
@@ -220,6 +222,17 @@ def test_the_model_chooses_among_upstreams_and_only_a_get_is_repeated(body, mode
     posted = make_passed_on_request(scope_of("/v1/files"), body, "theirs")
     assert (posted.model, posted.repeatable, posted.bearer) == (model, False, "theirs")
     assert make_passed_on_request(scope_of("/v1/files", method="GET"), body, None).repeatable
+
+
+def test_what_must_not_be_repeated_reaches_the_server_once_also_if_it_hangs_up():
+    server = Server()
+
+    async def work(app):
+        await ask(app, "/v1/rerank", {})  # leaves a connection
+        return await ask(app, "/v1/hang-up", {})
+
+    assert with_gateway(work, ALLOWED, model=server).status == 502
+    assert [path for _, path, _ in server.requests] == ["/rerank", "/hang-up"]
 
 
 def test_a_key_limits_and_metrics_apply_to_what_is_passed_on(tmp_path):

@@ -218,17 +218,21 @@ class HttpClient:
         self._clock = clock
         self._idle: list[Connection] = []
 
-    async def request(self, method: str, path: str, headers: str, body: bytes = b"") -> Response:
+    async def request(
+        self, method: str, path: str, headers: str, body: bytes = b"", *, repeatable: bool = True
+    ) -> Response:
         """Send a request and return its response, which must be closed.
 
         If the server closes a pooled connection before it sends anything, the request is sent once
-        more on a new connection: the server had timed the idle connection out.
+        more on a new connection: the server had timed the idle connection out. A request that must
+        not be repeated has a new connection at once, because the server may have read it.
 
         Args:
             method: GET or POST.
             path: begins with a slash.
             headers: lines that end in CRLF; `Host` and `Content-Length` are added.
             body: of the request.
+            repeatable: the server may get it twice.
 
         Raises:
             OSError: the server is unreachable, or the connection broke.
@@ -236,7 +240,8 @@ class HttpClient:
         """
         head = f"{method} {self._base}{path} HTTP/1.1\r\n{self._host_header}"
         request = f"{head}Content-Length: {len(body)}\r\n{headers}\r\n".encode("latin-1") + body
-        return Response(await self._send(request), self._take_back)
+        idle = self._take_idle() if repeatable else None
+        return Response(await self._send(request, idle), self._take_back)
 
     def close(self) -> None:
         """Close all idle connections."""
@@ -251,9 +256,8 @@ class HttpClient:
         else:
             connection.abort()
 
-    async def _send(self, request: bytes) -> Connection:
+    async def _send(self, request: bytes, idle: Connection | None) -> Connection:
         """Send a request on an idle or a new connection, and wait for the head of the response."""
-        idle = self._take_idle()
         if idle is not None:
             try:
                 await idle.send(request)

@@ -350,7 +350,11 @@ class HttpUpstream:
                 raise BreakerOpenError(OPEN_SECONDS)
             try:
                 response = await self._client.request(
-                    request.method, request.path, headers, request.body
+                    request.method,
+                    request.path,
+                    headers,
+                    request.body,
+                    repeatable=request.repeatable,
                 )
             except OSError as error:
                 attempt.succeeded = False
