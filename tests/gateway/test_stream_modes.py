@@ -110,9 +110,9 @@ def test_the_modes_differ_in_what_they_send_before_the_verdict(rulebook):
     sent = {}
     for mode in StreamMode:
         window = mode.behaviour.open_window(rules, prompt())
-        hear(window, draft)
-        assert draft.startswith(window.released)
-        sent[mode] = len(window.released)
+        left = "".join(hear(window, draft))
+        assert draft.startswith(left)
+        sent[mode] = len(left)
     assert sent[StreamMode.BUFFER] == 0
     assert 0 < sent[StreamMode.WINDOW] < len(draft)
     assert sent[StreamMode.WINDOW] % len(HARMLESS) == 0, "whole sentences"
@@ -131,14 +131,12 @@ def hear(window, draft, size=7):
 
 
 def test_a_closed_window_lets_nothing_go_before_the_verdict():
-    window = BufferedWindow()
-    assert hear(window, HARMLESS) == [""] * 7
-    assert window.released == ""
+    assert hear(BufferedWindow(), HARMLESS) == [""] * 7
 
 
 def test_an_open_window_lets_all_go_at_once_and_nothing_after_the_verdict():
     window = UnfilteredWindow()
-    assert "".join(hear(window, HARMLESS)) == window.released == HARMLESS
+    assert [window.add(part) for part in ("The ", "", "end.")] == ["The ", "", "end."]
 
 
 def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
@@ -147,7 +145,8 @@ def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
     assert window.add(HARMLESS + filler) == HARMLESS
     assert window.add(f". {filler[1:]}") == ""
     assert window.add(filler[:1]) == f"{filler}. "
-    assert find_continuation(window.released, f"{HARMLESS}{filler}. {filler}") == filler
+    left = f"{HARMLESS}{filler}. "
+    assert find_continuation(left, f"{left}{filler}") == filler
 
 
 def test_lines_of_lists_and_code_leave_as_sentences_do(rulebook):
@@ -169,18 +168,19 @@ def test_the_first_words_leave_once_the_horizon_lies_behind_a_few_of_them(rulebo
     few = rulebook.horizon + FEWEST_CHARACTERS + len("sentence ")
     for draft in (WORDY, HARMLESS * 20, HARMLESS.replace(".", "") * 20):
         window = SentenceWindow(rulebook, prompt(), SAFE)
-        left = hear(window, draft[:few], size=1)
-        assert len("".join(left)) >= FEWEST_CHARACTERS
-        assert window.released.endswith(" ")
+        left = "".join(hear(window, draft[:few], size=1))
+        assert len(left) >= FEWEST_CHARACTERS
+        assert left.endswith(" ")
 
 
 def test_a_sentence_without_an_end_leaves_by_words(rulebook):
     window = SentenceWindow(rulebook, prompt(), SAFE)
     most = rulebook.horizon + LONGEST_SENTENCE + len("sentence ")
+    left = ""
     for heard in range(len(WORDY)):
-        window.add(WORDY[heard])
-        assert heard - len(window.released) <= most
-        assert not window.released or window.released.endswith(" ")
+        left += window.add(WORDY[heard])
+        assert heard - len(left) <= most
+        assert not left or left.endswith(" ")
 
 
 def test_after_the_first_words_short_sentences_leave_whole(rulebook):
@@ -192,9 +192,9 @@ def test_after_the_first_words_short_sentences_leave_whole(rulebook):
 def test_words_leave_as_soon_as_they_may_when_sentences_need_not_be_whole(rulebook):
     draft = "and on " * 40
     window = SentenceWindow(rulebook, prompt(), SAFE, whole_sentences=False)
-    hear(window, draft)
-    assert len(draft) - rulebook.horizon - 7 - 32 <= len(window.released)
-    assert len(window.released) <= len(draft) - rulebook.horizon
+    left = "".join(hear(window, draft))
+    assert len(draft) - rulebook.horizon - 7 - 32 <= len(left)
+    assert len(left) <= len(draft) - rulebook.horizon
 
 
 def test_one_endless_word_stays(rulebook):
@@ -206,19 +206,19 @@ def test_one_endless_word_stays(rulebook):
 def test_a_forbidden_phrase_stops_the_draft_before_its_sentence(rulebook):
     draft = HARMLESS * 9 + "Mix xyzzy with the plugh. " + HARMLESS * 9
     window = SentenceWindow(rulebook, prompt(), SAFE)
-    hear(window, draft)
+    left = "".join(hear(window, draft))
     assert window.stopped
-    assert 0 < len(window.released) <= draft.index("Mix")
+    assert 0 < len(left) <= draft.index("Mix")
 
 
 def test_findings_below_the_limit_add_up(rulebook):
     bird = f"See the plover. {HARMLESS * 5}"  # 1 - 0.8 is below the limit of 0.3, 1 - 0.8^2 above
     once, twice = (SentenceWindow(rulebook, prompt(), SAFE) for _ in range(2))
     hear(once, bird + HARMLESS * 10)
-    hear(twice, bird + bird + HARMLESS * 10)
+    left = "".join(hear(twice, bird + bird + HARMLESS * 10))
     assert not once.stopped
     assert twice.stopped
-    assert len(bird) - len(HARMLESS) < len(twice.released) <= len(bird)
+    assert len(bird) - len(HARMLESS) < len(left) <= len(bird)
 
 
 def test_what_has_left_still_counts_as_context(rulebook):
@@ -245,22 +245,20 @@ def test_nothing_of_a_refusal_leaves_and_its_writing_goes_on(rulebook):
     draft = f"That is a question. Sorry, but I cannot. {HARMLESS * 9}"
     assert "".join(hear(window, draft)) == ""
     assert not window.stopped
-    assert find_continuation(window.released, "Of course: 4.") == "Of course: 4."
+    assert find_continuation("", "Of course: 4.") == "Of course: 4."
 
 
 def test_the_rest_goes_on_where_the_draft_left_off(rulebook):
-    window = SentenceWindow(rulebook, prompt(), SAFE)
-    hear(window, HARMLESS * 9)
-    assert find_continuation(window.released, window.released + "The end.") == "The end."
+    left = "".join(hear(SentenceWindow(rulebook, prompt(), SAFE), HARMLESS * 9))
+    assert find_continuation(left, f"{left}The end.") == "The end."
 
 
 def test_a_reply_that_does_not_go_on_begins_a_paragraph(rulebook):
-    window = SentenceWindow(rulebook, prompt(), SAFE)
-    hear(window, HARMLESS * 9)
-    assert find_continuation(window.released, "I can not go on.") == "\n\nI can not go on."
+    left = "".join(hear(SentenceWindow(rulebook, prompt(), SAFE), HARMLESS * 9))
+    assert find_continuation(left, "I can not go on.") == "\n\nI can not go on."
 
 
 def test_a_reply_that_does_not_go_on_closes_the_code_block(rulebook):
-    window = SentenceWindow(rulebook, prompt(), SAFE)
-    hear(window, "```python\n" + "print('hello, world')\n" * 20)
-    assert find_continuation(window.released, "I can not go on.") == "\n```\n\nI can not go on."
+    code = "```python\n" + "print('hello, world')\n" * 20
+    left = "".join(hear(SentenceWindow(rulebook, prompt(), SAFE), code))
+    assert find_continuation(left, "I can not go on.") == "\n```\n\nI can not go on."

@@ -112,11 +112,6 @@ class StreamMode(StrEnum):
 class Window(Protocol):
     """Decides how much of a streamed draft may be sent before its final review."""
 
-    @property
-    def released(self) -> str:
-        """The beginning of the draft that has been sent."""
-        ...
-
     def add(self, text: str) -> str:
         """Add the next text of the draft, and return what may be sent now."""
         ...
@@ -125,8 +120,6 @@ class Window(Protocol):
 class BufferedWindow:
     """Releases nothing before the final review."""
 
-    released = ""
-
     def add(self, text: str) -> str:
         return ""
 
@@ -134,15 +127,7 @@ class BufferedWindow:
 class UnfilteredWindow:
     """Releases everything at once; the review is only recorded."""
 
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-
-    @property
-    def released(self) -> str:
-        return "".join(self._parts)
-
     def add(self, text: str) -> str:
-        self._parts.append(text)
         return text
 
 
@@ -186,7 +171,8 @@ class SentenceWindow:
         self._risk = 0.0
         self._closed = bool(request_findings(rulebook, prompt))
         self._boundary_pattern = SENTENCE_END if whole_sentences else WORD_END
-        self._parts: list[str] = []
+        self._has_begun = False
+        """True once text was released."""
         self._text = ""
         """The last `horizon` characters that were released, and all that was not."""
         self._sent = 0
@@ -195,10 +181,6 @@ class SentenceWindow:
         """The end of the last settled sentence; at least `_sent`."""
         self._searched = 0
         """The place where the search for boundaries goes on."""
-
-    @property
-    def released(self) -> str:
-        return "".join(self._parts)
 
     def add(self, text: str) -> str:
         if self._closed or self.stopped:
@@ -221,7 +203,7 @@ class SentenceWindow:
             self._boundary = boundary.end()
         self._searched = max(self._searched, settled)
         # The first words go at once, and a sentence without an end must not hold up the rest.
-        if settled - self._boundary > (LONGEST_SENTENCE if self._parts else 0):
+        if settled - self._boundary > (LONGEST_SENTENCE if self._has_begun else 0):
             # Without a space this is 0, and the boundary stays.
             last_word_end = 1 + self._text.rfind(" ", self._boundary, settled)
             self._boundary = max(self._boundary, last_word_end)
@@ -229,7 +211,7 @@ class SentenceWindow:
     def _passes(self) -> bool:
         """Run the rules on the text up to the boundary."""
         # A draft that begins as a refusal is held: the review may call it an over-refusal.
-        if not self._parts and self._rulebook.refuses(self._text):
+        if not self._has_begun and self._rulebook.refuses(self._text):
             self._closed = True
         # What ends before `_sent` was counted when that text was released.
         findings = [
@@ -248,7 +230,7 @@ class SentenceWindow:
     def _release(self) -> str:
         """Release the text up to the boundary, and drop what is beyond the rules' horizon."""
         released = self._text[self._sent : self._boundary]
-        self._parts.append(released)
+        self._has_begun = True
         # What was released stays within the rules' reach: a finding may begin in it.
         dropped = max(0, self._boundary - self._rulebook.horizon)
         self._text = self._text[dropped:]
