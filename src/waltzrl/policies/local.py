@@ -227,10 +227,9 @@ class LocalPolicy:
     def _templated(
         self, messages: Sequence[Message], tools: Sequence[Json], template: Mapping[str, Json]
     ) -> tuple[int, ...]:
-        turns = [self._turn(message) for message in messages]
         ids = self.tokenizer.apply_chat_template(
-            turns,
-            tools=[json.loads(self._plain(json.dumps(tool))) for tool in tools] or None,
+            [self._plain_values(self._turn(message)) for message in messages],
+            tools=[self._plain_values(tool) for tool in tools] or None,
             add_generation_prompt=True,
             # Since transformers 5 it would be a dict of tensors and masks.
             return_dict=False,
@@ -242,30 +241,29 @@ class LocalPolicy:
         """Make ordinary text of special tokens that are spelt out."""
         return self._special.sub(_break_up, text)
 
-    def _turn(self, message: Message) -> Mapping[str, object]:
+    def _plain_values(self, value: Json) -> Json:
+        """Make ordinary text of every string in a value, and of every name of a field."""
+        if isinstance(value, str):
+            return self._plain(value)
+        if isinstance(value, Mapping):
+            return {self._plain(name): self._plain_values(item) for name, item in value.items()}
+        if isinstance(value, Sequence):
+            return [self._plain_values(item) for item in value]
+        return value
+
+    def _turn(self, message: Message) -> Json:
         """Spell a turn for the chat template.
 
         A template that knows no tools reads a tool's turn as the user's, and calls as text.
         """
-        text = self._plain(message.content)
         if "tool" in str(self.tokenizer.chat_template):
-            turn = chat_message(replace(message, content=text, calls=()))
+            turn = chat_message(replace(message, calls=()))
             if message.calls:
-                turn["tool_calls"] = [self._template_call(call) for call in message.calls]
+                turn["tool_calls"] = [_template_call(call) for call in message.calls]
             return turn
         if message.role == "tool":
-            return {"role": "user", "content": f"[tool result] {text}"}
-        return {"role": message.role, "content": self._plain(message.full_text)}
-
-    def _template_call(self, call: ToolCall) -> Json:
-        """Return a call as chat templates expect it: its arguments are an object."""
-        arguments = self._plain(call.arguments)
-        try:
-            decoded: Json = json.loads(arguments)
-        except ValueError:
-            decoded = arguments
-        function: Json = {"name": self._plain(call.name), "arguments": decoded}
-        return {"id": call.id, "type": "function", "function": function}
+            return {"role": "user", "content": f"[tool result] {message.content}"}
+        return {"role": message.role, "content": message.full_text}
 
     def _fits(self, batch: Sequence["_Call"], call: "_Call") -> bool:
         calls = [*batch, call]
@@ -349,6 +347,16 @@ class LocalPolicy:
         if self._copy is None:
             return activate_adapter(self.model, self.adapter)
         return nullcontext(self._copy.updated(self.adapter))
+
+
+def _template_call(call: ToolCall) -> Json:
+    """Return a call as chat templates expect it: its arguments are an object."""
+    try:
+        arguments: Json = json.loads(call.arguments)
+    except ValueError:
+        arguments = call.arguments
+    function: Json = {"name": call.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _select_common_settings(sampling: Sampling) -> tuple[float, float]:
