@@ -279,6 +279,22 @@ def test_a_template_for_tools_gets_them_and_calls_with_their_arguments():
     )
 
 
+def test_a_turn_that_the_system_message_opens_keeps_its_calls():
+    template = (
+        "{% for message in messages %}"
+        "{% if message.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{{ message.content }}{% for call in message.tool_calls or [] %} {{ call.function.name }}"
+        "{% endfor %}{{ message.tool_call_id }}{% endfor %}"
+    )
+    policy = LocalPolicy(tiny_model().model, tiny_tokenizer(template))
+    system = Message(role="system", content="Be kind.")
+    call = ToolCall(id="1", name="weather", arguments="{}")
+    asks = Message(role="assistant", content="", calls=(call,))
+    answers = Message(role="tool", content="Rain.", call_id="c7")
+    assert policy.tokenizer.decode(policy.render([system, asks])) == "Be kind.\n\n weather"
+    assert policy.tokenizer.decode(policy.render([system, answers])) == "Be kind.\n\nRain.c7"
+
+
 EVERY_VALUE = (
     "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for message in messages %}"
     "{{ message.content }}{{ message.tool_call_id }}{{ (message.tool_calls or []) | tojson }}"

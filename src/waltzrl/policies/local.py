@@ -207,7 +207,7 @@ class LocalPolicy:
                         f"the chat template rejected the conversation: {error}"
                     ) from error
         system, first, *others = messages  # Gemma has no system role
-        merged = Message(role=first.role, content=f"{system.content}\n\n{first.content}")
+        merged = replace(first, content=f"{system.content}\n\n{first.content}")
         return self.render([merged, *others], tools, template)
 
     @cached_property
