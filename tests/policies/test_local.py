@@ -1,4 +1,5 @@
 import asyncio
+import json
 import math
 
 import pytest
@@ -9,6 +10,7 @@ from waltzrl.agents.exports import ROLES
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.policies import Sampling
 from waltzrl.policies.copies import DecodingCopy
+from waltzrl.policies.json_schema import JsonSchema
 from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.policies.weights import Weights, add_adapters
 from waltzrl.records import Message, ToolCall
@@ -338,6 +340,14 @@ def test_calls_at_different_nuclei_are_decoded_apart():
     narrow, _ = asyncio.run(together())
     greedy = asyncio.run(policy.reply(QUESTIONS[0], GREEDILY))
     assert narrow.tokens.ids == greedy.tokens.ids
+
+
+def test_a_reply_without_a_seed_of_its_own_fits_a_schema_on_every_device(device):
+    policy = LocalPolicy(tiny_model().model.to(device), tiny_tokenizer())
+    only = {"properties": {"a": {"type": "null"}}, "required": ["a"], "additionalProperties": False}
+    sampling = Sampling(max_new_tokens=60, temperature=1.0, schema=JsonSchema(only))
+    (reply,) = asyncio.run(replies(policy, QUESTIONS[:1], sampling))
+    assert json.loads(reply.text) == {"a": None}
 
 
 def test_a_server_shortens_a_reply_to_the_room_that_the_context_leaves():

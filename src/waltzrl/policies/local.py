@@ -309,7 +309,8 @@ class LocalPolicy:
         if sampling.schema is not None:
             seed = sampling.seed
             if seed is None:
-                seed = int(torch.randint(2**62, (1,), generator=self._generator))
+                own = self._generator
+                seed = int(torch.randint(2**62, (1,), generator=own, device=own.device))
             return SchemaGuide(self._grammar_tokenizer, sampling.schema, sampling.temperature, seed)
         json_format = sampling.format
         if json_format is None:
