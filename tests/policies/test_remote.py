@@ -17,14 +17,14 @@ BRIEFLY = Sampling(max_new_tokens=7, temperature=0.5)
 CONVERSATION = [Message(role="system", content="Be kind."), Message(role="user", content="Hi!")]
 
 
-class Paired:
-    """Answers two requests at a time, and counts tokens."""
+class Together:
+    """Answers requests, a number of them at a time, and counts tokens."""
 
-    def __init__(self):
-        self._pair = asyncio.Barrier(2)
+    def __init__(self, number):
+        self._all = asyncio.Barrier(number)
 
     async def reply(self, messages, sampling):
-        await self._pair.wait()
+        await self._all.wait()
         return Reply(text="both", finish="length", usage=Usage(input_tokens=11, output_tokens=7))
 
 
@@ -41,7 +41,8 @@ def ask(server, *, model="echo", times=1, **options):
 
 @pytest.fixture
 def server():
-    with serving({"echo": ScriptedPolicy(lambda said: said[-1].content), "paired": Paired()}) as it:
+    echo = ScriptedPolicy(lambda said: said[-1].content)
+    with serving({"echo": echo, "paired": Together(2), "many": Together(101)}) as it:
         yield it
 
 
@@ -76,6 +77,11 @@ def test_usage_and_finish_are_read(server):
 def test_no_more_requests_than_allowed_are_under_way(server):
     ask(server, model="paired", times=6, concurrency=2)
     assert server.most_at_once == 2
+
+
+def test_as_many_requests_as_allowed_are_under_way(server):
+    ask(server, model="many", times=101, concurrency=101, timeout_seconds=10, retries=0)
+    assert server.most_at_once == 101
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -317,7 +317,12 @@ class RemotePolicy:
 
             self._loop = loop
             timeout = aiohttp.ClientTimeout(total=self._timeout_seconds)
-            self._session = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
+            self._session = aiohttp.ClientSession(
+                # The slots limit the requests; waiting for a connection would count as an attempt.
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=timeout,
+                headers=self._headers,
+            )
             # The former one may be bound to an event loop that is closed.
             self._slots = asyncio.Semaphore(self._concurrency)
         elif self._loop is not loop:
