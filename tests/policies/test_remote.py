@@ -111,6 +111,13 @@ def test_a_refusal_is_not_retried(server):
     assert len(server.requests) == 1
 
 
+def test_what_the_server_does_not_implement_is_not_tried_again(server):
+    server.first.append((501, {}, "no log-probabilities"))
+    with pytest.raises(PolicyError, match=r"HTTP 501: no log-probabilities \(attempt 1\)"):
+        ask(server)
+    assert len(server.requests) == 1
+
+
 def test_a_field_that_the_server_refuses_is_asked_for_by_its_newer_name(server):
     server.rejects.add("max_tokens")
     server.refusal = "use max_completion_tokens"

@@ -464,10 +464,11 @@ async def _read_outcome(
 
 def _make_failure(status: int, fault: ServerFault, retry_after_seconds: float | None) -> _Failure:
     """Return the failure of an answer with this status."""
+    reason = f"HTTP {status}"
     return _Failure(
-        message=f"HTTP {status}: {fault.message[:LONGEST_MESSAGE]}",
-        reason=f"HTTP {status}",
-        transient=status in (408, 429) or status >= 500,
+        message=f"{reason}: {fault.message[:LONGEST_MESSAGE]}",
+        reason=reason,
+        transient=status in (408, 429) or (status >= 500 and reason not in REJECTIONS),
         retry_after_seconds=retry_after_seconds,
     )
 
