@@ -1,6 +1,7 @@
 """Labels in words: read from a reply, with their probabilities, on a server and in this process."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
@@ -153,6 +154,23 @@ def test_a_text_completion_is_a_reply():
         "max_tokens": 9,
         "logprobs": 5,
     }
+
+
+def test_a_text_is_continued_as_it_is_asked_to_be_or_not_at_all():
+    asked = Sampling(max_new_tokens=9, top_p=0.5, seed=7)
+    refused = [replace(asked, template={"think": False}), replace(asked, tools=({"type": "x"},))]
+
+    async def replies(server):
+        async with RemotePolicy(server.base_url, "m") as policy:
+            await policy.continue_text("Safety?", asked)
+            for sampling in refused:
+                with pytest.raises(PolicyError, match="remove"):
+                    await policy.continue_text("Safety?", sampling)
+
+    with serving({"m": ScriptedPolicy(["Safe"])}) as server:
+        asyncio.run(replies(server))
+    ((_headers, body),) = server.requests
+    assert (body["top_p"], body["seed"]) == (0.5, 7)
 
 
 @pytest.mark.parametrize(

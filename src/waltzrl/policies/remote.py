@@ -126,15 +126,12 @@ class RemotePolicy:
         """Continue a text through `POST {base_url}/completions`, without a chat template.
 
         Raises:
-            PolicyError: as in `reply`.
+            PolicyError: as in `reply`, or there are arguments for a chat template.
         """
         started = time.perf_counter()
-        body: dict[str, object] = {
-            "model": self.model,
-            "prompt": text,
-            "temperature": sampling.temperature,
-            "max_tokens": sampling.max_new_tokens,
-        }
+        if sampling.template:
+            raise PolicyError("a text to continue has no chat template; remove its arguments")
+        body = {"prompt": text, **self._sampling_fields(sampling)}
         request = _Request(path="/completions", body=b"", read=self._read_text_completion)
         completion = await self._send_asking(request, body, sampling, {"logprobs": TOP_LOGPROBS})
         return self._reply(completion, text, sampling, started)
@@ -179,18 +176,8 @@ class RemotePolicy:
         Raises:
             PolicyError: as in `reply`.
         """
-        body: dict[str, object] = {
-            "model": self.model,
-            "messages": [chat_message(message) for message in messages],
-            "temperature": sampling.temperature,
-            "max_tokens": sampling.max_new_tokens,
-        }
-        if sampling.top_p < 1:
-            body["top_p"] = sampling.top_p
-        if sampling.seed is not None:
-            body["seed"] = sampling.seed
-        if sampling.tools or sampling.schema:
-            raise PolicyError("a remote policy has no tools and no schemas; remove them")
+        turns = [chat_message(message) for message in messages]
+        body = {"messages": turns, **self._sampling_fields(sampling)}
         if sampling.template:
             body["chat_template_kwargs"] = sampling.template
         if sampling.enough is not None:
@@ -199,6 +186,21 @@ class RemotePolicy:
         request = _Request(path="/chat/completions", body=b"", headers=headers or {}, read=read)
         logprobs = {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
         return await self._send_asking(request, body, sampling, logprobs)
+
+    def _sampling_fields(self, sampling: Sampling) -> dict[str, object]:
+        """Return the model and how to sample from it, as fields of a request."""
+        if sampling.tools or sampling.schema:
+            raise PolicyError("a remote policy has no tools and no schemas; remove them")
+        fields: dict[str, object] = {
+            "model": self.model,
+            "temperature": sampling.temperature,
+            "max_tokens": sampling.max_new_tokens,
+        }
+        if sampling.top_p < 1:
+            fields["top_p"] = sampling.top_p
+        if sampling.seed is not None:
+            fields["seed"] = sampling.seed
+        return fields
 
     async def _send_asking(
         self,
