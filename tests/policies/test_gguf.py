@@ -1,5 +1,7 @@
 import logging
+import math
 import shutil
+import struct
 import sys
 import threading
 
@@ -142,6 +144,23 @@ def test_a_file_that_was_cut_short_is_named(file, kept):
     file.write_bytes(whole[:kept])
     with pytest.raises(CheckpointError, match=rf"{file.name}.*(cut short|is no GGUF)"):
         find_gguf(str(file))
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "number"),
+    [
+        ("general.alignment", 4, struct.pack("<I", 0)),
+        ("general.alignment", 6, struct.pack("<f", math.inf)),
+        ("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 4, 2**64 - 1)),
+    ],
+    ids=["no alignment", "infinite alignment", "endless list"],
+)
+def test_numbers_that_no_file_has_are_damage(tmp_path, key, kind, number):
+    entry = struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + number
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + entry * 2)
+    with pytest.raises(CheckpointError, match=r"damaged\.gguf: .* damaged \(.*; install or"):
+        find_gguf(str(path))
 
 
 @pytest.mark.promise(

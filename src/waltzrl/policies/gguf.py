@@ -98,7 +98,8 @@ def find_gguf(name: str) -> GgufFile | None:
             return _read_gguf(path, source, data)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
-    except (struct.error, ValueError) as error:  # ValueError: mmap of an empty file, or no UTF-8
+    # ValueError: mmap of an empty file, or no UTF-8; ArithmeticError: a length that no file has.
+    except (struct.error, ValueError, ArithmeticError) as error:
         raise CheckpointError(
             f"{path}: the GGUF file is cut short or damaged ({error}); install or download it again"
         ) from error
