@@ -11,6 +11,7 @@ from support.tiny_models import END_ID, STOP_ID, tiny_model, tiny_tokenizer
 from waltzrl.agents.exports import ROLES
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.policies.weights import (
+    _first_line,
     activate_adapter,
     add_adapters,
     load_causal_lm,
@@ -121,6 +122,15 @@ def test_weights_of_another_config_are_reported(folder):
     (folder / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))
     with pytest.raises(CheckpointError, match="no causal language model could be loaded"):
         load_causal_lm(str(folder), "cpu")
+
+
+def test_an_error_without_words_is_told_by_its_kind():
+    errors = [NotImplementedError(), ValueError(" \n"), OSError("no weights\nhere")]
+    assert [_first_line(error) for error in errors] == [
+        "NotImplementedError",
+        "ValueError",
+        "no weights",
+    ]
 
 
 def test_a_folder_without_a_model_is_reported(tmp_path):

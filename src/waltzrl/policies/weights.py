@@ -258,7 +258,7 @@ def _load_pretrained(
         tokenizer = AutoTokenizer.from_pretrained(place, **named)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         # RuntimeError: shapes of another config; KeyError: metadata that a GGUF file lacks.
-        reason = str(error).strip().splitlines()[0]
+        reason = _first_line(error)
         if file is not None:
             raise CheckpointError(
                 f"{file.path}: a GGUF file of the architecture {file.architecture!r} that cannot be"
@@ -276,6 +276,11 @@ def _load_pretrained(
             f" {len(missing) - 1} more; save the checkpoint again or load an earlier one"
         )
     return CausalLM(model=model, tokenizer=tokenizer)
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of what an error says, or its kind if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def store_transposed(model: PreTrainedModel) -> None:
@@ -394,7 +399,7 @@ def load_adapters(causal_lm: CausalLM, folders: Mapping[str, Path]) -> CausalLM:
             for name in others:
                 model.load_adapter(str(folders[name]), name, torch_device=str(device))
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: shapes of another base
-        reason = str(error).strip().splitlines()[0]
+        reason = _first_line(error)
         raise CheckpointError(
             f"{folders[first].parent}: the adapters could not be loaded ({reason});"
             " export them again"
