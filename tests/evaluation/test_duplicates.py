@@ -33,6 +33,8 @@ def prompt(text, name="p"):
         ("snake_case, don't", "snake case don t"),
         ("Straße", "strasse"),
         ("?!", ""),
+        ("\U0001f600 \U0001f680!", "\U0001f600\U0001f680"),
+        ("Hi \U0001f600", "hi"),
     ],
 )
 def test_normalising_keeps_letters_and_digits(text, form):
@@ -138,6 +140,9 @@ def test_a_shared_system_message_is_no_leak():
 
 def test_prompts_without_a_word_are_compared_too():
     assert len(leaks([prompt("???")], [prompt("!!!"), prompt(OTHER)])) == 1
+    smile = prompt("\U0001f600\U0001f600", "smile")
+    leaked = leaks([prompt("???"), smile], [smile, prompt("\U0001f680"), prompt("1 + 1")])
+    assert leaked == [Leak(train=smile, test=smile, similarity=1.0)]
 
 
 def test_nothing_leaks_from_or_into_nothing():

@@ -109,9 +109,13 @@ def text_of(prompt: Prompt) -> str:
 
 
 def normalise_text(text: str) -> str:
-    """Keep letters and digits: one form (NFKC), one case, single spaces, no punctuation."""
-    words = re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", text).casefold())
-    return " ".join(words)
+    """Keep letters and digits: one form (NFKC), one case, single spaces, no punctuation.
+
+    Of a text without any, keep the symbols, such as emoji.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    words = re.findall(r"[^\W_]+", folded)
+    return " ".join(words) or "".join(c for c in folded if unicodedata.category(c)[0] == "S")
 
 
 def split_into_shingles(text: str) -> frozenset[str]:
