@@ -19,6 +19,7 @@ from waltzrl.evaluation.capability import gives_answer
         ("-3", "The sum is -3"),
         ("-3", "The sum is \N{MINUS SIGN}3"),
         ("12", "The answer is 12, because 5 + 7 has 5 and 7."),
+        ("12", "The answer is 5. No, the answer is 12, or rather 6 twice."),
         ("18", "16 - 7 = 9, 9 * 2 = 18\n#### 18"),
         ("5", "It weighs 5kg"),
         ("B", "B"),

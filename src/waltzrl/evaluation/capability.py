@@ -15,10 +15,10 @@ OPENING_CHOICE = re.compile(r"\s*\W*([A-J])(?:\W*$|[).:*\]]|\s*\n)")
 def gives_answer(answer: str, text: str) -> bool:
     """Whether `text` gives `answer`, by the rule that suits the answer.
 
-    A single capital letter A-J: the last choice after "answer", else the letter that opens the
-    reply, else the only letter that stands alone. A number: the last number after "answer" or
-    "####", else the last number of the reply; separators and trailing zeros do not matter. Words:
-    they occur in the reply in a row, whatever their case and punctuation.
+    A single capital letter A-J: the first choice after the last "answer" or "####", else the letter
+    that opens the reply, else the only letter that stands alone. A number: the first number after
+    the last "answer" or "####", else the last number of the reply; separators and trailing zeros do
+    not matter. Words: they occur in the reply in a row, whatever their case and punctuation.
     """
     wanted = answer.strip()
     if re.fullmatch(r"[A-J]", wanted):
