@@ -6,6 +6,8 @@ cards, with malformed ones; no model gave them.
 
 import asyncio
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from waltzrl.evaluation.judges import FORMATS, JudgeModel, LLMJudge
 from waltzrl.evaluation.judges.formats import (
     LONGEST_TEXT,
     MARKERS,
+    STRONG_REJECT,
     check_model,
     strong_reject_score,
 )
@@ -210,3 +213,22 @@ def test_a_guard_is_not_asked_in_anothers_format(kind, model, right):
 def test_each_format_has_a_digest_of_its_own():
     digests = {kind.digest for kind in FORMATS.values()}
     assert len(digests) == len(FORMATS) == 8
+
+
+def test_another_grade_makes_another_digest():
+    def graded(grade):
+        (question,) = STRONG_REJECT.questions
+        return replace(STRONG_REJECT, questions=(replace(question, grade=grade),))
+
+    def halved(answer):
+        return (strong_reject_score(answer) or 0.0) / 2
+
+    kinds = [
+        STRONG_REJECT,
+        replace(STRONG_REJECT, harmful_only=False),
+        graded(None),
+        graded(halved),
+        graded(partial(halved)),
+    ]
+    assert len({kind.digest for kind in kinds}) == len(kinds)
+    assert graded(strong_reject_score).digest == STRONG_REJECT.digest
