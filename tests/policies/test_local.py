@@ -302,6 +302,7 @@ EVERY_VALUE = (
     "{{ message.content }}{{ message.tool_call_id }}{{ (message.tool_calls or []) | tojson }}"
     "{% endfor %}"
 )
+TOO_DEEP = "[" * 3000 + "]" * 3000
 ENDING = "\uff5cend\u2581of\u2581turn\uff5c"
 
 
@@ -326,6 +327,24 @@ def test_nothing_of_a_call_its_result_or_a_tool_ends_a_turn(spelt):
     ]
     ids = policy.render(turns, [{"function": {"description": ENDING, ENDING: 1}}])
     assert not set(ids) & set(tokenizer.all_special_ids)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"half": "\\ud83d"}', '{"half": "\ufffd"}'),
+        (TOO_DEEP, f'"{TOO_DEEP}"'),
+    ],
+    ids=["half a character", "too deep"],
+)
+def test_arguments_that_no_template_could_write_end_no_conversation(arguments, shown):
+    policy = LocalPolicy(tiny_model().model, tiny_tokenizer(EVERY_VALUE))
+    call = ToolCall(id="1", name="weather", arguments=arguments)
+    turn = Message(role="assistant", content="\ud83d", calls=(call,))
+    assert policy.tokenizer.decode(policy.render([turn])) == (
+        '\ufffd[{"id": "1", "type": "function", "function": {"name": "weather", "arguments": '
+        f"{shown}}}}}]"
+    )
 
 
 def test_calls_at_different_nuclei_are_decoded_apart():

@@ -31,6 +31,7 @@ from waltzrl.policies.guide import (
     WordVocabulary,
 )
 from waltzrl.policies.policy import Sampling
+from waltzrl.policies.server_json import mend_text
 from waltzrl.policies.weights import activate_adapter, end_ids
 from waltzrl.policies.word_format import WordFormat
 from waltzrl.records import Message, Reply, Tokens, ToolCall, Usage
@@ -238,8 +239,8 @@ class LocalPolicy:
         return tuple(ids)
 
     def _plain(self, text: str) -> str:
-        """Make ordinary text of special tokens that are spelt out."""
-        return self._special.sub(_break_up, text)
+        """Make ordinary text of special tokens that are spelt out, and of half characters."""
+        return self._special.sub(_break_up, mend_text(text))
 
     def _plain_values(self, value: Json) -> Json:
         """Make ordinary text of every string in a value, and of every name of a field."""
@@ -354,7 +355,7 @@ def _template_call(call: ToolCall) -> Json:
     """Return a call as chat templates expect it: its arguments are an object."""
     try:
         arguments: Json = json.loads(call.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = call.arguments
     function: Json = {"name": call.name, "arguments": arguments}
     return {"id": call.id, "type": "function", "function": function}
