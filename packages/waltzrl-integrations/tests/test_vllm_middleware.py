@@ -176,6 +176,47 @@ def test_routes_without_replies_and_errors_of_the_server_pass():
     assert (response.status, response.error) == (404, "no such model")
 
 
+class WatchingServer(Server):
+    """A server that stops decoding when the client leaves, as vLLM does on each chat."""
+
+    def __init__(self):
+        super().__init__()
+        self.left = 0
+
+    async def chat(self, request):
+        decoding = asyncio.create_task(self.decode(request))
+        leaving = asyncio.create_task(self.wait_for_leaving(request))
+        await asyncio.wait((decoding, leaving), return_when=asyncio.FIRST_COMPLETED)
+        self.left += leaving.done()
+        (decoding if leaving.done() else leaving).cancel()
+        return JSONResponse(None) if leaving.done() else decoding.result()
+
+    async def decode(self, request):
+        if (await request.json()).get("user") == "slow":
+            await asyncio.Event().wait()
+        return await super().chat(request)
+
+    async def wait_for_leaving(self, request):
+        for _ in range(100):  # more events than there are
+            if (await request.receive())["type"] == "http.disconnect":
+                break
+
+
+def test_a_server_that_waits_for_the_client_to_leave_answers_and_stops_when_it_leaves():
+    chat = {"model": "bad", "messages": [{"role": "user", "content": BAD}]}
+
+    async def visit():
+        server, gone = WatchingServer(), asyncio.Event()
+        answer = await ask(server.app, CHAT, chat)
+        asyncio.get_running_loop().call_later(0.01, gone.set)
+        await ask(server.app, CHAT, chat | {"user": "slow"}, gone=gone)
+        return answer, len(server.bodies), server.left
+
+    answer, answered, left = asyncio.run(visit())
+    assert answer.json["choices"][0]["message"]["content"] == REVISED
+    assert (answered, left) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("fields", "status"), [({"messages": 17}, 400), ({"messages": [{"role": "x"}]}, 400)]
 )

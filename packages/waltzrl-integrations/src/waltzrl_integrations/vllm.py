@@ -35,8 +35,9 @@ WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
 """The methods of requests that ask for no reply, such as a browser's before it sends one."""
 OF_THE_BODY = (b"content-length", b"content-type", b"content-encoding", b"transfer-encoding")
 """The headers that the reviewed body has of its own."""
-_chat: ContextVar[tuple[Event, Json]] = ContextVar("chat")
-"""The request that is being answered, and its body: a revision has its key and its model."""
+_chat: ContextVar[tuple[Event, Receive, Json]] = ContextVar("chat")
+"""The request that is being answered, its later events, and its body: a revision has its key and
+its model, and ends when its client disconnects."""
 
 
 class ReviewMiddleware:
@@ -65,9 +66,9 @@ class ReviewMiddleware:
 
     async def _answer(self, scope: Event, receive: Receive, send: Send) -> None:
         chat = read_chat(await _read_body(receive))
-        _chat.set((scope, chat.body))
+        _chat.set((scope, receive, chat.body))
         kind = JSON
-        status, headers, answer = await _call_server(self._app, scope, chat.body)
+        status, headers, answer = await _call_server(self._app, scope, receive, chat.body)
         if status == 200:
             kind, answer = await review_answer(self._guard, chat, answer)
         await _send_body(send, status, kind, answer, headers)
@@ -80,14 +81,14 @@ class _ServedModel:
         self._app = app
 
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
-        scope, body = _chat.get()
+        scope, receive, body = _chat.get()
         request = {
             "model": body.get("model"),
             "messages": [chat_message(message) for message in messages],
             "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
         }
-        status, _, answer = await _call_server(self._app, scope, request)
+        status, _, answer = await _call_server(self._app, scope, receive, request)
         if status != 200:
             raise PolicyError(f"the server answered the revision with {status}; nothing was sent")
         completion = read_chat_completion(answer)
@@ -95,7 +96,9 @@ class _ServedModel:
         return Reply(text=completion.choices[0].message.content or "", usage=usage)
 
 
-async def _call_server(app: ServerApp, scope: Event, body: Json) -> tuple[int, list[Header], bytes]:
+async def _call_server(
+    app: ServerApp, scope: Event, receive: Receive, body: Json
+) -> tuple[int, list[Header], bytes]:
     """Return the status of the server's answer, its headers but those of its body, and its body."""
     raw = msgspec.json.encode(body)
     size = (b"content-length", str(len(raw)).encode())
@@ -104,15 +107,18 @@ async def _call_server(app: ServerApp, scope: Event, body: Json) -> tuple[int, l
     status, parts = 500, []
     answered: Sequence[Header] = ()
 
-    async def receive() -> Event:
-        return {"type": "http.request", "body": raw, "more_body": False}
+    whole = iter([{"type": "http.request", "body": raw, "more_body": False}])
+
+    async def receive_event() -> Event:
+        # After the body only the client's own events: vLLM waits for it to disconnect.
+        return next(whole, None) or await receive()
 
     async def send(event: Event) -> None:
         nonlocal status, answered
         status, answered = event.get("status", status), event.get("headers", answered)
         parts.append(event.get("body", b""))
 
-    await app({**scope, "headers": [*headers, size]}, receive, send)
+    await app({**scope, "headers": [*headers, size]}, receive_event, send)
     kept = [(name, value) for name, value in answered if name.lower() not in OF_THE_BODY]
     return status, kept, b"".join(parts)
 
