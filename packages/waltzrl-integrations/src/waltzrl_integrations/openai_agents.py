@@ -122,7 +122,7 @@ def _convert_output(output: list[responses.ResponseOutputItem]) -> Reply:
     text, reasoning, calls = [], [], []
     for item in output:
         if item.type == "message":
-            text += [getattr(part, "text", "") or part.refusal for part in item.content]
+            text += [part.refusal if part.type == "refusal" else part.text for part in item.content]
         elif item.type == "reasoning":
             reasoning += [part.text for part in [*item.summary, *(item.content or [])]]
         elif item.type == "function_call":

@@ -32,3 +32,21 @@ def test_an_unsafe_output_ends_a_run_and_a_good_one_does_not(asked):
     with serving({"bad": BadModel()}) as server:
         answer = asyncio.run(run(server.base_url))
     assert answer == (True if asked == BAD else f"You said: {asked}")
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"type": "output_text", "text": "", "annotations": []}, ""),
+        ({"type": "output_text", "text": "Bread.", "annotations": []}, "Bread."),
+        ({"type": "refusal", "refusal": "No."}, "No."),
+    ],
+)
+def test_a_part_of_an_output_is_read_also_where_it_is_empty(part, words):
+    from openai.types.responses import ResponseOutputMessage
+
+    from waltzrl_integrations.openai_agents import _convert_output
+
+    message = {"id": "1", "role": "assistant", "status": "completed", "type": "message"}
+    output = ResponseOutputMessage.model_validate(message | {"content": [part]})
+    assert _convert_output([output]).text == words
