@@ -235,3 +235,11 @@ def test_a_set_of_ones_own_has_a_catalogue_entry_with_checks_of_its_own(tmp_path
     write(tmp_path / "boxes.scenarios.jsonl", [{"prompt": "Tar?", "checks": checks}])
     with pytest.raises(InputError, match=r"boxes\.scenarios\.jsonl:1: check words got 'few'"):
         prepare_dataset(str(path))
+
+
+def test_a_scenario_without_the_lines_of_its_specialist_is_named(tmp_path):
+    path = write(tmp_path / "boxes.jsonl", [row | {"completion": "Size: big"} for row in rows(11)])
+    (tmp_path / "boxes.toml").write_text('task = "Say how big."\nfields = { Size = ["big"] }\n')
+    write(tmp_path / "boxes.scenarios.jsonl", [{"prompt": "Tar?", "checks": {"words": [1, 2]}}])
+    with pytest.raises(InputError, match=r"scenarios\.jsonl:1: Size is None; need one of big"):
+        prepare_dataset(str(path))

@@ -209,7 +209,7 @@ def scenarios_of(name: str) -> list[HeldOutScenario]:
     for where, scenario in rows.items():
         _check_arguments(where, scenario.checks, specialist)
         if specialist.fields:
-            lines = msgspec.convert(scenario.checks.get("lines"), dict[str, str])
+            lines = msgspec.convert(scenario.checks.get("lines", {}), dict[str, str])
             _check_labels(where, lines, specialist)
     return list(rows.values())
 
