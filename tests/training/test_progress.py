@@ -63,6 +63,20 @@ def test_steps_of_a_quarter_of_an_hour_tell_the_time_left(capsys, clock):
     ]
 
 
+def test_a_training_after_another_of_as_many_steps_counts_from_its_own_first(capsys, clock):
+    with TrainingDisplay(quiet=False, clock=clock) as display:
+        for stage in ("warm-up", "joint"):
+            for step in range(2):
+                clock.now += 10
+                display.show(Progress(stage=stage, step=step, total=2, metrics={}))
+    assert said(capsys) == [
+        "warm-up: step 1 of 2",
+        "warm-up: step 2 of 2",
+        "joint: step 1 of 2",
+        "joint: step 2 of 2",
+    ]
+
+
 def test_quiet_nothing_is_said(capsys, clock):
     with progress_bar(quiet=True, clock=clock) as bar:
         bar.update(bar.add_task("evaluating", total=1, note=""), completed=1)

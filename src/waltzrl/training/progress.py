@@ -31,12 +31,14 @@ class TrainingDisplay:
 
     def show(self, step: "Progress") -> None:
         """Advance the bar to a completed step."""
-        # A warm-up and the roles' training each have a trainer, which counts its own steps only.
-        if self._task is None or self._bar.tasks[self._task].total != step.total:
+        if self._task is None:
             self._task = self._bar.add_task("", total=step.total, completed=step.step, note="")
         done = step.step + 1
         stage = f"{step.stage}: step"
         self._bar.update(self._task, description=stage, completed=done, note=_render_note(step))
+        # A warm-up and the roles' training each have a trainer, which counts its own steps only.
+        if done == step.total:
+            self._task = None
 
     def __enter__(self) -> Self:
         self._bar.start()
