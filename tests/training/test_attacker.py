@@ -308,6 +308,31 @@ def test_the_plan_has_the_attackers_models_and_tokens(tmp_path):
     assert more == [0, 20 * 3 * 6]  # only the joint stage is attacked
 
 
+@pytest.mark.parametrize(
+    ("layout", "ranks", "dtype", "expected"),
+    [
+        ("two-models", 1, "float32", [16, 4]),
+        ("two-models", 1, "bfloat16", [16, 2, 2]),
+        ("two-models", 3, "float32", [16, 4, 4]),
+        ("adapters", 3, "bfloat16", [16, 2, 2, 8]),  # the pair puts nothing together
+    ],
+)
+def test_the_plan_has_the_copy_by_which_an_attacker_decodes(
+    tmp_path, layout, ranks, dtype, expected
+):
+    path = save_recipe(tmp_path)
+    settings = (f"attacker.base={tmp_path / 'model'}", "attacker.max_new_tokens=6", ATTACKED)
+    pair = [f"models.layout={layout}", f"compute.dtype={dtype}"]
+    without = plan_training(load_recipe(path, pair), count=ranks)
+    plan = plan_training(load_recipe(path, [*pair, *settings]), count=ranks)
+    added = plan.memory[len(without.memory) :]
+    assert [each.bytes_each for each in added] == expected
+    assert [each.parameters for each in added[:3]] == [
+        plan.parameters // ranks,
+        *[plan.parameters] * (len(added[:3]) - 1),
+    ]
+
+
 def test_a_check_that_there_is_not_stops_the_plan():
     with pytest.raises(InputError, match=r"got attacker\.check 'json:nothing'"):
         find_check("json:nothing")

@@ -182,7 +182,7 @@ def plan_attacker(
     stages: Sequence[StageSettings],
     dtype: torch.dtype,
 ) -> RunPlan:
-    """Add an attacker to the plan of a pair: its two models, and what it writes."""
+    """Add an attacker to the plan of a pair: its models, and what it writes."""
     attacked = {
         stage.name
         for stage in stages
@@ -191,7 +191,8 @@ def plan_attacker(
     config = _find_config(attacker.base)
     memory: list[MemoryEstimate] = []
     if config is not None:
-        parameters = _count_parameters(config).parameters
+        size = _count_parameters(config)
+        parameters = size.parameters
         memory = [
             MemoryEstimate(
                 what="attacker that learns",
@@ -204,6 +205,16 @@ def plan_attacker(
                 bytes_each=dtype.itemsize,
             ),
         ]
+        if _decodes_from_copies(dtype, plan.ranks):
+            copy = MemoryEstimate(
+                what="attacker's copy that decodes",
+                parameters=parameters,
+                bytes_each=dtype.itemsize,
+            )
+            memory.append(copy)
+        # Passes take turns: full models of the pair put as much together, and have it in the plan.
+        if plan.ranks > 1 and plan.layout == "adapters":
+            memory.append(_together_estimate(size))
     return replace(
         plan,
         memory=(*plan.memory, *memory) if plan.memory else (),
@@ -277,16 +288,24 @@ def _estimate_memory(
             bytes_each=width,
         ),
     ]
-    if dtype != torch.float32 or ranks > 1:  # every model that learns has a copy that decodes
+    if _decodes_from_copies(dtype, ranks):
         learn = size.parameters if models.layout == "one-model" else both
         copies = MemoryEstimate(what="copies that decode", parameters=learn, bytes_each=width)
         estimates.append(copies)
     if ranks > 1:
-        together = MemoryEstimate(
-            what="put together for a pass", parameters=size.together, bytes_each=TOGETHER_BYTES
-        )
-        estimates.append(together)
+        estimates.append(_together_estimate(size))
     return estimates
+
+
+def _decodes_from_copies(dtype: torch.dtype, ranks: int) -> bool:
+    """Return whether every full model that learns has a copy that decodes."""
+    return dtype != torch.float32 or ranks > 1
+
+
+def _together_estimate(size: "_Size") -> MemoryEstimate:
+    return MemoryEstimate(
+        what="put together for a pass", parameters=size.together, bytes_each=TOGETHER_BYTES
+    )
 
 
 def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> StagePlan:
