@@ -14,7 +14,7 @@ from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl_evolution import CandidateFiles, Trajectory, WritingOrder
 from waltzrl_evolution.operators import Parent
 from waltzrl_evolution.rule_writer import EVOLVED, RuleWriter
-from waltzrl_evolution.rules import BUNDLE, RulesSubject, bundle_text
+from waltzrl_evolution.rules import BUNDLE, RulesSubject, bundle_keys, bundle_text
 
 WRONG = """
 version = 1
@@ -183,6 +183,7 @@ twins = ["horse"]
         ({BUNDLE: "rules = []"}, "it needs rules, threshold"),
         ({BUNDLE: "rules = 1\nthreshold = 0.7"}, "rules must be a list of names"),
         ({BUNDLE: bundle_text([], 1.5)}, "threshold must be above 0 and at most 1, got 1.5"),
+        ({BUNDLE: "rules = []\nthreshold = true"}, "at most 1, got True"),
         ({BUNDLE: bundle_text(["crime"], 0.7), "a.toml": WRONG}, "does not name the pack 'a.toml'"),
         ({BUNDLE: bundle_text(["none.toml"], 0.7)}, "No such file"),
         (
@@ -195,3 +196,14 @@ twins = ["horse"]
 def test_files_that_are_no_rules_are_refused_with_the_reason(tmp_path, files, message):
     with pytest.raises(InputError, match=message):
         measured(tmp_path, CandidateFiles(files=files))
+
+
+def test_a_threshold_may_be_a_whole_number(tmp_path):
+    whole = CandidateFiles(files={BUNDLE: bundle_text(["crime"], 1)})
+    assert bundle_keys(whole, tmp_path) == (["crime"], 1.0)
+    asyncio.run(_open_and_close(whole, tmp_path))
+
+
+async def _open_and_close(candidate, folder):
+    async with RulesSubject().open(candidate, folder):
+        pass

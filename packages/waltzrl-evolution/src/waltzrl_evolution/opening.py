@@ -322,11 +322,7 @@ def promote_trajectory(run: EvolutionRun, trajectory: Trajectory) -> Path:
     place = (folder / trajectory.id).absolute()
     match run.subject.name:
         case "rules":
-            keys = bundle_keys(candidate, place)
-            rules, threshold = keys["rules"], keys["threshold"]
-            assert isinstance(rules, list)
-            assert isinstance(threshold, float)
-            recipe = bundle_text(rules, threshold)
+            recipe = bundle_text(*bundle_keys(candidate, place))
         case "wording":
             recipe = f"[feedback]\nwording = {toml_value(str(place))}\n"
         case _:

@@ -9,7 +9,7 @@ and the rules decide whether it is returned or refused.
 """
 
 import tomllib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -48,14 +48,10 @@ class RulesSubject:
         Raises:
             InputError: a file is invalid, or a rule fails its own example or twins.
         """
-        keys = bundle_keys(candidate, folder)
+        rules, threshold = bundle_keys(candidate, folder)
         for name in candidate.files.keys() - {BUNDLE}:
             if problems := lint_pack(folder / name):
                 raise InputError(problems[0])
-        rules, threshold = keys["rules"], keys["threshold"]
-        if not isinstance(threshold, float) or not 0 < threshold <= 1:
-            raise InputError(f"{BUNDLE}: threshold must be above 0 and at most 1, got {threshold}")
-        assert isinstance(rules, list)
         reviewer = RulesReviewer(load_rulebook(rules), threshold)
         yield make_reviewed_system(reviewer, reviewer.name)
 
@@ -90,11 +86,12 @@ def bundle_text(rules: Sequence[str], threshold: float) -> str:
     return f"rules = {toml_value(list(rules))}\nthreshold = {threshold}\n"
 
 
-def bundle_keys(candidate: CandidateFiles, folder: Path) -> Mapping[str, object]:
-    """Return the keys of a candidate's bundle.toml; packs of the candidate get their paths.
+def bundle_keys(candidate: CandidateFiles, folder: Path) -> tuple[list[str], float]:
+    """Return rules and threshold of a candidate's bundle.toml; its own packs get their paths.
 
     Raises:
-        InputError: the file is missing or no TOML, a key is unknown, or a pack is missing.
+        InputError: the file is missing or no TOML, a key is unknown or invalid, or a pack is
+            missing.
     """
     try:
         table = tomllib.loads(candidate.files[BUNDLE])
@@ -102,10 +99,13 @@ def bundle_keys(candidate: CandidateFiles, folder: Path) -> Mapping[str, object]
         raise InputError(f"a candidate needs a {BUNDLE} in TOML, got {error}") from None
     if table.keys() != set(KEYS):
         raise InputError(f"{BUNDLE} has the keys {sorted(table)}; it needs {', '.join(KEYS)}")
-    rules = table["rules"]
+    rules, threshold = table["rules"], table["threshold"]
     if not isinstance(rules, list) or not all(isinstance(name, str) for name in rules):
         raise InputError(f"{BUNDLE}: rules must be a list of names, got {rules!r}")
+    # A 1 in TOML is an integer, and a bool is one in Python.
+    if type(threshold) not in (int, float) or not 0 < threshold <= 1:
+        raise InputError(f"{BUNDLE}: threshold must be above 0 and at most 1, got {threshold}")
     if unused := candidate.files.keys() - {BUNDLE, *rules}:
         raise InputError(f"{BUNDLE} does not name the pack {min(unused)!r}; add it to rules")
     paths = [str(folder / name) if name in candidate.files else name for name in rules]
-    return table | {"rules": paths}
+    return paths, float(threshold)
