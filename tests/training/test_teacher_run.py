@@ -14,6 +14,7 @@ from waltzrl.errors import InputError, RecipeError
 from waltzrl.policies.compute import resolve_compute
 from waltzrl.policies.weights import load_causal_lm
 from waltzrl.records import Collaboration, Demonstration, Feedback, Message, Prompt, Reply, Round
+from waltzrl.training.check import check_training
 from waltzrl.training.checkpoints import weights_digest
 from waltzrl.training.opening import export_agents, open_run, train
 from waltzrl.training.recipe import load_recipe
@@ -282,3 +283,11 @@ def test_the_plan_counts_solved_questions_and_explanations(tmp_path, capsys):
     # 3 steps of 2 questions, 4 explanations each, of 6 tokens at most
     assert (stages["teacher"]["turns"], stages["teacher"]["most_tokens"]) == (24, 144)
     assert stages["teacher"]["learns"] == ["teacher"]
+
+
+def test_a_teacher_of_solutions_is_planned_where_a_set_is_missing(tmp_path):
+    chosen = recipe(tmp_path, changes=["data.prompts=['nowhere.jsonl']"])
+    checked = asyncio.run(check_training(chosen))
+    missing = [finding.what for finding in checked.findings if finding.state == "not ready"]
+    assert missing == ["data.prompts"]
+    assert checked.plan.solutions == 2

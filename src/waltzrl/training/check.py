@@ -113,7 +113,9 @@ async def check_training(recipe: Recipe, node: Node | None = None) -> TrainingCh
         except InputError as error:
             findings.append(Finding(what="data.validation", state="not ready", detail=str(error)))
     shown = (STAND_IN,) if recipe.data.demonstrations else ()
-    stand_in = DataSettings(prompts=(STAND_IN,), demonstrations=shown)
+    stand_in = DataSettings(
+        prompts=(STAND_IN,), demonstrations=shown, solutions=recipe.data.solutions
+    )
     planned = replace(recipe, data=stand_in) if missing else recipe
     try:
         plan = _plan(planned, node)
