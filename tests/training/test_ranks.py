@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from support import rank_steps
+from support import rank_outages, rank_steps
 from support.forked import waltzrl
 from support.rank_processes import finished, started
 from support.rank_steps import LAYOUTS, Steps, flat
@@ -117,6 +117,17 @@ def test_ranks_that_cannot_share_the_prompts_are_refused_in_one_line(tmp_path, m
         " or make it a multiple of 2\n"
     )
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow  # two processes that train
+@pytest.mark.xdist_group("forked")
+@pytest.mark.parametrize("during", ["publish", "sample"])
+def test_an_outage_of_the_first_rank_stops_all_after_a_checkpoint(tmp_path, during):
+    with started(2, rank_outages.main, tmp_path, during) as both:
+        codes, said = finished(both)
+    assert codes == [0, 0]
+    assert [text.splitlines()[-1] for text in said] == ["step 1: no server is left"] * 2
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000001"]
 
 
 WARM_UP = """

@@ -71,6 +71,8 @@ class RolloutRequest:
 
 Outcome = JudgedCollaboration | PolicyError
 """The outcome of a prompt: a judged collaboration, or why a policy could not reply."""
+Share = Sequence[Outcome] | Sequence[ScoringError]
+"""The outcomes of one rank's share, or why the rank could sample nothing."""
 
 
 class ReplayedDrafts:
@@ -185,8 +187,15 @@ class ServerSampler:
         return [] if self.servers is None else await self.collaborators.roll_out(request)
 
     async def publish(self, done: int, learned: Sequence[str]) -> None:
-        if self.servers is not None:
-            await self.servers.publish(done, learned)
+        outage = None
+        try:
+            if self.servers is not None:
+                await self.servers.publish(done, learned)
+        except ScoringError as error:
+            outage = error
+        # All ranks save the run together, so all must know.
+        if (told := ranks.ask_first(lambda: outage)) is not None:
+            raise told
 
 
 @asynccontextmanager
@@ -229,12 +238,20 @@ class Rollout:
         return sum(usage.output_tokens for usage in usages if usage is not None)
 
 
+async def sample_share(sampler: Sampler, request: RolloutRequest) -> Share:
+    """Return what came of this rank's share; an outage too, for `gather_rollouts` to raise."""
+    try:
+        return await sampler.sample(request)
+    except ScoringError as error:
+        return [error]
+
+
 Count = Callable[[Sequence[Rollout]], None]
 """A function that is given the rollouts of a step, to count what they cost."""
 
 
 def gather_rollouts(
-    prompts: Sequence[RolloutPrompt], own: Sequence[Outcome], least_scored_share: float
+    prompts: Sequence[RolloutPrompt], own: Share, least_scored_share: float
 ) -> list[Rollout]:
     """Return the rollouts of all ranks, on each: what follows is computed from the whole step.
 
@@ -242,14 +259,18 @@ def gather_rollouts(
 
     Args:
         prompts: of the step.
-        own: what came of this rank's share; see `Sampler`.
+        own: what came of this rank's share; see `sample_share`.
         least_scored_share: of the prompts whose replies must all be scored, above 0.
 
     Raises:
-        ScoringError: fewer were.
+        ScoringError: fewer were, or a rank could sample nothing; on every rank.
     """
     # Each share is of prompts that stand together, so the shares in order are all in order.
-    outcomes = ranks.gather_items(own)
+    outcomes: list[Outcome] = []
+    for outcome in ranks.gather_items(own):
+        if isinstance(outcome, ScoringError):
+            raise outcome
+        outcomes.append(outcome)
     _require_scored(outcomes, least_scored_share)
     return [
         Rollout(judged=outcome, replayed=given.replayed)

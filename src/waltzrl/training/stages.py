@@ -25,17 +25,18 @@ from waltzrl.training.rewards import ClassFrequencies, FeedbackReward
 from waltzrl.training.roles import Team
 from waltzrl.training.rollouts import (
     Count,
-    Outcome,
     Rollout,
     RolloutPrompt,
     RolloutRequest,
     Sampler,
+    Share,
     accepted_samples,
     attacker_samples,
     conversation_samples,
     feedback_samples,
     gather_rollouts,
     judged_review_samples,
+    sample_share,
 )
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
@@ -193,7 +194,7 @@ def imitation_by_reply(reply_count: int) -> LossOfMicroBatch:
     return loss_of
 
 
-_Sampled = tuple[list[Outcome], float]
+_Sampled = tuple[Share, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +296,7 @@ class Reinforcement:
     async def _sample(self, request: RolloutRequest) -> _Sampled:
         """Return what came of this rank's share, and the seconds that it took."""
         started = time.perf_counter()
-        outcomes = await self.sampler.sample(request)
+        outcomes = await sample_share(self.sampler, request)
         return outcomes, time.perf_counter() - started
 
     def _update(

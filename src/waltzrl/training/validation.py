@@ -17,6 +17,7 @@ from waltzrl.training.rollouts import (
     RolloutRequest,
     Sampler,
     gather_rollouts,
+    sample_share,
 )
 
 F1 = "validation/f1"
@@ -205,7 +206,7 @@ class Validation:
         """
         prompts = [RolloutPrompt(prompt) for prompt in self.prompts]
         request = RolloutRequest(prompts=prompts, max_rounds=self.max_rounds, greedy=True)
-        outcomes = await self.sampler.sample(request)
+        outcomes = await sample_share(self.sampler, request)
         rollouts = gather_rollouts(prompts, outcomes, self.least_scored_share)
         if self.count is not None:
             self.count(rollouts)
