@@ -78,6 +78,22 @@ def test_a_server_that_is_killed_answers_again_at_the_same_url(command, tmp_path
     asyncio.run(whole())
 
 
+def test_a_server_that_cannot_be_started_at_once_is_started_later(command, tmp_path, caplog):
+    async def story():
+        log = tmp_path / "server.log"
+        place = ServerProcess(log)
+        url = await place.start(command)
+        log.unlink()
+        log.mkdir()  # which nobody can write to
+        os.kill(answer(url)[0], signal.SIGKILL)
+        await until(lambda: "cannot be started, trying again: [Errno 21]" in caplog.text)
+        log.rmdir()
+        await until(lambda: answer(url))
+        await place.stop()
+
+    asyncio.run(story())
+
+
 @pytest.mark.promise(
     "Evaluation",
     "A server that Ray runs is started again at its URL when it is killed, and one that cannot "

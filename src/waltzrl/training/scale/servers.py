@@ -91,8 +91,16 @@ class ServerProcess:
             status = await self._process.wait()
             _end_group(self._process)  # what computes would keep the GPU
             logger.warning("%s ended with status %d; it is started again", url, status)
+            self._process = await self._start_again(words, url)
+
+    async def _start_again(self, words: Sequence[str], url: str) -> Process:
+        """Start the server as soon as the machine can."""
+        while True:
             await asyncio.sleep(POLL_SECONDS)
-            self._process = await self._started(words)
+            try:
+                return await self._started(words)
+            except OSError as error:
+                logger.warning("%s cannot be started, trying again: %s", url, error)
 
     async def _started(self, words: Sequence[str]) -> Process:
         self._log.parent.mkdir(parents=True, exist_ok=True)
