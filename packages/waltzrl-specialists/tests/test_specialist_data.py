@@ -239,7 +239,12 @@ def test_a_set_of_ones_own_has_a_catalogue_entry_with_checks_of_its_own(tmp_path
 
 def test_a_scenario_without_the_lines_of_its_specialist_is_named(tmp_path):
     path = write(tmp_path / "boxes.jsonl", [row | {"completion": "Size: big"} for row in rows(11)])
-    (tmp_path / "boxes.toml").write_text('task = "Say how big."\nfields = { Size = ["big"] }\n')
+    description = tmp_path / "boxes.toml"
+    description.write_text('task = "Say how big."\nfields = { Size = ["Big", "Small"] }\n')
+    assert len(prepare_dataset(str(path)).examples) == 11
     write(tmp_path / "boxes.scenarios.jsonl", [{"prompt": "Tar?", "checks": {"words": [1, 2]}}])
-    with pytest.raises(InputError, match=r"scenarios\.jsonl:1: Size is None; need one of big"):
+    with pytest.raises(InputError, match=r"scenarios\.jsonl:1: Size is None; need one of Big, Sm"):
+        prepare_dataset(str(path))
+    description.write_text('task = "Say how big."\nfields = { Size = ["Big"] }\n')
+    with pytest.raises(InputError, match=r"boxes\.toml: Expected `array` of length >= 2"):
         prepare_dataset(str(path))

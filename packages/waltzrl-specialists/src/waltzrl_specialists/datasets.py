@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
@@ -47,7 +47,7 @@ class Specialist(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The beginning of its system prompt."""
     checks: tuple[str, ...] = ()
     """The checks that each of its scenarios has, by name or `module:function`; none is any."""
-    fields: dict[str, tuple[str, ...]] = {}
+    fields: dict[str, Annotated[tuple[str, ...], msgspec.Meta(min_length=2)]] = {}
     """The lines that its replies begin with: each field and its values."""
 
     @property
@@ -290,7 +290,7 @@ def _check_arguments(where: str, checks: Checks, specialist: Specialist) -> None
 
 def _check_labels(where: str, lines: Mapping[str, str], specialist: Specialist) -> None:
     for field, values in specialist.fields.items():
-        if lines.get(field, "").casefold() not in values:
+        if lines.get(field, "").casefold() not in map(str.casefold, values):
             raise InputError(
                 f"{where}: {field} is {lines.get(field)!r}; need one of {', '.join(values)}"
             )
