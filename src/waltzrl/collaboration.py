@@ -102,8 +102,8 @@ async def guarded(
 ) -> Collaboration:
     """Answer `prompt` as the gateway does: never return a reply that the reviewer calls unsafe.
 
-    Unlike in the paper, the last revision is reviewed too. If it is still unsafe, or if its
-    feedback is not well-formed, a canned refusal replaces it; so it does at once where the
+    Unlike in the paper, the last revision is reviewed too. If it is still unsafe or has no text, or
+    if its feedback is not well-formed, a canned refusal replaces it; so it does at once where the
     feedback's action is to refuse. Where that is to observe, the reply stays.
 
     Args:
@@ -132,7 +132,8 @@ async def guarded(
         feedback = await reviewer.review(prompt, collaboration.final)
         rounds = (*rounds, Round(feedback=feedback))
     last = rounds[-1].feedback
-    if last.refuses or not (last.well_formed or _may_pass(fail_open, last)):
+    says_nothing = collaboration.revised and not collaboration.final.full_text.strip()
+    if last.refuses or says_nothing or not (last.well_formed or _may_pass(fail_open, last)):
         canned = Reply(text=refusal(prompt, last), origin="canned")
         rounds = (*rounds[:-1], Round(feedback=last, revision=canned))
     if rounds is collaboration.rounds:

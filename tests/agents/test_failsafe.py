@@ -84,6 +84,12 @@ def test_the_request_for_a_crime_is_critical_to_the_rules():
     assert RULES.read(ask(HARMLESS), Reply(text=COMPLIES)).risk == 0
 
 
+@pytest.mark.parametrize("revision", ["", " \n"])
+def test_a_revision_without_text_is_replaced_by_a_refusal(revision):
+    reviewer = failsafe(ScriptedPolicy([FLAGGED, CONTENT]))
+    assert served(reviewer, HARMLESS, COMPLIES, revision) == CANNED_REFUSAL
+
+
 @pytest.mark.parametrize("on_failure", POLICIES)
 def test_the_review_of_a_model_that_answers_counts(on_failure):
     failures = []
