@@ -92,6 +92,7 @@ def test_long_names_are_shorter_and_come_back_whole():
     [
         ('{"input": "+a"}', "+a"),
         ('{"patch": "+a"}', "+a"),
+        ('{"input": "a\\ud83d\\ude00b\\ud83d"}', "a\U0001f600b\ufffd"),
         ("+a", "+a"),
         ('{"a": "b", "c": "d"}', '{"a": "b", "c": "d"}'),
         ('{"input": 1}', '{"input": 1}'),

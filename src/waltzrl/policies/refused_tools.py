@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 
+from waltzrl.policies.server_json import mend_text
 from waltzrl.records import ToolCall
 
 PARAMETERS = {
@@ -139,4 +140,5 @@ def _read_input(arguments: str) -> str:
     except (ValueError, RecursionError):
         return arguments
     values = [*texts.values()] if isinstance(texts, dict) else []
-    return values[0] if len(values) == 1 and isinstance(values[0], str) else arguments
+    # In JSON, half a character may be escaped.
+    return mend_text(values[0]) if len(values) == 1 and isinstance(values[0], str) else arguments
