@@ -130,6 +130,20 @@ def test_a_connection_is_not_kept_for_longer_than_servers_keep_theirs(loop):
     assert on(loop, work()) == [1, 1, 2]
 
 
+def test_the_connection_of_a_request_that_must_not_be_repeated_is_not_kept(loop):
+    async def work():
+        async with site(answering([OK], [OK], [OK])) as server:
+            client = HttpClient(server.url, silence_seconds=60)
+            await ask(client)
+            with await client.request("POST", "/", "", repeatable=False) as response:
+                assert await response.read_part() == b"OK"
+            await asyncio.wait_for(server.left.wait(), 60)
+            await ask(client)
+            return server.opened
+
+    assert on(loop, work()) == 2
+
+
 def test_closing_the_client_closes_what_it_keeps(loop):
     async def work():
         async with site(answering([OK], [OK])) as server:

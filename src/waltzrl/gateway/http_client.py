@@ -240,8 +240,10 @@ class HttpClient:
         """
         head = f"{method} {self._base}{path} HTTP/1.1\r\n{self._host_header}"
         request = f"{head}Content-Length: {len(body)}\r\n{headers}\r\n".encode("latin-1") + body
-        idle = self._take_idle() if repeatable else None
-        return Response(await self._send(request, idle), self._take_back)
+        if repeatable:
+            return Response(await self._send(request, self._take_idle()), self._take_back)
+        # Not kept: nothing would take connections from the pool where all requests are such.
+        return Response(await self._send(request, None), Connection.abort)
 
     def close(self) -> None:
         """Close all idle connections."""
