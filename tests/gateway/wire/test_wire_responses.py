@@ -245,13 +245,34 @@ def test_a_result_follows_the_last_call_of_its_id():
     assert roles == ["user", "assistant", "tool", "user", "assistant", "tool"]
 
 
-@pytest.mark.parametrize("named", [{}, {"call_id": "9"}])
+@pytest.mark.parametrize("named", [{}, {"call_id": "9"}, {"call_id": ["9"]}])
 def test_a_result_of_no_call_is_the_clients_text(named):
     """Codex tells so what it was started for."""
     output = {"type": "function_call_output", "name": "automation", **named, "output": "At 9."}
     (told,) = chat(output)
     assert (told["role"], told["content"].splitlines()[0]) == ("user", "[function_call_output]")
     assert told["content"].endswith("At 9.")
+
+
+class Id(str):
+    """Counts how often one is compared with another."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Id.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_results_find_their_calls_without_looking_through_all_of_them():
+    names = [(Id(number), Id(number)) for number in range(100)]
+    calls = [{**CALL_OF_A_TOOL, "call_id": name} for name, _ in names]
+    results = [
+        {"type": "function_call_output", "call_id": name, "output": "a"} for _, name in names
+    ]
+    assert len(chat(*calls, *results)) == 101
+    assert Id.compared < 1000
 
 
 def test_a_call_that_was_interrupted_has_a_result_that_says_so():

@@ -121,7 +121,7 @@ def place_results(messages: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
         for call_id in _read_call_ids(message):
             asked[call_id] = group
     for group in groups:
-        answered = [result["tool_call_id"] for result in group[1:]]
+        answered = {result["tool_call_id"] for result in group[1:]}
         missing = [call_id for call_id in _read_call_ids(group[0]) if call_id not in answered]
         group += [{"role": "tool", "tool_call_id": i, "content": NO_RESULT} for i in missing]
     return [message for group in groups for message in group]

@@ -258,7 +258,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Json]] = []
-        self._called: list[Json] = []
+        self._called: set[Json] = set()
         """The ids of the calls."""
         self._thoughts: list[str] = []
         """Reasoning, which precedes what it led to."""
@@ -290,9 +290,8 @@ class _Turns:
         """Add a call to the assistant's last message."""
         last = self._last()
         self._add_pending(last)
-        self._called.append(as_object(call, "call")["id"])
-        calls = last.get("tool_calls")
-        last["tool_calls"] = [*calls, call] if isinstance(calls, list) else [call]
+        self._called.add(as_object(call, "call")["id"])
+        as_list(last.setdefault("tool_calls", []), "tool_calls").append(call)
 
     def answer(self, item: dict[str, Json], output: Json) -> None:
         """Add the result of a call, of which a tool's message holds only the text.
@@ -300,7 +299,7 @@ class _Turns:
         That of no call, which clients tell on their own, is the client's text.
         """
         call_id = item.get("call_id")
-        if call_id not in self._called:
+        if not (isinstance(call_id, str) and call_id in self._called):
             self.add({"role": "user", "content": block_text(item)})
             return
         parts = _convert_to_parts(output)
