@@ -465,6 +465,23 @@ def test_a_hint_is_given_up_for_one_request_only():
     assert ("max_tokens" in seen[6], "user" in seen[6]) == (True, True)
 
 
+def test_of_several_fields_that_are_refused_the_last_is_remembered():
+    """The others may be what the server only quoted; the next request shows it."""
+    tools = [{"type": "custom", "custom": {"name": "n" * 65}}]
+
+    async def work(upstream):
+        for _ in range(3):
+            await upstream.complete({**ASKED, "tools": tools}, None)
+
+    custom = http({"detail": "tools.0.function: Field required"}, 422)
+    long = http({"error": {"message": "tools[0].function.name: string too long"}}, 400)
+    seen, _ = told(work, custom, long, http(ANSWER), custom, http(ANSWER), http(ANSWER))
+    kinds = [tool["type"] for chat in seen for tool in chat["tools"]]
+    assert kinds == ["custom", "function", "function", "custom", "function", "function"]
+    lengths = [len(tool[tool["type"]]["name"]) for chat in seen for tool in chat["tools"]]
+    assert lengths == [65, 65, 64, 64, 64, 64]
+
+
 def test_calls_without_geminis_signature_are_sent_with_the_documented_one():
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     signed = {**call, "extra_content": {"google": {"thought_signature": "c2ln"}}}

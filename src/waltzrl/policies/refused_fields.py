@@ -80,22 +80,20 @@ async def send_without_refused(
 
     Returns:
         The answer, and the field that later requests to the model can do without, if there is one.
-        A server may quote what a client sent, so of several fields it is not known which it
-        refuses.
+        A server may quote what a client sent, so of several fields only the last is known to be
+        refused: without the others the chat was refused, and without it too it was not.
 
     Raises:
         WaltzError: the last error, if it names no field that the request can do without.
     """
-    refused: list[RefusedField] = []
     while (field := _refused_field(chat, words_of(refusal))) is not None:
-        refused.append(field)
         chat = without_fields(chat, [field])
         try:
             answer = await send(chat)
         except WaltzError as error:
             refusal = error
         else:
-            return answer, field if len(refused) == 1 and field in LASTING else None
+            return answer, field if field in LASTING else None
     raise refusal
 
 
