@@ -518,6 +518,15 @@ def test_a_model_whose_template_takes_one_system_message_gets_one(status):
     assert [chat["messages"] for chat in seen[1:]] == [joined, joined]
 
 
+def test_an_upstream_that_is_busy_is_not_asked_again_in_other_words():
+    async def work(upstream):
+        with pytest.raises(RequestError, match="429"):
+            await upstream.complete({**ASKED, "messages": ASKED["messages"] * 2}, None)
+
+    busy = http({"error": {"message": "Tier 'developer' has used up its quota."}}, 429)
+    assert len(told(work, busy, http(ANSWER))[0]) == 1
+
+
 def test_a_client_that_sends_both_limits_is_told_so():
     async def work(upstream):
         with pytest.raises(RequestError):

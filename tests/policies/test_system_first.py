@@ -50,7 +50,20 @@ def test_a_chat_whose_turns_are_in_order_stays_as_it_is():
         "Unexpected role 'system' after role 'user'",
         "Unexpected message role.",
         "messages[0].role: unknown variant `developer`, expected one of `system`, `user`",
+        "'messages.0' : for 'role:developer' the following must be satisfied",
+        "developer is not one of ['system', 'assistant', 'user'] - 'messages.0.role'",
     ],
 )
 def test_servers_say_so_in_such_words(words):
     assert LATE_SYSTEM.search(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The server had an error. Please contact the developer.",
+        "Enable it by visiting https://console.developers.example/apis and retry.",
+    ],
+)
+def test_other_words_about_developers_do_not_say_so(words):
+    assert LATE_SYSTEM.search(words) is None

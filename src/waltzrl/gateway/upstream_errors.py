@@ -166,8 +166,9 @@ def _make_upstream_error(
         retry_after_seconds=fault.retry_after_seconds if retry_after is None else retry_after,
     )
     # llama.cpp and Ollama answer 500 to what a model's template refuses.
-    if answered in (400, 422) or LATE_SYSTEM.search(fault.message):
-        error.refusal = fault.message[:LONGEST_MESSAGE]
+    words = fault.message[:LONGEST_MESSAGE]
+    if answered in (400, 422) or (answered == 500 and LATE_SYSTEM.search(words)):
+        error.refusal = words
     return error
 
 
