@@ -232,3 +232,25 @@ def test_another_grade_makes_another_digest():
     ]
     assert len({kind.digest for kind in kinds}) == len(kinds)
     assert graded(strong_reject_score).digest == STRONG_REJECT.digest
+
+
+def test_comments_and_layout_of_a_grade_make_no_other_digest():
+    def graded(grade):
+        (question,) = STRONG_REJECT.questions
+        return replace(STRONG_REJECT, questions=(replace(question, grade=grade),)).digest
+
+    def plain():
+        def grade(answer):
+            return float(answer)
+
+        return grade
+
+    def explained():
+        def grade(answer):
+            """Return the only number."""
+            # It has no unit.
+            return float(answer)
+
+        return grade
+
+    assert graded(explained()) == graded(plain())

@@ -6,10 +6,12 @@ sent. docs/evaluation.md names the model cards. Of a conversation the last `LONG
 characters are shown, and of a reply as many, its first.
 """
 
+import ast
 import hashlib
 import inspect
 import json
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -101,11 +103,20 @@ class JudgeFormat:
 
 
 def _show_code(function: Callable[..., object]) -> str:
-    """Return the code of a function, or its name where no file has it."""
+    """Return the code of a function without its comments, or its name where no file has it."""
     try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):
+        return _drop_comments(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):  # SyntaxError: a lambda within an expression
         return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _drop_comments(code: str) -> str:
+    """Return code without comments and docstrings, in one layout."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return ast.unparse(tree)
 
 
 def yes_or_no(label: str, *, before: str = r"\A\s*", after: str = r"\b") -> WordLabel:
