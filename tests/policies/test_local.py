@@ -303,6 +303,7 @@ EVERY_VALUE = (
     "{% endfor %}"
 )
 TOO_DEEP = "[" * 3000 + "]" * 3000
+DEEP = '{"a": [' * 300 + "]}" * 300
 ENDING = "\uff5cend\u2581of\u2581turn\uff5c"
 
 
@@ -334,8 +335,10 @@ def test_nothing_of_a_call_its_result_or_a_tool_ends_a_turn(spelt):
     [
         ('{"half": "\\ud83d"}', '{"half": "\ufffd"}'),
         (TOO_DEEP, f'"{TOO_DEEP}"'),
+        (DEEP, json.dumps(DEEP)),
+        ("[" * 40 + "]" * 40, "[" * 40 + "]" * 40),
     ],
-    ids=["half a character", "too deep"],
+    ids=["half a character", "too deep", "deep", "not too deep"],
 )
 def test_arguments_that_no_template_could_write_end_no_conversation(arguments, shown):
     policy = LocalPolicy(tiny_model().model, tiny_tokenizer(EVERY_VALUE))

@@ -40,6 +40,8 @@ Call = TypeVar("Call")
 Result = TypeVar("Result")
 _Guide: TypeAlias = JsonGuide | LabelReader | SchemaGuide | WordReader
 
+DEEPEST = 100
+"""Levels of objects and lists that are shown as such; Python's recursion has a limit."""
 _ONE_AT_A_TIME = threading.Lock()
 """A model's attention and adapters are replaced while it decodes, and policies share models."""
 
@@ -357,8 +359,20 @@ def _template_call(call: ToolCall) -> Json:
         arguments: Json = json.loads(call.arguments)
     except (ValueError, RecursionError):
         arguments = call.arguments
+    if _is_deep(arguments):
+        arguments = call.arguments
     function: Json = {"name": call.name, "arguments": arguments}
     return {"id": call.id, "type": "function", "function": function}
+
+
+def _is_deep(value: Json) -> bool:
+    """Return whether objects and lists stand within each other `DEEPEST` times or more."""
+    level: list[Json] = [value]
+    for _ in range(DEEPEST):
+        objects = [inner for item in level if isinstance(item, dict) for inner in item.values()]
+        lists = [inner for item in level if isinstance(item, list) for inner in item]
+        level = [*objects, *lists]
+    return bool(level)
 
 
 def _select_common_settings(sampling: Sampling) -> tuple[float, float]:
