@@ -155,6 +155,9 @@ def test_an_adapters_own_tokenizer_is_taken_with_its_chat_template(folder):
     tiny_tokenizer("{{ messages[0].content }}").save_pretrained(adapter)
     own = load_causal_lm(str(adapter), "cpu").tokenizer.chat_template
     assert own == "{{ messages[0].content }}"
+    (adapter / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match="the adapter's tokenizer could not be loaded"):
+        load_causal_lm(str(adapter), "cpu")
 
 
 def test_adapters_differ_and_the_base_stays_exact():

@@ -197,6 +197,9 @@ def _merge_adapter(folder: Path, base: str, dtype: torch.dtype) -> CausalLM:
     """Merge an adapter into its base in float32, so that no small change is lost.
 
     A tokenizer in the adapter's folder has the chat template that the adapter was trained with.
+
+    Raises:
+        CheckpointError: the adapter, its tokenizer or its base is missing or damaged.
     """
     adapted = load_adapters(_load_stored_model(base, torch.float32), {"merged": folder})
     assert isinstance(adapted.model, PeftModel)
@@ -204,7 +207,13 @@ def _merge_adapter(folder: Path, base: str, dtype: torch.dtype) -> CausalLM:
     narrow_parameters(model, dtype)
     tokenizer = adapted.tokenizer
     if (folder / TOKENIZER_CONFIG).is_file():
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{folder}: the adapter's tokenizer could not be loaded ({_first_line(error)});"
+                f" copy the adapter again, or delete its {TOKENIZER_CONFIG} to use the base's"
+            ) from error
     return replace(adapted, model=model, tokenizer=tokenizer, source=str(folder.resolve()))
 
 
