@@ -1,6 +1,9 @@
 import json
 import os
+import platform
 import resource
+import subprocess
+import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -91,6 +94,37 @@ def test_of_several_that_create_a_file_one_does_and_all_read_the_whole_of_it(tmp
         found = list(threads.map(create, fresh))
     assert found == [found[0]] * 8
     assert found[0] in fresh
+    assert names(tmp_path) == ["key"]
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+
+
+LINK_CALLS = {"x86_64": (86, 265), "aarch64": (37,)}
+WITHOUT_LINKS = """
+import ctypes, struct, sys
+from pathlib import Path
+from waltzrl.foundation.files import read_or_create
+
+# A program of seccomp: load the number of the system call, and fail those of `link` with EPERM.
+rows = [(0x20, 0, 0, 0)]
+for number in map(int, sys.argv[2:]):
+    rows += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050001)]
+rows.append((0x06, 0, 0, 0x7FFF0000))
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
+program = struct.pack("HL", len(rows), ctypes.addressof(code))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, program) == 0
+first = read_or_create(Path(sys.argv[1]), b"first")
+print(first, read_or_create(Path(sys.argv[1]), b"second"))
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in LINK_CALLS, reason="other numbers of system calls")
+def test_a_file_system_without_hard_links_is_enough(tmp_path):
+    numbers = map(str, LINK_CALLS[platform.machine()])
+    command = [sys.executable, "-c", WITHOUT_LINKS, str(tmp_path / "key"), *numbers]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("b'first' b'first'\n", "")
     assert names(tmp_path) == ["key"]
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
 

@@ -74,7 +74,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
 
 
 def toml_value(value: object) -> str:
-    """Return a text, a number, a switch or a list of them as TOML."""
+    """Return a text, a number, a boolean or a list of them as TOML."""
     if isinstance(value, float):
         return repr(value)  # JSON writes another infinity
     # TOML is JSON but for surrogate pairs and DEL.
@@ -97,14 +97,30 @@ def read_or_create(path: Path, fresh: bytes) -> bytes:
                 file.write(fresh)
                 file.flush()
                 os.fsync(file.fileno())
-            # Unlike a rename, a hard link fails if another process has made the file meanwhile.
-            path.hardlink_to(temporary)
+            _link_or_copy(Path(temporary), path)
         except FileExistsError:
             pass
         finally:
             Path(temporary).unlink()
         sync_to_disk(path.parent)
     return path.read_bytes()
+
+
+def _link_or_copy(source: Path, path: Path) -> None:
+    """Give a file another name, or a copy where the file system has no hard links.
+
+    Raises:
+        FileExistsError: another process has made the file meanwhile, which a rename would replace.
+    """
+    try:
+        path.hardlink_to(source)
+    except FileExistsError:
+        raise
+    except OSError:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(source.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def write_json(path: Path, value: Json) -> None:
