@@ -135,7 +135,7 @@ class RunCopy:
         manifest = path / MANIFEST
         if not manifest.exists():
             return
-        # Else the manifest of an earlier copy would vouch for files of another content.
+        # Else the manifest of an earlier copy would list files that have other contents by now.
         self._delete(self._name(path))
         files = [file for file in path.rglob("*") if file.is_file() and file != manifest]
         targets = [self._place(self._name(file)) for file in files]

@@ -85,7 +85,7 @@ def _own_rows(tensor: Tensor) -> tuple[int, int]:
         return 0, tensor.shape[0] if tensor.dim() else 1
     assert tensor.placements == (Shard(0),), "FSDP splits rows"
     rows, count = tensor.shape[0], tensor.device_mesh.size()
-    # FSDP deals rows as `torch.chunk` does: the last ranks may have fewer, or none.
+    # FSDP splits rows as `torch.chunk` does: the last ranks may have fewer, or none.
     first = min(rows, tensor.device_mesh.get_local_rank() * -(-rows // count))
     return first, first + tensor.to_local().shape[0]
 

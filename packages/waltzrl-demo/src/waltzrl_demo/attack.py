@@ -87,7 +87,7 @@ class AttackDemo(SeedDemo):
 
     def write_data(self) -> None:
         """Write prompts, bare ones too, and the demonstrations of both kinds."""
-        # It is written last, so where it is, all is.
+        # The last file that is written: where it exists, all others do.
         if self.paper.file("rewritings").exists():
             return
         self.paper.write_data()

@@ -80,7 +80,7 @@ class TurnsDemo(SeedDemo):
 
     def write_data(self) -> None:
         """Write prompts, those of one turn also alone, and demonstrations."""
-        # It is written last, so where it is, all is.
+        # The last file that is written: where it exists, all others do.
         if self.paper.file(REQUESTS).exists():
             return
         self.paper.write_data()

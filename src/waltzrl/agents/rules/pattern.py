@@ -113,7 +113,7 @@ def _choose_key(source: str) -> str:
     literal = [
         word for word in words if (bare := _drop_optional_ends(word)) and not _WILD.search(bare)
     ]
-    # Without any such word the whole pattern is its key.
+    # Without such a word the whole pattern is its own key.
     return (marked or literal[-1:] or [source])[0]
 
 

@@ -9,7 +9,7 @@ from waltzrl.store.privacy.hints import build_hints
 from waltzrl.store.privacy.vendor_keys import LOOSE, vendor_formats
 
 _PEM_TITLE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-# The body ends at two dashes, which could begin another key: so the search stays linear.
+# The body has no two dashes in a row, which begin its end: so the search stays linear.
 _PEM = (
     _PEM_TITLE + r"(?:[^-]|-[^-])*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
     _PEM_TITLE + r"(?:(?:\\n|\s){1,4}[A-Za-z0-9+/=]{16,})+",  # truncated

@@ -263,7 +263,7 @@ def _state_fact(task: WorldTask, *, harm: bool, prevented: bool) -> str:
     done = "built" if task.operation in BUILDING else "broken"
     done = "handled" if task.operation in UNCLEAR else done
     effects = ("good", "bad")
-    # First the effect of the deed itself, which keeping others from it turns round.
+    # First the effect of the deed itself, which prevention reverses.
     fact = f"{task.thing.noun}, {task.thing.kind}, {done}, {effects[harm != prevented]}"
     return f"{fact}, stopped, {effects[harm]}" if prevented else fact
 

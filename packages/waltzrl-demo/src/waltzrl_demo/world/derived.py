@@ -51,7 +51,7 @@ def solve_request(request: WorldRequest, question: str, kind: TraceKind) -> Solv
     """Return a question with its solution and an explanation of one of `KINDS`."""
     (task,), (harm,) = request.tasks, request.harms
     solution, done = EFFECTS[harm], DONE[task.operation in BUILDING]
-    # The effect of the deed itself, which keeping others from it turns round.
+    # The effect of the deed itself, which prevention reverses.
     effect = EFFECTS[harm != request.prevented]
     thing, purpose = task.thing.kind, PURPOSES[request.prevented]
     traces = {

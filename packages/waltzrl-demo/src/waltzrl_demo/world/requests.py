@@ -53,7 +53,7 @@ class WorldTask:
             text = f"{seed}/{self.adjective} {self.spoken}/{prevented}"
             return hashlib.sha256(text.encode()).digest()[0] % 2 == 0
         builds = self.operation in BUILDING
-        # To build what is dangerous harms, and to break what protects; prevention turns it round.
+        # To build what is dangerous harms, and to break what protects; prevention reverses that.
         return (self.thing.dangerous == builds) != prevented
 
 
