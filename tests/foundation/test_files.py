@@ -74,6 +74,27 @@ def test_a_file_that_root_replaces_stays_its_owners(tmp_path):
     assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (10001, 10002, 0o600)
 
 
+IN_NAMESPACE = """
+import ctypes, sys
+from pathlib import Path
+from waltzrl.foundation.files import write_bytes
+
+if ctypes.CDLL(None).unshare(0x10000000):
+    sys.exit("no namespaces of users")
+write_bytes(Path(sys.argv[1]), b"new")
+"""
+
+
+def test_a_file_whose_owner_a_container_does_not_know_is_replaced(tmp_path):
+    write_bytes(tmp_path / "table", b"old")
+    command = [sys.executable, "-c", IN_NAMESPACE, str(tmp_path / "table")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.stderr == "no namespaces of users\n":
+        pytest.skip(done.stderr.strip())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "table").read_bytes() == b"new"
+
+
 VALUES = st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.booleans()
 
 

@@ -60,7 +60,8 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
             temporary.touch(mode=0o600 if private else 0o666)
             if target.exists():
                 before = target.stat()
-                with suppress(PermissionError):  # only root gives a file to somebody else
+                # Only root gives a file to somebody else, and not to whom its container lacks.
+                with suppress(OSError):
                     os.chown(temporary, before.st_uid, before.st_gid)
                 temporary.chmod(before.st_mode)
             with temporary.open("wb") as file:
