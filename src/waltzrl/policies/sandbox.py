@@ -39,12 +39,9 @@ RAISED = {
 """The limit that a program ran into, by the beginning of the error that it raised."""
 ERROR = "error"
 """The `PolicyError.reason` of a program that raised an error, and goes on."""
-STATUSES = {128 + 24: "CPU time", 128 + 25: "files", -9: "CPU time", -25: "files"}
-"""The limit that a program ran into, by the exit status of the child.
-
-The isolated child exits with 128 plus the signal that ended the program, and of SIGKILL it knows
-whether it came for CPU time. Without isolation nobody knows.
-"""
+# The soft limit is the hard one, so the kernel sends SIGKILL for CPU time and not SIGXCPU.
+SIGNALS = {9: "CPU time", 25: "files"}
+"""The limit that a program ran into, by the signal that ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +181,9 @@ class SandboxedProgram:
                 await asyncio.wait({self._printed})  # which a cancellation does not end
             if self._failure is not None:
                 return self._failure
+            # The isolated child exits with 128 plus the signal that ended the program.
             signal = -code if code < 0 else code - 128
-            kind = STATUSES.get(code, "crash")
+            kind = SIGNALS.get(signal, "crash")
             return _make_failure(kind, f"signal {signal}" if signal > 0 else f"exit status {code}")
         return _make_failure("time", "it closed its output and went on")
 

@@ -58,7 +58,7 @@ def main(config: dict[str, object]) -> None:
     folders = [str(folder) for folder in list(config["folders"])]  # type: ignore[call-overload]
     isolated = _isolate_process(missing, folders)
     if isolated:
-        _fork_into_namespace(replies, cpu_seconds=int(str(config["cpu_seconds"])))
+        _fork_into_namespace(replies)
     # The process that waits for this one is counted too.
     _try_layer(missing, "limits", lambda: _limit_resources(config, processes=2 if isolated else 1))
     _try_layer(missing, "capabilities", _drop_capabilities)
@@ -159,19 +159,15 @@ def _change_root(folders: list[str], *, apart: bool) -> None:
     )
 
 
-def _fork_into_namespace(replies: int, cpu_seconds: int) -> None:
+def _fork_into_namespace(replies: int) -> None:
     """Go on as the first process of the namespace; all others end with it."""
     child = os.fork()
     if child:
         # The pipes must close when the child ends, so only the child keeps them.
         for descriptor in (0, 1, 2, replies):
             os.close(descriptor)
-        _, status, used = os.wait4(child, 0)
+        _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
-        # The first process of a namespace ignores SIGXCPU, so its limit on CPU time is that of
-        # SIGKILL, which others send, too. The kernel counts in ticks, and so may be early.
-        if code == -signal.SIGKILL and used.ru_utime + used.ru_stime > 0.9 * cpu_seconds:
-            code = -signal.SIGXCPU
         os._exit(code if code >= 0 else 128 - code)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
