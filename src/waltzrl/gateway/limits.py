@@ -134,8 +134,9 @@ class RateLimits:
             full_at = min(max(self._table[cell], now), now + caller.burst * seconds_each)
             # GCRA: conforms if it comes at most `burst - 1` intervals before the bucket is full.
             wait = full_at - now - (caller.burst - 1) * seconds_each
-            self._table[cell] = full_at + seconds_each * (wait <= ROUNDING_SECONDS)
-        if wait > ROUNDING_SECONDS:
+            is_allowed = wait <= ROUNDING_SECONDS
+            self._table[cell] = full_at + seconds_each if is_allowed else full_at
+        if not is_allowed:
             raise RequestError(
                 429,
                 "rate_limit",

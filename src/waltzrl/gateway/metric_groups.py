@@ -99,13 +99,13 @@ class TokenUse(MetricGroup):
         self._key_costs = LabeledCounter("waltzrl_key_cost_usd_total")
 
     def add(
-        self, labels: tuple[str, str, str], place: tuple[str, str], prompt: Prompt, reply: Reply
+        self, labels: tuple[str, str, str], served: tuple[str, str], prompt: Prompt, reply: Reply
     ) -> None:
         """Count the tokens of a reply; what its server did not count is estimated.
 
         Args:
             labels: role, model, and name of the API key.
-            place: for the price: the model that the client asked for, which is empty for the
+            served: for the price: the model that the client asked for, which is empty for the
                 feedback model, and the id of the bundle.
             prompt: what was asked.
             reply: of a policy, or not, which costs nothing.
@@ -121,7 +121,7 @@ class TokenUse(MetricGroup):
         self._key_tokens.add(key, "output", amount=usage.output_tokens)
         if self._price is None:
             return
-        dollars = self._price(role, usage, *place)
+        dollars = self._price(role, usage, *served)
         if dollars is None:  # not 0, which would read as free
             self._unpriced.add(role, model, amount=usage.input_tokens + usage.output_tokens)
         else:

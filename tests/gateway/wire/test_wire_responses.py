@@ -353,7 +353,10 @@ def test_a_namespace_is_in_the_names_of_its_tools_and_comes_back_apart():
     named = {"name": "search", "namespace": "mcp__graph"}
     request = read(
         [{"role": "user", "content": "Hi"}, {**CALL_OF_A_TOOL, **named}],
-        tools=[tool, {"type": "namespace", "name": "mcp__graph", "tools": [tool]}],
+        tools=[
+            tool | {"namespace": None},
+            {"type": "namespace", "name": "mcp__graph", "tools": [tool]},
+        ],
         tool_choice={"type": "function", **named},
     )
     flat = "mcp__graph__search"

@@ -169,7 +169,7 @@ def _collect_tool_names(tools: Json) -> dict[str, dict[str, Json]]:
     return {
         _read_tool_name(tool, where): {"name": tool["name"], "namespace": tool["namespace"]}
         for tool, where in _yield_tools(tools or [])
-        if "namespace" in tool
+        if tool.get("namespace") is not None
     }
 
 
