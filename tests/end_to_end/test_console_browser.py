@@ -111,7 +111,11 @@ def opened(chromium, url, *, forgiven=0, **settings):
     context = chromium.new_context(base_url=url, **settings)
     complaints = []
     page = context.new_page()
-    page.on("console", lambda message: complaints.append(message.text))
+    # That a field kept the cursor is only information: whoever types soon may see it.
+    page.on(
+        "console",
+        lambda message: message.type != "info" and complaints.append(message.text),
+    )
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(
         "request", lambda request: request.url.startswith(url) or complaints.append(request.url)
