@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from support.guard_judge import GuardJudge
-from support.small_gateway import HELLO, MESSAGES, REVIEW, Model, ask, chat, gateway
+from support.small_gateway import HELLO, MESSAGES, REVIEW, REVISED, Model, ask, chat, gateway
 from support.small_site import http, site
 from waltzrl.budget import ledgers_in, read_ledger
 from waltzrl.budget.daily import DAY_SECONDS
@@ -34,10 +34,10 @@ class CountingModel(Model):
         return http({"model": body["model"], "choices": [choice], "usage": usage})
 
 
-def served(folder, work, *overrides):
+def served(folder, work, *overrides, model=None):
     async def run():
         settings = (f"budget.folder={folder / 'costs'}", *overrides)
-        async with gateway(*settings, model=CountingModel()) as app:
+        async with gateway(*settings, model=model or CountingModel()) as app:
             return await work(app)
 
     return asyncio.run(run())
@@ -111,6 +111,19 @@ def test_drafts_and_revisions_of_every_choice_are_charged(tmp_path):
     }
     assert [item.tokens for item in first.items] == [120, 120]
     assert first.usd is None
+
+
+def test_a_revision_that_the_server_refuses_costs_nothing(tmp_path):
+    class DraftsOnly(CountingModel):
+        def answer(self, body, path):
+            if body and self.draft(body) == REVISED:
+                return http({"error": {"message": "too long"}}, 400)
+            return super().answer(body, path)
+
+    response = served(tmp_path, lambda app: chat(app, "unsafe"), model=DraftsOnly())
+    assert response.headers["x-waltzrl-decision"] == "refused"
+    (charge,) = charges(tmp_path)
+    assert [item.tokens for item in charge.items] == [120, 0]
 
 
 def test_what_a_server_does_not_count_is_estimated(tmp_path):

@@ -4,6 +4,7 @@ ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the de
 """
 
 import asyncio
+import logging
 import math
 import re
 import time
@@ -20,6 +21,7 @@ from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.collaboration import Drafter, Pattern, Transcript, observed
 from waltzrl.errors import AuditError, OverloadError, RequestError
+from waltzrl.foundation.logs import fields
 from waltzrl.gateway.chat_reader import read_beginning, tokens_spell
 from waltzrl.gateway.draft_stream import DraftStream, ask_to_continue
 from waltzrl.gateway.exchange import (
@@ -51,10 +53,13 @@ from waltzrl.records import (
     Reply,
     Round,
     ServedExchange,
+    Usage,
     estimate_reply,
     total_usage,
 )
 from waltzrl.store.audit import Log
+
+log = logging.getLogger(__name__)
 
 CostOf = Callable[[Collaboration, str, str], float | None]
 """Returns what a collaboration for a model cost in US dollars, by the id of the bundle that served;
@@ -65,6 +70,8 @@ Listener = Callable[[ServedChoice], None]
 raise.
 """
 RETRY_AFTER_SECONDS = 5.0
+REFUSES_CONTENT = (400, 413, 422)
+"""The statuses of a request that is refused for what is in it, such as too many tokens."""
 BRACE = re.compile(r"[{}]")
 DEGRADED = Health("degraded", "cannot be written; decisions are kept in memory or counted")
 
@@ -356,7 +363,7 @@ class GatewayAgent:
         return replace(self._shown(reply), usage=usage)
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
-        """Request a revision from the upstream.
+        """Request a revision from the upstream; without text if it refuses the turns we added.
 
         Raises:
             RequestError: the upstream failed.
@@ -367,7 +374,14 @@ class GatewayAgent:
         released = "" if stream is None or stream.can_retract else stream.released.text
         if released:
             turns[-1] = ask_to_continue(turns[-1], released)
-        upstream_reply = await self._complete(self._reviser, self._body(prompt, turns))
+        try:
+            upstream_reply = await self._complete(self._reviser, self._body(prompt, turns))
+        except RequestError as error:
+            if error.status not in REFUSES_CONTENT:
+                raise
+            log.warning("the upstream refused to revise a reply", extra=fields(status=error.status))
+            # No tokens were charged; `guarded` replaces a reply without text by a canned refusal.
+            return Reply(text="", usage=Usage(input_tokens=0, output_tokens=0))
         revision = upstream_reply.reply
         if stream is not None:
             revision = stream.continued(revision)
