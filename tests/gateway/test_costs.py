@@ -292,3 +292,22 @@ def test_what_the_judge_of_a_gateway_answers_is_charged_to_no_key(tmp_path):
     assert asyncio.run(judge.judge(prompt, Reply(text="ho"))).judge == judge.name
     (charge,) = charges(tmp_path)
     assert (charge.activity, charge.key, charge.usd) == ("judging", "", 0.001)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("own", "replies"), [("cheap-1", 1), ("unsafe", 2)])
+def test_what_a_fallback_writes_has_its_own_price(tmp_path, stream, own, replies):
+    async def away(reader, writer):
+        writer.close()
+
+    async def run():
+        async with site(CountingModel()) as cheap:
+            paid = f"upstreams.cheap={{url='{cheap.url}', models=['{own}']}}"
+            prices = f"prices={{{own}={{input=100.0,output=0.0}}, echo={{input=0.0,output=0.0}}}}"
+            settings = (f"budget.folder={tmp_path / 'costs'}", paid, "upstream.fallback=cheap")
+            async with gateway(*settings, prices, model=away) as app:
+                return await chat(app, stream=stream)
+
+    assert asyncio.run(run()).status == 200
+    (charge,) = charges(tmp_path)
+    assert [(item.model, item.usd) for item in charge.items] == [(own, 0.01)] * replies

@@ -5,7 +5,7 @@ The ledger is also charged for what the judge of a gateway answers.
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 
@@ -13,11 +13,11 @@ from waltzrl.budget import Charge, ChargeItem, PriceBook, priced_replies
 from waltzrl.budget.daily import DailyLedger
 from waltzrl.errors import InputError, RequestError
 from waltzrl.evaluation.judges import Judge, ObservedJudge
-from waltzrl.gateway.exchange import Answer, ServedChoice
+from waltzrl.gateway.exchange import Answer, Fallback, ServedChoice
 from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe
-from waltzrl.records import Collaboration, Prompt, Usage, Verdict, estimate_reply
+from waltzrl.records import Collaboration, Prompt, Reply, Usage, Verdict, estimate_reply
 
 DEGRADED = Health("degraded", "cannot be written; costs since then are not recorded")
 
@@ -66,14 +66,22 @@ class ServingCosts:
         if caller.usd_per_day is not None and spent.usd >= caller.usd_per_day:
             raise self._used_up(f"{caller.name} may spend {caller.usd_per_day:g} USD a day")
 
-    def usd(self, collaboration: Collaboration, model: str, bundle: str) -> float | None:
+    def usd(
+        self,
+        collaboration: Collaboration,
+        model: str,
+        bundle: str,
+        fallbacks: Mapping[Reply, Fallback],
+    ) -> float | None:
         """Return what all replies to a request cost; None when a price is unknown."""
-        prices = [item.usd for item in self._items(collaboration, model, bundle)]
+        prices = [item.usd for item in self._items(collaboration, model, bundle, fallbacks)]
         return None if None in prices else sum(price for price in prices if price is not None)
 
-    def cost(self, role: str, usage: Usage, model: str, bundle: str) -> float | None:
+    def cost(
+        self, role: str, usage: Usage, model: str, bundle: str, fallback: Fallback | None = None
+    ) -> float | None:
         """Return what the tokens of a role of a bundle cost; None when the price is unknown."""
-        server = _find_server(self._recipe_of(bundle), role, model)
+        server, model = _find_server(self._recipe_of(bundle), role, model, fallback)
         return self._prices.cost(usage, server, model)
 
     def served(self, served: ServedChoice) -> None:
@@ -81,7 +89,7 @@ class ServingCosts:
         exchange = served.exchange
         if exchange.said is None:
             return
-        items = tuple(self._items(exchange.said, exchange.model, exchange.bundle))
+        items = tuple(self._items(exchange.said, exchange.model, exchange.bundle, served.fallbacks))
         key = "" if exchange.arm == "shadow" else exchange.caller
         try:
             self._ledger.append(Charge(id=exchange.id, activity="serving", items=items, key=key))
@@ -117,13 +125,20 @@ class ServingCosts:
         """Return whether charges can be written, for `/readyz`."""
         return DEGRADED if self._failing else OK
 
-    def _items(self, collaboration: Collaboration, model: str, bundle: str) -> Iterator[ChargeItem]:
+    def _items(
+        self,
+        collaboration: Collaboration,
+        model: str,
+        bundle: str,
+        fallbacks: Mapping[Reply, Fallback],
+    ) -> Iterator[ChargeItem]:
         recipe = self._recipe_of(bundle)
         for role, reply in priced_replies(collaboration):
             # The reviewer's model is not the one that the client named.
             asked = model if role == "conversation" else ""
+            server, asked = _find_server(recipe, role, asked, fallbacks.get(reply))
             usage = reply.usage or estimate_reply(collaboration.prompt, reply, asked)
-            yield self._prices.item(role, usage, _find_server(recipe, role, asked), asked)
+            yield self._prices.item(role, usage, server, asked)
 
     def _used_up(self, rule: str) -> RequestError:
         left = max(1, math.ceil(self._ledger.seconds_left))
@@ -155,21 +170,26 @@ def open_costs(recipe: GatewayRecipe, recipe_of: RecipeOf) -> Iterator[ServingCo
         yield ServingCosts(ledger, PriceBook(recipe.prices), recipe_of)
 
 
-def _find_server(recipe: BundleRecipe, role: str, model: str) -> str | None:
-    """Return the URL of the server of a role's model in a bundle; None in this process.
+def _find_server(
+    recipe: BundleRecipe, role: str, model: str, fallback: Fallback | None
+) -> tuple[str | None, str]:
+    """Return the URL of the server of a role's model in a bundle, and the model that it was asked.
 
-    Of the upstreams it is the one whose longest pattern matches the model; a fallback that answered
-    in its place is taken for it.
+    The URL is None in this process. Of the upstreams it is that of the fallback that answered, or
+    else of the one whose longest pattern matches the model.
     """
     if role == "feedback":
-        return None if recipe.feedback is None else recipe.feedback.server
+        return None if recipe.feedback is None else recipe.feedback.server, model
+    if fallback is not None:
+        upstream = recipe.upstreams.get(fallback.upstream, recipe.upstream)
+        return upstream.url, fallback.model
     matching = [
         (len(pattern), upstream.url)
         for upstream in recipe.upstreams.values()
         for pattern in upstream.models
         if fnmatchcase(model, pattern)
     ]
-    return max(matching)[1] if matching else recipe.upstream.url
+    return max(matching)[1] if matching else recipe.upstream.url, model
 
 
 def charge_to_gateway(

@@ -12,7 +12,13 @@ from time import perf_counter
 from typing import NamedTuple
 
 from waltzrl.agents.fence import LONGEST_TEXT, fence
-from waltzrl.gateway.exchange import NO_DETAILS, Finish, UpstreamDelta, UpstreamReply
+from waltzrl.gateway.exchange import (
+    NO_DETAILS,
+    Fallback,
+    Finish,
+    UpstreamDelta,
+    UpstreamReply,
+)
 from waltzrl.gateway.stream_modes import Window
 from waltzrl.records import Message, Prompt, Reply, ToolCall, Usage, estimate_usage
 
@@ -61,6 +67,8 @@ class DraftStream:
         self._shows_reasoning = shows_reasoning
         self.first_words_milliseconds: float | None = None
         """The time from the request for the draft until its first words were released."""
+        self.fallback: Fallback | None = None
+        """What writes the draft, if that is not the upstream of its model."""
         self._window = window
         self._release = release
         self._reasoning: list[str] = []
@@ -107,6 +115,7 @@ class DraftStream:
         async with aclosing(deltas):
             async for delta in deltas:
                 self._note(delta)
+                self.fallback = delta.fallback or self.fallback
                 reasoning = delta.reasoning if self._shows_reasoning else ""
                 self._refused = self._refused or delta.refused
                 released = (delta.text or reasoning) and self._add(reasoning, delta.text)
@@ -117,7 +126,13 @@ class DraftStream:
         reply = replace(
             self._reply(), usage=self._usage, finish="length" if finish == "length" else "stop"
         )
-        return UpstreamReply(reply=reply, finish=finish, details=details, refused=self._refused)
+        return UpstreamReply(
+            reply=reply,
+            finish=finish,
+            details=details,
+            refused=self._refused,
+            fallback=self.fallback,
+        )
 
     def unfinished(self, prompt: Prompt, model: str) -> Reply | None:
         """Return what was read of a draft that did not come to its end; None if nothing was.

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -154,6 +154,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The cost in US dollars; None when a price is unknown, or costs are not recorded."""
 
 
+class Fallback(NamedTuple):
+    """What answered in the place of an upstream that is down."""
+
+    upstream: str
+    """Its name."""
+    model: str
+    """The model that it was asked for."""
+
+
 class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
     """A whole reply of the upstream."""
 
@@ -164,6 +173,8 @@ class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
     details: ReplyDetails = NO_DETAILS
     refused: bool = False
     """The text came in the field for refusals."""
+    fallback: Fallback | None = None
+    """What wrote it, if that is not the upstream of its model."""
 
 
 class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +194,8 @@ class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Set on the delta that carries the server's token counts."""
     details: ReplyDetails | None = None
     """Set on the last delta."""
+    fallback: Fallback | None = None
+    """Set on the first delta of a reply that a fallback writes."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -392,3 +405,5 @@ class ServedChoice(msgspec.Struct, frozen=True, kw_only=True):
     """[reviews] The wall time of each review."""
     first_words_milliseconds: float | None = None
     """Time until the first text was sent before the final review; None if none was."""
+    fallbacks: Mapping[Reply, Fallback] = {}
+    """What wrote those replies that the upstream of the model did not."""

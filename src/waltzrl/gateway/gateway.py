@@ -30,6 +30,7 @@ from waltzrl.gateway.exchange import (
     Bundle,
     BundleSelector,
     ChatRequest,
+    Fallback,
     Finish,
     GatewayRequest,
     Json,
@@ -61,9 +62,9 @@ from waltzrl.store.audit import Log
 
 log = logging.getLogger(__name__)
 
-CostOf = Callable[[Collaboration, str, str], float | None]
-"""Returns what a collaboration for a model cost in US dollars, by the id of the bundle that served;
-None when a price is unknown."""
+CostOf = Callable[[Collaboration, str, str, Mapping[Reply, Fallback]], float | None]
+"""Returns what a collaboration for a model cost in US dollars, by the id of the bundle that served
+and the replies that fallbacks wrote; None when a price is unknown."""
 Outcome = TypeVar("Outcome")
 Listener = Callable[[ServedChoice], None]
 """A function that is called with every choice that was served; it must not block and must not
@@ -260,6 +261,9 @@ class Gateway:
                 unfinished = transcript.said(agent.chat.prompt, agent.unfinished_draft())
                 sent = agent.stream.released.full_text if agent.stream else ""
             said = collaboration or unfinished
+            usd = None
+            if self.usd is not None and said is not None:
+                usd = self.usd(said, request.model, bundle.id, agent.fallbacks)
             exchange = ServedExchange(
                 id=_make_choice_id(prompt_id, number, assignment.arm),
                 client_request_id="" if client_id == prompt_id else client_id,
@@ -279,7 +283,7 @@ class Gateway:
                 decision=collaboration.decision if collaboration else "error",
                 reason=_explain_decision(collaboration) if collaboration else error,
                 milliseconds=milliseconds,
-                usd=self.usd(said, request.model, bundle.id) if self.usd and said else None,
+                usd=usd,
                 probe=request.is_probe,
                 collaboration=collaboration,
                 unfinished=unfinished and _drop_images(unfinished),
@@ -294,6 +298,7 @@ class Gateway:
                     first_words_milliseconds=(
                         agent.stream.first_words_milliseconds if agent.stream else None
                     ),
+                    fallbacks=agent.fallbacks,
                 )
             )
         return exchange
@@ -327,6 +332,8 @@ class GatewayAgent:
         """True if the client gets the reply after its review, so that without a review there is
         none.
         """
+        self.fallbacks: dict[Reply, Fallback] = {}
+        """What wrote those replies that the upstream of the model did not."""
         self._admission = bundle.admission
         self._received: list[bytes] = []
         """The beginning of a whole draft that is still being read."""
@@ -346,6 +353,7 @@ class GatewayAgent:
             else:
                 draft = await self.stream.read(self._upstream.stream(body, self._bearer))
                 self.last = self._with_shown(draft)
+        self._note_fallback(self.last.reply, self.last.fallback)
         return self.last.reply
 
     def unfinished_draft(self) -> Reply | None:
@@ -355,7 +363,9 @@ class GatewayAgent:
         """
         prompt, model = self.chat.prompt, self.chat.model
         if self.stream is not None:
-            return self.stream.unfinished(prompt, model)
+            draft = self.stream.unfinished(prompt, model)
+            self._note_fallback(draft, self.stream.fallback)
+            return draft
         reply = read_beginning(b"".join(self._received))
         if reply is None:
             return None
@@ -390,7 +400,12 @@ class GatewayAgent:
             usage = total_counts([self.last.details.usage, details.usage])
             details = structs.replace(details, usage=usage)
         self.last = structs.replace(upstream_reply, reply=revision, raw=None, details=details)
+        self._note_fallback(revision, upstream_reply.fallback)
         return revision
+
+    def _note_fallback(self, reply: Reply | None, fallback: Fallback | None) -> None:
+        if reply is not None and fallback is not None:
+            self.fallbacks[reply] = fallback
 
     async def _complete(
         self, upstream: Upstream, body: Mapping[str, Json], received: list[bytes] | None = None

@@ -14,6 +14,7 @@ from msgspec import structs
 from waltzrl.errors import RequestError
 from waltzrl.foundation.logs import fields
 from waltzrl.gateway.exchange import (
+    Fallback,
     Json,
     ModelCard,
     Upstream,
@@ -83,11 +84,11 @@ class UpstreamRouter:
         bearer: str | None,
         received: list[bytes] | None = None,
     ) -> UpstreamReply:
-        return await self._answer(
-            body.get("model"),
-            bearer,
-            lambda route, key: route.upstream.complete(route.renamed(body), key, received),
-        )
+        async def work(route: UpstreamRoute, key: str | None) -> UpstreamReply:
+            upstream_reply = await route.upstream.complete(route.renamed(body), key, received)
+            return structs.replace(upstream_reply, fallback=self._name_fallback(route, body))
+
+        return await self._answer(body.get("model"), bearer, work)
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
@@ -96,7 +97,9 @@ class UpstreamRouter:
             route: UpstreamRoute, key: str | None
         ) -> tuple[UpstreamDelta | None, AsyncGenerator[UpstreamDelta, None]]:
             deltas = route.upstream.stream(route.renamed(body), key)
-            return await anext(deltas, None), deltas
+            first = await anext(deltas, None)
+            fallback = self._name_fallback(route, body)
+            return first and structs.replace(first, fallback=fallback), deltas
 
         # Only until the first delta may another attempt take this one's place.
         first, deltas = await self._answer(body.get("model"), bearer, begun)
@@ -161,6 +164,12 @@ class UpstreamRouter:
             for pattern in route.serves(model)
         ]
         return self._routes[max(matching)[1]] if matching else self._default
+
+    def _name_fallback(self, route: UpstreamRoute, body: Mapping[str, Json]) -> Fallback | None:
+        """Return what answers a request in the place of the upstream of its model, if it does."""
+        if route is self._route(body.get("model")):
+            return None
+        return Fallback(route.name, str(route.renamed(body).get("model", "")))
 
     def _key(self, route: UpstreamRoute, bearer: str | None) -> str | None:
         """Return the client's own key, which is meant for the default upstream and for no other."""

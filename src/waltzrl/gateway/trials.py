@@ -248,7 +248,9 @@ def _list_parts(choice: ServedChoice, costs: ServingCosts | None) -> Iterator[Tr
         if reply is not None:
             asked = model if role == "conversation" else ""
             usage = reply.usage or estimate_reply(said.prompt, reply, asked)
-            usd = None if costs is None else costs.cost(role, usage, asked, choice.exchange.bundle)
+            if costs is not None:
+                fallback = choice.fallbacks.get(reply)
+                usd = costs.cost(role, usage, asked, choice.exchange.bundle, fallback)
             milliseconds = reply.milliseconds if milliseconds is None else milliseconds
         return TrialPart(name=name, milliseconds=milliseconds or 0.0, usage=usage, usd=usd)
 
