@@ -29,8 +29,12 @@ ERRORS = {
     "upstream_timeout": "timeout_error",
 }
 """The type of each kind of error; all other kinds are an `api_error`."""
-OVERFLOW = re.compile(r"context.?(?:length|window|size)|maximum number of tokens", re.IGNORECASE)
-"""The words of servers about what is too long for the model's context."""
+OVERFLOW = re.compile(
+    r"context[ -]?(?:length|window|size)|maximum number of tokens|\bcontext_length_exceeded\b",
+    re.IGNORECASE,
+)
+"""The words of servers, and OpenAI's code, about what is too long for the model's context. Another
+word with an underscore is the name of a field, such as `context_window`."""
 SIZES = (
     re.compile(r"(\d+) (?:input tokens|in the messages|tokens from the input)"),
     re.compile(r"(\d+)(?: output tokens| in the completion| tokens for the completion|\. This)"),
