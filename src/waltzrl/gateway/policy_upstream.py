@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from waltzrl.errors import InputError, PolicyError, ProgramError, RequestError
+from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError, ProgramError, RequestError
 from waltzrl.gateway.exchange import (
     Finish,
     Json,
@@ -159,7 +159,10 @@ class PolicyUpstream:
             message = f"the model {self.name!r} failed: {error.reason}"
             raise RequestError(502, "upstream", message) from error
         except PolicyError as error:
-            raise RequestError(400, "invalid_request", str(error)) from error
+            refused = RequestError(400, "invalid_request", str(error))
+            if error.reason == CONTEXT_EXCEEDED:
+                refused.code = "context_length_exceeded"  # by which clients know to shorten it
+            raise refused from error
         finally:
             # A policy that still decodes in another thread asks `enough` next, and stops.
             progress.cancelled = True
