@@ -82,9 +82,7 @@ class PackedSequence:
         parts = zip(torch.split(hidden_ME, size), torch.split(ids_M, size), strict=True)
         return torch.cat([recomputed(_compute_logprobs, model, out, *part) for part in parts])
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
-    ) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Attend, as a `Pass`: [1, heads, N, D] each to [1, N, H, D]."""
         query, key, value = (heads.squeeze(0).transpose(0, 1) for heads in (query, key, value))
         attended = [block.attend(query, key, value, scoring) for block in self.blocks]
