@@ -221,7 +221,8 @@ class AttentionBlock:
             if scoring.softcap is not None:
                 scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
             attended = (scores + bias).softmax(-1) @ value
-        return attended.view(shape).transpose(1, 2).flatten(0, 1).index_select(0, self._real)
+        attended = attended.view(*shape[:-1], -1)  # a value may be of another size than a key
+        return attended.transpose(1, 2).flatten(0, 1).index_select(0, self._real)
 
     def _bias(self, dtype: torch.dtype, groups: int, window: int | None) -> Tensor:
         """Return [R, 1, groups * Q, C]: zero where a query may attend, minus infinity elsewhere."""
