@@ -166,11 +166,15 @@ def _read_tool_name(fields: dict[str, Json], where: str) -> str:
 
 
 def _collect_tool_names(tools: Json) -> dict[str, dict[str, Json]]:
-    return {
-        _read_tool_name(tool, where): {"name": tool["name"], "namespace": tool["namespace"]}
-        for tool, where in _yield_tools(tools or [])
-        if tool.get("namespace") is not None
-    }
+    """Return the fields that name each tool, by its name in a chat, which must be its own."""
+    names: dict[str, dict[str, Json]] = {}
+    for tool, where in _yield_tools(tools or []):
+        name, apart = _read_tool_name(tool, where), {"name": tool["name"]}
+        if tool.get("namespace") is not None:
+            apart["namespace"] = tool["namespace"]
+        if names.setdefault(name, apart) != apart:
+            raise invalid_field(f"{where}.name", name, "a name that no other tool has in a chat")
+    return names
 
 
 def _nest_tool(fields: dict[str, Json], where: str) -> Json:
