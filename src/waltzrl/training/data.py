@@ -4,7 +4,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -136,13 +135,37 @@ def training_demonstrations(data: DataSettings) -> list[Demonstration]:
     Raises:
         InputError: a file is missing or damaged, or there is no demonstration in any.
     """
-    read = list(chain.from_iterable(map(_read_demonstrations, data.demonstrations)))
+    read = [each for name in data.demonstrations for _, each in _read_demonstrations(name)]
     demonstrations = _without_touching(read, (*data.held_out, *data.validation))[: data.limit]
     if data.demonstrations and not demonstrations:
         raise InputError(
             f"{', '.join(data.demonstrations)} holds no demonstrations; give one per line"
         )
     return demonstrations
+
+
+def find_demonstration(data: DataSettings, demonstration: Demonstration) -> str:
+    """Return the file of a demonstration, and its line where it has one."""
+    places = (
+        place
+        for name in data.demonstrations
+        for place, each in _read_demonstrations(name)
+        if each == demonstration
+    )
+    return next(places)
+
+
+def find_prompt(data: DataSettings, prompt: Prompt) -> str:
+    """Return the file and the line of a prompt, or its set and its id where that is no file."""
+    name, prompts = next(
+        (name, prompts)
+        for name in data.prompts
+        if prompt in (prompts := read_set(name, "learning"))
+    )
+    if not Path(name).is_file():
+        return f"{name}, {prompt.id}"
+    lines = [number for number, _ in read_objects(Path(name))]
+    return f"{name}:{lines[prompts.index(prompt)]}"
 
 
 def training_solutions(data: DataSettings) -> list[SolvedQuestion]:
@@ -214,15 +237,17 @@ def _copy_remembered(names: Sequence[str], folder: Path, users: UserSplit) -> tu
     return tuple(copied)
 
 
-def _read_demonstrations(name: str) -> Iterator[Demonstration]:
+def _read_demonstrations(name: str) -> Iterator[tuple[str, Demonstration]]:
+    """Yield the demonstrations of a set, each with its place."""
     if name.startswith(GENERATOR):
-        yield from generated_demonstrations(generate_split(name))
+        yield from ((name, each) for each in generated_demonstrations(generate_split(name)))
         return
     for number, fields in read_objects(Path(name)):
         if "suggested_response" in fields:  # a file of `waltzrl generate`
-            yield from generated_demonstrations(read_dataset(Path(name)))
+            made = generated_demonstrations(read_dataset(Path(name)))
+            yield from ((name, each) for each in made)
             return
         try:
-            yield msgspec.convert(fields, Demonstration)
+            yield f"{name}:{number}", msgspec.convert(fields, Demonstration)
         except msgspec.ValidationError as error:
             raise InputError(f"{name}:{number}: not a demonstration: {error}") from None

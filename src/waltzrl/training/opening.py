@@ -9,10 +9,11 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from waltzrl.agents import load_wording
-from waltzrl.agents.exports import LIMITS
+from waltzrl.agents.exports import LIMITS, ROLES
 from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError, TargetError
 from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
@@ -24,6 +25,7 @@ from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import CHARACTERS_PER_TOKEN
 from waltzrl.training.attacks import KeepsGoal, find_check, keeps_by_words
 from waltzrl.training.data import (
+    find_prompt,
     keep_remembered,
     rollout_prompts,
     training_demonstrations,
@@ -174,7 +176,7 @@ async def _train_team(
                 demonstrations = training_demonstrations(data)
                 prompts = rollout_prompts(recipe, data, demonstrations)
                 warm_up = WarmUp(
-                    recipe=recipe,
+                    recipe=replace(recipe, data=data),
                     folder=folder,
                     compute=compute,
                     prompts=prompts,
@@ -200,7 +202,14 @@ async def _train_team(
                     return team, 0
             if recipe.attacker is not None:
                 team = add_attacker(team, recipe.attacker, compute)
-            require_context(team, prompts, recipe.agents.max_rounds)
+            # The warm-up has told about the pair that it makes.
+            known = () if recipe.models.pair is not None else ROLES
+            require_context(
+                {name: role.agent for name, role in team.roles.items() if name not in known},
+                prompts,
+                recipe.agents.max_rounds,
+                partial(find_prompt, data),
+            )
             count, frequencies = count_of(recipe, meter), ClassFrequencies()
             advice = Advice.demonstrated(demonstrations)
             collaborators = Collaborators(

@@ -8,9 +8,12 @@ Each is a folder of a run with steps and checkpoints of its own, and the last on
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 
 from peft import PeftModel
@@ -18,7 +21,7 @@ from peft import PeftModel
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.exports import ROLES
 from waltzrl.budget import CostMeter
-from waltzrl.errors import RecipeError, TargetError
+from waltzrl.errors import InputError, RecipeError, TargetError
 from waltzrl.evaluation.data import SolvedQuestion, write_lines
 from waltzrl.evaluation.data.solutions import CLOSING, OPENING
 from waltzrl.foundation.journal import WandbProject
@@ -30,10 +33,11 @@ from waltzrl.policies.weights import CausalLM, Weights, copy_adapter, map_causal
 from waltzrl.records import Demonstration, Prompt, Usage
 from waltzrl.training import ranks
 from waltzrl.training.copies import RunCopy
+from waltzrl.training.data import find_demonstration, find_prompt
 from waltzrl.training.learner import learner_on
 from waltzrl.training.models import open_base, open_warm_up
 from waltzrl.training.recipe import Recipe
-from waltzrl.training.roles import decoding_copy
+from waltzrl.training.roles import decoding_copy, make_agents, require_context
 from waltzrl.training.run_recipe import BASE, EXPLANATIONS
 from waltzrl.training.samples import Sample, demonstration_sample
 from waltzrl.training.settings import ImitationStage, TeacherStage
@@ -53,6 +57,8 @@ from waltzrl.training.teaching import (
     make_solved_exercise,
 )
 from waltzrl.training.trainer import Report, Trainer
+
+logger = logging.getLogger(__name__)
 
 WARM_UP, DISTILLATION = "warm-up", "distillation"
 
@@ -109,9 +115,15 @@ class WarmUp:
         """Train the base, continuing where an earlier call was interrupted; return it.
 
         Raises:
-            WaltzError: training diverged, nothing could be explained, or the loss misses its
-                target.
+            WaltzError: no prompt or no example fits the context, training diverged, nothing could
+                be explained, or the loss misses its target.
         """
+        require_context(
+            make_agents(base, self.recipe.agents),
+            self.prompts,
+            self.recipe.agents.max_rounds,
+            partial(find_prompt, self.recipe.data),
+        )
         if not (self.recipe.imitations or self.recipe.teacher):
             return base
         weights = await self._imitate(WARM_UP, self._open(base), (), report)
@@ -164,6 +176,11 @@ class WarmUp:
     def _imitations(
         self, name: str, weights: Weights, explanations: Sequence[str]
     ) -> list[Imitation[Demonstration | ExerciseTurn]]:
+        """Return the stages, each with the examples that fit the context.
+
+        Raises:
+            InputError: none does.
+        """
         policy, conversation, feedback = self._agents(weights)
 
         def to_sample(example: Demonstration | ExerciseTurn) -> Sample:
@@ -171,15 +188,53 @@ class WarmUp:
                 return example.sample(policy)
             return demonstration_sample(example, conversation, feedback)
 
+        exercises = self._exercises(feedback)
         return [
             Imitation(
                 settings=stage,
-                demonstrations=self._examples(stage, self._exercises(feedback), explanations),
+                demonstrations=self._select_fitting(
+                    stage,
+                    self._examples(stage, exercises, explanations),
+                    to_sample,
+                    policy.context,
+                ),
                 to_sample=to_sample,
                 seed=self.recipe.seed,
             )
             for stage in self._stages(name)
         ]
+
+    def _select_fitting(
+        self,
+        stage: ImitationStage,
+        examples: list[Demonstration | ExerciseTurn],
+        to_sample: Callable[[Demonstration | ExerciseTurn], Sample],
+        context: int | None,
+    ) -> list[Demonstration | ExerciseTurn]:
+        """Leave out, with a warning, what is longer than the context, if the model says its own.
+
+        Raises:
+            InputError: nothing fits.
+        """
+        tokens = [to_sample(example).tokens for example in examples]
+        lengths = [len(turn.prompt_ids) + len(turn.ids) for turn in tokens]
+        longest, example = max(zip(lengths, examples, strict=True), key=itemgetter(0))
+        if context is None or longest <= context:
+            return examples
+        pairs = zip(lengths, examples, strict=True)
+        fitting = [example for length, example in pairs if length <= context]
+        place = ""
+        if isinstance(example, Demonstration):
+            place = f" ({find_demonstration(self.recipe.data, example)})"
+        told = (
+            f"stage {stage.name!r}: {len(examples) - len(fitting)} of {len(examples)} examples do "
+            f"not fit the context of {context} tokens, and are left out; the longest has {longest}"
+            f"{place}. Shorten them, or choose a base with a longer context"
+        )
+        if not fitting:
+            raise InputError(told)
+        logger.warning("%s", told)
+        return fitting
 
     def _examples(
         self, stage: ImitationStage, exercises: Sequence[Exercise], explanations: Sequence[str]
