@@ -33,17 +33,6 @@ class BudgetSettings:
     """Most hours of wall time, those before an interruption included."""
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Tokens of one role and model in the step under way."""
-
-    usd: float | None = 0.0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    estimated: bool = False
-    uncounted: int = 0
-
-
 @dataclass(eq=False, kw_only=True)
 class CostMeter:
     """Counts tokens and time step by step, and writes one charge for each step."""
@@ -56,7 +45,8 @@ class CostMeter:
     gpus: int = 0
     energy: EnergyCounter | None = None
     timer: Callable[[], float] = time.perf_counter
-    _open: dict[tuple[str, str], _Tally] = field(default_factory=dict)
+    _open: dict[tuple[str, str], ChargeItem] = field(default_factory=dict)
+    """What each role and model cost in the step under way."""
 
     def __post_init__(self) -> None:
         before = self.ledger.contents.charges
@@ -94,17 +84,9 @@ class CostMeter:
             model: see `PriceBook.cost`.
         """
         for usage in usages:
-            name = model if usage is None else usage.model or model
-            tally = self._open.setdefault((role, name), _Tally())
-            cost = self.prices.cost(usage, server, model)
-            # A sum of which a part is unknown is unknown, and not smaller.
-            tally.usd = None if cost is None or tally.usd is None else tally.usd + cost
-            if usage is None:
-                tally.uncounted += 1
-                continue
-            tally.input_tokens += usage.input_tokens
-            tally.output_tokens += usage.output_tokens
-            tally.estimated |= usage.estimated
+            item = self.prices.item(role, usage, server, model)
+            before = self._open.get((role, item.model))
+            self._open[role, item.model] = item if before is None else before.plus(item)
 
     def charge(self, id_: str, stage: str = "") -> Charge:
         """Write what was counted, and the time that passed, since the charge before.
@@ -120,18 +102,7 @@ class CostMeter:
         seconds, self._since = now - self._since, now
         usd = seconds * self.settings.usd_per_hour / 3600
         machine = ChargeItem(role=MACHINE, model=self.device, usd=usd)
-        items = [
-            ChargeItem(
-                role=role,
-                model=model,
-                usd=tally.usd,
-                input_tokens=tally.input_tokens,
-                output_tokens=tally.output_tokens,
-                estimated=tally.estimated,
-                uncounted=tally.uncounted,
-            )
-            for (role, model), tally in sorted(self._open.items())
-        ]
+        items = [self._open[key] for key in sorted(self._open)]
         self._open.clear()
         charge = Charge(
             id=id_,
