@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import cast
 
 import msgspec
@@ -42,7 +42,7 @@ from waltzrl.gateway.wire import CHAT
 from waltzrl.gateway.wire.fields import as_name, invalid_field, read_object
 from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DeskDatabase, DrawPlan
 from waltzrl.operations.online.metrics import FlywheelMetrics
-from waltzrl.operations.online.recorder_client import RecorderClient, open_recorder
+from waltzrl.operations.online.recorder_client import open_recorder
 from waltzrl.operations.online.recorder_opening import COMMAND, RecorderConfig
 from waltzrl.operations.online.release_follower import ReleaseFollower, ReleaseStatus
 from waltzrl.operations.online.shadow import Shadows
@@ -71,34 +71,15 @@ class OnlineServices:
     shared: "SharedDatabase"
     releases: ReleaseFollower
     """Selects the bundle of each request."""
-    shadows: Shadows
-    recorder: RecorderClient
-    has_judge: bool
+    collect: Listener
+    listeners: Sequence[Listener]
+    scrub: Callable[[str], str]
+    metrics: FlywheelMetrics
     keys: KeyRing
     audit: AuditLog | None
+    rulebook: Rulebook
+    """The recipe's rules, with which the desk marks texts."""
     thumbs: LabeledCounter
-
-    @property
-    def collect(self) -> Listener:
-        return self.recorder.served
-
-    @property
-    def listeners(self) -> Sequence[Listener]:
-        return [self.shadows.served]
-
-    @property
-    def scrub(self) -> Callable[[str], str]:
-        return self.shared.scrub
-
-    @property
-    def metrics(self) -> FlywheelMetrics:
-        return FlywheelMetrics(
-            self.recorder,
-            self.releases,
-            self.shadows,
-            thumbs=self.thumbs,
-            has_judge=self.has_judge,
-        )
 
     def memory(self) -> SafetyMemory:
         """Return the memory.
@@ -110,12 +91,11 @@ class OnlineServices:
 
     def desk(self, trials: Trials) -> DeskHandler:
         """Return the handler of the console's pages."""
+        open_console = cache(partial(self._open_console, trials))
 
         async def serve(scope: Event, receive: Receive, send: Send) -> None:
             try:
-                console = await asyncio.to_thread(
-                    lambda: self.shared.console(self.keys, self.audit, trials)
-                )
+                console = await asyncio.to_thread(open_console)
             except StorageError as error:
                 request = HttpRequest(CHAT, scope, receive, send)
                 await request.refuse(_make_unavailable_error(error))
@@ -123,6 +103,22 @@ class OnlineServices:
             await console(scope, receive, send)
 
         return serve
+
+    def _open_console(self, trials: Trials) -> Console:
+        """Return the console.
+
+        Raises:
+            StorageError: the database is unavailable.
+        """
+        source = ConsoleSource(
+            trials=trials,
+            database=DeskDatabase(memory=self.shared.memory, releases=self.shared.book),
+            redact=open_redaction({}, None).scrub,
+            audit=self.audit,
+            draw_plan=_plan_drawing(),
+            rulebook=self.rulebook,
+        )
+        return Console(self.keys, source)
 
     async def decision(self) -> bytes:
         """Return the body of `/v1/release/decision`.
@@ -170,12 +166,8 @@ class OnlineServices:
 class SharedDatabase:
     """The database that all replicas share; each part of it is opened at its first use."""
 
-    def __init__(self, config: RecorderConfig, rulebook: Rulebook) -> None:
+    def __init__(self, config: RecorderConfig) -> None:
         """Check the configuration without connecting.
-
-        Args:
-            config: of the memory.
-            rulebook: of the recipe, which the desk marks texts with.
 
         Raises:
             InputError: the database's URL or a key is invalid.
@@ -187,8 +179,7 @@ class SharedDatabase:
             privacy.actions, privacy.key, privacy.regions, privacy.engine
         ).scrub
         key_in(config.memory.subject_key)  # fails here rather than in the recorder
-        self._config, self._rulebook = config, rulebook
-        self._console: Console | None = None
+        self._config = config
 
     @cached_property
     def book(self) -> ReleaseBook:
@@ -198,24 +189,6 @@ class SharedDatabase:
     @cached_property
     def memory(self) -> SafetyMemory:
         return open_memory(self._config.memory, self._config.categories, self.engine, self.scrub)
-
-    def console(self, keys: KeyRing, audit: AuditLog | None, trials: Trials) -> Console:
-        """Return the console, always the same one.
-
-        Raises:
-            StorageError: the database is unavailable.
-        """
-        if self._console is None:
-            source = ConsoleSource(
-                trials=trials,
-                database=DeskDatabase(memory=self.memory, releases=self.book),
-                redact=open_redaction({}, None).scrub,
-                audit=audit,
-                draw_plan=_plan_drawing(),
-                rulebook=self._rulebook,
-            )
-            self._console = Console(keys, source)
-        return self._console
 
 
 def _call_both(first: Listener, second: Listener) -> Listener:
@@ -261,7 +234,7 @@ async def open_online_services(
     """
     memory = recipe.memory
     assert memory is not None, "the caller has checked"
-    keys, costs = access.keys, access.costs
+    costs = access.costs
     rulebook = bundles.rules(recipe.bundle).rulebook
     config = RecorderConfig(
         memory=memory,
@@ -271,7 +244,7 @@ async def open_online_services(
         budget=recipe.budget,
         prices=recipe.prices,
     )
-    shared = SharedDatabase(config, rulebook)
+    shared = SharedDatabase(config)
     if examples is not None:
         examples.memory = lambda: shared.memory
     releases = ReleaseFollower(
@@ -307,15 +280,21 @@ async def open_online_services(
         # Once before the gateway serves, so that its first answers are of the released bundle.
         await releases.poll()
         await stack.enter_async_context(in_background(releases.follow()))
+        thumbs = LabeledCounter("waltzrl_thumbs_total", known=[("up",), ("down",)])
+        has_judge = memory.judge is not None
         yield OnlineServices(
             shared=shared,
             releases=releases,
-            shadows=shadows,
-            recorder=recorder,
-            has_judge=memory.judge is not None,
-            keys=keys,
+            collect=recorder.served,
+            listeners=[shadows.served],
+            scrub=shared.scrub,
+            metrics=FlywheelMetrics(
+                recorder, releases, shadows, thumbs=thumbs, has_judge=has_judge
+            ),
+            keys=access.keys,
             audit=_find_audit_log(recipe, log),
-            thumbs=LabeledCounter("waltzrl_thumbs_total", known=[("up",), ("down",)]),
+            rulebook=rulebook,
+            thumbs=thumbs,
         )
 
 
