@@ -36,7 +36,7 @@ def telling(command, do, about=None, **more):
     async def tell():
         async with open_recorder(command, about, os.environ, **more) as client:
             await do(client)
-        return client.status()
+        return client
 
     return uvloop.run(tell())  # the gateway's loop
 
@@ -113,7 +113,7 @@ def test_the_recorder_is_told_its_settings_first_and_everything_once_in_order(tm
     assert ids(file) == [f"wz{number}" for number in range(500)]
     assert file.read_text().endswith("end\n")
     assert (now.accepted, now.dropped, now.pending, now.restarts) == (500, 0, 0, 0)
-    assert now.recorder == RecorderReport(stored=500)
+    assert now.report == RecorderReport(stored=500)
 
 
 def test_a_killed_recorder_loses_nothing(tmp_path):
@@ -124,7 +124,7 @@ def test_a_killed_recorder_loses_nothing(tmp_path):
             client.served(numbered(number))
             await asyncio.sleep(0.002)
             if number in (100, 250):
-                await until(lambda: len(pids(file)) == client.status().restarts + 1)
+                await until(lambda: len(pids(file)) == client.restarts + 1)
                 os.kill(pids(file)[-1], signal.SIGKILL)
 
     now = telling([*RECORDER, str(file)], do)
@@ -140,10 +140,10 @@ def test_a_killed_recorder_has_lost_nothing_in_the_database(database_url, tmp_pa
             client.served(numbered(number))
             await asyncio.sleep(0.001)
             if number in (700, 1400):
-                await until(lambda: client.status().recorder.stored)
+                await until(lambda: client.report.stored)
                 os.kill(child(others), signal.SIGKILL)
         # Two recorders were started anew: on a busy machine that takes longer than a stop waits.
-        await until(lambda: not client.status().pending)
+        await until(lambda: not client.pending)
 
     now = telling(COMMAND, do, config(database_url, tmp_path).to_json())
     assert (now.accepted, now.restarts, now.dropped, now.pending) == (2000, 2, 0, 0)
@@ -155,7 +155,7 @@ def test_what_three_recorders_died_over_is_given_up_and_counted(tmp_path):
 
     async def do(client):
         client.served(numbered(0, model="poison"))
-        await until(lambda: client.status().restarts == 3)
+        await until(lambda: client.restarts == 3)
         for number in range(1, 10):
             client.served(numbered(number))
 

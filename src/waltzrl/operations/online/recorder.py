@@ -61,7 +61,7 @@ class Recorder:
 
     def __init__(
         self,
-        open_stores: Callable[[RecorderReport], tuple[SafetyMemory, ReleaseBook]],
+        open_stores: Callable[[], tuple[SafetyMemory, ReleaseBook]],
         judge: Judge | None,
         judge_share: float,
         report: Callable[[RecorderReport], None],
@@ -71,7 +71,7 @@ class Recorder:
 
         Args:
             open_stores: opens the memory and the release book; it raises a StorageError while the
-                database is unavailable, and adds the time spent scrubbing to the report it gets.
+                database is unavailable.
             judge: None judges nothing.
             judge_share: of the answers that no candidate and no shadow gave, 0 to 1.
             report: called with the counts whenever they change.
@@ -104,8 +104,7 @@ class Recorder:
         async with asyncio.timeout(None) as deadline, AsyncExitStack() as stack:
             reading = asyncio.create_task(self._read(texts, deadline))
             stack.callback(reading.cancel)
-            open_stores = partial(self._open_stores, self._report)
-            self._memory, self._book = await self._database.run(open_stores)
+            self._memory, self._book = await self._database.run(self._open_stores)
             self._gate = GateReader(self._memory.rates)
             work = (self._store_backlog(), self._judge.run(), self._tick())
             tasks = [asyncio.create_task(coroutine) for coroutine in work]

@@ -11,8 +11,7 @@ import logging
 import os
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
 
@@ -59,13 +58,12 @@ class RecorderConfig:
         """Return the configuration in JSON's types."""
         return _CONFIG.dump_python(self, mode="json")
 
-    def open_stores(self, report: RecorderReport) -> tuple[SafetyMemory, ReleaseBook]:
+    def open_stores(self) -> tuple[SafetyMemory, ReleaseBook]:
         """Open the memory and the release book; see `Recorder`."""
         engine = open_database(self.memory.url)
         privacy = self.privacy
         scrub = open_redaction(privacy.actions, privacy.key, privacy.regions, privacy.engine).scrub
-        memory = open_memory(self.memory, self.categories, engine, _time_scrub(scrub, report))
-        return memory, ReleaseBook(engine)
+        return open_memory(self.memory, self.categories, engine, scrub), ReleaseBook(engine)
 
 
 _CONFIG = TypeAdapter(RecorderConfig)
@@ -116,19 +114,6 @@ async def _run_recorder(recorder: Recorder, texts: AsyncIterator[bytes]) -> None
     except TimeoutError:
         lost = recorder.unstored
         log.error("the database was unavailable too long; %d exchanges are lost", lost)  # noqa: TRY400
-
-
-def _time_scrub(scrub: Callable[[str], str], report: RecorderReport) -> Callable[[str], str]:
-    """Add the time that `scrub` takes to the report."""
-
-    def timed(text: str) -> str:
-        started = time.perf_counter()
-        try:
-            return scrub(text)
-        finally:
-            report.scrub_seconds += time.perf_counter() - started
-
-    return timed
 
 
 def _write_report(report: RecorderReport) -> None:
