@@ -173,13 +173,10 @@ def _view_turns(
     rulebook = request.source.rulebook
     named = (frozenset[str](), {}) if is_blind else (frozenset(rules), raters)
     marker = Marker(request, rulebook, *named)
-    asked = list(view_request(request, collaboration, marker))
+    asked = list(view_request(marker, collaboration))
     if is_blind:
-        return [
-            *asked,
-            view_reply(request, collaboration.final, marker, "Reply", is_returned=True),
-        ]
-    return [*asked, *view_rounds(request, collaboration, marker)]
+        return [*asked, view_reply(marker, collaboration.final, "Reply", is_returned=True)]
+    return [*asked, *view_rounds(marker, collaboration)]
 
 
 class LabelView(NamedTuple):

@@ -3,7 +3,7 @@
 form -> Trial -> Trials.run on the gateway's event loop -> turns, times, the audit record
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from waltzrl.operations.desk.queue import blind_to
 from waltzrl.operations.desk.request import LaterView, PageRequest, View
 from waltzrl.operations.desk.turns import Marker, TurnView, view_request, view_rounds
 from waltzrl.policies.chat_completion import chat_message
-from waltzrl.records import Collaboration, Prompt, Reply
+from waltzrl.records import Prompt, Reply
 from waltzrl.store.audit.record import encode_json, record_of
 
 TRY = "/desk/try"
@@ -174,22 +174,20 @@ def _view_result(request: PageRequest, result: TrialResult, *, is_first: bool) -
     return TrialView(
         title=f"Policy {exchange.policy}" if exchange.policy else "The gateway's own settings",
         result=result,
-        turns=[]
-        if exchange.said is None
-        else list(_view_turns(request, result, exchange.said, with_request=is_first)),
+        turns=_view_turns(request, result, with_request=is_first),
         problem="" if result.problem is None else str(result.problem),
         record=msgspec.json.format(encode_json(record), indent=2).decode(),
         case=_make_case(result),
     )
 
 
-def _view_turns(
-    request: PageRequest, result: TrialResult, said: Collaboration, *, with_request: bool
-) -> Iterator[TurnView]:
+def _view_turns(request: PageRequest, result: TrialResult, *, with_request: bool) -> list[TurnView]:
+    said = result.exchange.said
+    if said is None:
+        return []
     marker = Marker(request, result.rulebook, result.rules)
-    if with_request:
-        yield from view_request(request, said, marker)
-    yield from view_rounds(request, said, marker)
+    asked = view_request(marker, said) if with_request else ()
+    return [*asked, *view_rounds(marker, said)]
 
 
 def _make_case(result: TrialResult) -> Case | None:
