@@ -43,6 +43,7 @@ from waltzrl.operations.desk.request import (
     PageRequest,
     View,
     is_https,
+    page_error,
     read_cookie,
     read_form,
     read_query,
@@ -107,7 +108,7 @@ def log_out(request: PageRequest) -> Response:
 
 
 def no_such_page(_: PageRequest) -> Response:
-    raise RequestError(404, "not_found", "this page does not exist")
+    raise page_error(404, "this page does not exist")
 
 
 def lead_to_trials(_: PageRequest) -> Response:
@@ -202,7 +203,7 @@ class Console:
         # `/desk/` means `/desk`; the router redirects nothing.
         scope = {**scope, "path": scope["path"].rstrip("/")}
         if scope["method"] not in {"GET", "HEAD", "POST"}:
-            error = RequestError(405, "invalid_request", f"{scope['method']} is not supported")
+            error = page_error(405, f"{scope['method']} is not supported")
             await _problem_page(error)(scope, receive, send_safely)
             return
         try:
@@ -244,7 +245,7 @@ class Console:
                 fault = error
             if session is None:
                 if fault is None and self._source.database is None:
-                    fault = RequestError(403, "permission", FOREIGN)
+                    fault = page_error(403, FOREIGN)
                 return _ask_to_log_in(request, query) if fault is None else _problem_page(fault)
             visit = PageRequest(
                 source=self._source,
@@ -399,8 +400,8 @@ def _report_error(error: Exception) -> RequestError:
     if isinstance(error, StorageError):
         logger.error("%s", error)
         message = "the database is unavailable; the gateway still answers, and its log has details"
-        return RequestError(503, "overloaded", message)
+        return page_error(503, message)
     # without the message: a database's may quote what users wrote
     lines = "".join(traceback.format_tb(error.__traceback__))
     logger.error("the review desk failed: %s\n%s", type(error).__name__, lines)
-    return RequestError(500, "internal", "the gateway's log has details")
+    return page_error(500, "the gateway's log has details")

@@ -2,9 +2,8 @@
 
 from starlette.responses import Response
 
-from waltzrl.errors import RequestError
 from waltzrl.gateway.description import describe_differences, made_by
-from waltzrl.operations.desk.request import PageRequest
+from waltzrl.operations.desk.request import PageRequest, page_error
 from waltzrl.operations.release.book import ReleaseBook
 
 MOST_LISTED = 200
@@ -33,7 +32,7 @@ def show_bundle(request: PageRequest) -> Response:
     book = request.source.releases
     found = book.stored_bundle(str(request.http.path_params["bundle_id"]))
     if found is None:
-        raise RequestError(404, "not_found", "this bundle does not exist")
+        raise page_error(404, "this bundle does not exist")
     moves = book.moves_of(found.id)
     replaced = next((each.serving for each, _ in moves if each.candidate == found.id), None)
     against = request.query.get("against") or replaced or _find_serving_bundle(book)

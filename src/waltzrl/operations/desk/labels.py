@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple, get_args
 
 import msgspec
@@ -10,7 +9,7 @@ from msgspec import structs
 from starlette.responses import Response
 
 from waltzrl.agents.rules import CATEGORIES
-from waltzrl.errors import InputError, RequestError
+from waltzrl.errors import InputError
 from waltzrl.operations.desk.queue import (
     QUEUES,
     ROWS,
@@ -23,7 +22,7 @@ from waltzrl.operations.desk.queue import (
     way_to_label,
     with_query,
 )
-from waltzrl.operations.desk.request import PageRequest, redirect_to
+from waltzrl.operations.desk.request import PageRequest, find_or_none, page_error, redirect_to
 from waltzrl.store.memory.labels import (
     LabelEvent,
     LabelSpan,
@@ -133,12 +132,10 @@ def find_evaluation(request: PageRequest) -> SafetyEvaluation:
     Raises:
         RequestError: 404.
     """
-    evaluation_id, evaluation = request.http.path_params["evaluation_id"], None
-    if evaluation_id.isprintable():
-        with suppress(InputError):  # it is too long for an id
-            evaluation = request.source.memory.evaluation(evaluation_id)
+    id_ = request.http.path_params["evaluation_id"]
+    evaluation = find_or_none(request.source.memory.evaluation, id_)
     if evaluation is None:
-        raise RequestError(404, "not_found", "no collaboration has this id")
+        raise page_error(404, "no collaboration has this id")
     return evaluation
 
 
@@ -157,9 +154,7 @@ def save_label(request: PageRequest) -> Response:
         else _read_event(request)
     )
     if event is None or evaluation.collaboration is None:
-        raise RequestError(
-            400, "invalid_request", "choose one of the answers; only a reply can be labelled"
-        )
+        raise page_error(400, "choose one of the answers; only a reply can be labelled")
     if event.action == "label":
         spans = tuple(_read_spans(request.form.get("spans", ""), texts_of(evaluation)))
         settles, way = "settle" in request.form, way_to_label(list_query(request), queue)
@@ -210,9 +205,7 @@ def label_many(request: PageRequest) -> Response:
     event, assignee = _read_event(request), form.get("assignee", "")
     is_known = assignee in ("", "nobody", *request.people)
     if not ids or not is_known or (event is None and not assignee):
-        raise RequestError(
-            400, "invalid_request", "mark collaborations, and choose a label or a person for them"
-        )
+        raise page_error(400, "mark collaborations, and choose a label or a person for them")
     if assignee:
         name = "" if assignee == "nobody" else assignee
         for id_ in ids:
@@ -230,7 +223,7 @@ def _apply_change(ids: Sequence[str], change: Callable[[str], None]) -> None:
         for id_ in ids:
             change(id_)
     except InputError as error:
-        raise RequestError(404, "not_found", "this collaboration has been deleted") from error
+        raise page_error(404, "this collaboration has been deleted") from error
 
 
 def _read_event(request: PageRequest) -> LabelEvent | None:
@@ -252,9 +245,7 @@ def _read_event(request: PageRequest) -> LabelEvent | None:
         return None
     for name, text in texts.items():
         if len(text) > MAX_TEXT[name]:
-            raise RequestError(
-                400, "invalid_request", f"the {name} is longer than {MAX_TEXT[name]} characters"
-            )
+            raise page_error(400, f"the {name} is longer than {MAX_TEXT[name]} characters")
     if not answers and not texts:
         return None
     fields = {"by": by, "steers": request.session.may("reviewer"), **answers, **texts, **harm}
@@ -285,7 +276,7 @@ def _read_spans(written: str, texts: Mapping[str, str]) -> Iterator[LabelSpan]:
     """
     lines = [line.strip() for line in written.splitlines() if line.strip()]
     if len(lines) > MAX_SPANS:
-        raise RequestError(400, "invalid_request", f"mark at most {MAX_SPANS} places")
+        raise page_error(400, f"mark at most {MAX_SPANS} places")
     for line in lines:
         if place := SPAN.fullmatch(line):
             name, start, end = place[1], int(place[2]), int(place[3])
@@ -295,9 +286,7 @@ def _read_spans(written: str, texts: Mapping[str, str]) -> Iterator[LabelSpan]:
             holds, start = bool(name), texts[name].find(line) if name else 0
             end = start + len(line)
         if not holds:
-            raise RequestError(
-                400, "invalid_request", f"neither the request nor the reply holds {line[:80]!r}"
-            )
+            raise page_error(400, f"neither the request nor the reply holds {line[:80]!r}")
         yield msgspec.convert({"text": name, "start": start, "end": end}, LabelSpan)
 
 
@@ -310,9 +299,7 @@ def _check_asked(event: LabelEvent, queue: WorkQueue | None) -> None:
     if queue is not None and event.reply == "unsafe":
         missing = [name for name in queue.asks if not getattr(event, name)]
         if missing:
-            raise RequestError(
-                400, "invalid_request", f"this queue also asks for {' and '.join(missing)}"
-            )
+            raise page_error(400, f"this queue also asks for {' and '.join(missing)}")
 
 
 def _check_settlement(
@@ -328,9 +315,8 @@ def _check_settlement(
     request.require("reviewer")
     has_labelled = request.source.memory.rater(event.by) in in_force(evaluation.labels)
     if has_labelled or not is_disputed(evaluation.labels):
-        raise RequestError(
+        raise page_error(
             409,
-            "conflict",
             "nobody disputes this label any more, or you are one of those who do; load the page "
             "again",
         )

@@ -6,7 +6,7 @@ from typing import NamedTuple, get_args
 
 from starlette.responses import Response
 
-from waltzrl.errors import InputError, RequestError
+from waltzrl.errors import InputError
 from waltzrl.evaluation.judges.agreement import agreement
 from waltzrl.evaluation.sample_correction import (
     RateEstimate,
@@ -16,7 +16,7 @@ from waltzrl.evaluation.sample_correction import (
 )
 from waltzrl.operations.desk.curve import draw_curve
 from waltzrl.operations.desk.queue import SLOWER, list_path, sample_offers
-from waltzrl.operations.desk.request import PageRequest, redirect_to
+from waltzrl.operations.desk.request import PageRequest, page_error, redirect_to
 from waltzrl.operations.release.decision import WEIGHTS
 from waltzrl.operations.release.evidence import Arm
 from waltzrl.operations.release.plan import METRICS, WORDS, Metric
@@ -99,18 +99,18 @@ def move_release(request: PageRequest) -> Response:
     why = request.source.redact(" ".join(form.get("why", "").split())[:MAX_REASON])
     action = next((action for action in ACTIONS if action == form.get("action")), None)
     if not why or action is None:
-        raise RequestError(400, "invalid_request", "choose an action and give a reason")
+        raise page_error(400, "choose an action and give a reason")
     book = request.source.releases
     release = book.release(form.get("release", ""))
     if release is None:
-        raise RequestError(404, "not_found", "this release does not exist")
+        raise page_error(404, "this release does not exist")
     # a roll-back is safe at every step, and must not be lost to a race
     if action != "roll_back" and str(release.version) != form.get("version"):
-        raise RequestError(409, "conflict", "the release has changed; reload the page")
+        raise page_error(409, "the release has changed; reload the page")
     try:
         book.move(release, action, request.session.key.name, why)
     except InputError as error:
-        raise RequestError(409, "conflict", str(error)) from error
+        raise page_error(409, str(error)) from error
     return redirect_to("/desk")
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
 from urllib.parse import quote, urlencode
 
@@ -11,10 +12,9 @@ import msgspec
 from msgspec import structs
 from starlette.responses import Response
 
-from waltzrl.errors import InputError, RequestError
 from waltzrl.operations.desk.queue import path_of
 from waltzrl.operations.desk.rendering import moment
-from waltzrl.operations.desk.request import NO_STORE, PageRequest
+from waltzrl.operations.desk.request import NO_STORE, PageRequest, find_or_none, page_error
 from waltzrl.store.memory.items import Item
 from waltzrl.store.memory.plans import (
     PLANS,
@@ -136,7 +136,7 @@ def show_picture(request: PageRequest) -> Response:
     """
     _, plan, results = _find_plan(request)
     if request.source.draw_plan is None or len(results) > MAX_TASKS:
-        raise RequestError(404, "not_found", "there is no picture of this plan")
+        raise page_error(404, "there is no picture of this plan")
     drawing = request.source.draw_plan(plan.tasks, results)
     return Response(drawing, headers=PICTURE_HEADERS, media_type="image/svg+xml")
 
@@ -170,12 +170,9 @@ def _build_plan_row(item: Item, results: Mapping[str, TaskResult]) -> PlanRow:
 def _find_plan(request: PageRequest) -> tuple[Item, StoredPlan, dict[str, TaskResult]]:
     """Return a plan and the results of all its tasks."""
     plan_id, store = request.http.path_params["plan_id"], request.source.memory.store
-    item = None
-    if plan_id.isprintable():
-        with suppress(InputError):  # it is no id of a plan
-            item = store.get(PLANS, plan_id)
+    item = find_or_none(partial(store.get, PLANS), plan_id)
     if item is None:
-        raise RequestError(404, "not_found", "no plan has this id")
+        raise page_error(404, "no plan has this id")
     plan = msgspec.convert(item.value, StoredPlan)
     items = store.search((*TASKS, plan_id), limit=len(plan.tasks))
     stored = [msgspec.convert(task.value, StoredTask) for task in items]

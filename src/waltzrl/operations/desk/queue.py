@@ -7,9 +7,9 @@ know what comes next.
 import csv
 import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, get_args
 from urllib.parse import quote, urlencode
@@ -18,10 +18,16 @@ from msgspec import structs
 from starlette.responses import Response
 
 from waltzrl.agents.rules import CATEGORIES
-from waltzrl.errors import InputError, RequestError
 from waltzrl.evaluation.sample_correction import labelled_samples
 from waltzrl.operations.desk import rendering
-from waltzrl.operations.desk.request import NO_STORE, PageRequest, read_number, redirect_to
+from waltzrl.operations.desk.request import (
+    NO_STORE,
+    PageRequest,
+    find_or_none,
+    page_error,
+    read_number,
+    redirect_to,
+)
 from waltzrl.records import Verdict
 from waltzrl.store.audit.query import FORMULA
 from waltzrl.store.memory.counts import BundleCounts
@@ -201,13 +207,12 @@ def queue_of(request: PageRequest) -> WorkQueue | None:
     Raises:
         RequestError: 404.
     """
-    name, queue = request.query.get("queue"), None
+    name = request.query.get("queue")
     if name is None:
         return None
-    with suppress(InputError):  # it is no name of a queue
-        queue = find_queue(request.source.memory.store, name)
+    queue = find_or_none(partial(find_queue, request.source.memory.store), name)
     if queue is None:
-        raise RequestError(404, "not_found", f"there is no queue {name!r}; see the page Queues")
+        raise page_error(404, f"there is no queue {name!r}; see the page Queues")
     return queue
 
 
@@ -389,10 +394,8 @@ def export_collaborations(request: PageRequest) -> Response:
 def just_labelled(request: PageRequest) -> JustLabelled:
     """Return for a page what the last form labelled, as the address says, and as what."""
     done = request.query.get("done", "").split("\n")[:ROWS] if "done" in request.query else []
-    evaluation, memory = None, request.source.memory
-    if done:
-        with suppress(InputError):  # it is no id
-            evaluation = memory.evaluation(done[0])
+    memory = request.source.memory
+    evaluation = find_or_none(memory.evaluation, done[0]) if done else None
     me = memory.rater(request.session.key.name)
     mine = None if evaluation is None else in_force(evaluation.labels).get(me)
     said = []

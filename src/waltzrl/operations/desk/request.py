@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from waltzrl.agents.rules import Rulebook
-from waltzrl.errors import RequestError
+from waltzrl.errors import InputError, RequestError
 from waltzrl.gateway.keys import DeskRole
 from waltzrl.gateway.trials import Trials
 from waltzrl.operations.desk.rendering import render_page
@@ -21,6 +22,8 @@ from waltzrl.operations.release.state import Release
 from waltzrl.store.audit.note import PublicKey
 from waltzrl.store.memory.plans import PlannedTask, TaskResult
 from waltzrl.store.memory.safety import SafetyMemory
+
+Found = TypeVar("Found")
 
 MAX_FORM_BYTES = 128 * 1024
 """A form holds at most a corrected reply and a comment, encoded."""
@@ -134,10 +137,8 @@ class PageRequest:
             RequestError: 403.
         """
         if not self.session.may(role):
-            raise RequestError(
-                403,
-                "permission",
-                f"this needs the role {role}; your key has the role {self.session.key.role}",
+            raise page_error(
+                403, f"this needs the role {role}; your key has the role {self.session.key.role}"
             )
 
     def require_token(self) -> None:
@@ -147,9 +148,7 @@ class PageRequest:
             RequestError: 403.
         """
         if not self.session.owns(self.form.get("token", "")):
-            raise RequestError(
-                403, "permission", "this form belongs to another session; reload the page"
-            )
+            raise page_error(403, "this form belongs to another session; reload the page")
 
     def pieces(self, text: str) -> list[ShownText]:
         """Return what a page shows of a text, redacted for viewers: all, or beginning and end."""
@@ -215,6 +214,18 @@ def respond_with_page(template: str, status: int = 200, **context: object) -> HT
     return HTMLResponse(content, status, NO_STORE)
 
 
+def page_error(status: int, message: str) -> RequestError:
+    """Return what a page says in place of its contents; only clients of the API see a kind."""
+    return RequestError(status, "page", message)
+
+
+def find_or_none(read: Callable[[str], Found | None], name: str) -> Found | None:
+    """Return what has a name; None also for a text that can be no name, such as one too long."""
+    with suppress(InputError):
+        return read(name) if name.isprintable() else None
+    return None
+
+
 def redirect_to(path: str) -> RedirectResponse:
     """Send the browser on to another page with GET."""
     return RedirectResponse(path, status_code=303, headers=NO_STORE)
@@ -242,18 +253,16 @@ async def read_form(request: Request) -> dict[str, str]:
         RequestError: 403 for a form of another site, 413, 408, or 400 for too many fields.
     """
     if not _is_same_origin(request):
-        raise RequestError(403, "permission", "this form was sent from another site")
+        raise page_error(403, "this form was sent from another site")
     body = b""
     try:
         async with asyncio.timeout(FORM_TIMEOUT_SECONDS):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MAX_FORM_BYTES:
-                    raise RequestError(
-                        413, "too_large", f"the form is longer than {MAX_FORM_BYTES} bytes"
-                    )
+                    raise page_error(413, f"the form is longer than {MAX_FORM_BYTES} bytes")
     except TimeoutError:
-        raise RequestError(408, "invalid_request", "the form was not received in time") from None
+        raise page_error(408, "the form was not received in time") from None
     return _parse_fields(body)
 
 
@@ -292,8 +301,6 @@ def _parse_fields(encoded: bytes) -> dict[str, str]:
         # latin-1 accepts any byte; browsers send ASCII, with all else in percent escapes.
         fields = parse_qs(encoded.decode("latin-1"), max_num_fields=MAX_FIELDS)
     except ValueError:
-        raise RequestError(
-            400, "invalid_request", f"the request has more than {MAX_FIELDS} fields"
-        ) from None
+        raise page_error(400, f"the request has more than {MAX_FIELDS} fields") from None
     # PostgreSQL stores no NUL
     return {name: values[-1].replace("\0", "") for name, values in fields.items()}

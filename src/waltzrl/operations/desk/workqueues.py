@@ -1,13 +1,12 @@
 """Queues by name: what each is for, how far it is, the next one for a person, and making them."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec import structs
 from starlette.responses import Response
 
-from waltzrl.errors import InputError, RequestError
 from waltzrl.operations.desk.labels import take_evaluation
 from waltzrl.operations.desk.queue import (
     DATES,
@@ -27,7 +26,7 @@ from waltzrl.operations.desk.queue import (
     queue_selection,
     with_query,
 )
-from waltzrl.operations.desk.request import PageRequest, redirect_to
+from waltzrl.operations.desk.request import PageRequest, find_or_none, page_error, redirect_to
 from waltzrl.store.memory.queue import QueueSelection
 from waltzrl.store.memory.workqueues import (
     MOST_QUEUES,
@@ -114,12 +113,10 @@ def open_next(request: PageRequest) -> Response:
     request.require("annotator")
     queue = queue_of(request)
     if queue is None:
-        raise RequestError(404, "not_found", "name a queue; see the page Queues")
+        raise page_error(404, "name a queue; see the page Queues")
     name = request.session.key.name
     if not queue.is_for(name):
-        raise RequestError(
-            403, "permission", f"the queue {queue.name} is for {', '.join(queue.people)}"
-        )
+        raise page_error(403, f"the queue {queue.name} is for {', '.join(queue.people)}")
     following = take_evaluation(request, queue, after=request.query.get("after", ""))
     if following is None:
         return redirect_to(with_query(QUEUES, {"empty": queue.name}))
@@ -135,9 +132,7 @@ def change_queue(request: PageRequest) -> Response:
     request.require("reviewer")
     store, form = request.source.memory.store, request.form
     name = " ".join(form.get("name", "").split())
-    existing = None
-    with suppress(InputError):
-        existing = find_queue(store, name) if name else None
+    existing = find_or_none(partial(find_queue, store), name) if name else None
     if "delete" in form:
         if existing is not None:
             drop_queue(store, name)
@@ -145,19 +140,11 @@ def change_queue(request: PageRequest) -> Response:
     people = tuple(person for person in request.people if f"person:{person}" in form)
     instructions = form.get("instructions", "").replace("\r\n", "\n").strip()
     if not name or len(name) > LONGEST_QUEUE_NAME or not name.isprintable():
-        raise RequestError(
-            400, "invalid_request", f"a queue needs a name of 1 to {LONGEST_QUEUE_NAME} characters"
-        )
+        raise page_error(400, f"a queue needs a name of 1 to {LONGEST_QUEUE_NAME} characters")
     if len(instructions) > LONGEST_INSTRUCTIONS:
-        raise RequestError(
-            400,
-            "invalid_request",
-            f"the instructions are longer than {LONGEST_INSTRUCTIONS} characters",
-        )
+        raise page_error(400, f"the instructions are longer than {LONGEST_INSTRUCTIONS} characters")
     if existing is not None or len(read_queues(store)) >= MOST_QUEUES:
-        raise RequestError(
-            409, "conflict", "there is a queue of this name, or there are too many; delete one"
-        )
+        raise page_error(409, "there is a queue of this name, or there are too many; delete one")
     queue = WorkQueue(
         name=name,
         instructions=instructions,
