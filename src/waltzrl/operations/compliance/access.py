@@ -9,8 +9,9 @@ function. What an erasure leaves, because it holds no text, is shown too, and wh
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from msgspec import structs
 
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.foundation.files import disk_errors, whole_folder, write_bytes, write_json
+from waltzrl.foundation.texts import moment
 from waltzrl.operations.compliance.exports import exchange_of
 from waltzrl.operations.compliance.subject import (
     NAMESPACES,
@@ -61,11 +63,11 @@ class KeptRecord:
     """`memory`, `releases`, `exports`, `contents`, `decisions` or `notices`."""
     location: str
     """Namespace, table, file or folder."""
-    erasable: bool
+    erasable: bool = False
     """Whether `waltzrl erase` removes it."""
-    expires: str | None
+    expires: str | None = None
     """UTC, ISO 8601; None for what is kept until it is erased, or stays."""
-    redacted: Mapping[str, int]
+    redacted: Mapping[str, int] = field(default_factory=dict)
     """Kind of personal data -> how many pieces of it were replaced before the record was stored."""
     record: Mapping[str, Json]
 
@@ -113,9 +115,7 @@ class KeptExchange(msgspec.Struct, frozen=True, kw_only=True):
     records: Sequence[KeptRecord]
 
 
-def write_access(
-    places: SearchedPlaces, folder: Path, contents_days: float, now: float | None = None
-) -> AccessResult:
+def write_access(places: SearchedPlaces, folder: Path, contents_days: float) -> AccessResult:
     """Write a person's copy into a new folder, if anything is kept; notify all gateways and logs.
 
     The memory knows the folder from then on: `waltzrl erase` names it until it is deleted.
@@ -124,7 +124,6 @@ def write_access(
         places: where to look.
         folder: is created, for its owner only.
         contents_days: how long the gateway keeps contents beside its log.
-        now: seconds since the epoch; None is the clock's.
 
     Raises:
         InputError: the folder exists or cannot be written, or a file is damaged.
@@ -133,7 +132,6 @@ def write_access(
     """
     if folder.exists():
         raise InputError(f"{folder} exists; a person's copy needs a new folder")
-    now = time.time() if now is None else now
     erasable = [_make_erasable_record(record, contents_days) for record in records_of(places)]
     staying = [*_find_decisions(places), *_find_notices(places, erasable)]
     result = AccessResult(
@@ -141,7 +139,7 @@ def write_access(
         requests=tuple(sorted(places.requests)),
         found=dict(Counter(kept.location for kept in erasable)),
         stays=dict(Counter(kept.location for kept in staying)),
-        redacted=_sum_counts(kept.redacted for kept in erasable),
+        redacted=dict(sum((Counter(kept.redacted) for kept in erasable), Counter())),
         copies=tuple(f"{path}: {kind}" for path, kind in copies_with(places)),
         missing=tuple(str(path) for path in list_exports(places.memory) if not path.exists()),
     )
@@ -155,7 +153,7 @@ def write_access(
             part.chmod(0o700)
             lines = b"".join(encode_json(kept) + b"\n" for kept in (*erasable, *staying))
             write_bytes(part / RECORDS, lines, private=True)
-            page = _render_page(result, erasable, staying, now)
+            page = _render_page(result, erasable, staying)
             # An agent may write half of a surrogate pair, which UTF-8 cannot hold.
             write_bytes(part / PAGE, page.encode("utf-8", "replace"), private=True)
             write_json(part / ACCESS_MANIFEST, msgspec.to_builtins(result))
@@ -182,12 +180,6 @@ def _make_erasable_record(record: SubjectRecord, contents_days: float) -> KeptRe
     )
 
 
-def _make_staying_record(store: str, location: str, value: Mapping[str, Json]) -> KeptRecord:
-    return KeptRecord(
-        store=store, location=location, erasable=False, expires=None, redacted={}, record=value
-    )
-
-
 def _find_decisions(places: SearchedPlaces) -> Iterator[KeptRecord]:
     """Yield the person's decisions in the logs."""
     for folder, digest in places.logs.items():
@@ -198,8 +190,8 @@ def _find_decisions(places: SearchedPlaces) -> Iterator[KeptRecord]:
             of_subject = bool(digest) and decision.subject == digest
             if of_subject or decision.id.partition("/")[0] in places.requests:
                 fields = {"time": entry.time, "seq": entry.seq, **structs.asdict(decision)}
-                value = msgspec.to_builtins(fields)
-                yield _make_staying_record("decisions", f"{folder}: decisions", value)
+                location, record = f"{folder}: decisions", msgspec.to_builtins(fields)
+                yield KeptRecord(store="decisions", location=location, record=record)
 
 
 def _find_notices(places: SearchedPlaces, kept: Sequence[KeptRecord]) -> Iterator[KeptRecord]:
@@ -208,18 +200,18 @@ def _find_notices(places: SearchedPlaces, kept: Sequence[KeptRecord]) -> Iterato
     for notice in notices_after(places.memory, 0):
         of_subject = bool(places.digest) and notice.body.get("subject") == places.digest
         if of_subject or notice.body.get("evaluation") in ids:
-            value = {"time": _format_iso_time(notice.time), "kind": notice.kind, **notice.body}
-            yield _make_staying_record("notices", "notices", value)
+            record = {"time": _format_iso_time(notice.time), "kind": notice.kind, **notice.body}
+            yield KeptRecord(store="notices", location="notices", record=record)
 
 
 def _render_page(
-    result: AccessResult, erasable: Sequence[KeptRecord], staying: Sequence[KeptRecord], now: float
+    result: AccessResult, erasable: Sequence[KeptRecord], staying: Sequence[KeptRecord]
 ) -> str:
     decisions = [kept.record for kept in staying if kept.store == "decisions"]
     notices = [kept.record for kept in staying if kept.store == "notices"]
     return _environment.get_template("access.html").render(
         result=result,
-        written=_format_iso_time(now),
+        written=_format_iso_time(time.time()),
         places=_summarize_places(erasable),
         exchanges=_group_exchanges(erasable),
         others=[kept for kept in erasable if kept.store == "releases"],
@@ -330,19 +322,8 @@ def _list_served_facts(served: SafetyEvaluation) -> dict[str, str]:
     return {name: fact for name, fact in facts.items() if fact}
 
 
-def _sum_counts(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(total)
-
-
 def _format_iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _format_clock_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _format_answer(value: bool | None) -> str:
@@ -370,4 +351,7 @@ def _kind_name(kept: KeptRecord) -> str:
 
 
 _environment = page_environment(Path(__file__).with_name("templates"))
-_environment.filters |= {"clock": _format_clock_time, "kept_as": _name_records}
+_environment.filters |= {
+    "clock": partial(moment, form="%Y-%m-%d %H:%M:%S UTC"),
+    "kept_as": _name_records,
+}

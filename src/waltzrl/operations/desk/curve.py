@@ -6,13 +6,12 @@ that sum, so that all lines and the value that rolls back have one scale, and no
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from math import ceil, floor, log10
 from typing import NamedTuple
 
 import msgspec
 
-from waltzrl.foundation.texts import number
+from waltzrl.foundation.texts import moment, number
 from waltzrl.operations.release.decision import WEIGHTS
 from waltzrl.operations.release.state import describe_place
 from waltzrl.operations.release.view import ALL, CurvePoint, ReleaseView
@@ -105,7 +104,7 @@ class _TimeAxis(NamedTuple):
         form = "%H:%M:%S" if span < 600 else form
         for part in range(5):
             at = self.first + span * part / 4
-            yield AxisLabel(self.coordinate(at), datetime.fromtimestamp(at, UTC).strftime(form))
+            yield AxisLabel(self.coordinate(at), moment(at, form))
 
 
 class _ValueAxis(NamedTuple):

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import structs
 from starlette.responses import Response
 
+from waltzrl.foundation.texts import moment
 from waltzrl.operations.desk.queue import path_of
-from waltzrl.operations.desk.rendering import moment
 from waltzrl.operations.desk.request import NO_STORE, PageRequest, find_or_none, page_error
 from waltzrl.store.memory.items import Item
 from waltzrl.store.memory.plans import (

@@ -8,10 +8,11 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from waltzrl.evaluation.sample_correction import RateEstimate, observed_rate
+from waltzrl.foundation.texts import moment
 from waltzrl.operations.desk.curve import AxisLabel
 from waltzrl.operations.desk.overview import estimate_served_rates, scales_of
 from waltzrl.operations.desk.queue import list_path
-from waltzrl.operations.desk.rendering import moment, percent
+from waltzrl.operations.desk.rendering import percent
 from waltzrl.operations.desk.request import PageRequest
 from waltzrl.store.memory.counts import PeriodCounts, ServedCounts, add_calibrations
 
