@@ -506,7 +506,7 @@ def flywheel_metrics(metrics, *, has_judge, recorder=None):
     releases = ReleaseFollower(
         SingleBundle(Assignment(BUNDLE)), lambda last: None, None, None, None
     )
-    shadows = Shadows(releases, metrics.served, at_once=1, per_minute=1)
+    shadows = Shadows(releases, [metrics.served], at_once=1, per_minute=1)
     recorder = recorder or RecorderClient([], {}, {}, may_learn=True)
     thumbs = LabeledCounter("waltzrl_thumbs_total", known=[("up",), ("down",)])
     return FlywheelMetrics(recorder, releases, shadows, thumbs=thumbs, has_judge=has_judge)

@@ -33,7 +33,7 @@ from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
 from waltzrl.gateway.app import DeskHandler, HttpRequest
 from waltzrl.gateway.bundles import Bundles
-from waltzrl.gateway.exchange import Bundle, BundleSelector, ServedChoice
+from waltzrl.gateway.exchange import Bundle, BundleSelector
 from waltzrl.gateway.gateway import Listener
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe, bundle_table
@@ -191,14 +191,6 @@ class SharedDatabase:
         return open_memory(self._config.memory, self._config.categories, self.engine, self.scrub)
 
 
-def _call_both(first: Listener, second: Listener) -> Listener:
-    def listener(served: ServedChoice) -> None:
-        first(served)
-        second(served)
-
-    return listener
-
-
 def _plan_drawing() -> DrawPlan | None:
     """Return what draws routed plans, where the extra for routing is installed."""
     try:
@@ -271,7 +263,7 @@ async def open_online_services(
         )
         shadows = Shadows(
             releases,
-            recorder.served if costs is None else _call_both(recorder.served, costs.served),
+            [recorder.served] if costs is None else [recorder.served, costs.served],
             at_once=memory.shadows_at_once,
             per_minute=memory.shadows_per_minute,
             examples=examples and examples.shown_to("conversation"),

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -24,7 +24,7 @@ class Shadows:
     def __init__(
         self,
         releases: ReleaseFollower,
-        listener: Listener,
+        listeners: Sequence[Listener],
         *,
         at_once: int,
         per_minute: int,
@@ -35,7 +35,7 @@ class Shadows:
 
         Args:
             releases: provides the shadow, if there is one.
-            listener: the only recipient of what shadows would have served.
+            listeners: the only recipients of what shadows would have served.
             at_once: most answers in progress; further ones are skipped.
             per_minute: most answers started in a minute; further ones are skipped.
             examples: the gateway's, so that both arms are shown the same ones.
@@ -43,7 +43,7 @@ class Shadows:
         """
         self.left_out = 0
         """Shadow answers that were skipped because of their cost."""
-        self._releases, self._listener, self._clock = releases, listener, clock
+        self._releases, self._listeners, self._clock = releases, listeners, clock
         self._at_once, self._per_minute = at_once, per_minute
         self._examples = examples
         self._minute_start = clock()
@@ -77,7 +77,7 @@ class Shadows:
     async def _answer(self, served: ServedChoice, assignment: Assignment) -> None:
         gateway = Gateway(
             selector=SingleBundle(assignment),
-            decisions=DecisionLog(None, [self._listener]),
+            decisions=DecisionLog(None, self._listeners),
             examples=self._examples,
         )
         # Nobody reads a shadow's stream.
