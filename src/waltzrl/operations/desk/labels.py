@@ -16,8 +16,8 @@ from waltzrl.operations.desk.queue import (
     list_path,
     list_query,
     path_of,
+    pending_selection,
     queue_of,
-    queue_selection,
     selection_of,
     way_to_label,
     with_query,
@@ -180,13 +180,7 @@ def save_label(request: PageRequest) -> Response:
 
 def take_evaluation(request: PageRequest, queue: WorkQueue, after: str = "") -> str | None:
     """Give the person the next evaluation of a queue; return its id, or None at the end."""
-    memory = request.source.memory
-    selection = structs.replace(
-        queue_selection(request, queue),
-        rater=memory.rater(request.session.key.name),
-        needs=queue.labels_each,
-    )
-    return memory.take_next(selection, after)
+    return request.source.memory.take_next(pending_selection(request, queue), after)
 
 
 def label_many(request: PageRequest) -> Response:
@@ -232,16 +226,11 @@ def _read_event(request: PageRequest) -> LabelEvent | None:
     if "withdraw" in form:
         return LabelEvent(by=by, action="withdraw")
     answers = {name: form[name] for name in QUESTIONS if name in form}
-    if any(answer not in QUESTIONS[name].answers for name, answer in answers.items()):
-        return None
     # browsers send the ends of lines as CR LF
     written = {name: form.get(name, "").replace("\r\n", "\n").strip() for name in MAX_TEXT}
     texts = {name: text for name, text in written.items() if text}
     harm = {name: form[name] for name in ("category", "severity") if name in form}
-    # A field that is not in the form stands for a value that is allowed.
     if harm.get("category", HARMS[0]) not in HARMS:
-        return None
-    if harm.get("severity", SEVERITIES[0]) not in SEVERITIES:
         return None
     for name, text in texts.items():
         if len(text) > MAX_TEXT[name]:
@@ -249,7 +238,10 @@ def _read_event(request: PageRequest) -> LabelEvent | None:
     if not answers and not texts:
         return None
     fields = {"by": by, "steers": request.session.may("reviewer"), **answers, **texts, **harm}
-    return msgspec.convert(fields, LabelEvent)
+    try:
+        return msgspec.convert(fields, LabelEvent)
+    except msgspec.ValidationError:  # no answer to the question, or no severity
+        return None
 
 
 def _accept_suggestion(request: PageRequest, evaluation: SafetyEvaluation) -> LabelEvent | None:

@@ -6,14 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import get_args
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import msgspec
 from msgspec import structs
 from starlette.responses import Response
 
 from waltzrl.foundation.texts import moment
-from waltzrl.operations.desk.queue import path_of
+from waltzrl.operations.desk.queue import path_of, with_query
 from waltzrl.operations.desk.request import NO_STORE, PageRequest, find_or_none, page_error
 from waltzrl.store.memory.items import Item
 from waltzrl.store.memory.plans import (
@@ -191,5 +191,4 @@ def _find_plan(request: PageRequest) -> tuple[Item, StoredPlan, dict[str, TaskRe
 
 def _list_path(state: TaskState | None, start: int = 0) -> str:
     query = {"state": state or "", "from": str(start or "")}
-    given = urlencode({name: value for name, value in query.items() if value})
-    return f"{LIST}?{given}" if given else LIST
+    return with_query(LIST, {name: value for name, value in query.items() if value})

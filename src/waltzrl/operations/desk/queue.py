@@ -223,6 +223,12 @@ def queue_selection(request: PageRequest, queue: WorkQueue) -> QueueSelection:
     return structs.replace(selection, until=min(ends, default=None))
 
 
+def pending_selection(request: PageRequest, queue: WorkQueue) -> QueueSelection:
+    """Return which evaluations of a queue need a label of the person who asks."""
+    me = request.source.memory.rater(request.session.key.name)
+    return structs.replace(queue_selection(request, queue), rater=me, needs=queue.labels_each)
+
+
 def blind_to(request: PageRequest, ids: Sequence[str]) -> frozenset[str]:
     """Return of which collaborations a person may not see what judges and others say of them.
 
@@ -234,13 +240,8 @@ def blind_to(request: PageRequest, ids: Sequence[str]) -> frozenset[str]:
     hidden: set[str] = set()
     for queue in read_queues(memory.store):
         if queue.blind and queue.is_for(name):
-            selection = structs.replace(
-                queue_selection(request, queue),
-                ids=tuple(ids),
-                rater=memory.rater(name),
-                needs=queue.labels_each,
-            )
-            hidden.update(memory.ids(selection))
+            selection = pending_selection(request, queue)
+            hidden.update(memory.ids(structs.replace(selection, ids=tuple(ids))))
     return frozenset(hidden)
 
 

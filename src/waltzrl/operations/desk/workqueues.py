@@ -22,6 +22,7 @@ from waltzrl.operations.desk.queue import (
     list_path,
     list_query,
     path_of,
+    pending_selection,
     queue_of,
     queue_selection,
     with_query,
@@ -163,14 +164,11 @@ def _build_queue_row(request: PageRequest, queue: WorkQueue) -> QueueRow:
     memory, name = request.source.memory, request.session.key.name
     done, total = count_progress(request, queue)
     works = request.session.may("annotator") and queue.is_for(name)
-    mine = structs.replace(
-        queue_selection(request, queue), rater=memory.rater(name), needs=queue.labels_each
-    )
     return QueueRow(
         queue=queue,
         done=done,
         total=total,
-        mine=memory.queue_length(mine) if works else 0,
+        mine=memory.queue_length(pending_selection(request, queue)) if works else 0,
         about=_describe_filters(queue.filters),
         listed=with_query(LIST, {"queue": queue.name}),
         start=with_query(NEXT, {"queue": queue.name}) if works else "",
