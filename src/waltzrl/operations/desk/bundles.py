@@ -4,7 +4,6 @@ from starlette.responses import Response
 
 from waltzrl.gateway.description import describe_differences, made_by
 from waltzrl.operations.desk.request import PageRequest, page_error
-from waltzrl.operations.release.book import ReleaseBook
 
 MOST_LISTED = 200
 
@@ -18,7 +17,7 @@ def show_bundles(request: PageRequest) -> Response:
         "bundles.html",
         bundles=listed,
         total=len(ids),
-        serving=_find_serving_bundle(book),
+        serving=book.in_force(),
         made_by=made_by,
     )
 
@@ -35,24 +34,20 @@ def show_bundle(request: PageRequest) -> Response:
         raise page_error(404, "this bundle does not exist")
     moves = book.moves_of(found.id)
     replaced = next((each.serving for each, _ in moves if each.candidate == found.id), None)
-    against = request.query.get("against") or replaced or _find_serving_bundle(book)
+    against = request.query.get("against") or replaced or book.in_force()
     other = None if against in (None, found.id) else book.stored_bundle(against or "")
     described = found.description
     return request.page(
         "bundle.html",
         bundle=found,
         made_by=made_by,
-        serving=_find_serving_bundle(book),
+        serving=book.in_force(),
         others=[id_ for id_ in book.bundles()[:MOST_LISTED] if id_ != found.id],
         other=other,
         changes=() if other is None else describe_differences(other.description, described),
         settings={key: _format_setting(value) for key, value in described.settings.items()},
         moves=moves[::-1],
     )
-
-
-def _find_serving_bundle(book: ReleaseBook) -> str | None:
-    return book.serving() or book.base()
 
 
 def _format_setting(value: object) -> str:

@@ -167,6 +167,10 @@ class ReleaseBook:
         """Return the candidate of a policy's newest full release; None when there is none."""
         return self.released().get(policy)
 
+    def in_force(self, policy: str = "") -> str | None:
+        """Return the bundle that answers a policy's requests: released, or a gateway's own."""
+        return self.serving(policy) or self.base(policy)
+
     def released(self) -> Mapping[str, str]:
         """Return the candidate of each policy's newest full release, by the policy's name."""
         query = select(RELEASES.c.policy, RELEASES.c.candidate).where(RELEASES.c.state == "full")
