@@ -8,7 +8,6 @@ from typing import Annotated
 import msgspec
 from pydantic import Field
 
-from waltzrl.budget.energy import EnergyCounter
 from waltzrl.budget.ledger import Activity, Charge, ChargeItem, Ledger
 from waltzrl.budget.prices import PriceBook
 from waltzrl.budget.report import MACHINE
@@ -43,7 +42,8 @@ class CostMeter:
     activity: Activity = "training"
     device: str = "cpu"
     gpus: int = 0
-    energy: EnergyCounter | None = None
+    energy: Callable[[], float | None] = lambda: None
+    """Returns joules since some time in the past; None where the machine does not tell."""
     timer: Callable[[], float] = time.perf_counter
     _open: dict[tuple[str, str], ChargeItem] = field(default_factory=dict)
     """What each role and model cost in the step under way."""
@@ -57,7 +57,7 @@ class CostMeter:
             for charge in before
         }
         self._since = self.timer()
-        self._joules = None if self.energy is None else self.energy.joules()
+        self._joules = self.energy()
 
     def require_price(self, model: str, server: str | None) -> None:
         """Check before the first step that `max_usd` can be kept when a model is asked.
@@ -162,10 +162,8 @@ class CostMeter:
         return msgspec.structs.replace(item, usd=self.prices.cost(usage, "", name))
 
     def _spent_joules(self) -> float | None:
-        if self.energy is None or self._joules is None:
-            return None
-        before, self._joules = self._joules, self.energy.joules()
-        return None if self._joules is None else self._joules - before
+        before, self._joules = self._joules, self.energy()
+        return None if before is None or self._joules is None else self._joules - before
 
 
 def _unknown_price(name: str) -> BudgetError:
