@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -29,7 +29,6 @@ class Shadows:
         at_once: int,
         per_minute: int,
         examples: ExampleSource | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set the budget.
 
@@ -39,14 +38,13 @@ class Shadows:
             at_once: most answers in progress; further ones are skipped.
             per_minute: most answers started in a minute; further ones are skipped.
             examples: the gateway's, so that both arms are shown the same ones.
-            clock: monotonic seconds.
         """
         self.left_out = 0
         """Shadow answers that were skipped because of their cost."""
-        self._releases, self._listeners, self._clock = releases, listeners, clock
+        self._releases, self._listeners = releases, listeners
         self._at_once, self._per_minute = at_once, per_minute
         self._examples = examples
-        self._minute_start = clock()
+        self._minute_start = time.monotonic()
         self._started = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,7 +91,7 @@ class Shadows:
             return  # the gateway has recorded it as the shadow's failure
 
     def _affordable(self) -> bool:
-        now = self._clock()
+        now = time.monotonic()
         if now - self._minute_start >= MINUTE:
             self._minute_start, self._started = now, 0
         if len(self._tasks) >= self._at_once or self._started >= self._per_minute:
