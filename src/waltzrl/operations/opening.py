@@ -113,7 +113,7 @@ class OnlineServices:
         source = ConsoleSource(
             trials=trials,
             database=DeskDatabase(memory=self.shared.memory, releases=self.shared.book),
-            redact=open_redaction({}, None).scrub,
+            redact=open_redaction().scrub,
             audit=self.audit,
             draw_plan=_plan_drawing(),
             rulebook=self.rulebook,
@@ -174,10 +174,7 @@ class SharedDatabase:
             MissingExtraError: an extra that it needs is not installed.
         """
         self.engine = open_database(config.memory.url)
-        privacy = config.privacy
-        self.scrub = open_redaction(
-            privacy.actions, privacy.key, privacy.regions, privacy.engine
-        ).scrub
+        self.scrub = open_redaction(config.privacy).scrub
         key_in(config.memory.subject_key)  # fails here rather than in the recorder
         self._config = config
 

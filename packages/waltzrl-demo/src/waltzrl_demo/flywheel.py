@@ -207,7 +207,7 @@ class FlywheelDemo:
     def open_memory(self) -> SafetyMemory:
         """Open the gateway's memory."""
         config = MemoryConfig(url=self.memory_url, subject_key=self._subject_key)
-        scrub = open_redaction({}, None).scrub
+        scrub = open_redaction().scrub
         return open_memory(config, {}, open_database(self.memory_url), scrub)
 
     def labels(self, memory: SafetyMemory) -> Iterator[tuple[str, LabelEvent]]:

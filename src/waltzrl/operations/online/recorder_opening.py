@@ -61,8 +61,7 @@ class RecorderConfig:
     def open_stores(self) -> tuple[SafetyMemory, ReleaseBook]:
         """Open the memory and the release book; see `Recorder`."""
         engine = open_database(self.memory.url)
-        privacy = self.privacy
-        scrub = open_redaction(privacy.actions, privacy.key, privacy.regions, privacy.engine).scrub
+        scrub = open_redaction(self.privacy).scrub
         return open_memory(self.memory, self.categories, engine, scrub), ReleaseBook(engine)
 
 
