@@ -100,7 +100,7 @@ logger = logging.getLogger(__name__)
 
 def log_out(request: PageRequest) -> Response:
     """End the session, on the server too, and remove the cookie."""
-    request.session.end(request.source.memory.store)
+    request.session.end(request.memory.store)
     response = redirect_to("/desk/login")
     secure = is_https(request.http)
     # A browser removes a cookie only under the path that it was set with.

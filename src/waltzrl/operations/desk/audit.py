@@ -55,7 +55,7 @@ def show_audit(request: PageRequest, *, result: str = "", intact: bool = True) -
         with suppress(InputError):  # nothing is logged yet, or nothing of this request
             entries = find(audit.folder, record) if record else newest(audit.folder, query, NEWEST)
     entries = [entry for entry in entries if query.matches(entry)]
-    engine, fields = request.source.memory.store.engine, _read_fields(request)
+    engine, fields = request.memory.store.engine, _read_fields(request)
     is_full = not record and len(entries) == NEWEST
     older = {**fields, "before": str(entries[0].seq)} if is_full else {}
     return request.page(

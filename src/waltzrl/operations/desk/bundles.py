@@ -10,7 +10,7 @@ MOST_LISTED = 200
 
 def show_bundles(request: PageRequest) -> Response:
     """List the bundles, the newest first."""
-    book = request.source.releases
+    book = request.releases
     ids = book.bundles()
     listed = [found for id_ in ids[:MOST_LISTED] if (found := book.stored_bundle(id_))]
     return request.page(
@@ -28,7 +28,7 @@ def show_bundle(request: PageRequest) -> Response:
     Raises:
         RequestError: 404.
     """
-    book = request.source.releases
+    book = request.releases
     found = book.stored_bundle(str(request.http.path_params["bundle_id"]))
     if found is None:
         raise page_error(404, "this bundle does not exist")

@@ -133,7 +133,7 @@ def find_evaluation(request: PageRequest) -> SafetyEvaluation:
         RequestError: 404.
     """
     id_ = request.http.path_params["evaluation_id"]
-    evaluation = find_or_none(request.source.memory.evaluation, id_)
+    evaluation = find_or_none(request.memory.evaluation, id_)
     if evaluation is None:
         raise page_error(404, "no collaboration has this id")
     return evaluation
@@ -147,7 +147,7 @@ def save_label(request: PageRequest) -> Response:
             or 400 for an unknown or no answer, a text that is too long, or where there is no reply.
     """
     request.require("annotator")
-    evaluation, memory, queue = find_evaluation(request), request.source.memory, queue_of(request)
+    evaluation, memory, queue = find_evaluation(request), request.memory, queue_of(request)
     event = (
         _accept_suggestion(request, evaluation)
         if "accept" in request.form
@@ -171,7 +171,7 @@ def save_label(request: PageRequest) -> Response:
     if request.form.get("go") != "next" and "accept" not in request.form:
         return redirect_to(f"{path_of(evaluation.id, query)}#label")
     done = {**query, "done": evaluation.id}
-    if queue is not None and queue.is_for(request.session.key.name):
+    if queue is not None and queue.is_for(request.name):
         following = take_evaluation(request, queue, after=evaluation.id)
         end = with_query(QUEUES, {"done": evaluation.id, "empty": queue.name})
         return redirect_to(f"{path_of(following, done)}#main" if following else end)
@@ -180,7 +180,7 @@ def save_label(request: PageRequest) -> Response:
 
 def take_evaluation(request: PageRequest, queue: WorkQueue, after: str = "") -> str | None:
     """Give the person the next evaluation of a queue; return its id, or None at the end."""
-    return request.source.memory.take_next(pending_selection(request, queue), after)
+    return request.memory.take_next(pending_selection(request, queue), after)
 
 
 def label_many(request: PageRequest) -> Response:
@@ -190,11 +190,11 @@ def label_many(request: PageRequest) -> Response:
         RequestError: 403 for viewers, 404, or 400 where nothing is marked or nothing is said.
     """
     request.require("annotator")
-    form, memory, query = request.form, request.source.memory, list_query(request)
+    form, memory, query = request.form, request.memory, list_query(request)
     marked = [name.removeprefix("id:") for name in form if name.startswith("id:")]
     ids = form.get("shown", "").splitlines()[:ROWS] if "all" in form else marked
     if "undo" in form:
-        _apply_change(ids, lambda id_: memory.undo_label(id_, request.session.key.name))
+        _apply_change(ids, lambda id_: memory.undo_label(id_, request.name))
         return redirect_to(f"{path_of(ids[0], query)}#main" if len(ids) == 1 else list_path(query))
     event, assignee = _read_event(request), form.get("assignee", "")
     is_known = assignee in ("", "nobody", *request.people)
@@ -222,7 +222,7 @@ def _apply_change(ids: Sequence[str], change: Callable[[str], None]) -> None:
 
 def _read_event(request: PageRequest) -> LabelEvent | None:
     """Return what the form says; None when it is nothing that can be said."""
-    form, by = request.form, request.session.key.name
+    form, by = request.form, request.name
     if "withdraw" in form:
         return LabelEvent(by=by, action="withdraw")
     answers = {name: form[name] for name in QUESTIONS if name in form}
@@ -250,7 +250,7 @@ def _accept_suggestion(request: PageRequest, evaluation: SafetyEvaluation) -> La
     if suggestion is None:
         return None
     return LabelEvent(
-        by=request.session.key.name,
+        by=request.name,
         reply=suggestion.reply,
         request=suggestion.request,
         category=suggestion.category,
@@ -305,7 +305,7 @@ def _check_settlement(
     if not event.settles:
         return
     request.require("reviewer")
-    has_labelled = request.source.memory.rater(event.by) in in_force(evaluation.labels)
+    has_labelled = request.memory.rater(event.by) in in_force(evaluation.labels)
     if has_labelled or not is_disputed(evaluation.labels):
         raise page_error(
             409,

@@ -60,7 +60,7 @@ def show_overview(request: PageRequest) -> Response:
     """Show the rates of the last hour or day, the newest release, and how far people agree."""
     window = request.query.get("window", "hour")
     seconds = WINDOWS.get(window, WINDOWS["hour"])
-    memory, view = request.source.memory, request.source.releases.view()
+    memory, view = request.memory, request.releases.view()
     since, served = request.now - seconds, memory.rates(request.now - seconds)
     rows = [
         BundleRow(counts, estimate_served_rates(counts), _link_rates(counts.bundle, since))
@@ -75,7 +75,7 @@ def show_overview(request: PageRequest) -> Response:
         scales=scales_of([row.rates for row in rows]),
         view=view,
         **({} if view is None else _describe_release(view)),
-        changes=() if view is None else request.source.releases.changes(view.release),
+        changes=() if view is None else request.releases.changes(view.release),
         raters={
             question: agreement([first for first, _ in pairs], [second for _, second in pairs])
             for question, pairs in memory.double_answers().items()
@@ -100,7 +100,7 @@ def move_release(request: PageRequest) -> Response:
     action = next((action for action in ACTIONS if action == form.get("action")), None)
     if not why or action is None:
         raise page_error(400, "choose an action and give a reason")
-    book = request.source.releases
+    book = request.releases
     release = book.release(form.get("release", ""))
     if release is None:
         raise page_error(404, "this release does not exist")
@@ -108,7 +108,7 @@ def move_release(request: PageRequest) -> Response:
     if action != "roll_back" and str(release.version) != form.get("version"):
         raise page_error(409, "the release has changed; reload the page")
     try:
-        book.move(release, action, request.session.key.name, why)
+        book.move(release, action, request.name, why)
     except InputError as error:
         raise page_error(409, str(error)) from error
     return redirect_to("/desk")

@@ -64,11 +64,11 @@ def find_entries(request: PageRequest) -> Response:
 
 def _search_name(request: PageRequest, name: str) -> tuple[str, list[KeptOf]]:
     """Return the memory's digest of a name and what is kept under it; give the notice."""
-    memory = request.source.memory
+    memory = request.memory
     subject, engine = memory.digest(name), memory.store.engine
     kept = count_kept(engine, subject)
     records = sum(each.records for each in kept)
     with writing(engine) as connection:
-        by = request.session.key.name
+        by = request.name
         give_notice(connection, "person_search", {"by": by, "subject": subject, "records": records})
     return subject, kept

@@ -106,7 +106,7 @@ def show_plan(request: PageRequest) -> Response:
         RequestError: 404.
     """
     item, _, results = _find_plan(request)
-    reviewed = request.source.memory.reviewed_tasks(item.key)
+    reviewed = request.memory.reviewed_tasks(item.key)
     shown = list(results.values())[:MAX_TASKS]
     is_drawn = request.source.draw_plan is not None and len(results) <= MAX_TASKS
     return request.page(
@@ -142,7 +142,7 @@ def show_picture(request: PageRequest) -> Response:
 
 
 def _list_rows(request: PageRequest, start: int) -> list[PlanRow]:
-    memory = request.source.memory
+    memory = request.memory
     items = memory.store.search(PLANS, limit=ROWS, offset=start)
     states = memory.task_states([item.key for item in items])
     rows = []
@@ -169,7 +169,7 @@ def _build_plan_row(item: Item, results: Mapping[str, TaskResult]) -> PlanRow:
 
 def _find_plan(request: PageRequest) -> tuple[Item, StoredPlan, dict[str, TaskResult]]:
     """Return a plan and the results of all its tasks."""
-    plan_id, store = request.http.path_params["plan_id"], request.source.memory.store
+    plan_id, store = request.http.path_params["plan_id"], request.memory.store
     item = find_or_none(partial(store.get, PLANS), plan_id)
     if item is None:
         raise page_error(404, "no plan has this id")

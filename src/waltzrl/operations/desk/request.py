@@ -89,19 +89,6 @@ class ConsoleSource:
     rulebook: Rulebook | None = None
     """Marks what rules matched; None for no marks."""
 
-    @property
-    def memory(self) -> SafetyMemory:
-        return self._kept.memory
-
-    @property
-    def releases(self) -> ReleaseBook:
-        return self._kept.releases
-
-    @property
-    def _kept(self) -> DeskDatabase:
-        assert self.database is not None, "only then are the pages registered that read it"
-        return self.database
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
@@ -118,6 +105,29 @@ class PageRequest:
     """Seconds since the epoch."""
     people: Sequence[str] = ()
     """Names of the keys that may label."""
+
+    @property
+    def memory(self) -> SafetyMemory:
+        return self._database.memory
+
+    @property
+    def releases(self) -> ReleaseBook:
+        return self._database.releases
+
+    @property
+    def _database(self) -> DeskDatabase:
+        assert self.source.database is not None, "only then are the pages registered that read it"
+        return self.source.database
+
+    @property
+    def name(self) -> str:
+        """The name of the key that logged in."""
+        return self.session.key.name
+
+    @property
+    def me(self) -> str:
+        """The person's name in labels."""
+        return self.memory.rater(self.name)
 
     @property
     def is_over(self) -> bool:
@@ -185,7 +195,7 @@ class PageRequest:
         """Return the newest release if the session may roll it back: every page has the button."""
         if self.source.database is None or not self.session.may("operator"):
             return None
-        release = self.source.releases.latest()
+        release = self.releases.latest()
         return release if release is not None and release.may_roll_back else None
 
     def page(self, template: str, status: int = 200, **context: object) -> HTMLResponse:

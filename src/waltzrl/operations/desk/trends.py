@@ -81,7 +81,7 @@ def show_trends(request: PageRequest) -> Response:
     window = window if window in WINDOWS else "week"
     number, seconds = WINDOWS[window]
     ends = [request.now - seconds * before for before in reversed(range(number))]
-    memory = request.source.memory
+    memory = request.memory
     counts = memory.periods(ends, seconds)
     category = request.query.get("category", "")
     chosen = [each for each in counts if category in ("", each.category or NO_CATEGORY)]

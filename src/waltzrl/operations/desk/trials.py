@@ -88,7 +88,7 @@ def _read_collaboration(request: PageRequest, id_: str) -> dict[str, str]:
     """
     evaluation = None
     if request.source.database is not None and not request.session.is_guest:
-        evaluation = find_or_none(request.source.memory.evaluation, id_)
+        evaluation = find_or_none(request.memory.evaluation, id_)
     if evaluation is None or evaluation.collaboration is None:
         raise page_error(404, "the memory has no texts of a request with this id")
     if blind_to(request, [evaluation.id]):

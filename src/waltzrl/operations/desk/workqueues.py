@@ -67,7 +67,7 @@ class QueueRow:
 
 def show_queues(request: PageRequest) -> Response:
     """List the queues with their progress; who may, makes one of the list that the address says."""
-    memory, query = request.source.memory, queue_query(request)
+    memory, query = request.memory, queue_query(request)
     return request.page(
         "queues.html",
         rows=[_build_queue_row(request, queue) for queue in read_queues(memory.store)],
@@ -97,7 +97,7 @@ def queue_query(request: PageRequest) -> dict[str, str]:
 
 def count_progress(request: PageRequest, queue: WorkQueue) -> tuple[int, int]:
     """Return how many evaluations of a queue are labelled, and how many there are."""
-    memory, selection = request.source.memory, queue_selection(request, queue)
+    memory, selection = request.memory, queue_selection(request, queue)
     # Nobody's name, so that the count is the same whoever looks.
     selection = structs.replace(selection, rater="")
     total = memory.queue_length(structs.replace(selection, answered=True))
@@ -115,7 +115,7 @@ def open_next(request: PageRequest) -> Response:
     queue = queue_of(request)
     if queue is None:
         raise page_error(404, "name a queue; see the page Queues")
-    name = request.session.key.name
+    name = request.name
     if not queue.is_for(name):
         raise page_error(403, f"the queue {queue.name} is for {', '.join(queue.people)}")
     following = take_evaluation(request, queue, after=request.query.get("after", ""))
@@ -131,7 +131,7 @@ def change_queue(request: PageRequest) -> Response:
         RequestError: 403 for those below reviewers, or 400 for an invalid name or text.
     """
     request.require("reviewer")
-    store, form = request.source.memory.store, request.form
+    store, form = request.memory.store, request.form
     name = " ".join(form.get("name", "").split())
     existing = find_or_none(partial(find_queue, store), name) if name else None
     if "delete" in form:
@@ -161,7 +161,7 @@ def change_queue(request: PageRequest) -> Response:
 
 
 def _build_queue_row(request: PageRequest, queue: WorkQueue) -> QueueRow:
-    memory, name = request.source.memory, request.session.key.name
+    memory, name = request.memory, request.name
     done, total = count_progress(request, queue)
     works = request.session.may("annotator") and queue.is_for(name)
     return QueueRow(
