@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import cast
 
 import msgspec
@@ -43,20 +43,17 @@ from waltzrl.gateway.wire.fields import as_name, invalid_field, read_object
 from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DeskDatabase, DrawPlan
 from waltzrl.operations.online.metrics import FlywheelMetrics
 from waltzrl.operations.online.recorder_client import open_recorder
-from waltzrl.operations.online.recorder_opening import COMMAND, RecorderConfig
+from waltzrl.operations.online.recorder_opening import COMMAND, RecorderConfig, SharedDatabase
 from waltzrl.operations.online.release_follower import ReleaseFollower, ReleaseStatus
 from waltzrl.operations.online.shadow import Shadows
-from waltzrl.operations.release.book import BY_ITSELF, ReleaseBook
+from waltzrl.operations.release.book import BY_ITSELF
 from waltzrl.operations.release.state import Release
 from waltzrl.operations.release.view import decision_body
 from waltzrl.store.audit import Log, subject_digest
 from waltzrl.store.audit.opening import log_key
-from waltzrl.store.database import open_database
-from waltzrl.store.memory.opening import open_memory
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.schemas import Thumb
 from waltzrl.store.notices import Notice, last_notice, notices_after
-from waltzrl.store.privacy.digest import key_in
 from waltzrl.store.privacy.opening import open_redaction
 
 RETRY_AFTER_SECONDS = 5.0
@@ -68,7 +65,7 @@ logger = logging.getLogger(__name__)
 class OnlineServices:
     """What a gateway with a memory has in addition."""
 
-    shared: "SharedDatabase"
+    shared: SharedDatabase
     releases: ReleaseFollower
     """Selects the bundle of each request."""
     collect: Listener
@@ -161,31 +158,6 @@ class OnlineServices:
             )
         self.thumbs.add(thumb)
         return msgspec.json.encode({"id": id_, "object": "waltzrl.feedback", "thumb": thumb})
-
-
-class SharedDatabase:
-    """The database that all replicas share; each part of it is opened at its first use."""
-
-    def __init__(self, config: RecorderConfig) -> None:
-        """Check the configuration without connecting.
-
-        Raises:
-            InputError: the database's URL or a key is invalid.
-            MissingExtraError: an extra that it needs is not installed.
-        """
-        self.engine = open_database(config.memory.url)
-        self.scrub = open_redaction(config.privacy).scrub
-        key_in(config.memory.subject_key)  # fails here rather than in the recorder
-        self._config = config
-
-    @cached_property
-    def book(self) -> ReleaseBook:
-        """Reading it, and every method, raises a StorageError while the database is unavailable."""
-        return ReleaseBook(self.engine)
-
-    @cached_property
-    def memory(self) -> SafetyMemory:
-        return open_memory(self._config.memory, self._config.categories, self.engine, self.scrub)
 
 
 def _plan_drawing() -> DrawPlan | None:

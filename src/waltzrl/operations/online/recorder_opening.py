@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 from pydantic import TypeAdapter
@@ -33,6 +34,7 @@ from waltzrl.store.database import open_database
 from waltzrl.store.memory.opening import open_memory
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.settings import MemoryConfig
+from waltzrl.store.privacy.digest import key_in
 from waltzrl.store.privacy.opening import open_redaction
 from waltzrl.store.privacy.settings import PrivacyConfig
 
@@ -58,14 +60,33 @@ class RecorderConfig:
         """Return the configuration in JSON's types."""
         return _CONFIG.dump_python(self, mode="json")
 
-    def open_stores(self) -> tuple[SafetyMemory, ReleaseBook]:
-        """Open the memory and the release book; see `Recorder`."""
-        engine = open_database(self.memory.url)
-        scrub = open_redaction(self.privacy).scrub
-        return open_memory(self.memory, self.categories, engine, scrub), ReleaseBook(engine)
-
 
 _CONFIG = TypeAdapter(RecorderConfig)
+
+
+class SharedDatabase:
+    """The database that all replicas share; each part of it is opened at its first use."""
+
+    def __init__(self, config: RecorderConfig) -> None:
+        """Check the configuration without connecting.
+
+        Raises:
+            InputError: the database's URL or a key is invalid.
+            MissingExtraError: an extra that it needs is not installed.
+        """
+        self.engine = open_database(config.memory.url)
+        self.scrub = open_redaction(config.privacy).scrub
+        key_in(config.memory.subject_key)  # an invalid key fails before anything is connected
+        self._config = config
+
+    @cached_property
+    def book(self) -> ReleaseBook:
+        """Reading it, and every method, raises a StorageError while the database is unavailable."""
+        return ReleaseBook(self.engine)
+
+    @cached_property
+    def memory(self) -> SafetyMemory:
+        return open_memory(self._config.memory, self._config.categories, self.engine, self.scrub)
 
 
 def main() -> None:
@@ -91,10 +112,11 @@ async def _open_and_run() -> None:
                 None if name is None else await _open_judge(name, config, stack)
                 for name in (config.memory.judge, config.memory.second_judge)
             ]
-            share = config.memory.judge_share
-            await _run_recorder(
-                Recorder(config.open_stores, judges[0], share, _write_report, judges[1]), texts
+            shared, share = SharedDatabase(config), config.memory.judge_share
+            recorder = Recorder(
+                lambda: (shared.memory, shared.book), judges[0], share, _write_report, judges[1]
             )
+            await _run_recorder(recorder, texts)
     except WaltzError as error:
         log.error("%s", error)  # noqa: TRY400 - one line
 
