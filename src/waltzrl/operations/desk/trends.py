@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from waltzrl.evaluation.sample_correction import RateEstimate, observed_rate
 from waltzrl.foundation.texts import moment
-from waltzrl.operations.desk.curve import AxisLabel
+from waltzrl.operations.desk.curve import AxisLabel, Scale
 from waltzrl.operations.desk.overview import estimate_served_rates, scales_of
 from waltzrl.operations.desk.queue import list_path
 from waltzrl.operations.desk.rendering import percent
@@ -134,10 +134,7 @@ def draw_trend(
         seconds: length of a period.
     """
     top, width = _find_scale(rates), (WIDTH - LEFT - RIGHT) / len(rates)
-
-    def height(share: float) -> float:
-        return round(HEIGHT - BOTTOM - min(share / top, 1.0) * (HEIGHT - TOP - BOTTOM), 1)
-
+    shares = Scale(0.0, top, HEIGHT - BOTTOM, TOP)
     bars: list[TrendBar] = []
     runs: list[list[str]] = [[]]
     for place, rate in enumerate(rates):
@@ -145,7 +142,7 @@ def draw_trend(
             runs.append([])
             continue
         x = round(LEFT + place * width, 1)
-        high, low, value = height(rate.high), height(rate.low), height(rate.value)
+        high, low, value = map(shares.at, (rate.high, rate.low, rate.value))
         bars.append(TrendBar(x, round(width, 1), high, round(low - high, 1), value))
         runs[-1].append(f"{round(x + width / 2, 1)},{value}")
     form = "%H:%M" if seconds < 43_200 else "%b %d"
@@ -154,7 +151,7 @@ def draw_trend(
         bars=tuple(bars),
         lines=tuple(" ".join(points) for points in runs if points),
         values=tuple(
-            AxisLabel(height(share), f"{percent(share)} %") for share in (0.0, top / 2, top)
+            AxisLabel(shares.at(share), f"{percent(share)} %") for share in (0.0, top / 2, top)
         ),
         times=tuple(
             AxisLabel(round(LEFT + place * width, 1), moment(ends[place] - seconds, form))
