@@ -83,8 +83,8 @@ def draw_curve(view: ReleaseView, needed: float) -> Curve | None:
     if len({point.time for point in view.curve}) < 2:
         return None
     points = [_weight_point(point) for point in view.curve]
-    begin, end = view.history[0].time, max(point.time for point in points)
-    times = Scale(begin, end, LEFT, WIDTH - RIGHT)
+    end = max(point.time for point in points)
+    times = Scale(view.history[0].time, end, LEFT, WIDTH - RIGHT)
     powers = [_find_power(value) for value in (needed, *(point.e_value for point in points))]
     # With some room above a line that ends at a power of ten.
     low, high = min(floor(min(powers)), -1), max(ceil(max(powers) + 0.1), 2)
@@ -94,7 +94,7 @@ def draw_curve(view: ReleaseView, needed: float) -> Curve | None:
         values=tuple(
             AxisLabel(values.at(power), number(10.0**power)) for power in range(low, high + 1)
         ),
-        times=tuple(_label_times(begin, end, times)),
+        times=tuple(_label_times(times)),
         moves=tuple(_label_moves(view, times)),
         limit=AxisLabel(values.at(_find_power(needed)), f"rolls back at {number(needed)}"),
     )
@@ -110,12 +110,12 @@ def _find_power(e_value: float) -> float:
     return log10(min(max(e_value, MIN_E_VALUE), MAX_E_VALUE))
 
 
-def _label_times(begin: float, end: float, times: Scale) -> Iterable[AxisLabel]:
-    span = end - begin
+def _label_times(times: Scale) -> Iterable[AxisLabel]:
+    span = times.high - times.low
     form = "%b %d %H:%M" if span > HOURS_WITH_DATE * 3600 else "%H:%M"
     form = "%H:%M:%S" if span < 600 else form
     for part in range(5):
-        at = begin + span * part / 4
+        at = times.low + span * part / 4
         yield AxisLabel(times.at(at), moment(at, form))
 
 
