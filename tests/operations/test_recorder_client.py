@@ -15,7 +15,7 @@ from support.databases import database_url, postgres_server, postgres_url, sqlit
 from support.recorders import at, config
 from support.served_examples import PROMPT, SAFE, UNSAFE, failed, reply, served
 from support.timing import until
-from waltzrl.operations.online.recorder_client import RecorderClient, open_recorder
+from waltzrl.operations.online.recorder_client import RecorderClient
 from waltzrl.operations.online.recorder_opening import COMMAND
 from waltzrl.operations.online.recorder_protocol import (
     RecorderReport,
@@ -34,7 +34,8 @@ def telling(command, do, about=None, **more):
     about = about or {"key": 1}
 
     async def tell():
-        async with open_recorder(command, about, os.environ, **more) as client:
+        client = RecorderClient(command, about, may_learn=True)
+        async with client.running(**more):
             await do(client)
         return client
 
@@ -88,7 +89,7 @@ def test_what_was_served_comes_through_the_pipe_whole():
 )
 def test_the_operator_says_what_may_be_learnt_from_where_nobody_else_does(asked, operator, may):
     one = served((SAFE, None))
-    client = RecorderClient((), {}, {}, may_learn=operator)
+    client = RecorderClient((), {}, may_learn=operator)
     client.served(replace(one, exchange=replace(one.exchange, may_learn=asked)))
     (waiting,) = client._waiting
     assert decode_exchange(waiting[4:]).may_learn is may
@@ -192,7 +193,7 @@ def test_what_waits_is_bounded_in_bytes_too():
 def test_a_recorder_that_was_only_being_started_does_not_stay(passes):
 
     async def start():
-        client = RecorderClient([*ASLEEP, "left-behind"], {}, os.environ, may_learn=True)
+        client = RecorderClient([*ASLEEP, "left-behind"], {}, may_learn=True)
         running = asyncio.create_task(client.run())
         for _ in range(passes):
             await asyncio.sleep(0)

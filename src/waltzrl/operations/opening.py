@@ -7,7 +7,6 @@ gateway <- release follower <- database                    notices -> audit log
 import asyncio
 import json
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ from waltzrl.gateway.wire import CHAT
 from waltzrl.gateway.wire.fields import as_name, invalid_field, read_object
 from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DeskDatabase, DrawPlan
 from waltzrl.operations.online.metrics import FlywheelMetrics
-from waltzrl.operations.online.recorder_client import open_recorder
+from waltzrl.operations.online.recorder_client import RecorderClient
 from waltzrl.operations.online.recorder_opening import COMMAND, RecorderConfig, SharedDatabase
 from waltzrl.operations.online.release_follower import ReleaseFollower, ReleaseStatus
 from waltzrl.operations.online.shadow import Shadows
@@ -222,14 +221,9 @@ async def open_online_services(
                     pass
         with suppress(StorageError):  # the recorder retries; an InputError about the key is raised
             await asyncio.to_thread(lambda: shared.memory)
-        recorder = await stack.enter_async_context(
-            open_recorder(
-                COMMAND,
-                config.to_json(),
-                os.environ,
-                may_learn=memory.consent == "assumed",
-            )
-        )
+        may_learn = memory.consent == "assumed"
+        recorder = RecorderClient(COMMAND, config.to_json(), may_learn=may_learn)
+        await stack.enter_async_context(recorder.running())
         shadows = Shadows(
             releases,
             [recorder.served] if costs is None else [recorder.served, costs.served],

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
@@ -45,19 +45,18 @@ log = logging.getLogger(__name__)
 
 
 class RecorderClient:
-    """Listens to the gateway's decisions; never waits and never fails. `open_recorder` makes it."""
+    """Listens to the gateway's decisions; never waits and never fails."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        config: object,
-        environment: Mapping[str, str],
-        *,
-        may_learn: bool,
-    ) -> None:
-        """Arguments are those of `open_recorder`."""
-        self._command, self._environment = command, environment
-        self._may_learn = may_learn
+    def __init__(self, command: Sequence[str], config: object, *, may_learn: bool) -> None:
+        """Describe the recorder; `running` starts it.
+
+        Args:
+            command: starts the recorder, which reads frames and writes reports.
+            config: its first frame.
+            may_learn: whether the agents may learn from what was served, if neither the client nor
+                its key says.
+        """
+        self._command, self._may_learn = command, may_learn
         self._config = encode_frame(config)
         self._waiting: deque[bytes] = deque()
         self._sent: deque[bytes] = deque()
@@ -111,6 +110,20 @@ class RecorderClient:
     def report(self) -> RecorderReport:
         """Sum over all recorders so far."""
         return _sum_reports(self._past, self._report)
+
+    @asynccontextmanager
+    async def running(self, finish_seconds: float = FINISH_SECONDS) -> AsyncIterator[None]:
+        """Run a recorder process during the block; when it ends, wait so long for it to finish."""
+        feeding = asyncio.create_task(self.run())
+        try:
+            yield
+        finally:
+            self.stop()
+            try:
+                await asyncio.wait_for(feeding, finish_seconds)
+            except TimeoutError:
+                lost = self.pending
+                log.error("the recorder did not finish; %d exchanges may be lost", lost)  # noqa: TRY400
 
     async def run(self) -> None:
         """Feed a recorder, and its successors, until `stop` is called and everything is done."""
@@ -173,7 +186,6 @@ class RecorderClient:
                 *self._command,
                 stdin=read_end,
                 stdout=asyncio.subprocess.PIPE,
-                env=dict(self._environment),
             )
         except OSError:
             os.close(write_end)
@@ -247,38 +259,6 @@ class RecorderClient:
         self._sent.clear()
         if self._waiting:
             self._changed.set()
-
-
-@asynccontextmanager
-async def open_recorder(
-    command: Sequence[str],
-    config: object,
-    environment: Mapping[str, str],
-    *,
-    may_learn: bool = True,
-    finish_seconds: float = FINISH_SECONDS,
-) -> AsyncIterator[RecorderClient]:
-    """Run a recorder process during the block.
-
-    Args:
-        command: starts the recorder, which reads frames and writes reports.
-        config: its first frame.
-        environment: its environment variables.
-        may_learn: whether the agents may learn from what was served, if neither the client nor
-            its key says.
-        finish_seconds: how long the recorder may take to finish when the block ends.
-    """
-    client = RecorderClient(command, config, environment, may_learn=may_learn)
-    running = asyncio.create_task(client.run())
-    try:
-        yield client
-    finally:
-        client.stop()
-        try:
-            await asyncio.wait_for(running, finish_seconds)
-        except TimeoutError:
-            lost = client.pending
-            log.error("the recorder did not finish; %d exchanges may be lost", lost)  # noqa: TRY400
 
 
 def _sum_reports(past: RecorderReport, present: RecorderReport) -> RecorderReport:
