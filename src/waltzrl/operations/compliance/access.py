@@ -48,11 +48,6 @@ RECORDS, PAGE = "records.jsonl", "index.html"
 DAY = 86_400.0
 NAMES = dict(zip(NAMESPACES, ("exchange", "coaching session", "training sample"), strict=True))
 """Namespace -> what one of its records is called."""
-DECISIONS_STAY = (
-    "The log of decisions holds no text and cannot be altered without detection, so it is never "
-    "shortened; it names the person by a keyed digest."
-)
-NOTICES_STAY = "Notices hold no text, and prevent that what was erased is stored again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +91,14 @@ class AccessResult:
         return sum(self.found.values()) + sum(self.stays.values())
 
 
-class Turn(msgspec.Struct, frozen=True):
-    """Something that was said."""
-
-    who: str
-    text: str
-
-
 class KeptExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One exchange to read, and every record that was made of it."""
 
     id: str
     time: float | None
     """Seconds since the epoch; None where only later records are left."""
-    turns: Sequence[Turn]
+    turns: Sequence[tuple[str, str]]
+    """Who said something, and what."""
     facts: Mapping[str, str]
     """The decision, the judge's verdict and the labels, by a reader's words for them."""
     records: Sequence[KeptRecord]
@@ -207,18 +196,13 @@ def _find_notices(places: SearchedPlaces, kept: Sequence[KeptRecord]) -> Iterato
 def _render_page(
     result: AccessResult, erasable: Sequence[KeptRecord], staying: Sequence[KeptRecord]
 ) -> str:
-    decisions = [kept.record for kept in staying if kept.store == "decisions"]
-    notices = [kept.record for kept in staying if kept.store == "notices"]
     return _environment.get_template("access.html").render(
         result=result,
         written=_format_iso_time(time.time()),
         places=_summarize_places(erasable),
         exchanges=_group_exchanges(erasable),
-        others=[kept for kept in erasable if kept.store == "releases"],
-        decisions=decisions,
-        decisions_stay=DECISIONS_STAY,
-        notices=notices,
-        notices_stay=NOTICES_STAY,
+        erasable=erasable,
+        staying=staying,
     )
 
 
@@ -274,21 +258,23 @@ def _build_exchange(id_: str, records: Sequence[KeptRecord]) -> KeptExchange:
     return KeptExchange(id=id_, time=time_, turns=turns, facts=facts, records=records)
 
 
-def _list_turns(said: Collaboration) -> list[Turn]:
-    turns = [Turn(message.role, message.full_text) for message in said.prompt.messages]
-    turns.append(Turn("draft", said.draft.full_text))
+def _list_turns(said: Collaboration) -> list[tuple[str, str]]:
+    turns: list[tuple[str, str]] = [
+        (message.role, message.full_text) for message in said.prompt.messages
+    ]
+    turns.append(("draft", said.draft.full_text))
     for round_ in said.rounds:
         feedback = round_.feedback
-        turns.append(Turn("review", feedback.text or feedback.reasoning or "(no words)"))
+        turns.append(("review", feedback.text or feedback.reasoning or "(no words)"))
         if round_.revision is not None:
-            turns.append(Turn("revision", round_.revision.full_text))
+            turns.append(("revision", round_.revision.full_text))
     return turns
 
 
-def _loose_texts(record: Mapping[str, Json]) -> list[Turn]:
+def _loose_texts(record: Mapping[str, Json]) -> list[tuple[str, str]]:
     """Return the texts of a record whose exchange is gone, by the names of their fields."""
     return [
-        Turn(name.replace("_", " "), "\n".join(texts))
+        (name.replace("_", " "), "\n".join(texts))
         for name, value in record.items()
         if (texts := list(texts_in(value)))
     ]
