@@ -63,7 +63,7 @@ def show(
 
     `waltzrl bundle show 5b1e --memory postgresql://waltzrl@db/waltzrl --json`
     """
-    from waltzrl.gateway.description import made_by
+    from waltzrl.gateway.description import format_setting, made_by
     from waltzrl.operations.release.opening import serving_bundle
 
     book = open_book(memory)
@@ -81,7 +81,7 @@ def show(
     )
     table = Table(box=None, show_header=False)
     for key, value in described.settings.items():
-        table.add_row(key, _format_bundle_value(value))
+        table.add_row(key, format_setting(value) or "-")
     for part, identity in described.parts.items():
         table.add_row(f"({part})", identity)
     count = len(described.rules)
@@ -154,9 +154,3 @@ def _tabulate_moves(id_: str, moves: "Sequence[tuple[Release, Transition]]") -> 
 
 def _format_time(seconds: float | None) -> str:
     return "-" if seconds is None else moment(seconds)
-
-
-def _format_bundle_value(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    return "-" if value in (None, "", {}) else str(value)

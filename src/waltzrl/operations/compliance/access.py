@@ -26,13 +26,14 @@ from waltzrl.operations.compliance.subject import (
     SearchedPlaces,
     SubjectRecord,
     copies_with,
+    missing_exports,
     notify_idle_logs,
     records_of,
 )
 from waltzrl.records import Collaboration
 from waltzrl.store.audit import read_entries
 from waltzrl.store.audit.record import encode_json
-from waltzrl.store.memory.erasure import ACCESS_MANIFEST, list_exports, note_access, withdraw_export
+from waltzrl.store.memory.erasure import ACCESS_MANIFEST, note_access, withdraw_export
 from waltzrl.store.memory.items import Json
 from waltzrl.store.memory.schemas import SafetyEvaluation
 from waltzrl.store.memory.search import texts_in
@@ -130,7 +131,7 @@ def write_access(places: SearchedPlaces, folder: Path, contents_days: float) -> 
         stays=dict(Counter(kept.location for kept in staying)),
         redacted=dict(sum((Counter(kept.redacted) for kept in erasable), Counter())),
         copies=tuple(f"{path}: {kind}" for path, kind in copies_with(places)),
-        missing=tuple(str(path) for path in list_exports(places.memory) if not path.exists()),
+        missing=missing_exports(places),
     )
     if not result.records:
         return result

@@ -140,6 +140,11 @@ def present_exports(places: SearchedPlaces) -> list[Path]:
     return [path for path in list_exports(places.memory) if path.exists()]
 
 
+def missing_exports(places: SearchedPlaces) -> tuple[str, ...]:
+    """Return the exports that no longer are where they were written."""
+    return tuple(str(path) for path in list_exports(places.memory) if not path.exists())
+
+
 def records_of(places: SearchedPlaces) -> Iterator[SubjectRecord]:
     """Yield all records that carry the subject's digest or the id of a request.
 

@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from waltzrl.gateway.description import describe_differences, made_by
+from waltzrl.gateway.description import describe_differences, format_setting, made_by
 from waltzrl.operations.desk.request import PageRequest, page_error
 
 MOST_LISTED = 200
@@ -45,13 +45,6 @@ def show_bundle(request: PageRequest) -> Response:
         others=[id_ for id_ in book.bundles()[:MOST_LISTED] if id_ != found.id],
         other=other,
         changes=() if other is None else describe_differences(other.description, described),
-        settings={key: _format_setting(value) for key, value in described.settings.items()},
+        settings={key: format_setting(value) for key, value in described.settings.items()},
         moves=moves[::-1],
     )
-
-
-def _format_setting(value: object) -> str:
-    """Return the value of a setting; empty where it is not set."""
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "" if value in (None, {}) else str(value)

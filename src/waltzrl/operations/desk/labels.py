@@ -161,7 +161,10 @@ def save_label(request: PageRequest) -> Response:
         event = structs.replace(
             event, time=request.now, spans=spans, settles=settles, selection=way
         )
-        _check_asked(event, queue)
+        if queue is not None and event.reply == "unsafe":
+            missing = [name for name in queue.asks if not getattr(event, name)]
+            if missing:
+                raise page_error(400, f"this queue also asks for {' and '.join(missing)}")
     query = list_query(request)
     # what is next in the order by disagreement changes with the label
     _, after = memory.neighbours(selection_of(request), evaluation.id)
@@ -280,18 +283,6 @@ def _read_spans(written: str, texts: Mapping[str, str]) -> Iterator[LabelSpan]:
         if not holds:
             raise page_error(400, f"neither the request nor the reply holds {line[:80]!r}")
         yield msgspec.convert({"text": name, "start": start, "end": end}, LabelSpan)
-
-
-def _check_asked(event: LabelEvent, queue: WorkQueue | None) -> None:
-    """Check that an unsafe reply has what its queue asks for.
-
-    Raises:
-        RequestError: 400.
-    """
-    if queue is not None and event.reply == "unsafe":
-        missing = [name for name in queue.asks if not getattr(event, name)]
-        if missing:
-            raise page_error(400, f"this queue also asks for {' and '.join(missing)}")
 
 
 def _check_settlement(
