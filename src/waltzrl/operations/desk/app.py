@@ -226,7 +226,7 @@ class Console:
 
         async def serve(request: Request) -> Response:
             cookie, now = read_cookie(request, COOKIE), self._clock()
-            session = Session.resume(self._keys, cookie, now)
+            session = Session.resume(self._keys.named, cookie, now)
             if admits_guests and self._keys.is_open and _is_on_this_machine(request):
                 session = Session.admit_guest(cookie, now)
             # A fault of the request is shown within the navigation, which needs the session first.
