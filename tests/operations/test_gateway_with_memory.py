@@ -377,6 +377,7 @@ def test_a_database_that_is_away_stops_no_answer(tmp_path, caplog):
         async with gateway(*settings) as app:
             assert (await chat(app)).status == 200
             assert (await ask(app, DECISION, method="GET")).status == 503
+            assert (await ask(app, "/desk/login", method="GET")).status == 200
 
     asyncio.run(live())
     assert "database" in caplog.text

@@ -30,16 +30,15 @@ from waltzrl.foundation.counters import LabeledCounter
 from waltzrl.foundation.plugins import find_plugin
 from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
-from waltzrl.gateway.app import DeskHandler, HttpRequest
+from waltzrl.gateway.app import DeskHandler
 from waltzrl.gateway.bundles import Bundles
 from waltzrl.gateway.exchange import Bundle, BundleSelector
 from waltzrl.gateway.gateway import Listener
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe, bundle_table
 from waltzrl.gateway.trials import Trials
-from waltzrl.gateway.wire import CHAT
 from waltzrl.gateway.wire.fields import as_name, invalid_field, read_object
-from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DeskDatabase, DrawPlan
+from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DrawPlan
 from waltzrl.operations.online.metrics import FlywheelMetrics
 from waltzrl.operations.online.recorder_client import RecorderClient
 from waltzrl.operations.online.recorder_opening import COMMAND, RecorderConfig, SharedDatabase
@@ -90,25 +89,15 @@ class OnlineServices:
         open_console = cache(partial(self._open_console, trials))
 
         async def serve(scope: Event, receive: Receive, send: Send) -> None:
-            try:
-                console = await asyncio.to_thread(open_console)
-            except StorageError as error:
-                request = HttpRequest(CHAT, scope, receive, send)
-                await request.refuse(_make_unavailable_error(error))
-                return
+            console = await asyncio.to_thread(open_console)
             await console(scope, receive, send)
 
         return serve
 
     def _open_console(self, trials: Trials) -> Console:
-        """Return the console.
-
-        Raises:
-            StorageError: the database is unavailable.
-        """
         source = ConsoleSource(
             trials=trials,
-            database=DeskDatabase(memory=self.shared.memory, releases=self.shared.book),
+            database=self.shared,
             redact=open_redaction().scrub,
             audit=self.audit,
             draw_plan=_plan_drawing(),

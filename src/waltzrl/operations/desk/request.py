@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -64,12 +64,14 @@ class AuditLog:
     """Makes this log's pseudonym of a person; raises an InputError while its key is unreadable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeskDatabase:
-    """What all replicas share; every call blocks."""
+class DeskDatabase(Protocol):
+    """What all replicas share; reading either, and every call, blocks and may connect first."""
 
-    memory: SafetyMemory
-    releases: ReleaseBook
+    @property
+    def memory(self) -> SafetyMemory: ...
+
+    @property
+    def book(self) -> ReleaseBook: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,7 @@ class PageRequest:
 
     @property
     def releases(self) -> ReleaseBook:
-        return self._database.releases
+        return self._database.book
 
     @property
     def _database(self) -> DeskDatabase:
