@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -53,6 +53,8 @@ from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.schemas import Thumb
 from waltzrl.store.notices import Notice, last_notice, notices_after
 from waltzrl.store.privacy.opening import open_redaction
+
+T = TypeVar("T")
 
 RETRY_AFTER_SECONDS = 5.0
 
@@ -111,11 +113,8 @@ class OnlineServices:
         Raises:
             RequestError: 503, the database is unavailable.
         """
-        try:
-            # A lambda, because reading `book` connects too, which must not block the event loop.
-            view = await asyncio.to_thread(lambda: self.shared.book.view())
-        except StorageError as error:
-            raise _make_unavailable_error(error) from error
+        # A lambda, because reading `book` connects too, which must not block the event loop.
+        view = await _ask_database(lambda: self.shared.book.view())
         return msgspec.json.encode(decision_body(view))
 
     async def feedback(self, body: bytes, caller: Caller) -> bytes:
@@ -130,13 +129,7 @@ class OnlineServices:
             thumb = msgspec.convert(fields.get("thumb"), Thumb)
         except msgspec.ValidationError:
             raise invalid_field("thumb", fields.get("thumb"), '"up" or "down"') from None
-        try:
-            known = await asyncio.to_thread(
-                lambda: self.shared.memory.store_thumb(id_, caller.name, thumb)
-            )
-        except StorageError as error:
-            raise _make_unavailable_error(error) from error
-        if not known:
+        if not await _ask_database(lambda: self.shared.memory.store_thumb(id_, caller.name, thumb)):
             raise RequestError(
                 404,
                 "not_found",
@@ -314,5 +307,15 @@ def _copy_notice(log: Log | None, notice: Notice) -> None:
             log.notice({"kind": notice.kind, **notice.body}, number=notice.id)
 
 
-def _make_unavailable_error(error: StorageError) -> RequestError:
-    return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)
+async def _ask_database(work: Callable[[], T]) -> T:
+    """Return the result of work in a thread.
+
+    Raises:
+        RequestError: 503, the database is unavailable.
+    """
+    try:
+        return await asyncio.to_thread(work)
+    except StorageError as error:
+        raise RequestError(
+            503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS
+        ) from error
