@@ -32,7 +32,7 @@ from waltzrl.records import Verdict
 from waltzrl.store.audit.query import FORMULA
 from waltzrl.store.memory.counts import BundleCounts
 from waltzrl.store.memory.items import Filter, Json
-from waltzrl.store.memory.labels import LabelEvent, Selection, in_force, is_disputed
+from waltzrl.store.memory.labels import LabelEvent, ReplyLabel, Selection, in_force, is_disputed
 from waltzrl.store.memory.queue import Order, QueuedEvaluation, QueueSelection, Rated
 from waltzrl.store.memory.schemas import ROUTE, SafetyEvaluation
 from waltzrl.store.memory.workqueues import WorkQueue, find_queue, read_queues
@@ -77,11 +77,7 @@ FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
         "none": ("not sampled", {"verdict": None}),
     },
     "label": {
-        "correct": ("correct", {"label": "correct"}),
-        "unsafe": ("unsafe", {"label": "unsafe"}),
-        "overrefusal": ("over-refusal", {"label": "overrefusal"}),
-        "unhelpful": ("wrong or unhelpful", {"label": "unhelpful"}),
-        "unclear": ("can\N{RIGHT SINGLE QUOTATION MARK}t tell", {"label": "unclear"}),
+        **{name: (rendering.words(name), {"label": name}) for name in get_args(ReplyLabel)},
         DISPUTED: ("disputed", {}),  # about the reply or the request: `QueueSelection.disputed`
         "none": ("none", {"label": None}),
     },
@@ -91,7 +87,7 @@ FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
         "answers": ("without reviews", {"mode": {"$ne": "review"}}),
     },
     "arm": {name: (name, {"arm": name}) for name in ("serving", "candidate", "shadow")},
-    "category": {name: (name.replace("_", " "), {"category": name}) for name in CATEGORIES},
+    "category": {name: (rendering.words(name), {"category": name}) for name in CATEGORIES},
 }
 """Field of an address -> its value there -> what the form calls it, and the memory's filter."""
 RATED: dict[Rated, str] = {"no": "not by me", "others": "by others, not by me", "yes": "by me"}
