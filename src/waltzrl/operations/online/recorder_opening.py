@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import msgspec
 from pydantic import TypeAdapter
@@ -27,6 +27,7 @@ from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.foundation.logs import LogsConfig, configure_logs
 from waltzrl.gateway.costs import charge_to_gateway
+from waltzrl.operations.online.judging import OnlineJudge
 from waltzrl.operations.online.recorder import Recorder
 from waltzrl.operations.online.recorder_protocol import RecorderReport, read_frames
 from waltzrl.operations.release.book import ReleaseBook
@@ -112,10 +113,10 @@ async def _open_and_run() -> None:
                 None if name is None else await _open_judge(name, config, stack)
                 for name in (config.memory.judge, config.memory.second_judge)
             ]
-            shared, share = SharedDatabase(config), config.memory.judge_share
-            recorder = Recorder(
-                lambda: (shared.memory, shared.book), judges[0], share, _write_report, judges[1]
-            )
+            judge, second = judges
+            make_judge = partial(OnlineJudge, judge, config.memory.judge_share, second=second)
+            shared = SharedDatabase(config)
+            recorder = Recorder(lambda: (shared.memory, shared.book), make_judge, _write_report)
             await _run_recorder(recorder, texts)
     except WaltzError as error:
         log.error("%s", error)  # noqa: TRY400 - one line
