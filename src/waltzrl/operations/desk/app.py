@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -37,6 +37,7 @@ from waltzrl.operations.desk.queue import (
     export_collaborations,
     search_collaborations,
     show_collaborations,
+    with_query,
 )
 from waltzrl.operations.desk.request import (
     ConsoleSource,
@@ -364,11 +365,11 @@ def _ask_to_log_in(request: Request, query: Mapping[str, str]) -> Response:
     path = request.scope["path"]
     if path in ("/desk", "/desk/logout"):
         return redirect_to("/desk/login")
-    wanted = quote(path) + ("?" + urlencode(query) if query else "")
+    wanted = with_query(quote(path), query)
     if request.method == "POST":
         back = {"to": wanted} if path.startswith("/desk/collaborations/") else {}
         return _login_page(back, "Your session has ended; nothing was changed.", 403)
-    return redirect_to(f"/desk/login?{urlencode({'to': wanted})}")
+    return redirect_to(with_query("/desk/login", {"to": wanted}))
 
 
 def _login_page(fields: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
