@@ -506,8 +506,8 @@ def flywheel_metrics(metrics, *, has_judge, recorder=None):
     releases = ReleaseFollower(
         SingleBundle(Assignment(BUNDLE)), lambda last: None, None, None, None
     )
-    shadows = Shadows(releases, metrics.served, at_once=1, per_minute=1)
-    recorder = recorder or RecorderClient([], {}, {}, may_learn=True)
+    shadows = Shadows(releases, [metrics.served], at_once=1, per_minute=1)
+    recorder = recorder or RecorderClient([], {}, may_learn=True)
     thumbs = LabeledCounter("waltzrl_thumbs_total", known=[("up",), ("down",)])
     return FlywheelMetrics(recorder, releases, shadows, thumbs=thumbs, has_judge=has_judge)
 
@@ -556,7 +556,7 @@ def test_without_a_judge_nobody_knows_the_rates_so_they_are_missing():
 )
 def test_the_rates_come_from_the_judges_sample_with_its_size():
     metrics = fresh()
-    recorder = RecorderClient([], {}, {}, may_learn=True)
+    recorder = RecorderClient([], {}, may_learn=True)
     metrics.add(flywheel_metrics(metrics, has_judge=True, recorder=recorder))
     assert value(metrics, "waltzrl_unsafe_rate_samples") == 0
     assert value(metrics, "waltzrl_unsafe_rate") is None

@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from support.small_logs import COLLABORATION, log_decision, open_log, unchanged
+from support.small_logs import COLLABORATION, contents_of, log_decision, open_log, unchanged
 from waltzrl.errors import InputError
 from waltzrl.records import Message, Prompt, Reply
 from waltzrl.store.audit import (
     VerifiedLog,
     contents_for,
-    contents_of,
     erase_contents,
     expire_contents,
     find,

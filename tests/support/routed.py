@@ -74,6 +74,6 @@ class NotingAgent:
 def opened_memory(url, categories=None):
     """Open a memory that keeps no personal data, with `digest of NAME` as the digest of a name."""
     engine = open_database(url)
-    store = MemoryStore(engine, scrub=open_redaction({}, None).scrub)
+    store = MemoryStore(engine, scrub=open_redaction().scrub)
     yield SafetyMemory(store, lambda name: f"digest of {name}", {}, categories or {})
     engine.dispose()

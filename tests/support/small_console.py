@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -15,7 +16,7 @@ from support.small_releases import DESCRIPTION
 from support.small_trials import open_trials
 from waltzrl.gateway.access import KeyRing
 from waltzrl.gateway.keys import add_key
-from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DeskDatabase
+from waltzrl.operations.desk import AuditLog, Console, ConsoleSource
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Observation
@@ -88,7 +89,7 @@ class Site:
         self.ring = KeyRing(self.keys_file, clock=lambda: self.ring_now)
         source = ConsoleSource(
             trials=open_trials(self.ring),
-            database=DeskDatabase(memory=self.memory, releases=self.book),
+            database=SimpleNamespace(memory=self.memory, book=self.book),
             redact=RedactionRules({}, PersonalDataScanner()).scrub,
             audit=self.audit,
             draw_plan=draw_plan,

@@ -1,6 +1,7 @@
 """Atomic writes of files and folders, and disk errors that tell the user what to do."""
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -122,6 +123,16 @@ def _link_or_copy(source: Path, path: Path) -> None:
             file.write(source.read_bytes())
             file.flush()
             os.fsync(file.fileno())
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, in hex.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(path: Path, value: Json) -> None:

@@ -254,7 +254,7 @@ def _open_model_names(recipe: GatewayRecipe, bundles: Bundles) -> ModelNames:
     from waltzrl.store.privacy.opening import open_redaction
 
     try:
-        return ModelNames(bundles.knows_model, open_redaction({}, None).scrub)
+        return ModelNames(bundles.knows_model, open_redaction().scrub)
     except MissingExtraError:
         return ModelNames(bundles.knows_model)
 

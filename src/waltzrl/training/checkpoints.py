@@ -37,10 +37,17 @@ from safetensors.torch import save
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from waltzrl.agents.exports import EXPORT_MANIFEST, export_name, file_digest, verify_manifest
+from waltzrl.agents.exports import EXPORT_MANIFEST, export_name, verify_manifest
 from waltzrl.agents.wording import EXPORTED, Wording, save_wording
 from waltzrl.errors import CheckpointError, InputError
-from waltzrl.foundation.files import Json, disk_errors, sync_to_disk, whole_folder, write_json
+from waltzrl.foundation.files import (
+    Json,
+    disk_errors,
+    file_digest,
+    sync_to_disk,
+    whole_folder,
+    write_json,
+)
 from waltzrl.policies.weights import (
     ADAPTER_WEIGHTS,
     BASE_DIGEST,

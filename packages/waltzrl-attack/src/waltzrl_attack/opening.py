@@ -119,7 +119,7 @@ async def open_and_run(
         MissingExtraError: redaction needs the extra `flywheel`.
     """
     attacks = _choose_attacks(settings.attacks)
-    log = AttackLog(folder, open_redaction({}, None).scrub)
+    log = AttackLog(folder, open_redaction().scrub)
     async with AsyncExitStack() as connections:
         judge = await connections.enter_async_context(open_judge(settings.judge, cached=True))
         setup = await open_setup(settings, judge, connections)

@@ -282,7 +282,7 @@ class CoachDemo:
         config = MemoryConfig(url=url, subject_key=self.folder / "memory.key")
         engine = open_database(url)
         try:
-            yield open_memory(config, {}, engine, open_redaction({}, None).scrub)
+            yield open_memory(config, {}, engine, open_redaction().scrub)
         finally:
             engine.dispose()
 

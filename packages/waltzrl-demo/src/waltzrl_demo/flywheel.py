@@ -20,7 +20,7 @@ from waltzrl.gateway.settings import BundleRecipe
 from waltzrl.operations.compliance.erasure import erase_records
 from waltzrl.operations.compliance.subject import RecordsOf, open_places
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.opening import GateEvaluations, GateOverride, propose_release
+from waltzrl.operations.release.opening import GateEvaluations, propose_release
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Release
 from waltzrl.policies.settings import UpstreamConfig
@@ -207,7 +207,7 @@ class FlywheelDemo:
     def open_memory(self) -> SafetyMemory:
         """Open the gateway's memory."""
         config = MemoryConfig(url=self.memory_url, subject_key=self._subject_key)
-        scrub = open_redaction({}, None).scrub
+        scrub = open_redaction().scrub
         return open_memory(config, {}, open_database(self.memory_url), scrub)
 
     def labels(self, memory: SafetyMemory) -> Iterator[tuple[str, LabelEvent]]:
@@ -249,7 +249,7 @@ class FlywheelDemo:
 
     def release_bad_bundle(self, book: ReleaseBook) -> Release:
         """Propose the base with an override of the gate."""
-        return propose_release(book, self._bad_bundle, DRILL, BY, GateOverride(reason="a drill"))
+        return propose_release(book, self._bad_bundle, DRILL, BY, "a drill")
 
     def notices(self) -> list[Entry]:
         """Return the notices of releases in the audit log."""

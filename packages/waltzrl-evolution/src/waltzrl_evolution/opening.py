@@ -264,7 +264,7 @@ def open_run(
         AuditError: the log was altered, or cannot be written.
         StorageError: the database is unavailable.
     """
-    scrub = open_redaction({}, None).scrub
+    scrub = open_redaction().scrub
     engine = open_database(settings.memory)
     out = settings.out
     name = run_name(out)

@@ -319,7 +319,7 @@ def _temporary_memory() -> Iterator[SafetyMemory]:
         engine = open_database(url)
         try:
             categories = {rule.id: rule.category for rule in load_rulebook().rules}
-            scrub = open_redaction({}, None).scrub
+            scrub = open_redaction().scrub
             yield open_memory(config, categories, engine, scrub)
         finally:
             engine.dispose()

@@ -78,7 +78,8 @@ class ReleaseFollower:
         """The reasons why bundles could not be opened at the last attempt."""
         self._failing = False
         self._newest: Release | None = None
-        self._moves: dict[tuple[Action, Mover], float] = {}
+        self.moves: dict[tuple[Action, Mover], float] = {}
+        """When each kind of move was last made; see `ReleaseBook.last_moves`."""
         self._release: Release | None = None
         self._candidate: Bundle | None = None
 
@@ -93,11 +94,6 @@ class ReleaseFollower:
     def state(self) -> ReleaseState | Literal["off"]:
         """Of the newest release, also after its end; off when there has been none."""
         return "off" if self._newest is None else self._newest.state
-
-    @property
-    def moves(self) -> dict[tuple[Action, Mover], float]:
-        """When each kind of move was last made; see `ReleaseBook.last_moves`."""
-        return self._moves
 
     @property
     def percentage(self) -> float:
@@ -170,7 +166,7 @@ class ReleaseFollower:
             self._release = release
             if self._candidate is None and not release.held:
                 await asyncio.to_thread(self._hold, release, self._failure(release.candidate))
-        self._newest, self._moves = status.newest, status.moves
+        self._newest, self.moves = status.newest, status.moves
 
     async def _bundle(self, bundle_id: str, *, exact: bool = False) -> Bundle | None:
         """Return a bundle, opened at its first use; None when it cannot be opened.

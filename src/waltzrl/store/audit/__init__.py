@@ -5,7 +5,6 @@ The modules `verify`, `merkle` and `note` verify a log with its folder and publi
 
 from waltzrl.store.audit.contents import (
     contents_for,
-    contents_of,
     erase_contents,
     expire_contents,
     read_collaborations,
@@ -46,7 +45,6 @@ __all__ = [
     "RoundRecord",
     "VerifiedLog",
     "contents_for",
-    "contents_of",
     "erase_contents",
     "expire_contents",
     "find",

@@ -67,5 +67,5 @@ def _choose_scrub(
         return None
     from waltzrl.store.privacy.opening import open_redaction
 
-    redaction = open_redaction(privacy.actions, privacy.key, privacy.regions, privacy.engine)
+    redaction = open_redaction(privacy)
     return partial(scrub_collaboration, scrub=redaction.scrub)
