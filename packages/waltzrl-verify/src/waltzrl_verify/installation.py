@@ -7,7 +7,6 @@ import os
 import platform
 import re
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter
@@ -24,6 +23,7 @@ from waltzrl.records import Prompt
 from waltzrl.store.audit import LogFault, verify
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.opening import log_key
+from waltzrl_verify.checks import Check
 
 SHORT = Sampling(max_new_tokens=16)
 PROBE = {"X-Waltzrl-Probe": "yes"}
@@ -31,17 +31,6 @@ PROBE = {"X-Waltzrl-Probe": "yes"}
 NEEDS_KEY = "; set WALTZRL_GATEWAY_KEY to an API key of the gateway"
 REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;.*extra == ['\"]([\w-]+)['\"])?")
 """A distribution's name and, in the metadata of a package, the extra that it belongs to."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One line of the result."""
-
-    name: str
-    passed: bool | None
-    """Whether it passed; None if it could not be measured."""
-    detail: str
-    """The numbers, or the error."""
 
 
 class _Models(msgspec.Struct):
