@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 from support.routed import DANGEROUS, HARMLESS
@@ -10,7 +11,7 @@ from support.small_gateway import ask, gateway, with_gateway
 from waltzrl.errors import RequestError
 from waltzrl.records import Feedback
 from waltzrl.store.audit import read_collaborations, read_entries
-from waltzrl_routing import Router, load_registry, tasks_from_json
+from waltzrl_routing import Router, Task, TaskGraph, load_registry
 from waltzrl_routing.service import REVIEWS_AT_ONCE, RoutingService
 
 ROUTE, OTHER_ROUTE = "/v1/route", "/orchestrate/route"
@@ -42,7 +43,7 @@ def memory(folder):
 )
 def test_a_plan_says_who_does_what_and_what_must_not_be_done():
     answer = route({"tasks": TASKS, "dag_id": "mine"}).json
-    plan = Router(load_registry()).route(tasks_from_json(json.dumps({"tasks": TASKS})))
+    plan = Router(load_registry()).route(TaskGraph(msgspec.convert(TASKS, list[Task])))
     assert (answer["object"], answer["dag_id"]) == ("waltzrl.plan", "mine")
     assert answer["plan"]["assignments"] == plan.assignments
     assert answer["plan"]["unassigned"] == ["d"]

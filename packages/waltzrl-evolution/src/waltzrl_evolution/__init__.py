@@ -31,15 +31,8 @@ else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            "files": (
-                "CandidateFiles",
-                "read_candidate",
-            ),
-            "gate": (
-                "GateRuling",
-                "check_safety",
-                "compliance",
-            ),
+            "files": ("CandidateFiles", "read_candidate"),
+            "gate": ("GateRuling", "check_safety", "compliance"),
             "operators": (
                 "RecombinationOperator",
                 "RefinementOperator",
@@ -48,17 +41,7 @@ else:
                 "WritingOrder",
                 "WrittenCandidate",
             ),
-            "pool": (
-                "CandidateDecision",
-                "Trajectory",
-                "TrajectoryPool",
-            ),
-            "run": (
-                "Budget",
-                "Cases",
-                "EvolutionResult",
-                "EvolutionRun",
-                "EvolutionSubject",
-            ),
+            "pool": ("CandidateDecision", "Trajectory", "TrajectoryPool"),
+            "run": ("Budget", "Cases", "EvolutionResult", "EvolutionRun", "EvolutionSubject"),
         },
     )

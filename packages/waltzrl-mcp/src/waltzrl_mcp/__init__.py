@@ -16,14 +16,8 @@ else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            "connection": (
-                "parse_servers",
-                "read_servers",
-            ),
-            "proxy": (
-                "McpProxy",
-                "ProxySettings",
-            ),
+            "connection": ("parse_servers", "read_servers"),
+            "proxy": ("McpProxy", "ProxySettings"),
             "screen": ("PACKS",),
             "server": ("mcp_server",),
             "transport": ("serve",),

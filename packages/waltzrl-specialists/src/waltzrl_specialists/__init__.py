@@ -37,16 +37,9 @@ else:
                 "specialists",
                 "write_nanochat",
             ),
-            "agents": (
-                "integrate_with_agent",
-                "open_specialists",
-            ),
+            "agents": ("integrate_with_agent", "open_specialists"),
             "evaluation": ("evaluate",),
-            "finetuning": (
-                "FinetuningSettings",
-                "estimate_cost",
-                "finetune",
-            ),
+            "finetuning": ("FinetuningSettings", "estimate_cost", "finetune"),
         },
         needs=("PyTorch", "train"),
     )
