@@ -220,11 +220,14 @@ def test_nothing_is_run_that_cannot_be_noted(memory):
         def start(self, task, agent):
             raise StorageError("the disk is full")
 
-    executor = Executor(agent, registry(), guard=None)
+    class BrokenExecutor(Executor):
+        def _open_progress(self, plan_id, subject):
+            return Broken(memory, plan_id)
+
+    executor = BrokenExecutor(agent, registry(), guard=None, memory=memory)
     graph = TaskGraph([task("a")])
-    schedule = executor._make_schedule(graph, plan_of(graph), {})
     with pytest.raises(StorageError, match="the disk is full"):
-        asyncio.run(executor._run(schedule, "p", Broken(memory, "p")))
+        asyncio.run(executor.run(graph, plan_of(graph), plan_id="p"))
     assert agent.ran == []
 
 

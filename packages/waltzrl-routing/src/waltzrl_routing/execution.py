@@ -4,7 +4,8 @@ import asyncio
 import heapq
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -118,45 +119,39 @@ class Executor:
             StorageError: the memory is unavailable; what was running is cancelled.
         """
         _check_plan(graph, plan, self._registry)
+        if rerun and self._memory is None:
+            raise InputError("rerun: there is no memory, so no task was run before")
         digest, plan_id = _digest_graph(graph), plan_id or uuid4().hex
         tasks = _list_planned(graph, plan)
-        if self._memory is None:
-            if rerun:
-                raise InputError("rerun: there is no memory, so no task was run before")
-            results: dict[str, TaskResult] = {}
+        progress = self._open_progress(plan_id, subject)
+        results: dict[str, TaskResult] = {}
+        with progress.opened(digest, tasks) if progress else nullcontext():
+            if progress is not None:
+                results = await asyncio.to_thread(progress.resume, graph, rerun)
             _require_all_planned(graph, plan, results)
-            await self._run(self._make_schedule(graph, plan, results), plan_id, None)
-            return self._make_result(plan_id, tasks, results)
-        from waltzrl_routing.progress import PlanProgress
-
-        progress = PlanProgress(
-            self._memory,
-            plan_id,
-            subject=subject,
-            may_learn=self._settings.may_learn,
-            keep_days=self._settings.keep_days,
-        )
-        with progress.opened(digest, tasks):
-            results = await asyncio.to_thread(progress.resume, graph, rerun)
-            _require_all_planned(graph, plan, results)
-            await self._run(self._make_schedule(graph, plan, results), plan_id, progress)
-        return self._make_result(plan_id, tasks, results)
-
-    def _make_schedule(
-        self, graph: TaskGraph, plan: RoutingPlan, results: dict[str, TaskResult]
-    ) -> "_Schedule":
-        room = {agent.agent_name: agent.max_concurrent_tasks for agent in self._registry.agents}
-        return _Schedule(graph, plan, room, self._settings.max_concurrent_tasks, results)
-
-    def _make_result(
-        self, plan_id: str, tasks: Sequence[PlannedTask], results: Mapping[str, TaskResult]
-    ) -> PlanResult:
+            room = {agent.agent_name: agent.max_concurrent_tasks for agent in self._registry.agents}
+            limit = self._settings.max_concurrent_tasks
+            await self._run(_Schedule(graph, plan, room, limit, results), plan_id, progress)
         complete = all_results(tasks, results)
         # What never ran, such as a blocked task; the others were observed when they ended.
         for task_id, result in complete.items():
             if task_id not in results:
                 self._observe(EndedTask(result=result))
         return PlanResult(plan_id=plan_id, results=complete)
+
+    def _open_progress(self, plan_id: str, subject: str) -> "PlanProgress | None":
+        """Return the plan in the memory; None without a memory."""
+        if self._memory is None:
+            return None
+        from waltzrl_routing.progress import PlanProgress
+
+        return PlanProgress(
+            self._memory,
+            plan_id,
+            subject=subject,
+            may_learn=self._settings.may_learn,
+            keep_days=self._settings.keep_days,
+        )
 
     def _observe(self, ended: EndedTask) -> None:
         for observer in self.observers:
