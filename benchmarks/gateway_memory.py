@@ -23,12 +23,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "gateway"))
 
-from contenders import CHAT, Contender, Place, waltzrl
-from environments import BYTECODE
+from contenders import CHAT, Contender, Place, upstream, waltzrl
 from load import CLIENT_CORE, apply_load, request_body
-from processes import Server
 
-HERE = Path(__file__).resolve().parent / "gateway"
 GATEWAY_CORE = 1
 FIRST_PORT = 9390
 CONNECTIONS = 16
@@ -46,10 +43,7 @@ class Side:
         self.contender = contender
         self.answered, self.busy_mb = 0, 0.0
         log = folder / f"{contender.name}.log"
-        self.server = Server(contender.command, core=core, env=contender.env, log=log)
-        stack.callback(self.server.stop)
-        self.base = f"http://127.0.0.1:{contender.port}"
-        self.server.wait_until_ready(self.base + contender.ready)
+        self.server = contender.start(stack, core, log)
 
     def rest(self) -> None:
         """Wait until it is idle, so that it does not slow the other side down."""
@@ -65,7 +59,7 @@ class Side:
             RuntimeError: a request failed.
         """
         headers = {**JSON, **self.contender.headers}
-        url = self.base + CHAT
+        url = self.contender.base + CHAT
         load = apply_load(url, body, headers, connections=CONNECTIONS, seconds=seconds)
         if load.errors:
             raise RuntimeError(f"{self.contender.name}: {load.errors} requests failed")
@@ -111,24 +105,13 @@ def measure(rounds: int, seconds: float) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         body = folder / "body.json"
         body.write_bytes(request_body(stream=False))
-        upstream = Contender(
-            name="upstream",
-            command=(sys.executable, HERE / "upstream.py", "--port", str(FIRST_PORT)),
-            port=FIRST_PORT,
-            ready="/v1/models",
-            env=BYTECODE,
-        )
-        Side(stack, upstream, CLIENT_CORE, folder)
+        python = Path(sys.executable)
+        model = upstream(python, FIRST_PORT)
+        model.start(stack, CLIENT_CORE, folder / "upstream.log")
         places = []
         for name in ("without", "with"):
             (folder / name).mkdir()
-            places.append(
-                Place(
-                    upstream=f"http://127.0.0.1:{FIRST_PORT}",
-                    folder=folder / name,
-                    python=Path(sys.executable),
-                )
-            )
+            places.append(Place(upstream=model.base, folder=folder / name, python=python))
         bare = Side(stack, waltzrl(places[0], FIRST_PORT + 1), GATEWAY_CORE, folder)
         remembering = Side(stack, with_memory(places[1], FIRST_PORT + 2), GATEWAY_CORE, folder)
         both = [bare, remembering]
