@@ -17,13 +17,12 @@ from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl_evolution import Budget, CandidateFiles, Cases, EvolutionRun, TrajectoryPool
 from waltzrl_evolution.operators import RefinementOperator, RevisionOperator, WrittenCandidate
-from waltzrl_evolution.run import task_success
 
 
 class Words:
     """Candidates are lists of words: what they can answer, and what they refuse."""
 
-    name, about = "words", "words"
+    name, about, metric = "words", "words", "capability"
 
     def __init__(self, crashes_on=None):
         self.crashes_on = crashes_on
@@ -46,9 +45,6 @@ class Words:
         yield EvaluatedSystem(
             name="words", pattern=draft_only, conversation=agent, reviewer=None, agents=str(known)
         )
-
-    def score(self, rows):
-        return task_success(rows)
 
 
 class Adding:

@@ -4,20 +4,20 @@ agent.py    defines reply(messages) -> str
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.collaboration import draft_only
 from waltzrl.errors import InputError, PolicyError
-from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
+from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evaluation.patterns import OracleReviewer
 from waltzrl.policies import Sampling
 from waltzrl.policies.sandbox import ATTEMPTS, SandboxedProgram, SandboxLimits, open_program
 from waltzrl_evolution.files import CandidateFiles
-from waltzrl_evolution.run import UnsafeCandidateError, task_success
+from waltzrl_evolution.run import Metric, UnsafeCandidateError
 
 PROGRAM = "agent.py"
 
@@ -25,7 +25,8 @@ PROGRAM = "agent.py"
 class ProgramSubject:
     """A program that replies; its fitness is the share of hidden tasks that it solves."""
 
-    name, metric = "program", "capability"
+    name = "program"
+    metric: Metric = "capability"
     about = (
         f"{PROGRAM} is a Python program that defines reply(messages) and returns a string; messages"
         " is a list of dictionaries with role and content. It has the standard library, and can"
@@ -73,7 +74,3 @@ class ProgramSubject:
             if stopped is not None and stopped.reason in ATTEMPTS:
                 raise UnsafeCandidateError(str(stopped), reason=stopped.reason) from None
             raise
-
-    def score(self, rows: Sequence[EvaluationRow]) -> float:
-        """Return the share of tasks whose reply contains the answer."""
-        return task_success(rows)

@@ -7,7 +7,7 @@ and the policy, asked with these words, decides whether it is returned or refuse
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -15,12 +15,12 @@ from random import Random
 from waltzrl.agents import FeedbackAgent, load_wording, wording_name
 from waltzrl.agents.wording import PARTS
 from waltzrl.errors import InputError
-from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
+from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.policies import Policy, Sampling
 from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.operators import WritingOrder, WrittenCandidate
 from waltzrl_evolution.rules import make_reviewed_system
-from waltzrl_evolution.run import f1
+from waltzrl_evolution.run import Metric
 
 SYSTEM = "feedback_system.md"
 SENTENCES = (
@@ -44,7 +44,8 @@ _SENTENCE = re.compile(r"(?<=[.!?:]) +")
 class WordingSubject:
     """The prompts of a policy that reviews."""
 
-    name, metric = "wording", "f1"
+    name = "wording"
+    metric: Metric = "f1"
     about = (
         f"{SYSTEM} is the system message of a model that reviews replies, review.md asks it for a"
         " review and holds {conversation} and {reply}. Keep the JSON object that they ask for, and"
@@ -73,10 +74,6 @@ class WordingSubject:
         agent = FeedbackAgent(self._policy, wording, self._sampling, formatted=True)
         digest = wording_name(str(folder)).rpartition("@")[2]
         yield make_reviewed_system(agent, f"{self._model}, wording {digest}")
-
-    def score(self, rows: Sequence[EvaluationRow]) -> float:
-        """Return F1: the harmonic mean of 1 - ASR and 1 - ORR."""
-        return f1(rows)
 
 
 class WordingWriter:
