@@ -18,6 +18,10 @@ from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl_evolution import Budget, CandidateFiles, Cases, EvolutionRun, TrajectoryPool
 from waltzrl_evolution.operators import RefinementOperator, RevisionOperator, WrittenCandidate
 
+STOPPED = pytest.mark.promise(
+    "Evolution", "A run that is stopped goes on to the same end, and writes nothing twice"
+)
+
 
 class Words:
     """Candidates are lists of words: what they can answer, and what they refuse."""
@@ -177,9 +181,7 @@ def test_writers_see_failing_rows_of_the_shown_cases_only(evolving):
     assert writer.orders[1].insights == ("adds two: score +0.2500",)
 
 
-@pytest.mark.promise(
-    "Evolution", "A run that is stopped goes on to the same end, and writes nothing twice"
-)
+@STOPPED
 def test_a_run_that_is_stopped_goes_on_to_the_same_end(evolving):
     words = ("two", "three", "four", "unsafe")
     budget = Budget(generations=2, candidates=2)
@@ -195,9 +197,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_end(evolving):
     assert rest.best.digest == whole.best.digest
 
 
-@pytest.mark.promise(
-    "Evolution", "A run that is stopped goes on to the same end, and writes nothing twice"
-)
+@STOPPED
 def test_what_was_written_before_a_crash_is_not_written_again(evolving):
     budget = Budget(generations=1, candidates=1)
     with pytest.raises(RuntimeError, match="power cut"):

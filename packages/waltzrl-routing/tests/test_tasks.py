@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from waltzrl.errors import InputError
 from waltzrl_routing import Task, TaskGraph, read_tasks
 
+CYCLE = pytest.mark.promise(
+    "Bad input", "Tasks that depend on each other in a circle: the cycle, `a -> b -> a`"
+)
+
 
 def task(name, *depends_on, **fields):
     return Task(id=name, description=f"do {name}", depends_on=depends_on, **fields)
@@ -38,9 +42,7 @@ def test_every_task_comes_once_and_after_its_dependencies(data):
     assert all(place[n] < place[t.id] for t in tasks for n in t.depends_on)
 
 
-@pytest.mark.promise(
-    "Bad input", "Tasks that depend on each other in a circle: the cycle, `a -> b -> a`"
-)
+@CYCLE
 @pytest.mark.promise(
     "Bad input", "An unknown dependency, a task id used twice, an empty description: the task"
 )
@@ -93,9 +95,7 @@ def test_tasks_that_form_no_graph_are_refused(tasks, message):
     assert str(refused.value) == message
 
 
-@pytest.mark.promise(
-    "Bad input", "Tasks that depend on each other in a circle: the cycle, `a -> b -> a`"
-)
+@CYCLE
 def test_a_long_cycle_is_named_in_short():
     ring = [task(str(i), str((i + 1) % 20)) for i in range(20)]
     with pytest.raises(InputError, match=r"cycle: 0 -> 19 -> .* -> 13 -> \(12 more\) -> 0; "):

@@ -26,6 +26,12 @@ from waltzrl_specialists.evaluation import (
     share_passed,
 )
 
+FINE_TUNER = pytest.mark.promise(
+    "Requirements",
+    "nanochat fine-tuner: prepare_dataset, estimate_cost, finetune, integrate_with_agent; fifteen "
+    "agents",
+)
+
 
 def adapters(folder):
     return [
@@ -34,11 +40,7 @@ def adapters(folder):
     ]
 
 
-@pytest.mark.promise(
-    "Requirements",
-    "nanochat fine-tuner: prepare_dataset, estimate_cost, finetune, integrate_with_agent; fifteen "
-    "agents",
-)
+@FINE_TUNER
 def test_each_specialist_learns_its_own_lines_and_the_base_knows_none(trained):
     folder, _ = trained
     measured = []
@@ -117,11 +119,7 @@ def test_specialists_of_two_bases_are_refused(trained, tmp_path):
         open_specialists(tmp_path)
 
 
-@pytest.mark.promise(
-    "Requirements",
-    "nanochat fine-tuner: prepare_dataset, estimate_cost, finetune, integrate_with_agent; fifteen "
-    "agents",
-)
+@FINE_TUNER
 def test_the_cost_is_counted_in_steps_and_tokens_and_measured_in_minutes(base, sets):
     (estimate,) = asyncio.run(estimate_cost([prepare_dataset(sets[0], TASK)], settings(base)))
     assert estimate.steps == 60  # 12 epochs of 10 rows, 2 a step

@@ -8,6 +8,12 @@ from drivers import of_framework
 from support.openai_server import serving
 from waltzrl.policies import ScriptedPolicy
 
+OPENEVOLVE = pytest.mark.promise(
+    "Evolution",
+    "OpenEvolve itself evolves programs over our evaluator; what is unsafe or escapes scores 0 "
+    "and says why",
+)
+
 pytestmark = of_framework("openevolve")
 
 FIRST = """
@@ -42,11 +48,7 @@ def places(tmp_path):
     return first, cases, evaluator
 
 
-@pytest.mark.promise(
-    "Evolution",
-    "OpenEvolve itself evolves programs over our evaluator; what is unsafe or escapes scores 0 "
-    "and says why",
-)
+@OPENEVOLVE
 def test_the_programs_that_openevolve_writes_are_scored_behind_the_gate(places, tmp_path):
     from openevolve import run_evolution
     from openevolve.config import Config, LLMModelConfig
@@ -68,11 +70,7 @@ def test_the_programs_that_openevolve_writes_are_scored_behind_the_gate(places, 
     assert result.best_code.strip() == ADDS.strip()
 
 
-@pytest.mark.promise(
-    "Evolution",
-    "OpenEvolve itself evolves programs over our evaluator; what is unsafe or escapes scores 0 "
-    "and says why",
-)
+@OPENEVOLVE
 def test_what_is_unsafe_or_escapes_scores_nothing_and_says_why(places, tmp_path):
     from waltzrl_integrations.openevolve import open_evaluator
 
