@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
@@ -18,7 +18,7 @@ from waltzrl.store.memory.plans import GOOD, PlannedTask, TaskResult, all_result
 from waltzrl_routing.plan import RoutingPlan
 from waltzrl_routing.registry import AgentRegistry
 from waltzrl_routing.results import PlanResult
-from waltzrl_routing.runner import EndedTask, Execute, TaskRunner, Work, prompt_of
+from waltzrl_routing.runner import Execute, TaskRunner, Work, prompt_of
 from waltzrl_routing.tasks import TaskGraph, task_as_json
 
 if TYPE_CHECKING:  # both need the extra of the memory
@@ -83,8 +83,6 @@ class Executor:
             raise InputError(
                 f"execute: got {type(execute).__name__}; need `async def execute(work) -> str`"
             )
-        self.observers: list[Callable[[EndedTask], None]] = []
-        """Called with every task that has ended or could not be started."""
         self._settings = settings or ExecutionSettings()
         self._registry, self._memory = registry, memory
         self._checked_types = frozenset(registry.safety_critical)
@@ -132,12 +130,7 @@ class Executor:
             room = {agent.agent_name: agent.max_concurrent_tasks for agent in self._registry.agents}
             limit = self._settings.max_concurrent_tasks
             await self._run(_Schedule(graph, plan, room, limit, results), plan_id, progress)
-        complete = all_results(tasks, results)
-        # What never ran, such as a blocked task; the others were observed when they ended.
-        for task_id, result in complete.items():
-            if task_id not in results:
-                self._observe(EndedTask(result=result))
-        return PlanResult(plan_id=plan_id, results=complete)
+        return PlanResult(plan_id=plan_id, results=all_results(tasks, results))
 
     def _open_progress(self, plan_id: str, subject: str) -> "PlanProgress | None":
         """Return the plan in the memory; None without a memory."""
@@ -152,10 +145,6 @@ class Executor:
             may_learn=self._settings.may_learn,
             keep_days=self._settings.keep_days,
         )
-
-    def _observe(self, ended: EndedTask) -> None:
-        for observer in self.observers:
-            observer(ended)
 
     async def _run(
         self, schedule: "_Schedule", plan_id: str, progress: "PlanProgress | None"
@@ -192,7 +181,6 @@ class Executor:
         if progress is not None:
             result, collaboration = ended.result, ended.collaboration
             await asyncio.to_thread(progress.finish, result, collaboration, began)
-        self._observe(ended)
         return ended.result
 
 

@@ -111,19 +111,22 @@ class RoutingService:
             RequestError: 400, the request is invalid, or its response cannot be kept; 422, the
                 key was used for another request; 503, the memory is unavailable.
         """
-        if not key:
-            return await self._answer(body, request_id, review)
-        if self._memory is None:
+        if key and self._memory is None:
             raise RequestError(
                 400,
                 "invalid_request",
                 "an idempotency key needs a gateway with a memory (--memory); send none",
             )
         name, digest = sha256(key.encode()).hexdigest(), sha256(body).hexdigest()
-        if (earlier := await self._find_earlier(name, digest)) is not None:
-            return earlier
-        response = await self._answer(body, request_id, review)
-        return await self._keep_first(name, digest, response)
+        try:
+            if key and (earlier := await self._find_earlier(name, digest)) is not None:
+                return earlier
+            response = await self._answer(body, request_id, review)
+            return await self._keep_first(name, digest, response) if key else response
+        except StorageError as error:
+            raise RequestError(
+                503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS
+            ) from error
 
     async def _answer(self, body: bytes, request_id: str, review: Review) -> bytes:
         request = _read_request(body)
@@ -144,10 +147,7 @@ class RoutingService:
 
     def _plan(self, request: RoutingRequest, graph: TaskGraph) -> RoutingPlan:
         uses_history = request.enable_casebank and self._memory is not None
-        try:
-            history = SuccessHistory(self._memory()) if uses_history and self._memory else None
-        except StorageError as error:
-            raise _make_unavailable_error(error) from error
+        history = SuccessHistory(self._open_memory()) if uses_history else None
         router = Router(self._registry, history, optimize_cost=request.enable_cost_optimization)
         return router.route(graph, request.available_agents, request.completed)
 
@@ -163,7 +163,9 @@ class RoutingService:
             for needed in task.depends_on:
                 if needed in is_assessed:  # others are completed
                     await is_assessed[needed].wait()
-            stopped = [id_ for id_ in task.depends_on if _blocks_dependents(assessed.get(id_))]
+            # What is not assessed is completed.
+            needed_here = [id_ for id_ in task.depends_on if id_ in assessed]
+            stopped = [id_ for id_ in needed_here if assessed[id_].state != "pending"]
             if explanation.agent is None:
                 outcome = AssessedTask(state="blocked", reason=explanation.words)
             elif stopped:
@@ -190,10 +192,7 @@ class RoutingService:
         Raises:
             RequestError: the request was another.
         """
-        try:
-            item = await asyncio.to_thread(lambda: self._open_memory().store.get(REPLAYS, name))
-        except StorageError as error:
-            raise _make_unavailable_error(error) from error
+        item = await asyncio.to_thread(lambda: self._open_memory().store.get(REPLAYS, name))
         if item is None:
             return None
         if item.value["request_hash"] != digest:
@@ -210,10 +209,7 @@ class RoutingService:
         Raises:
             RequestError: without its personal data, the response would be another.
         """
-        try:
-            await asyncio.to_thread(self._store_response, name, digest, response)
-        except StorageError as error:
-            raise _make_unavailable_error(error) from error
+        await asyncio.to_thread(self._store_response, name, digest, response)
         return await self._find_earlier(name, digest) or response
 
     def _store_response(self, name: str, digest: str, response: bytes) -> None:
@@ -230,7 +226,7 @@ class RoutingService:
         store.add(REPLAYS, name, value, time.time() + REPLAY_SECONDS)
 
     def _open_memory(self) -> SafetyMemory:
-        assert self._memory is not None, "keys need a memory"
+        assert self._memory is not None, "keys and history need a memory"
         return self._memory()
 
 
@@ -283,11 +279,3 @@ async def _assess_request(task: Task, agent: str, review: Review, number: int) -
         risk=feedback.risk,
         rules=feedback.rules,
     )
-
-
-def _blocks_dependents(assessed: AssessedTask | None) -> bool:
-    return assessed is not None and assessed.state != "pending"
-
-
-def _make_unavailable_error(error: StorageError) -> RequestError:
-    return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)
