@@ -93,13 +93,13 @@ async def upstream_check(
         return Check(name="upstream", passed=False, detail=f"{error}{advice if missing else ''}")
     except IndexError:
         return Check(name="upstream", passed=False, detail="lists no models; name one: --model")
+    return _describe_reply("upstream", name, answer.reply.full_text, started)
+
+
+def _describe_reply(check: str, model: str, text: str, started: float) -> Check:
     milliseconds = (perf_counter() - started) * 1e3
-    return Check(
-        name="upstream",
-        passed=bool(answer.reply.full_text.strip()),
-        detail=f"{name} replied with {len(answer.reply.full_text)} characters, "
-        f"{milliseconds:.0f} ms",
-    )
+    detail = f"{model} replied with {len(text)} characters, {milliseconds:.0f} ms"
+    return Check(name=check, passed=bool(text.strip()), detail=detail)
 
 
 async def gateway_checks(
@@ -151,12 +151,7 @@ async def _check_reply(url: str, api_key: str | None, prompt: Prompt, model: str
             refused = isinstance(error, PolicyError) and error.reason == "HTTP 401"
             advice = NEEDS_KEY if refused else ""
             return Check(name="reply", passed=False, detail=f"{error}{advice}")
-    milliseconds = (perf_counter() - started) * 1e3
-    return Check(
-        name="reply",
-        passed=bool(reply.text.strip()),
-        detail=f"{policy.model} replied with {len(reply.text)} characters, {milliseconds:.0f} ms",
-    )
+    return _describe_reply("reply", policy.model, reply.text, started)
 
 
 def audit_check(recipe: GatewayRecipe) -> Iterator[Check]:
