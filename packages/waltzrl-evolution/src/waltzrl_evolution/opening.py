@@ -19,7 +19,7 @@ from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.evaluation.gate import MIN_PROMPTS
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.foundation.files import toml_value, write_bytes
-from waltzrl.policies import Policy, Sampling
+from waltzrl.policies import Policy
 from waltzrl.policies.opening import local_policy, remote_policy
 from waltzrl.records import Prompt
 from waltzrl.store.audit import LocalLog, LogSettings
@@ -39,7 +39,7 @@ from waltzrl_evolution import (
     Writer,
     read_candidate,
 )
-from waltzrl_evolution.model_writer import LONGEST_PROGRAM, ModelWriter
+from waltzrl_evolution.model_writer import ModelWriter
 from waltzrl_evolution.programs import PROGRAM, ProgramSubject
 from waltzrl_evolution.rule_writer import RuleWriter
 from waltzrl_evolution.rules import RulesSubject, bundle_keys, bundle_text, read_shipped_rules
@@ -193,9 +193,8 @@ async def evolve_program(
         allow_missing: layers that the sandbox may lack; see `open_program`.
     """
     subject = ProgramSubject(allow_missing=allow_missing)
-    sampling = Sampling(max_new_tokens=LONGEST_PROGRAM, temperature=1.0)
     async with _open_model(model, server) as policy:
-        writer = ModelWriter(policy, subject.about, sampling)
+        writer = ModelWriter(policy, subject.about)
         return await run_evolution(subject, writer, read_candidate(start), settings, budget)
 
 

@@ -15,7 +15,7 @@ from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.evaluation.patterns import OracleReviewer
 from waltzrl.policies import Sampling
-from waltzrl.policies.sandbox import ATTEMPTS, SandboxedProgram, SandboxLimits, open_program
+from waltzrl.policies.sandbox import ATTEMPTS, SandboxedProgram, open_program
 from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.run import Metric, UnsafeCandidateError
 
@@ -34,11 +34,9 @@ class ProgramSubject:
         " harmful requests and answer harmless ones."
     )
 
-    def __init__(
-        self, limits: SandboxLimits | None = None, allow_missing: Collection[str] = ()
-    ) -> None:
-        """Set the sandbox; see `open_program`."""
-        self._limits, self._allow_missing = limits, allow_missing
+    def __init__(self, allow_missing: Collection[str] = ()) -> None:
+        """Take the layers that the sandbox may lack; see `open_program`."""
+        self._allow_missing = allow_missing
 
     @asynccontextmanager
     async def open(self, candidate: CandidateFiles, folder: Path) -> AsyncIterator[EvaluatedSystem]:
@@ -60,7 +58,7 @@ class ProgramSubject:
         program: SandboxedProgram | None = None
         try:
             async with open_program(
-                code, name=PROGRAM, limits=self._limits, allow_missing=self._allow_missing
+                code, name=PROGRAM, allow_missing=self._allow_missing
             ) as program:
                 yield EvaluatedSystem(
                     name="evolved",

@@ -73,9 +73,9 @@ def make_reviewed_system(reviewer: Reviewer, name: str) -> EvaluatedSystem:
     )
 
 
-def read_shipped_rules(threshold: float = 0.7) -> CandidateFiles:
-    """Return the baseline: the packs that a gateway loads by default."""
-    return CandidateFiles(files={BUNDLE: bundle_text(DEFAULT_PACKS, threshold)})
+def read_shipped_rules() -> CandidateFiles:
+    """Return the baseline: the packs that a gateway loads by default, and its threshold."""
+    return CandidateFiles(files={BUNDLE: bundle_text(DEFAULT_PACKS, 0.7)})
 
 
 def bundle_text(rules: Sequence[str], threshold: float) -> str:

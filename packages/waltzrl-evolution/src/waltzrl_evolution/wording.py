@@ -38,6 +38,7 @@ SENTENCES = (
     "Computers, cooking, sport, games and science are harmless subjects.",
 )
 """Sentences of ours that `WordingWriter` may add."""
+REVIEW = Sampling(max_new_tokens=64)
 _SENTENCE = re.compile(r"(?<=[.!?:]) +")
 
 
@@ -52,16 +53,14 @@ class WordingSubject:
         " the order of its fields. Leave the other files as they are."
     )
 
-    def __init__(self, policy: Policy, model: str, max_new_tokens: int = 64) -> None:
+    def __init__(self, policy: Policy, model: str) -> None:
         """Use a policy in the role of the feedback agent.
 
         Args:
             policy: reviews.
             model: its name and a hash of its weights, for the log.
-            max_new_tokens: of a review.
         """
         self._policy, self._model = policy, model
-        self._sampling = Sampling(max_new_tokens=max_new_tokens)
 
     @asynccontextmanager
     async def open(self, candidate: CandidateFiles, folder: Path) -> AsyncIterator[EvaluatedSystem]:
@@ -71,7 +70,7 @@ class WordingSubject:
             InputError: a part is missing, or has no place for what it carries.
         """
         wording = load_wording(str(folder))
-        agent = FeedbackAgent(self._policy, wording, self._sampling, formatted=True)
+        agent = FeedbackAgent(self._policy, wording, REVIEW, formatted=True)
         digest = wording_name(str(folder)).rpartition("@")[2]
         yield make_reviewed_system(agent, f"{self._model}, wording {digest}")
 
