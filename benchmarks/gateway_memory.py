@@ -11,9 +11,7 @@ the geometric mean over the rounds, with a bootstrap interval.
 import argparse
 import dataclasses
 import math
-import random
 import sqlite3
-import statistics
 import sys
 import tempfile
 import time
@@ -26,11 +24,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "gateway"))
 from contenders import CHAT, Contender, Place, upstream, waltzrl
 from load import CLIENT_CORE, apply_load, request_body
 
+from waltzrl.evaluation.intervals import mean
+
 GATEWAY_CORE = 1
 FIRST_PORT = 9390
 CONNECTIONS = 16
 JSON = {"content-type": "application/json"}
-CONFIDENCE = 0.95
 IDLE = 0.05
 """Share of a core; a recorder that takes less has caught up."""
 STORED = "SELECT count(*) FROM items WHERE namespace = 'safety.waltzrl.evaluations'"
@@ -90,15 +89,6 @@ def stored(file: Path) -> int:
         return int(connection.execute(STORED).fetchone()[0])
 
 
-def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return bounds of the geometric mean by the bootstrap."""
-    chance = random.Random(0)
-    logs = [math.log(ratio) for ratio in ratios]
-    means = sorted(statistics.fmean(chance.choices(logs, k=len(logs))) for _ in range(10_000))
-    tail = round(len(means) * (1 - CONFIDENCE) / 2)
-    return math.exp(means[tail]), math.exp(means[-tail - 1])
-
-
 def measure(rounds: int, seconds: float) -> None:
     """Start both, apply the load in turn, and say what came of it."""
     with ExitStack() as stack:
@@ -129,8 +119,9 @@ def measure(rounds: int, seconds: float) -> None:
 
 def report(ratios: Sequence[float], bare: Side, remembering: Side, kept: int) -> None:
     """Print what was found."""
-    low, high = interval(ratios)
-    ratio = statistics.geometric_mean(ratios)
+    # The geometric mean: the mean of the logarithms, whose interval is the bootstrap's.
+    logs = mean([math.log(ratio) for ratio in ratios])
+    ratio, low, high = map(math.exp, (logs.value, logs.low, logs.high))
     answered = remembering.answered
     print(f"ratio of requests/s with memory to without: {ratio:.3f} ({low:.3f} to {high:.3f})")
     print(f"answered {answered}, stored {kept}, dropped {answered - kept}")
