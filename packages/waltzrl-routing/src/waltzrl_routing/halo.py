@@ -102,11 +102,7 @@ class TaskDAG:
 
     def max_depth(self) -> int:
         """Return the number of tasks on the longest path."""
-        depth: dict[str, int] = {}
-        for task_id in self.topological_sort():
-            needed = self.tasks[task_id].depends_on
-            depth[task_id] = 1 + max((depth[other] for other in needed), default=0)
-        return max(depth.values(), default=0)
+        return 1 + max(TaskGraph(self.tasks.values()).depths().values(), default=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

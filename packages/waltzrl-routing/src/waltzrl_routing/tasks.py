@@ -88,6 +88,14 @@ class TaskGraph:
         """Return all ids, dependencies first; of tasks that could come next, in the given order."""
         return self._order
 
+    def depths(self) -> dict[str, int]:
+        """Return for every task the length of the longest path that leads to it."""
+        depths: dict[str, int] = {}
+        for task_id in self._order:
+            needed = self.tasks[task_id].depends_on
+            depths[task_id] = max((depths[other] + 1 for other in needed), default=0)
+        return depths
+
     def direct_dependents(self) -> Mapping[str, Iterable[str]]:
         """Return for every task the ids of those that name it in `depends_on`."""
         successors: Mapping[str, Iterable[str]] = self._graph.adj
