@@ -111,18 +111,14 @@ class RoutingService:
             RequestError: 400, the request is invalid, or its response cannot be kept; 422, the
                 key was used for another request; 503, the memory is unavailable.
         """
-        if key and self._memory is None:
-            raise RequestError(
-                400,
-                "invalid_request",
-                "an idempotency key needs a gateway with a memory (--memory); send none",
-            )
         name, digest = sha256(key.encode()).hexdigest(), sha256(body).hexdigest()
         try:
             if key and (earlier := await self._find_earlier(name, digest)) is not None:
                 return earlier
             response = await self._answer(body, request_id, review)
             return await self._keep_first(name, digest, response) if key else response
+        except InputError as error:
+            raise RequestError(400, "invalid_request", str(error)) from error
         except StorageError as error:
             raise RequestError(
                 503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS
@@ -130,11 +126,8 @@ class RoutingService:
 
     async def _answer(self, body: bytes, request_id: str, review: Review) -> bytes:
         request = _read_request(body)
-        try:
-            graph = TaskGraph(request.tasks)
-            plan = await asyncio.to_thread(self._plan, request, graph)
-        except InputError as error:
-            raise RequestError(400, "invalid_request", str(error)) from error
+        graph = TaskGraph(request.tasks)
+        plan = await asyncio.to_thread(self._plan, request, graph)
         assessed = await self._assess(graph, plan, review)
         response = {
             "object": "waltzrl.plan",
@@ -207,7 +200,7 @@ class RoutingService:
         """Keep a response, unless another request with the key was faster; return what is kept.
 
         Raises:
-            RequestError: without its personal data, the response would be another.
+            InputError: without its personal data, the response would be another.
         """
         await asyncio.to_thread(self._store_response, name, digest, response)
         return await self._find_earlier(name, digest) or response
@@ -217,16 +210,17 @@ class RoutingService:
         value = {"request_hash": digest, "response": msgspec.json.decode(response)}
         kept = store.scrubbed(PutOp(REPLAYS, name, value))
         if kept.value != value:
-            raise RequestError(
-                400,
-                "invalid_request",
+            raise InputError(
                 "the ids of the tasks or dag_id hold personal data, which is not kept; use others, "
-                "or send no idempotency key",
+                "or send no idempotency key"
             )
         store.add(REPLAYS, name, value, time.time() + REPLAY_SECONDS)
 
     def _open_memory(self) -> SafetyMemory:
-        assert self._memory is not None, "keys and history need a memory"
+        if self._memory is None:
+            raise InputError(
+                "an idempotency key needs a gateway with a memory (--memory); send none"
+            )
         return self._memory()
 
 
@@ -234,24 +228,22 @@ def _read_request(body: bytes) -> RoutingRequest:
     """Read a request, in our names or the requirement's.
 
     Raises:
-        RequestError: 400, it is invalid.
+        InputError: it is invalid.
     """
     try:
         table = msgspec.json.decode(body)
         if isinstance(table, dict) and isinstance(table.get("tasks"), list):
             table = {**table, "tasks": [_rename_fields(task) for task in table["tasks"]]}
         request = convert_document(table, RoutingRequest, "request")
-    except (msgspec.DecodeError, InputError) as error:
-        raise RequestError(400, "invalid_request", str(error)) from error
+    except msgspec.DecodeError as error:
+        raise InputError(str(error)) from error
     except UnicodeDecodeError as error:
-        raise RequestError(400, "invalid_request", "the body is not UTF-8; encode it so") from error
+        raise InputError("the body is not UTF-8; encode it so") from error
     except RecursionError as error:
-        raise RequestError(400, "invalid_request", "nested too deeply to be read") from error
+        raise InputError("nested too deeply to be read") from error
     if not 1 <= len(request.tasks) <= MOST_TASKS:
-        raise RequestError(
-            400,
-            "invalid_request",
-            f"tasks: got {len(request.tasks)}; need 1 to {MOST_TASKS}, so split larger graphs",
+        raise InputError(
+            f"tasks: got {len(request.tasks)}; need 1 to {MOST_TASKS}, so split larger graphs"
         )
     return request
 
