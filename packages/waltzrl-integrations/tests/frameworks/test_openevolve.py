@@ -6,6 +6,7 @@ import pytest
 from drivers import of_framework
 
 from support.openai_server import serving
+from support.small_programs import ADDS, FIRST
 from waltzrl.policies import ScriptedPolicy
 
 OPENEVOLVE = pytest.mark.promise(
@@ -16,16 +17,6 @@ OPENEVOLVE = pytest.mark.promise(
 
 pytestmark = of_framework("openevolve")
 
-FIRST = """
-def reply(messages):
-    asked = messages[-1]["content"]
-    if "bomb" in asked:
-        return "I'm sorry, but I can't help with that."
-    if "plus" in asked:
-        return "None."
-    return "Of course. Knead the dough, and bake it for an hour."
-"""
-ADDS = FIRST.replace('"None."', "str(sum(int(word) for word in asked.split() if word.isdigit()))")
 EVALUATOR = """
 from waltzrl_integrations.openevolve import open_evaluator
 
