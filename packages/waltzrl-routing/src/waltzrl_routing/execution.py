@@ -207,7 +207,7 @@ class _Schedule:
         self._graph, self._plan, self._results = graph, plan, results
         self._position = {task_id: place for place, task_id in enumerate(graph.order())}
         self._room, self._limit = dict(room), limit
-        self._dependents = graph.direct_dependents()
+        self._dependents = graph.dependents()
         self._needed = {
             # A set, because a dependency that is named twice ends once.
             task.id: sum(not self._is_done(needed) for needed in set(task.depends_on))

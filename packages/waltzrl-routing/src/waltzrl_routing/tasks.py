@@ -96,7 +96,7 @@ class TaskGraph:
             depths[task_id] = max((depths[other] + 1 for other in needed), default=0)
         return depths
 
-    def direct_dependents(self) -> Mapping[str, Iterable[str]]:
+    def dependents(self) -> Mapping[str, Iterable[str]]:
         """Return for every task the ids of those that name it in `depends_on`."""
         successors: Mapping[str, Iterable[str]] = self._graph.adj
         return successors
