@@ -27,11 +27,13 @@ from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.store.audit import VerifiedLog, read_entries, verify
 from waltzrl.store.audit.note import PublicKey
 from waltzrl.store.database import open_database
-from waltzrl_evolution import CandidateFiles, Cases, EvolutionRun, Trajectory
+from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.opening import EvolutionSettings, promote_trajectory, read_cases
+from waltzrl_evolution.pool import Trajectory
 from waltzrl_evolution.programs import PROGRAM, ProgramSubject
 from waltzrl_evolution.rule_writer import RuleWriter
 from waltzrl_evolution.rules import BUNDLE, RulesSubject, bundle_text
+from waltzrl_evolution.run import Cases, EvolutionRun
 from waltzrl_evolution.wording import SENTENCES, SYSTEM, WordingSubject, read_shipped_wording
 
 PROMOTED = pytest.mark.promise(

@@ -15,8 +15,10 @@ from waltzrl.collaboration import draft_only
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.policies import Sampling, ScriptedPolicy
-from waltzrl_evolution import Budget, CandidateFiles, Cases, EvolutionRun, TrajectoryPool
+from waltzrl_evolution import TrajectoryPool
+from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.operators import RefinementOperator, RevisionOperator, WrittenCandidate
+from waltzrl_evolution.run import Budget, Cases, EvolutionRun
 
 STOPPED = pytest.mark.promise(
     "Evolution", "A run that is stopped goes on to the same end, and writes nothing twice"

@@ -4,8 +4,9 @@ import pytest
 
 from support.stores import our_store
 from waltzrl.errors import InputError
-from waltzrl_evolution import CandidateDecision, CandidateFiles, TrajectoryPool, read_candidate
-from waltzrl_evolution.pool import Trajectory
+from waltzrl_evolution import TrajectoryPool
+from waltzrl_evolution.files import CandidateFiles, read_candidate
+from waltzrl_evolution.pool import CandidateDecision, Trajectory
 
 OTHER_POOL = pytest.mark.promise(
     "Evolution",

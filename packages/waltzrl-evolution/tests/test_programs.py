@@ -13,7 +13,6 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
-from waltzrl_evolution import Cases
 from waltzrl_evolution.darwin import (
     BLOCK,
     ENABLE,
@@ -24,6 +23,7 @@ from waltzrl_evolution.darwin import (
     read_demands,
     read_threshold,
 )
+from waltzrl_evolution.run import Cases
 
 pytestmark = pytest.mark.slow
 

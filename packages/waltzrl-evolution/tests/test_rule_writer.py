@@ -11,8 +11,9 @@ from waltzrl.agents.rules.pack import load_pack
 from waltzrl.errors import InputError
 from waltzrl.evaluation import evaluate
 from waltzrl.evaluation.judges import LabelRefusalJudge
-from waltzrl_evolution import CandidateFiles, Trajectory, WritingOrder
-from waltzrl_evolution.operators import Parent
+from waltzrl_evolution.files import CandidateFiles
+from waltzrl_evolution.operators import Parent, WritingOrder
+from waltzrl_evolution.pool import Trajectory
 from waltzrl_evolution.rule_writer import EVOLVED, RuleWriter
 from waltzrl_evolution.rules import BUNDLE, RulesSubject, bundle_keys, bundle_text
 from waltzrl_evolution.run import compute_score

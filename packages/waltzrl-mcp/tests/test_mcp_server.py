@@ -17,7 +17,7 @@ from support.reviewer_package import NAME, install_reviewer
 from support.small_runs import run
 from waltzrl import open_guard
 from waltzrl.policies import ScriptedPolicy
-from waltzrl_mcp import mcp_server
+from waltzrl_mcp.server import mcp_server
 
 OFFICIAL_CLIENT = pytest.mark.promise(
     "MCP",

@@ -20,8 +20,9 @@ from support.tool_results import harmless_results
 from waltzrl import GuardSettings, PolicyError, open_guard
 from waltzrl.errors import InputError
 from waltzrl.policies import ScriptedPolicy
-from waltzrl_mcp import PACKS, McpProxy, ProxySettings, parse_servers, read_servers
-from waltzrl_mcp.connection import ServerEntry
+from waltzrl_mcp.connection import ServerEntry, parse_servers, read_servers
+from waltzrl_mcp.proxy import McpProxy, ProxySettings
+from waltzrl_mcp.screen import PACKS
 
 WITHHOLDS = pytest.mark.promise(
     "MCP",

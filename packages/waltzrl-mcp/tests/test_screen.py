@@ -7,8 +7,7 @@ import pytest
 from mcp.types import CallToolResult
 
 from waltzrl import GuardSettings, open_guard
-from waltzrl_mcp import PACKS
-from waltzrl_mcp.screen import reasons_against, reasons_against_call
+from waltzrl_mcp.screen import PACKS, reasons_against, reasons_against_call
 
 REAL_MEDIA = pytest.mark.promise(
     "MCP",

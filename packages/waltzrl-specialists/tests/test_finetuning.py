@@ -10,19 +10,14 @@ from support.small_runs import run
 from support.tiny_models import tiny_model
 from support.tiny_specialists import TASK, draft, settings, train, write_set
 from waltzrl.errors import InputError, RecipeError
-from waltzrl_specialists import (
-    estimate_cost,
-    evaluate,
-    finetune,
-    integrate_with_agent,
-    join_datasets,
-    open_specialists,
-    prepare_dataset,
-)
+from waltzrl_specialists import estimate_cost, finetune, integrate_with_agent, prepare_dataset
+from waltzrl_specialists.agents import open_specialists
+from waltzrl_specialists.datasets import join_datasets
 from waltzrl_specialists.evaluation import (
     CheckedReply,
     SpecialistResult,
     add_results,
+    evaluate,
     share_passed,
 )
 

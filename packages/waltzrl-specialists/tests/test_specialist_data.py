@@ -6,13 +6,14 @@ import pytest
 from make_tasks import make_tasks
 from support.small_runs import run
 from waltzrl.errors import InputError
-from waltzrl_specialists import prepare_dataset, specialists
+from waltzrl_specialists import prepare_dataset
 from waltzrl_specialists.checks import find_problems, read_lines
 from waltzrl_specialists.datasets import (
     ADVISED,
     DATA,
     LEAST,
     scenarios_of,
+    specialists,
 )
 
 SHIPPED_SETS = pytest.mark.promise(

@@ -26,24 +26,22 @@ from waltzrl.store.audit import LocalLog, LogSettings
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.privacy.opening import open_redaction
-from waltzrl_evolution import (
+from waltzrl_evolution import TrajectoryPool
+from waltzrl_evolution.files import CandidateFiles, read_candidate
+from waltzrl_evolution.model_writer import ModelWriter
+from waltzrl_evolution.operators import Writer
+from waltzrl_evolution.pool import CandidateDecision, Trajectory
+from waltzrl_evolution.programs import PROGRAM, ProgramSubject
+from waltzrl_evolution.rule_writer import RuleWriter
+from waltzrl_evolution.rules import RulesSubject, bundle_keys, bundle_text, read_shipped_rules
+from waltzrl_evolution.run import (
+    CONCURRENCY,
     Budget,
-    CandidateDecision,
-    CandidateFiles,
     Cases,
     EvolutionResult,
     EvolutionRun,
     EvolutionSubject,
-    Trajectory,
-    TrajectoryPool,
-    Writer,
-    read_candidate,
 )
-from waltzrl_evolution.model_writer import ModelWriter
-from waltzrl_evolution.programs import PROGRAM, ProgramSubject
-from waltzrl_evolution.rule_writer import RuleWriter
-from waltzrl_evolution.rules import RulesSubject, bundle_keys, bundle_text, read_shipped_rules
-from waltzrl_evolution.run import CONCURRENCY
 from waltzrl_evolution.wording import WordingSubject, WordingWriter, read_shipped_wording
 
 ALL = "all held-out prompts"

@@ -20,8 +20,9 @@ from waltzrl.evaluation import EvaluationRow
 from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.records import Prompt
-from waltzrl_evolution import CandidateFiles, check_safety, compliance
 from waltzrl_evolution.darwin import read_demands
+from waltzrl_evolution.files import CandidateFiles
+from waltzrl_evolution.gate import check_safety, compliance
 from waltzrl_evolution.programs import PROGRAM, ProgramSubject
 from waltzrl_evolution.run import compute_score, evaluate_cases
 from waltzrl_integrations import drafts
