@@ -31,6 +31,7 @@ from waltzrl.training import (
     Reinforcement,
     ReinforcementStage,
     ReinforceSettings,
+    Team,
     make_team,
 )
 from waltzrl.training.rewards import paper_rewards
@@ -49,6 +50,21 @@ class LastWord:
         return Verdict(judge=self.name, unsafe=not acceptable(reply.text), overrefuses=False)
 
 
+def new_stage(team: Team, settings: ReinforcementStage) -> Reinforcement:
+    """Plan steps on the prompts of the benchmark, by its judge and the paper's rewards."""
+    return Reinforcement(
+        settings=settings,
+        team=team,
+        prompts=[
+            Prompt(id=str(number), messages=(Message(role="user", content=text),))
+            for number, text in enumerate(new_prompts())
+        ],
+        sampler=RankSampler(collaborators=Collaborators(team=team, judge=LastWord())),
+        reward=paper_rewards,
+        least_scored_share=1.0,
+    )
+
+
 def main() -> None:
     """Take a step for every line on the standard input."""
     dtype_name, device = sys.argv[1:]
@@ -62,27 +78,18 @@ def main() -> None:
     narrow_parameters(reference.causal_lm.model, dtype)
     references = {"conversation": reference}
     team = make_team({"conversation": weights}, references, WORDING, NEW_TOKENS, dtype)
-    stage = Reinforcement(
-        settings=ReinforcementStage(
-            kind="reinforcement",
-            name="benchmark",
-            learns=("conversation",),
-            steps=1_000_000,
-            optimizer=OptimizerSettings(learning_rate=LEARNING_RATE, warmup_steps=0),
-            prompts_per_step=PROMPTS,
-            group_size=COMPLETIONS,
-            pattern="draft-only",
-            algorithm=ReinforceSettings(kl_weight=KL_WEIGHT, centre_groups=True),
-        ),
-        team=team,
-        prompts=[
-            Prompt(id=str(number), messages=(Message(role="user", content=text),))
-            for number, text in enumerate(new_prompts())
-        ],
-        sampler=RankSampler(collaborators=Collaborators(team=team, judge=LastWord())),
-        reward=paper_rewards,  # nobody reviews
-        least_scored_share=1.0,
+    settings = ReinforcementStage(
+        kind="reinforcement",
+        name="benchmark",
+        learns=("conversation",),
+        steps=1_000_000,
+        optimizer=OptimizerSettings(learning_rate=LEARNING_RATE, warmup_steps=0),
+        prompts_per_step=PROMPTS,
+        group_size=COMPLETIONS,
+        pattern="draft-only",
+        algorithm=ReinforceSettings(kl_weight=KL_WEIGHT, centre_groups=True),
     )
+    stage = new_stage(team, settings)
     learner = Learner(weights, stage.optimizer, stage.steps, dtype)
     print(json.dumps({"torch": torch.__version__, "waltzrl": waltzrl.__version__}), flush=True)
     for number, _ in enumerate(sys.stdin):

@@ -7,7 +7,8 @@ from waltzrl.store.database import open_database
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.privacy.opening import open_redaction
-from waltzrl_routing import AgentCapability, AgentRegistry, Explanation, RoutingPlan, Task
+from waltzrl_routing import AgentCapability, AgentRegistry, RoutingPlan, Task
+from waltzrl_routing.plan import Explanation
 
 CHECKED = "api_call"
 HARMLESS = "Summarise the minutes of the meeting."

@@ -73,12 +73,15 @@ def exchange(name, collaboration=None, *, seconds_ago=60.0, **fields):
 class Site:
     """A console, its data, and a key for each role."""
 
-    def __init__(self, folder, url=None, draw_plan=results_as_svg, digest=str):
+    def __init__(
+        self, folder, url=None, draw_plan=results_as_svg, *, digest=str, categories=None, scrub=str
+    ):
         written, keys, log_key = _written()
         shutil.copytree(written, folder, dirs_exist_ok=True)
-        engine = open_database(url or f"sqlite:///{folder}/memory.db")
-        self.memory = SafetyMemory(MemoryStore(engine, scrub=str), digest, {}, {})
-        self.book = ReleaseBook(engine)
+        self.engine = open_database(url or f"sqlite:///{folder}/memory.db")
+        store = MemoryStore(self.engine, scrub=scrub)
+        self.memory = SafetyMemory(store, digest, {}, categories or {})
+        self.book = ReleaseBook(self.engine)
         self.keys_file = folder / "keys.toml"
         self.keys = dict(keys)
         pseudonym = partial(subject_digest, folder / "audit.key")

@@ -10,6 +10,7 @@ import rich.table
 import typer
 
 from waltzrl.errors import InputError
+from waltzrl.evaluation.data import write_lines
 from waltzrl.foundation.logs import configure_logs
 from waltzrl.foundation.options import TRAIN, AsJson, Settings, open_terminal, print_json
 from waltzrl.foundation.progress import progress_bar
@@ -18,7 +19,6 @@ from waltzrl.training.progress import TrainingDisplay
 from waltzrl_specialists.datasets import (
     join_datasets,
     prepare_datasets,
-    write_examples,
     write_nanochat,
 )
 from waltzrl_specialists.datasets import specialists as shipped
@@ -75,11 +75,13 @@ def prepare(
     `waltzrl specialists prepare qa support --nanochat data/nanochat`
     """
     datasets = prepare_datasets(names or shipped(), task)
-    for folder, write in ((out, write_examples), (nanochat, write_nanochat)):
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            for dataset in datasets:
-                write(dataset, folder / f"{dataset.name}.jsonl")
+    for folder in filter(None, (out, nanochat)):
+        folder.mkdir(parents=True, exist_ok=True)
+    for dataset in datasets:
+        if out:
+            write_lines(out / f"{dataset.name}.jsonl", dataset.examples)
+        if nanochat:
+            write_nanochat(dataset, nanochat / f"{dataset.name}.jsonl")
     rows = [
         {
             "name": dataset.name,

@@ -214,15 +214,6 @@ def scenarios_of(name: str) -> list[HeldOutScenario]:
     return list(rows.values())
 
 
-def write_examples(dataset: SpecialistDataset, path: Path) -> None:
-    """Write the rows that are learnt from as JSON Lines.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    write_lines(path, dataset.examples)
-
-
 def write_nanochat(dataset: SpecialistDataset, path: Path) -> None:
     """Write conversations for nanochat's `CustomJSON` task: one array of messages a line.
 

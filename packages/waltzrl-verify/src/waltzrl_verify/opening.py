@@ -22,10 +22,10 @@ from waltzrl.gateway.reviews import NO_MODEL
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.policies import RemotePolicy
 from waltzrl.records import Feedback, Message, Prompt, PromptLabel, Reply, Usage, total_usage
+from waltzrl_verify.checks import Check
 from waltzrl_verify.installation import (
     NEEDS_KEY,
     PROBE,
-    Check,
     audit_check,
     gateway_checks,
     installation_check,
