@@ -28,19 +28,19 @@ from waltzrl.policies.blocks import fuse_blocks
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.weights import CausalLM
 from waltzrl.records import Message, Prompt
-from waltzrl.training import (
-    AgentSettings,
-    Learner,
-    ModelSettings,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    Team,
-)
+from waltzrl.training.learner import Learner
 from waltzrl.training.models import make_roles
 from waltzrl.training.plan import DataSize, plan_run
 from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.roles import Team
 from waltzrl.training.rollouts import Collaborators, RankSampler
+from waltzrl.training.settings import (
+    AgentSettings,
+    ModelSettings,
+    OptimizerSettings,
+    ReinforcementStage,
+)
+from waltzrl.training.stages import Reinforcement
 
 SIZES: dict[str, PretrainedConfig] = {
     "8b": LlamaConfig(  # Llama-3.1-8B

@@ -25,16 +25,12 @@ from waltzrl.agents import Wording
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 from waltzrl.policies.weights import Weights, load_causal_lm, narrow_parameters
 from waltzrl.records import Message, Prompt, Reply, Verdict
-from waltzrl.training import (
-    Learner,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    ReinforceSettings,
-    make_team,
-)
+from waltzrl.training.learner import Learner
 from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.roles import make_team
 from waltzrl.training.rollouts import Collaborators, RankSampler
+from waltzrl.training.settings import OptimizerSettings, ReinforcementStage, ReinforceSettings
+from waltzrl.training.stages import Reinforcement
 
 WORDING = Wording(conversation_system="", feedback_system="", review="", revise="")
 

@@ -31,15 +31,8 @@ from waltzrl.records import (
     Tokens,
     Verdict,
 )
-from waltzrl.training import (
-    CheckpointSettings,
-    Learner,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    Trainer,
-)
 from waltzrl.training.checkpoints import weights_digest
+from waltzrl.training.learner import Learner
 from waltzrl.training.rewards import paper_rewards
 from waltzrl.training.rollouts import (
     Collaborators,
@@ -48,7 +41,9 @@ from waltzrl.training.rollouts import (
     accepted_samples,
 )
 from waltzrl.training.samples import make_imitated_sample
-from waltzrl.training.stages import imitate_replies
+from waltzrl.training.settings import CheckpointSettings, OptimizerSettings, ReinforcementStage
+from waltzrl.training.stages import Reinforcement, imitate_replies
+from waltzrl.training.trainer import Trainer
 
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
 ASKED = Prompt(id="1", messages=(Message(role="user", content="Hi?"),), label="benign")

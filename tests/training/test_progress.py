@@ -5,8 +5,8 @@ import pytest
 from support.small_runs import run, save_recipe
 from support.timing import FakeClock
 from waltzrl.foundation.progress import progress_bar
-from waltzrl.training import Progress
 from waltzrl.training.progress import TrainingDisplay
+from waltzrl.training.trainer import Progress
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ from support import tiny_pair
 from waltzrl.errors import DivergenceError
 from waltzrl.policies.weights import Weights
 from waltzrl.records import Tokens
-from waltzrl.training import Learner, OptimizerSettings, ReinforceSettings, Sample, Scorer
+from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.reinforce import reinforce
-from waltzrl.training.samples import collate
+from waltzrl.training.samples import Sample, collate
+from waltzrl.training.settings import OptimizerSettings, ReinforceSettings
 from waltzrl.training.stages import imitation
 
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)

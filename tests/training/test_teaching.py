@@ -21,10 +21,10 @@ from waltzrl.records import (
     Round,
     Tokens,
 )
-from waltzrl.training import OptimizerSettings, ReinforceSettings, TeacherStage
 from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.models import create_model
 from waltzrl.training.rewards import ExplanationCoefficients
+from waltzrl.training.settings import OptimizerSettings, ReinforceSettings, TeacherStage
 from waltzrl.training.teaching import (
     TEACHER,
     ExerciseTurn,

@@ -13,17 +13,13 @@ from support import tiny_pair
 from waltzrl.errors import DivergenceError, PolicyError, ScoringError
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.records import Verdict
-from waltzrl.training import (
-    CheckpointSettings,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    Trainer,
-)
 from waltzrl.training.checkpoints import latest_good, read_state, weights_digest
 from waltzrl.training.rewards import ClassFrequencies, signed_rewards
 from waltzrl.training.roles import Best
 from waltzrl.training.rollouts import Collaborators, RankSampler
+from waltzrl.training.settings import CheckpointSettings, OptimizerSettings, ReinforcementStage
+from waltzrl.training.stages import Reinforcement
+from waltzrl.training.trainer import Trainer
 from waltzrl.training.validation import Validation, best_validation
 
 KEEPING = CheckpointSettings(checkpoint_every=2, keep_last=2, validate_every=3, kl_limit=50.0)

@@ -26,11 +26,16 @@ from waltzrl.policies.compute import Compute, ComputeSettings, resolve_compute
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import CausalLM, Weights, load_causal_lm
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
-from waltzrl.training import CheckpointSettings, ImitationStage, ModelSettings, OptimizerSettings
 from waltzrl.training.checkpoints import export_adapter
 from waltzrl.training.learner import Learner
 from waltzrl.training.models import open_warm_up
 from waltzrl.training.samples import demonstration_sample
+from waltzrl.training.settings import (
+    CheckpointSettings,
+    ImitationStage,
+    ModelSettings,
+    OptimizerSettings,
+)
 from waltzrl.training.stages import Imitation
 from waltzrl.training.trainer import Progress, Trainer, role_states
 from waltzrl_specialists.datasets import TOGETHER, Example, SpecialistDataset
