@@ -40,7 +40,7 @@ from waltzrl.training.rollouts import (
 )
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
-from waltzrl.training.validation import RolloutRates, attack_metrics, length_metrics
+from waltzrl.training.validation import attack_metrics, length_metrics, rollout_rates
 
 Learners = Mapping[str, Learner]
 """The learners, by the names of their roles."""
@@ -257,7 +257,7 @@ class Reinforcement:
         waited = time.perf_counter() - started
         if self.count is not None:
             self.count(rollouts)
-        metrics = RolloutRates.of(rollouts).metrics() | length_metrics(rollouts)
+        metrics = rollout_rates(rollouts) | length_metrics(rollouts)
         metrics |= attack_metrics(rollouts)
         update = partial(self._update, rollouts, draw, learners, stale)
         overlaps = ahead and self.staleness > 0
