@@ -163,7 +163,7 @@ def measure(size: str, layout: str, device: torch.device, steps: int) -> None:
         data = DataSize(prompt_tokens=prompts, instruction_tokens=instructions, demonstrations=0)
         plan = plan_run(models, agents, [stage.settings], compute, data)
     learners = {
-        role: Learner(own, stage.optimizer, stage.steps, compute.dtype)
+        role: Learner(own, stage.settings.optimizer, stage.steps, compute.dtype)
         for role, own in team.weights.items()
     }
     asyncio.run(stage.step(0, learners))

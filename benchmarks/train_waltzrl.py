@@ -79,7 +79,7 @@ def main() -> None:
         reward=paper_rewards,  # nobody reviews
         least_scored_share=1.0,
     )
-    learner = Learner(weights, stage.optimizer, stage.steps, dtype)
+    learner = Learner(weights, stage.settings.optimizer, stage.steps, dtype)
     print(json.dumps({"torch": torch.__version__, "waltzrl": waltzrl.__version__}), flush=True)
     for number, _ in enumerate(sys.stdin):
         started, cpu_started = time.perf_counter(), time.process_time()

@@ -205,7 +205,7 @@ def teaching(teacher, student, **changes):
 
 
 def steps(stage, teacher):
-    learner = Learner(teacher, stage.optimizer, stage.steps)
+    learner = Learner(teacher, stage.settings.optimizer, stage.steps)
 
     async def all_steps():
         return [await stage.step(number, {TEACHER: learner}) for number in range(stage.steps)]

@@ -17,7 +17,12 @@ from waltzrl.training.checkpoints import latest_good, read_state, weights_digest
 from waltzrl.training.rewards import ClassFrequencies, signed_rewards
 from waltzrl.training.roles import Best
 from waltzrl.training.rollouts import Collaborators, RankSampler
-from waltzrl.training.settings import CheckpointSettings, OptimizerSettings, ReinforcementStage
+from waltzrl.training.settings import (
+    CheckpointSettings,
+    ImitationStage,
+    OptimizerSettings,
+    ReinforcementStage,
+)
 from waltzrl.training.stages import Reinforcement
 from waltzrl.training.trainer import Trainer
 from waltzrl.training.validation import Validation, best_validation
@@ -53,6 +58,15 @@ def stages(team, prompts=None, state=None, judge=None):
             ("joint", 4, ("conversation", "feedback")),
         )
     ]
+
+
+UNUSED = ImitationStage(
+    kind="imitation",
+    name="stand-in",
+    steps=0,
+    batch_size=1,
+    optimizer=OptimizerSettings(learning_rate=1.0),
+)
 
 
 class KilledError(Exception):
@@ -188,10 +202,9 @@ class Counting:
 
     weights: Tensor
     steps: int
-    name: str = "counting"
+    settings: ImitationStage = UNUSED
     steps_per_epoch: int = 1000
     learns: tuple[str, ...] = ()
-    optimizer: OptimizerSettings | None = None
 
     async def step(self, number, learners, ahead=False):
         self.weights.data.fill_(number + 1)
@@ -374,10 +387,9 @@ class Scripted:
     """A stage in which nobody learns and the KL is as written."""
 
     kl: list[float]
-    name: str = "scripted"
+    settings: ImitationStage = UNUSED
     steps_per_epoch: int = 100
     learns: tuple[str, ...] = ()
-    optimizer: OptimizerSettings | None = None
 
     @property
     def steps(self):
@@ -409,11 +421,10 @@ class Overflowing:
     """A stage of one step, in which nobody learns and one number runs away."""
 
     measured: dict[str, float]
-    name: str = "overflowing"
+    settings: ImitationStage = UNUSED
     steps: int = 1
     steps_per_epoch: int = 1
     learns: tuple[str, ...] = ()
-    optimizer: OptimizerSettings | None = None
 
     async def step(self, number, learners, ahead=False):
         return self.measured

@@ -39,7 +39,7 @@ from waltzrl.training.rollouts import (
     sample_share,
 )
 from waltzrl.training.samples import Batch, Sample
-from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
+from waltzrl.training.settings import ImitationStage, ReinforcementStage, StageSettings
 from waltzrl.training.validation import attack_metrics, length_metrics, rollout_rates
 
 Learners = Mapping[str, Learner]
@@ -51,7 +51,7 @@ class Stage(Protocol):
     """A part of training."""
 
     @property
-    def name(self) -> str: ...
+    def settings(self) -> StageSettings: ...
 
     @property
     def steps(self) -> int: ...
@@ -60,9 +60,6 @@ class Stage(Protocol):
     def learns(self) -> tuple[str, ...]:
         """Names of the roles that learn."""
         ...
-
-    @property
-    def optimizer(self) -> OptimizerSettings: ...
 
     @property
     def steps_per_epoch(self) -> int:
@@ -112,20 +109,12 @@ class Imitation(Generic[Example]):
     seed: int = 0
 
     @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
     def steps(self) -> int:
         return self.settings.steps
 
     @property
     def learns(self) -> tuple[str, ...]:
         return (self.role,)
-
-    @property
-    def optimizer(self) -> OptimizerSettings:
-        return self.settings.optimizer
 
     @property
     def steps_per_epoch(self) -> int:
@@ -228,20 +217,12 @@ class Reinforcement:
     """Samples that are taken before their step, by the number of the step."""
 
     @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
     def steps(self) -> int:
         return self.settings.total_steps(len(self.prompts))
 
     @property
     def learns(self) -> tuple[str, ...]:
         return self.settings.learns
-
-    @property
-    def optimizer(self) -> OptimizerSettings:
-        return self.settings.optimizer
 
     @property
     def steps_per_epoch(self) -> int:
@@ -272,12 +253,12 @@ class Reinforcement:
     def _choose_prompts(self, number: int) -> tuple[RolloutRequest, random.Random]:
         """Return what a step rolls out, and the random numbers that are left for its samples."""
         # All that is random in a step comes from its number: a resumed run repeats it exactly.
-        draw = random.Random(f"{self.name}/{self.seed}/{number}")
+        draw = random.Random(f"{self.settings.name}/{self.seed}/{number}")
         # The bits above these are the number of the process that samples.
         seed = draw.getrandbits(40)
         size, order = self.settings.prompts_per_step, f"prompts/{self.seed}"
         # A draw of its own, so that a stage without attacks is what it was before there were any.
-        attacks = random.Random(f"attacks/{self.name}/{self.seed}/{number}")
+        attacks = random.Random(f"attacks/{self.settings.name}/{self.seed}/{number}")
         prompts = [
             RolloutPrompt(
                 prompt := self.prompts[position],

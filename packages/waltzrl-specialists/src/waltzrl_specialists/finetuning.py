@@ -130,7 +130,7 @@ async def estimate_cost(
     weights = _add_adapter(base, settings, compute)
     trials = [_make_imitation(dataset, weights, settings) for dataset in datasets]
     read = [_count_mean_tokens(trial) * settings.batch_size for trial in trials]
-    learner = Learner(weights, trials[0].optimizer, 1, compute.dtype)
+    learner = Learner(weights, trials[0].settings.optimizer, 1, compute.dtype)
     await trials[0].step(0, {ROLE: learner})  # the first one takes longer
     started = time.perf_counter()
     await trials[0].step(1, {ROLE: learner})
