@@ -341,11 +341,6 @@ def test_a_dual_clip_inside_the_clip_is_refused(ceiling):
         ReinforceSettings(clip_high=0.2, dual_clip=ceiling)
 
 
-def test_a_batch_from_which_nothing_is_learnt_is_refused():
-    with pytest.raises(ValueError, match=r"algorithm\.passes must be 1 or more, got 0"):
-        ReinforceSettings(passes=0)
-
-
 def test_a_loss_that_is_not_a_number_changes_no_weight():
     causal_lm = tiny_pair.base()
     learner = Learner(Weights(causal_lm=causal_lm), OPTIMIZER, 1)
