@@ -140,24 +140,18 @@ class Imitation(Generic[Example]):
         return {}
 
 
-def imitate(role: str, learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
-    """Take a supervised step of a role on samples; return its metrics."""
-    tokens = sum(len(sample.tokens.ids) for sample in samples)
-    return _take_supervised_step(role, learner, samples, imitation(tokens))
-
-
-def imitate_replies(role: str, learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
-    """Take a supervised step in which every reply weighs the same, as in the paper's loss.
-
-    By tokens, long answers would weigh more than short refusals.
-    """
-    return _take_supervised_step(role, learner, samples, imitation_by_reply(len(samples)))
-
-
-def _take_supervised_step(
-    role: str, learner: Learner, samples: Sequence[Sample], loss: LossOfMicroBatch
+def imitate(
+    role: str, learner: Learner, samples: Sequence[Sample], *, by_reply: bool = False
 ) -> dict[str, float]:
-    result = learner.step(samples, loss)
+    """Take a supervised step of a role on samples; return its metrics.
+
+    Every token weighs the same, or every reply, as in the paper's loss: by tokens, long answers
+    weigh more than short refusals.
+    """
+    tokens = sum(len(sample.tokens.ids) for sample in samples)
+    result = learner.step(
+        samples, imitation_by_reply(len(samples)) if by_reply else imitation(tokens)
+    )
     return {
         f"loss/{role}": result.loss,
         f"gradient/{role}_norm": result.gradient_norm,
@@ -293,7 +287,7 @@ class Reinforcement:
             if not samples:
                 continue
             if self.settings.objective == "expert-iteration":
-                metrics |= imitate_replies(role, learners[role], samples)
+                metrics |= imitate(role, learners[role], samples, by_reply=True)
                 continue
             learner, own = learners[role], self.team.roles[role]
             # A role whose reference is what learns has no divergence from it.
