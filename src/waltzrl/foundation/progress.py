@@ -40,6 +40,12 @@ class ProgressLines(Progress):
                 self.console.out(_format_line(task))
 
 
+def announce_steps() -> Callable[[str], None]:
+    """Return what prints a line on stderr, after the seconds since this call."""
+    started, console = time.monotonic(), open_terminal(stderr=True)
+    return lambda text: console.print(f"[{time.monotonic() - started:4.0f} s] {text}")
+
+
 def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Progress:
     """Return a bar on stderr with a field `note`; lines if stderr is not a terminal.
 
