@@ -18,6 +18,7 @@ from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.evaluation.patterns import Advice
 from waltzrl.foundation.files import Json
+from waltzrl.foundation.journal import read_metrics
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.foundation.texts import without_credentials
 from waltzrl.policies.compute import Compute, resolve_compute
@@ -35,7 +36,7 @@ from waltzrl.training.recipe import DataSettings, Recipe, find_wandb_project
 from waltzrl.training.rewards import ClassFrequencies, FeedbackReward, find_reward
 from waltzrl.training.run_recipe import read_run_recipe, require_same, write_recipe
 from waltzrl.training.settings import ReinforcementStage
-from waltzrl.training.targets import missed_gain, read_metrics
+from waltzrl.training.targets import missed_gain
 
 try:
     from waltzrl.policies.weights import BASE_TITLE

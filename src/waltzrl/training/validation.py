@@ -1,12 +1,11 @@
 """How good the agents are while they train: in a step's rollouts, and on prompts held out."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.agents.exports import ATTACKER
-from waltzrl.foundation.files import whole_lines
+from waltzrl.foundation.journal import read_metrics
 from waltzrl.records import JudgedCollaboration, Prompt, Reply, Verdict
 from waltzrl.training.rewards import attacker_reward, improvement, judged_rounds, label_reward
 from waltzrl.training.roles import Best
@@ -179,7 +178,5 @@ class Validation:
 
 def best_validation(run: Path) -> Best | None:
     """Return the step of a run with the highest F1, the latest of several; None without any."""
-    path = run / "metrics.jsonl"
-    lines = map(json.loads, whole_lines(path) if path.exists() else ())
-    validated = [Best(line["step"], line[F1]) for line in lines if line.get(F1) is not None]
+    validated = [Best(int(line["step"]), line[F1]) for line in read_metrics(run) if F1 in line]
     return max(validated, key=lambda best: (best.f1, best.step), default=None)

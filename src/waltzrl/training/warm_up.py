@@ -21,7 +21,7 @@ from waltzrl.budget import CostMeter
 from waltzrl.errors import RecipeError, TargetError
 from waltzrl.evaluation.data import SolvedQuestion, write_lines
 from waltzrl.evaluation.data.solutions import CLOSING, OPENING
-from waltzrl.foundation.journal import WandbProject
+from waltzrl.foundation.journal import WandbProject, read_metrics
 from waltzrl.foundation.jsonl import read_objects
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute
@@ -39,7 +39,7 @@ from waltzrl.training.samples import Sample, demonstration_sample
 from waltzrl.training.settings import ImitationStage, TeacherStage
 from waltzrl.training.sharding import shard_models
 from waltzrl.training.stages import Imitation, Stage
-from waltzrl.training.targets import missed_loss, read_metrics
+from waltzrl.training.targets import missed_loss
 from waltzrl.training.teaching import (
     EXPLAIN,
     TEACHER,
