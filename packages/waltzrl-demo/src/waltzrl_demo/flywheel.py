@@ -279,8 +279,7 @@ class FlywheelDemo:
         return BundleRecipe(upstream=_configure_upstream(self.base), enabled=False)
 
     def _make_training(self, name: str, changes: list[str]) -> TrainingJob:
-        sets = ["train", *["general-train"] * GENERAL_REPEATS]
-        recipe = self._paper.recipe("pair.toml", sets, changes)
+        recipe = self._paper.train_recipe("pair.toml", changes)
         return TrainingJob(name=name, recipe=recipe, folder=self.folder / name)
 
 

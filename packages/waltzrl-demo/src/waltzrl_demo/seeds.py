@@ -29,7 +29,7 @@ from waltzrl.foundation.workers import Job, Workers
 from waltzrl.records import Prompt
 from waltzrl.training.recipe import Recipe
 from waltzrl_demo.jobs import EvaluationJob, TrainingJob, configure_contest
-from waltzrl_demo.paper import GENERAL_REPEATS, DemoSize, PaperDemo
+from waltzrl_demo.paper import DemoSize, PaperDemo
 from waltzrl_demo.study import digest_lines, read_training_cost, sample_world
 from waltzrl_demo.world import LEVELS, TRAINING_NOISE, world_judge
 
@@ -72,14 +72,10 @@ class SeedDemo(ABC):
         """The file of the test prompts."""
         return self.paper.file("test")
 
-    def recipe(self, file: str, changes: Sequence[str], prompts: str = "train") -> Recipe:
-        """Read a recipe, to train on a set and on general questions with some changes."""
-        return self.paper.recipe(file, [prompts, *["general-train"] * GENERAL_REPEATS], changes)
-
     def train_pair(self, name: str, changes: Sequence[str], prompts: str = "train") -> TrainingJob:
         """Train a pair from the initial model, as pair.toml says with some changes."""
         start = f"models.base={self.base.agents / CONVERSATION}"
-        return self.train(name, self.recipe("pair.toml", [start, *changes], prompts))
+        return self.train(name, self.paper.train_recipe("pair.toml", [start, *changes], prompts))
 
     def train(self, name: str, recipe: Recipe) -> TrainingJob:
         """Train as a recipe says, with the world's judge where agents are rewarded."""
