@@ -49,7 +49,7 @@ from waltzrl.policies.weights import (
 )
 from waltzrl.training import ranks
 from waltzrl.training.parts import copy_own_rows, has_parts, save_parts
-from waltzrl.training.sharding import gather_whole
+from waltzrl.training.sharding import gather_whole, load_whole
 
 MANIFEST = "MANIFEST.json"
 ADAPTERS, EXPORTED_BASE = "adapters", "base"
@@ -360,9 +360,7 @@ def _load_role(folder: Path, name: str, role: RoleState) -> None:
     else:
         # It only maps the file, of which each rank reads what it holds.
         saved = type(model).from_pretrained(folder, dtype=model.dtype)
-        values = dict(saved.named_parameters())
-        for key, parameter in model.named_parameters():
-            copy_own_rows(parameter, values[key])
+        load_whole(model, dict(saved.named_parameters()))
     if role.optimizer is not None:
         if not (folder / OPTIMIZER).exists():
             raise CheckpointError(

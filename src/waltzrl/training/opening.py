@@ -58,7 +58,7 @@ try:
     from waltzrl.training.stages import Reinforcement
     from waltzrl.training.trainer import Report, Trainer, role_states
     from waltzrl.training.validation import Validation
-    from waltzrl.training.warm_up import WarmUp, require_one_process
+    from waltzrl.training.warm_up import WarmUp
 except ModuleNotFoundError as missing:
     raise MissingExtraError("training", "PyTorch", "train") from missing
 
@@ -405,7 +405,11 @@ def require_shares(recipe: Recipe, count: int) -> None:
     Raises:
         RecipeError: they cannot, or there is a teacher, which one process trains.
     """
-    require_one_process(recipe, count)
+    if recipe.teacher is not None and count > 1:
+        raise RecipeError(
+            f"stage {recipe.teacher.name!r}: a teacher is trained by one process, got {count}; run"
+            " it without torchrun, or with compute.ray.learners = 1"
+        )
     if recipe.compute.servers or recipe.compute.rollout_workers:  # they sample for all
         return
     sizes = [stage.prompts_per_step for stage in recipe.reinforcements]

@@ -328,16 +328,3 @@ def _as_base(weights: Weights) -> CausalLM:
     """Return what the roles start from, without the place of a base that is another now."""
     learned = weights.causal_lm
     return learned if weights.adapter is not None else replace(learned, source=None)
-
-
-def require_one_process(recipe: Recipe, count: int) -> None:
-    """Check that no teacher is to be trained by `count` processes.
-
-    Raises:
-        RecipeError: one is, by several.
-    """
-    if recipe.teacher is not None and count > 1:
-        raise RecipeError(
-            f"stage {recipe.teacher.name!r}: a teacher is trained by one process, got {count}; run"
-            " it without torchrun, or with compute.ray.learners = 1"
-        )
