@@ -21,7 +21,7 @@ from waltzrl.records import (
     Usage,
     Verdict,
 )
-from waltzrl.training.rewards import STAGE_1, ClassFrequencies
+from waltzrl.training.rewards import STAGE_1
 from waltzrl.training.rollouts import (
     Collaborators,
     Rollout,
@@ -74,7 +74,7 @@ def feedback_samples_of(batch, reward=pay_nothing, round_cost=0.0):
         reward=reward,
         coefficients=STAGE_1,
         round_cost=round_cost,
-        frequencies=ClassFrequencies(),
+        class_counts={},
     )
 
 

@@ -14,7 +14,7 @@ from waltzrl.errors import DivergenceError, PolicyError, ScoringError
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.records import Verdict
 from waltzrl.training.checkpoints import latest_good, read_state, weights_digest
-from waltzrl.training.rewards import ClassFrequencies, signed_rewards
+from waltzrl.training.rewards import signed_rewards
 from waltzrl.training.roles import Best
 from waltzrl.training.rollouts import Collaborators, RankSampler
 from waltzrl.training.settings import (
@@ -35,7 +35,7 @@ def sampler(team, judge=None):
 
 
 def stages(team, prompts=None, state=None, judge=None):
-    frequencies = ClassFrequencies(state)
+    counts = {} if state is None else state
     return [
         Reinforcement(
             settings=ReinforcementStage(
@@ -50,7 +50,7 @@ def stages(team, prompts=None, state=None, judge=None):
             prompts=prompts or tiny_pair.prompts(),
             sampler=sampler(team, judge),
             reward=signed_rewards,
-            frequencies=frequencies,
+            class_counts=counts,
             least_scored_share=0.5,
         )
         for name, steps, learns in (

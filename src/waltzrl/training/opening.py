@@ -33,7 +33,7 @@ from waltzrl.training.data import (
 )
 from waltzrl.training.judging import RunJudge, require_judge
 from waltzrl.training.recipe import DataSettings, Recipe, find_wandb_project
-from waltzrl.training.rewards import ClassFrequencies, FeedbackReward, find_reward
+from waltzrl.training.rewards import FeedbackReward, find_reward
 from waltzrl.training.run_recipe import read_run_recipe, require_same, write_recipe
 from waltzrl.training.settings import ReinforcementStage
 from waltzrl.training.targets import missed_gain
@@ -202,7 +202,9 @@ async def _train_team(
             if recipe.attacker is not None:
                 team = add_attacker(team, recipe.attacker, compute)
             require_context(team, prompts, recipe.agents.max_rounds)
-            count, frequencies = count_of(recipe, meter), ClassFrequencies()
+            count = count_of(recipe, meter)
+            # This very dictionary is saved, and filled again when a run resumes.
+            class_counts: dict[str, float] = {}
             advice = Advice.demonstrated(demonstrations)
             collaborators = Collaborators(
                 team=team, judge=RunJudge(judge, folder), keeps_goal=keeps_goal or keeps_by_words
@@ -216,7 +218,7 @@ async def _train_team(
                         sampler=sampler,
                         reward=rewards[stage.name],
                         max_rounds=recipe.agents.max_rounds,
-                        frequencies=frequencies,
+                        class_counts=class_counts,
                         least_scored_share=recipe.checkpointing.least_scored_share,
                         seed=recipe.seed,
                         count=count,
@@ -231,8 +233,7 @@ async def _train_team(
                     folder,
                     recipe.checkpointing,
                     make_learner=learner_on(compute),
-                    # This very dictionary is saved, and filled again when a run resumes.
-                    state=frequencies.counts,
+                    state=class_counts,
                     validation=_make_validation(recipe, data, sampler, count),
                     sampler=sampler,
                     meter=meter,

@@ -21,7 +21,7 @@ from waltzrl.training import ranks
 from waltzrl.training.algorithms.tokens import sequence_mean, token_mean
 from waltzrl.training.learner import Learner, LossOfMicroBatch
 from waltzrl.training.reinforce import UpdateResult, reinforce
-from waltzrl.training.rewards import ClassFrequencies, FeedbackReward
+from waltzrl.training.rewards import FeedbackReward
 from waltzrl.training.roles import Team
 from waltzrl.training.rollouts import (
     Count,
@@ -196,7 +196,7 @@ class Reinforcement:
     """The function that `settings.reward` names."""
     max_rounds: int = 1
     """The most rounds of feedback on a prompt, in the patterns that have any."""
-    frequencies: ClassFrequencies = field(default_factory=ClassFrequencies)
+    class_counts: dict[str, float] = field(default_factory=dict)
     """The classes of the replies that were reviewed lately, over all stages of a run."""
     least_scored_share: float
     """The share that `CheckpointSettings` explains."""
@@ -315,7 +315,7 @@ class Reinforcement:
             reward=self.reward,
             coefficients=self.settings.coefficients,
             round_cost=self.settings.round_cost,
-            frequencies=self.frequencies,
+            class_counts=self.class_counts,
         )
 
     async def _while_sampling(
