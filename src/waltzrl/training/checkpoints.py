@@ -105,7 +105,7 @@ def save_checkpoint(
         if unfinished is not None:
             # The parts of all ranks are there by now: `save_parts` ends with a barrier.
             write_json(unfinished / STATE, dict(state))
-            _write_manifest(unfinished, MANIFEST)
+            write_manifest(unfinished, MANIFEST)
     return path
 
 
@@ -227,7 +227,7 @@ def export_roles(
         if unfinished is not None:
             _export_adapters(unfinished, roles)
             save_wording(wording, unfinished / EXPORTED)
-            write_export_manifest(unfinished, facts)
+            write_manifest(unfinished, EXPORT_MANIFEST, facts)
 
 
 def _cpu_copy(model: PeftModel, dtype: torch.dtype | None = None) -> PeftModel:
@@ -296,11 +296,6 @@ def require_exportable(folder: Path) -> None:
     """
     if folder.exists() and not (folder / EXPORT_MANIFEST).exists():
         raise InputError(f"{folder} exists and is not an export; choose a new folder")
-
-
-def write_export_manifest(folder: Path, facts: Mapping[str, Json]) -> None:
-    """Write the manifest of an export that is otherwise whole, with facts of its run."""
-    _write_manifest(folder, EXPORT_MANIFEST, facts)
 
 
 def weights_digest(model: torch.nn.Module) -> str:
@@ -393,8 +388,14 @@ def _load_moments(file: Path, optimizer: torch.optim.Optimizer) -> None:
     )
 
 
-def _write_manifest(folder: Path, name: str, facts: Mapping[str, Json] = NO_FACTS) -> None:
-    """Flush every file below the folder to the disk and list it in the manifest `name`."""
+def write_manifest(folder: Path, name: str, facts: Mapping[str, Json] = NO_FACTS) -> None:
+    """Flush every file below the folder to the disk and list it in the manifest `name`.
+
+    Args:
+        folder: is otherwise whole.
+        name: of the manifest, such as that of an export.
+        facts: of the run, which the manifest repeats.
+    """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != name]
     # Folders too, or a power failure could lose the names of files that are on the disk.
     for path in [*files, *(path for path in folder.rglob("*") if path.is_dir())]:
