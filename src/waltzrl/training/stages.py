@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
@@ -107,6 +107,7 @@ class Imitation(Generic[Example]):
     role: str = "conversation"
     """The role that learns, whichever agent's turn is demonstrated."""
     seed: int = 0
+    _samples: dict[int, Sample] = field(default_factory=dict, init=False)
 
     @property
     def steps(self) -> int:
@@ -134,10 +135,6 @@ class Imitation(Generic[Example]):
         if position not in self._samples:
             self._samples[position] = self.to_sample(self.demonstrations[position])
         return self._samples[position]
-
-    @cached_property
-    def _samples(self) -> dict[int, Sample]:
-        return {}
 
 
 def imitate(
