@@ -6,7 +6,7 @@ PyTorch.
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -191,10 +191,6 @@ class ReinforceSettings:
 class ImitationStage:
     """Supervised training of the base on examples in every role."""
 
-    shapes_base: ClassVar[bool] = True
-    """Whether the stage trains the base, before it becomes the roles' weights. Such stages come
-    first; every kind of stage declares this."""
-
     kind: Literal["imitation"]
     """The kind of the stage."""
     name: str
@@ -220,8 +216,6 @@ class TeacherStage:
 
     After it a stage of imitation teaches the base what the teacher wrote.
     """
-
-    shapes_base: ClassVar[bool] = True
 
     kind: Literal["teacher"]
     """The kind of the stage."""
@@ -258,8 +252,6 @@ def _require_reward(name: str, stage: str) -> None:
 @dataclass(frozen=True, kw_only=True)
 class ReinforcementStage:
     """Rollouts of the agents, and a step of every role that learns from them."""
-
-    shapes_base: ClassVar[bool] = False
 
     kind: Literal["reinforcement"]
     """The kind of the stage."""

@@ -36,7 +36,7 @@ from waltzrl.training.recipe import Recipe
 from waltzrl.training.roles import decoding_copy
 from waltzrl.training.run_recipe import BASE, EXPLANATIONS
 from waltzrl.training.samples import Sample, demonstration_sample
-from waltzrl.training.settings import ImitationStage, TeacherStage
+from waltzrl.training.settings import ImitationStage, ReinforcementStage, TeacherStage
 from waltzrl.training.sharding import shard_models
 from waltzrl.training.stages import Imitation, Stage
 from waltzrl.training.targets import missed_loss
@@ -290,7 +290,7 @@ class WarmUp:
 
     def _stages(self, name: str) -> list[ImitationStage]:
         """Return the stages of imitation before the teacher, or after it, that have steps."""
-        shaping = [stage for stage in self.recipe.stages if stage.shapes_base]
+        shaping = [s for s in self.recipe.stages if not isinstance(s, ReinforcementStage)]
         before = list(takewhile(lambda stage: not isinstance(stage, TeacherStage), shaping))
         chosen = before if name == WARM_UP else shaping[len(before) :]
         return [stage for stage in chosen if isinstance(stage, ImitationStage) and stage.steps]
