@@ -10,7 +10,7 @@ from rich.table import Table
 
 from waltzrl.evaluation.commands.table import NARROWEST
 from waltzrl.foundation.options import AsJson, open_terminal, print_json
-from waltzrl.foundation.progress import announce_steps, progress_bar
+from waltzrl.foundation.progress import announce_steps, showing_task
 from waltzrl.foundation.workers import Workers
 
 if TYPE_CHECKING:
@@ -39,12 +39,7 @@ def coach(
     with Workers(1, quiet=as_json) as workers:
         workers.run([demo.training])
     say("coaching replies to letters: to fill the memory, then with and without examples from it")
-    with progress_bar(quiet=as_json) as bar:
-        task = bar.add_task("letters", total=None, note="")
-
-        def report(answered: int, total: int) -> None:
-            bar.update(task, completed=answered, total=total)
-
+    with showing_task("letters", quiet=as_json) as report:
         outcomes = asyncio.run(demo.run(demo.open_agent(), report))
     rows, differences = demo.measure(outcomes), demo.compare(outcomes)
     table = demo.write_table(rows, differences)
