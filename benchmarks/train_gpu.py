@@ -27,15 +27,15 @@ from waltzrl.agents.exports import ROLES
 from waltzrl.policies.blocks import fuse_blocks
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.weights import CausalLM
-from waltzrl.training import (
+from waltzrl.training.learner import Learner
+from waltzrl.training.models import make_roles
+from waltzrl.training.plan import DataSize, plan_run
+from waltzrl.training.settings import (
     AgentSettings,
-    Learner,
     ModelSettings,
     OptimizerSettings,
     ReinforcementStage,
 )
-from waltzrl.training.models import make_roles
-from waltzrl.training.plan import DataSize, plan_run
 
 SIZES: dict[str, PretrainedConfig] = {
     "8b": LlamaConfig(  # Llama-3.1-8B
@@ -143,7 +143,7 @@ def measure(size: str, layout: str, device: torch.device, steps: int) -> None:
         data = DataSize(prompt_tokens=prompts, instruction_tokens=instructions, demonstrations=0)
         plan = plan_run(models, agents, [stage.settings], compute, data)
     learners = {
-        role: Learner(own, stage.optimizer, stage.steps, compute.dtype)
+        role: Learner(own, stage.settings.optimizer, stage.steps, compute.dtype)
         for role, own in team.weights.items()
     }
     asyncio.run(stage.step(0, learners))

@@ -25,17 +25,12 @@ from waltzrl.agents import Wording
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 from waltzrl.policies.weights import Weights, load_causal_lm, narrow_parameters
 from waltzrl.records import Message, Prompt, Reply, Verdict
-from waltzrl.training import (
-    Learner,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    ReinforceSettings,
-    Team,
-    make_team,
-)
+from waltzrl.training.learner import Learner
 from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.roles import Team, make_team
 from waltzrl.training.rollouts import Collaborators, RankSampler
+from waltzrl.training.settings import OptimizerSettings, ReinforcementStage, ReinforceSettings
+from waltzrl.training.stages import Reinforcement
 
 WORDING = Wording(conversation_system="", feedback_system="", review="", revise="")
 
@@ -90,7 +85,7 @@ def main() -> None:
         algorithm=ReinforceSettings(kl_weight=KL_WEIGHT, centre_groups=True),
     )
     stage = new_stage(team, settings)
-    learner = Learner(weights, stage.optimizer, stage.steps, dtype)
+    learner = Learner(weights, stage.settings.optimizer, stage.steps, dtype)
     print(json.dumps({"torch": torch.__version__, "waltzrl": waltzrl.__version__}), flush=True)
     for number, _ in enumerate(sys.stdin):
         started, cpu_started = time.perf_counter(), time.process_time()

@@ -93,7 +93,7 @@ def test_another_name_is_an_attribute_error():
 @pytest.mark.parametrize(
     "package",
     [
-        *("waltzrl.agents", "waltzrl.evaluation", "waltzrl.training"),
+        *("waltzrl.agents", "waltzrl.evaluation"),
         *("waltzrl_evolution", "waltzrl_routing", "waltzrl_specialists"),
     ],
 )

@@ -17,15 +17,12 @@ from waltzrl.policies.weights import (
     role_parameters,
 )
 from waltzrl.records import Message, Prompt, Verdict
-from waltzrl.training import (
-    Learner,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    make_team,
-)
+from waltzrl.training.learner import Learner
 from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.roles import make_team
 from waltzrl.training.rollouts import Collaborators, RankSampler
+from waltzrl.training.settings import OptimizerSettings, ReinforcementStage
+from waltzrl.training.stages import Reinforcement
 
 
 class LongWords:

@@ -12,17 +12,12 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.evaluation.judges import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
-from waltzrl.training import (
-    Learner,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-)
+from waltzrl.training.learner import Learner
 from waltzrl.training.rewards import Coefficients, paper_rewards
 from waltzrl.training.rollouts import Collaborators, RankSampler
 from waltzrl.training.samples import make_imitated_sample
-from waltzrl.training.settings import ReinforceSettings
-from waltzrl.training.stages import imitate
+from waltzrl.training.settings import OptimizerSettings, ReinforcementStage, ReinforceSettings
+from waltzrl.training.stages import Reinforcement, imitate
 
 WORKS, FAILS = "Answer it.", "Decline."
 REFUSAL, ANSWER = "Sorry, I can not help with that.", "Sure, use kill."

@@ -15,8 +15,7 @@ from support.rank_steps import LAYOUTS, Steps, flat
 from support.small_runs import run, save_recipe, save_validation
 from support.timing import wait_until
 from waltzrl.records import Tokens
-from waltzrl.training import Sample
-from waltzrl.training.samples import divide_into_shares
+from waltzrl.training.samples import Sample, divide_into_shares
 
 
 def sample(prompt, length):

@@ -19,22 +19,19 @@ from waltzrl.records import (
     Reply,
     Round,
 )
-from waltzrl.training import (
-    Imitation,
+from waltzrl.training.checkpoints import weights_digest
+from waltzrl.training.learner import Learner
+from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.roles import make_team
+from waltzrl.training.rollouts import Collaborators, RankSampler
+from waltzrl.training.samples import Sample, demonstration_sample
+from waltzrl.training.settings import (
     ImitationStage,
-    Learner,
     OptimizerSettings,
-    Reinforcement,
     ReinforcementStage,
     ReinforceSettings,
-    Sample,
-    make_team,
 )
-from waltzrl.training.checkpoints import weights_digest
-from waltzrl.training.rewards import paper_rewards
-from waltzrl.training.rollouts import Collaborators, RankSampler
-from waltzrl.training.samples import demonstration_sample
-from waltzrl.training.stages import shuffle_positions
+from waltzrl.training.stages import Imitation, Reinforcement, shuffle_positions
 
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
 BENIGN, UNSAFE = tiny_pair.prompts()

@@ -6,10 +6,10 @@ import pytest
 
 from support.small_runs import run, save_recipe
 from waltzrl.errors import RecipeError
-from waltzrl.foundation.journal import Journal
+from waltzrl.foundation.journal import Journal, read_metrics
 from waltzrl.training.costs import make_pilot
 from waltzrl.training.recipe import load_recipe
-from waltzrl.training.targets import TargetSettings, missed_gain, missed_loss, read_metrics
+from waltzrl.training.targets import TargetSettings, missed_gain, missed_loss
 
 ROLES = ("conversation", "feedback")
 

@@ -13,9 +13,10 @@ from waltzrl.evaluation.harm import HollowPolicy
 from waltzrl.evaluation.judges import FORMATS, JudgeModel, LLMJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Message, Reply
-from waltzrl_attack import AttackBudget, play_attack
 from waltzrl_attack.attacks import ATTACKS
+from waltzrl_attack.attempts import AttackBudget
 from waltzrl_attack.checks import PolicyCheck, WordCheck
+from waltzrl_attack.run import play_attack
 
 OUTCOMES = ("empty", "declined", "repeated", "off goal")
 

@@ -1,7 +1,7 @@
 """The log of an evaluation: one JSON line per collaboration, safe to cut off at any byte."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -11,7 +11,7 @@ import msgspec
 from waltzrl.errors import InputError
 from waltzrl.evaluation.judges.saved import SavedVerdict, read_saved_verdicts
 from waltzrl.foundation.files import disk_errors, whole_lines, write_bytes
-from waltzrl.records import Collaboration, JudgedCollaboration, Round
+from waltzrl.records import Collaboration, JudgedCollaboration, Reply, Round
 
 LOG_NAME = "rows.jsonl"
 
@@ -178,20 +178,18 @@ def write_rows(folder: Path, rows: Iterable[EvaluationRow]) -> None:
 
 def without_tokens(collaboration: Collaboration) -> Collaboration:
     """Drop token ids and log-probabilities: training needs them, a log does not."""
-    return replace(
-        collaboration,
-        draft=replace(collaboration.draft, tokens=None),
-        rounds=tuple(map(_round_without_tokens, collaboration.rounds)),
-    )
+    return change_replies(collaboration, lambda reply: replace(reply, tokens=None))
 
 
-def _round_without_tokens(turn: Round) -> Round:
-    feedback, revision = turn.feedback, turn.revision
-    if feedback.reply is not None:
-        feedback = replace(feedback, reply=replace(feedback.reply, tokens=None))
-    if revision is not None:
-        revision = replace(revision, tokens=None)
-    return Round(feedback=feedback, revision=revision)
+def change_replies(collaboration: Collaboration, change: Callable[[Reply], Reply]) -> Collaboration:
+    """Return a collaboration with every reply changed, those of the feedback agent too."""
+    rounds = []
+    for turn in collaboration.rounds:
+        reply, revision = (
+            None if each is None else change(each) for each in (turn.feedback.reply, turn.revision)
+        )
+        rounds.append(Round(feedback=replace(turn.feedback, reply=reply), revision=revision))
+    return replace(collaboration, draft=change(collaboration.draft), rounds=tuple(rounds))
 
 
 def _encode_row(row: EvaluationRow) -> bytes:

@@ -24,7 +24,7 @@ from waltzrl.budget import CostMeter
 from waltzrl.errors import InputError, RecipeError, TargetError
 from waltzrl.evaluation.data import SolvedQuestion, write_lines
 from waltzrl.evaluation.data.solutions import CLOSING, OPENING
-from waltzrl.foundation.journal import WandbProject
+from waltzrl.foundation.journal import WandbProject, read_metrics
 from waltzrl.foundation.jsonl import read_objects
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute
@@ -40,10 +40,10 @@ from waltzrl.training.recipe import Recipe
 from waltzrl.training.roles import decoding_copy, make_agents, require_context
 from waltzrl.training.run_recipe import BASE, EXPLANATIONS
 from waltzrl.training.samples import Sample, demonstration_sample
-from waltzrl.training.settings import ImitationStage, TeacherStage
+from waltzrl.training.settings import ImitationStage, ReinforcementStage, TeacherStage
 from waltzrl.training.sharding import shard_models
 from waltzrl.training.stages import Imitation, Stage
-from waltzrl.training.targets import missed_loss, read_metrics
+from waltzrl.training.targets import missed_loss
 from waltzrl.training.teaching import (
     EXPLAIN,
     TEACHER,
@@ -345,7 +345,7 @@ class WarmUp:
 
     def _stages(self, name: str) -> list[ImitationStage]:
         """Return the stages of imitation before the teacher, or after it, that have steps."""
-        shaping = [stage for stage in self.recipe.stages if stage.shapes_base]
+        shaping = [s for s in self.recipe.stages if not isinstance(s, ReinforcementStage)]
         before = list(takewhile(lambda stage: not isinstance(stage, TeacherStage), shaping))
         chosen = before if name == WARM_UP else shaping[len(before) :]
         return [stage for stage in chosen if isinstance(stage, ImitationStage) and stage.steps]
@@ -383,16 +383,3 @@ def _as_base(weights: Weights) -> CausalLM:
     """Return what the roles start from, without the place of a base that is another now."""
     learned = weights.causal_lm
     return learned if weights.adapter is not None else replace(learned, source=None)
-
-
-def require_one_process(recipe: Recipe, count: int) -> None:
-    """Check that no teacher is to be trained by `count` processes.
-
-    Raises:
-        RecipeError: one is, by several.
-    """
-    if recipe.teacher is not None and count > 1:
-        raise RecipeError(
-            f"stage {recipe.teacher.name!r}: a teacher is trained by one process, got {count}; run"
-            " it without torchrun, or with compute.ray.learners = 1"
-        )

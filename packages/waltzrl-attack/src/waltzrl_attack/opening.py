@@ -21,7 +21,7 @@ from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.opening import open_policy
 from waltzrl.store.privacy.opening import open_redaction
 from waltzrl_attack.attacker import ScriptedAttacker, identify_script
-from waltzrl_attack.attacks import ATTACKS, NamedAttack
+from waltzrl_attack.attacks import ATTACKS
 from waltzrl_attack.attempts import AttackBudget, AttackPath, Goal
 from waltzrl_attack.checks import GoalCheck, PolicyCheck, WordCheck
 from waltzrl_attack.log import AttackLog
@@ -118,7 +118,9 @@ async def open_and_run(
         PolicyError: see `run_attacks`.
         MissingExtraError: redaction needs the extra `flywheel`.
     """
-    attacks = _choose_attacks(settings.attacks)
+    if unknown := [name for name in settings.attacks if name not in ATTACKS]:
+        raise InputError(f"unknown attack {unknown[0]!r}; choose from {', '.join(ATTACKS)}")
+    attacks = {name: ATTACKS[name] for name in settings.attacks}
     log = AttackLog(folder, open_redaction().scrub)
     async with AsyncExitStack() as connections:
         judge = await connections.enter_async_context(open_judge(settings.judge, cached=True))
@@ -148,12 +150,6 @@ async def open_setup(
         budget=settings.budget,
         concurrency=settings.target.concurrency,
     )
-
-
-def _choose_attacks(names: Sequence[str]) -> dict[str, NamedAttack]:
-    if unknown := [name for name in names if name not in ATTACKS]:
-        raise InputError(f"unknown attack {unknown[0]!r}; choose from {', '.join(ATTACKS)}")
-    return {name: ATTACKS[name] for name in names}
 
 
 async def _open_target(

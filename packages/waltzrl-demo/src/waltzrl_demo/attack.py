@@ -141,7 +141,7 @@ class AttackDemo(SeedDemo):
             *self._attacker,
             *self.size.attack,
         ]
-        recipe = self.recipe("attack.toml", changes)
+        recipe = self.paper.train_recipe("attack.toml", changes)
         return self._check(self.train(f"attack on {arm}", recipe))
 
     def measurement(self, arm: str) -> "AttackMeasurement":

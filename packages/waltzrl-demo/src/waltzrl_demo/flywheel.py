@@ -236,20 +236,18 @@ class FlywheelDemo:
         )
         return propose_release(book, _make_bundle(self.second), RELEASE, BY, gate)
 
-    def try_bad_bundle(self, book: ReleaseBook) -> Release:
-        """Propose the base, without a reviewer, by its evaluation.
+    def release_bad_bundle(self, book: ReleaseBook, *, overrides: bool) -> Release:
+        """Propose the base without a reviewer, by its evaluation or with an override of the gate.
 
         Raises:
             InputError: the gate refuses it, as it should.
         """
-        gate = GateEvaluations(
+        evaluated = GateEvaluations(
             before=self.evaluation(self.second).folder, after=self.evaluation(self.base).folder
         )
-        return propose_release(book, self._bad_bundle, DRILL, BY, gate)
-
-    def release_bad_bundle(self, book: ReleaseBook) -> Release:
-        """Propose the base with an override of the gate."""
-        return propose_release(book, self._bad_bundle, DRILL, BY, "a drill")
+        gate = "a drill" if overrides else evaluated
+        bundle = BundleRecipe(upstream=_configure_upstream(self.base), enabled=False)
+        return propose_release(book, bundle, DRILL, BY, gate)
 
     def notices(self) -> list[Entry]:
         """Return the notices of releases in the audit log."""
@@ -274,13 +272,8 @@ class FlywheelDemo:
         """The file with the key of the digests of users' names."""
         return self.folder / "memory.key"
 
-    @property
-    def _bad_bundle(self) -> BundleRecipe:
-        return BundleRecipe(upstream=_configure_upstream(self.base), enabled=False)
-
     def _make_training(self, name: str, changes: list[str]) -> TrainingJob:
-        sets = ["train", *["general-train"] * GENERAL_REPEATS]
-        recipe = self._paper.recipe("pair.toml", sets, changes)
+        recipe = self._paper.train_recipe("pair.toml", changes)
         return TrainingJob(name=name, recipe=recipe, folder=self.folder / name)
 
 

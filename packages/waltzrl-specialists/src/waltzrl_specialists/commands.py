@@ -15,7 +15,7 @@ from waltzrl.foundation.logs import configure_logs
 from waltzrl.foundation.options import TRAIN, AsJson, Settings, open_terminal, print_json
 from waltzrl.foundation.progress import progress_bar
 from waltzrl.gateway.commands.serve import supervise_gateway
-from waltzrl.training.progress import TrainingDisplay
+from waltzrl.training.progress import showing_steps
 from waltzrl_specialists.datasets import (
     join_datasets,
     prepare_datasets,
@@ -138,8 +138,8 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
         named = zip((dataset.name for dataset in datasets), map(asdict, estimates), strict=True)
         print_json(dict(named)) if as_json else _print_estimates(dict(named))
         return
-    with TrainingDisplay(quiet=as_json) as display:
-        asyncio.run(finetune(datasets, out, settings, display.show))
+    with showing_steps(quiet=as_json) as show:
+        asyncio.run(finetune(datasets, out, settings, show))
     if as_json:
         print_json({dataset.name: str(out / dataset.name / "adapter") for dataset in datasets})
     else:

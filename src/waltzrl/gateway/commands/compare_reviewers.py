@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzrl.foundation.options import AsJson, JudgeName, Server, print_json
-from waltzrl.foundation.progress import progress_bar
+from waltzrl.foundation.progress import showing_task
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -84,12 +84,7 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
         for own in read_each_set(sets)
         for prompt in (own if limit is None else draw_prompts(own, limit))
     ]
-    with progress_bar(quiet=as_json) as bar:
-        task = bar.add_task("reviewing", total=None, note="")
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
+    with showing_task("reviewing", quiet=as_json) as progress:
         opening = open_judge(judge, cached=True)
         rows = asyncio.run(_run_comparison(comparison, prompts, opening, out, progress))
     outcomes = measure_reviewers(rows)
