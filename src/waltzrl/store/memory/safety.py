@@ -13,7 +13,6 @@ from waltzrl.errors import InputError
 from waltzrl.records import ServedExchange, Verdict
 from waltzrl.store.database import reading, writing
 from waltzrl.store.memory.counts import (
-    BundleCounts,
     agent_counts,
     bundle_counts,
     label_events,
@@ -24,7 +23,7 @@ from waltzrl.store.memory.counts import (
     task_states,
 )
 from waltzrl.store.memory.items import Filter, Json, Namespace, PutOp
-from waltzrl.store.memory.labels import Calibration, LabelEvent, double_answers, find_undoing
+from waltzrl.store.memory.labels import LabelEvent, double_answers, find_undoing
 from waltzrl.store.memory.leases import end_lease, find_holder, take_next
 from waltzrl.store.memory.queue import (
     QueueSelection,
@@ -51,8 +50,6 @@ from waltzrl.store.memory.search import build_conditions, not_expired
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.memory.tables import ITEMS
 from waltzrl.store.notices import give_notice
-
-__all__ = ["BundleCounts", "Calibration", "SafetyMemory", "request_hash"]
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
