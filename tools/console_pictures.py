@@ -59,7 +59,9 @@ from waltzrl.records import (
     ServedExchange,
     Verdict,
 )
-from waltzrl.store.audit import LocalLog, LogSettings, subject_digest
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.query import subject_digest
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.database import open_database, writing
 from waltzrl.store.memory.labels import LabelEvent, ReplyLabel
 from waltzrl.store.memory.safety import SafetyMemory

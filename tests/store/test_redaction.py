@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_scanner import messy_texts
 
-from waltzrl.store.privacy import KINDS, Detection, RedactionRules, Vault
-from waltzrl.store.privacy.redaction import mask_piece
+from waltzrl.store.privacy.detection import KINDS, Detection
+from waltzrl.store.privacy.redaction import RedactionRules, Vault, mask_piece
 from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 SCANNER = PersonalDataScanner()

@@ -54,7 +54,7 @@ from waltzrl.records import (
     estimate_reply,
     total_usage,
 )
-from waltzrl.store.audit import Log
+from waltzrl.store.audit.log import Log
 
 CostOf = Callable[[Collaboration, str, str], float | None]
 """Returns what a collaboration for a model cost in US dollars, by the id of the bundle that served;

@@ -49,8 +49,9 @@ from waltzrl.operations.online.shadow import Shadows
 from waltzrl.operations.release.book import BY_ITSELF, ReleaseBook
 from waltzrl.operations.release.state import Release
 from waltzrl.operations.release.view import decision_body
-from waltzrl.store.audit import Log, subject_digest
+from waltzrl.store.audit.log import Log
 from waltzrl.store.audit.opening import log_key
+from waltzrl.store.audit.query import subject_digest
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.opening import open_memory
 from waltzrl.store.memory.safety import SafetyMemory

@@ -4,15 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.store.privacy import (
-    DEFAULT_REGIONS,
-    Action,
-    Detector,
-    Kind,
-    RedactionRules,
-    Vault,
-    key_in,
-)
+from waltzrl.store.privacy.detection import DEFAULT_REGIONS, Detector, Kind
+from waltzrl.store.privacy.digest import key_in
+from waltzrl.store.privacy.redaction import Action, RedactionRules, Vault
 
 PATTERNS = "patterns"
 """The engine that is our scanner alone."""
