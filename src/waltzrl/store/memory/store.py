@@ -105,7 +105,9 @@ class MemoryStore:
         # writer.
         if read:
             with writing(self.engine) as connection:
-                _refresh_ttl(connection, read, now)
+                later = now + 60 * ITEMS.c.ttl
+                refreshed = update(ITEMS).where(ITEMS.c.id.in_(read)).values(expires_at=later)
+                connection.execute(refreshed)
         return results
 
     def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool = True) -> Item | None:
@@ -314,8 +316,3 @@ def _delete_items(connection: Connection, puts: Sequence[PutOp]) -> None:
             ITEMS.c.key == bindparam("with_key"),
         )
         connection.execute(delete(ITEMS).where(*named), names)
-
-
-def _refresh_ttl(connection: Connection, ids: Sequence[int], now: float) -> None:
-    later = now + 60 * ITEMS.c.ttl
-    connection.execute(update(ITEMS).where(ITEMS.c.id.in_(ids)).values(expires_at=later))

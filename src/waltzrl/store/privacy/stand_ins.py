@@ -218,7 +218,8 @@ class StandIns:
                 # A letter or digit on each side of the end would mean that the word goes on.
                 ends = end == len(text) or not text[end - 1 : end + 1].isalnum()
                 if kind is not None and ends:
-                    detections.append(_make_known(kind, start, end))
+                    known = Detection(kind=kind, start=start, end=end, score=1.0, validator="known")
+                    detections.append(known)
         return detections
 
     def _hides_something(self, text: str) -> bool:
@@ -328,10 +329,6 @@ def _find_after(hint: str, text: str, detector: Detector) -> list[Detection]:
         for d in detector.find(hint + text)
         if d.end > len(hint)  # what lies wholly in the hint is not of this text
     ]
-
-
-def _make_known(kind: Kind, start: int, end: int) -> Detection:
-    return Detection(kind=kind, start=start, end=end, score=1.0, validator="known")
 
 
 def _is_in_strings(found: Sequence[Detection], text: str) -> bool:
