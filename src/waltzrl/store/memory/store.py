@@ -29,7 +29,6 @@ from waltzrl.store.memory.items import (
     Op,
     PutOp,
     Result,
-    SearchItem,
     SearchOp,
     check_operation,
 )
@@ -126,7 +125,7 @@ class MemoryStore:
         limit: int = 10,
         offset: int = 0,
         refresh_ttl: bool = True,
-    ) -> list[SearchItem]:
+    ) -> list[Item]:
         """Return matching items under a namespace: with a query the best first, else the newest.
 
         Raises:
@@ -135,7 +134,7 @@ class MemoryStore:
         op = SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl)
         results = self.batch([op])[0]
         assert isinstance(results, list)
-        return [item for item in results if isinstance(item, SearchItem)]
+        return [item for item in results if isinstance(item, Item)]
 
     def put(
         self,
