@@ -18,7 +18,7 @@ from waltzrl.gateway.settings import load_gateway
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.opening import propose_release
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.store.audit import read_entries
+from waltzrl.store.audit.reading import read_entries
 from waltzrl.store.database import open_database
 
 __all__ = ["postgres_server", "postgres_url"]

@@ -15,7 +15,9 @@ from waltzrl.gateway.exchange import UpstreamDelta
 from waltzrl.gateway.keys import add_key
 from waltzrl.gateway.stream_modes import BufferedWindow, StreamMode
 from waltzrl.records import Message, Prompt, ToolCall, Usage
-from waltzrl.store.audit import LocalLog, LogSettings, read_entries
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.writer import LocalLog
 
 STORY = "The garden was green. " * 40
 """880 characters: 220 tokens by the estimate of four characters each."""

@@ -9,7 +9,7 @@ from support.small_gateway import Model, ask, gateway, with_gateway
 from support.small_site import http, site
 from waltzrl.agents.rules import CATEGORIES, load_rulebook
 from waltzrl.gateway.moderation import COMPLIANCE, NAMES, NEUTRAL, OPENAI_NAMES, OTHERWISE
-from waltzrl.store.audit import Query, newest
+from waltzrl.store.audit.query import Query, newest
 
 PATH = "/v1/moderations"
 RULEBOOK = load_rulebook()

@@ -19,8 +19,9 @@ from waltzrl.operations.compliance.erasure import erase_records, find_records
 from waltzrl.operations.compliance.subject import RecordsOf
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.state import Observation
-from waltzrl.store.audit import erase_contents, read_entries, signing_key
-from waltzrl.store.audit.keys import digest_under
+from waltzrl.store.audit.contents import erase_contents
+from waltzrl.store.audit.keys import digest_under, signing_key
+from waltzrl.store.audit.reading import read_entries
 from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore

@@ -32,16 +32,12 @@ from waltzrl.operations.compliance.subject import RecordsOf, open_places
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.state import Observation
 from waltzrl.operations.release.tables import ANSWERED
-from waltzrl.store.audit import (
-    LocalLog,
-    LogSettings,
-    VerifiedLog,
-    expire_contents,
-    read_collaborations,
-    read_entries,
-    signing_key,
-    verify,
-)
+from waltzrl.store.audit.contents import expire_contents, read_collaborations
+from waltzrl.store.audit.keys import signing_key
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.verify import VerifiedLog, verify
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.database import reading
 from waltzrl.store.memory.erasure import bind_key, note_export
 from waltzrl.store.memory.labels import LabelEvent

@@ -19,7 +19,8 @@ from waltzrl.gateway.keys import add_key
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.opening import propose_release, read_stored_recipe
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.store.audit import read_collaborations, read_entries
+from waltzrl.store.audit.contents import read_collaborations
+from waltzrl.store.audit.reading import read_entries
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.store.memory.safety import SafetyMemory

@@ -8,9 +8,9 @@ import pytest
 from support.faker_corpus import CORPUS
 from support.small_erasures import AN_HOUR_AGO, Site, export_all
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
-from waltzrl.store.audit import LocalLog
 from waltzrl.store.audit.opening import log_settings
 from waltzrl.store.audit.settings import AuditConfig
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore

@@ -3,7 +3,7 @@
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.store.privacy import DEFAULT_REGIONS
+from waltzrl.store.privacy.detection import DEFAULT_REGIONS
 from waltzrl.store.privacy.opening import open_redaction
 from waltzrl.store.privacy.scanner import PersonalDataScanner
 from waltzrl.store.privacy.settings import PrivacyConfig

@@ -21,7 +21,9 @@ from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Observation
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
-from waltzrl.store.audit import LocalLog, LogSettings, subject_digest
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.query import subject_digest
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore

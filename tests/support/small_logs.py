@@ -12,8 +12,9 @@ from waltzrl.records import (
     ServedExchange,
     Usage,
 )
-from waltzrl.store.audit import LocalLog, LogSettings
 from waltzrl.store.audit.contents import content_files, read_contents
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.writer import LocalLog
 
 COLLABORATION = Collaboration(
     prompt=Prompt(id="r", messages=(Message(role="user", content="How do I kill a process?"),)),

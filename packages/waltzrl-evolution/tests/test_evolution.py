@@ -24,8 +24,9 @@ from waltzrl.operations.release.opening import GateEvaluations, propose_release
 from waltzrl.operations.release.plan import load_plan
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.policies.settings import UpstreamConfig
-from waltzrl.store.audit import VerifiedLog, read_entries, verify
 from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.verify import VerifiedLog, verify
 from waltzrl.store.database import open_database
 from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.opening import EvolutionSettings, promote_trajectory, read_cases

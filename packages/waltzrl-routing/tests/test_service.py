@@ -10,7 +10,8 @@ from support.routed import DANGEROUS, HARMLESS
 from support.small_gateway import ask, gateway, with_gateway
 from waltzrl.errors import RequestError
 from waltzrl.records import Feedback
-from waltzrl.store.audit import read_collaborations, read_entries
+from waltzrl.store.audit.contents import read_collaborations
+from waltzrl.store.audit.reading import read_entries
 from waltzrl_routing import Router, Task, TaskGraph, load_registry
 from waltzrl_routing.service import REVIEWS_AT_ONCE, RoutingService
 

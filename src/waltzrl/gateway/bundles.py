@@ -70,7 +70,7 @@ from waltzrl.policies.settings import (
     UpstreamConfig,
 )
 from waltzrl.records import OTHER_LANGUAGE, Feedback
-from waltzrl.store.privacy import Detector
+from waltzrl.store.privacy.detection import Detector
 from waltzrl.store.privacy.opening import open_scanner
 from waltzrl.store.privacy.settings import UpstreamPrivacyConfig
 

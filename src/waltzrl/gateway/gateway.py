@@ -58,7 +58,7 @@ from waltzrl.records import (
     estimate_reply,
     total_usage,
 )
-from waltzrl.store.audit import Log
+from waltzrl.store.audit.log import Log
 
 log = logging.getLogger(__name__)
 

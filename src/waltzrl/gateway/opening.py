@@ -55,8 +55,9 @@ from waltzrl.gateway.split import PercentageSplit
 from waltzrl.gateway.trials import Trials
 from waltzrl.gateway.wire import CHAT
 from waltzrl.policies.gguf import short_name
-from waltzrl.store.audit import LocalLog, Log
+from waltzrl.store.audit.log import Log
 from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.memory.settings import MemoryConfig
 
 logger = logging.getLogger(__name__)
@@ -383,7 +384,7 @@ async def _share_nothing(recipe: GatewayRecipe) -> AsyncIterator[Shares]:
 @contextmanager
 def _scrub_logs(scrub: Callable[[str], str]) -> Iterator[None]:
     """Remove personal data from this process's log messages while the block runs."""
-    from waltzrl.store.privacy import ScrubbingFilter
+    from waltzrl.store.privacy.scrubbing import ScrubbingFilter
 
     # Of the handlers, because a logger's filter does not see what its children log.
     scrubbers = [

@@ -41,7 +41,7 @@ from waltzrl.gateway.wire.prompt import (
     decode_text_file,
 )
 from waltzrl.records import Reply, ToolCall
-from waltzrl.store.privacy import Detector
+from waltzrl.store.privacy.detection import Detector
 from waltzrl.store.privacy.stand_ins import StandIns, StandInStream
 
 LONGEST_AT_ONCE = 64_000

@@ -25,10 +25,9 @@ from waltzrl.foundation.files import (
     write_bytes,
 )
 from waltzrl.gateway.settings import GatewayRecipe
-from waltzrl.store.audit import LogFault, VerifiedLog, verify
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.opening import log_key
-from waltzrl.store.audit.verify import CHECKPOINTS
+from waltzrl.store.audit.verify import CHECKPOINTS, LogFault, VerifiedLog, verify
 from waltzrl.store.memory.schemas import BACKUP_MANIFEST
 
 MANIFEST, TABLES, AUDIT, KEYS = BACKUP_MANIFEST, "tables", "audit", "keys"

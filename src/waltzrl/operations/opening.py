@@ -47,8 +47,9 @@ from waltzrl.operations.online.shadow import Shadows
 from waltzrl.operations.release.book import BY_ITSELF
 from waltzrl.operations.release.state import Release
 from waltzrl.operations.release.view import decision_body
-from waltzrl.store.audit import Log, subject_digest
+from waltzrl.store.audit.log import Log
 from waltzrl.store.audit.opening import log_key
+from waltzrl.store.audit.query import subject_digest
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.schemas import Thumb
 from waltzrl.store.notices import Notice, last_notice, notices_after

@@ -14,7 +14,7 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation.rows import change_replies
 from waltzrl.foundation.files import disk_errors, whole_lines
 from waltzrl.records import Collaboration, Reply, Verdict
-from waltzrl.store.privacy import Scrub, scrub_collaboration
+from waltzrl.store.privacy.scrubbing import Scrub, scrub_collaboration
 from waltzrl_attack.attempts import AttackPath, Attempt, Goal, JobKey
 
 LOG_NAME = "attacks.jsonl"

@@ -25,8 +25,10 @@ from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseS
 from waltzrl.operations.release.state import Release
 from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.records import Prompt
-from waltzrl.store.audit import Entry, read_entries, verify
 from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.record import Entry
+from waltzrl.store.audit.verify import verify
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.labels import LabelEvent, ReplyLabel
 from waltzrl.store.memory.opening import open_memory

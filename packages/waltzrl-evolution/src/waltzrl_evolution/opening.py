@@ -22,7 +22,8 @@ from waltzrl.foundation.files import toml_value, write_bytes
 from waltzrl.policies import Policy
 from waltzrl.policies.opening import local_policy, remote_policy
 from waltzrl.records import Prompt
-from waltzrl.store.audit import LocalLog, LogSettings
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.privacy.opening import open_redaction

@@ -22,7 +22,7 @@ from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, check_candidate, 
 from waltzrl.evaluation.intervals import harmonic
 from waltzrl.evaluation.judges import Judge
 from waltzrl.evaluation.rates import ASR, CAPABILITY, ORR, RateDefinition
-from waltzrl.foundation.files import Json, write_bytes
+from waltzrl.foundation.files import Json, write_bytes, write_json
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.records import Prompt
 from waltzrl_evolution.files import CandidateFiles, read_candidate
@@ -263,7 +263,7 @@ class EvolutionRun:
                     f"the memory has the pool of an earlier run, whose files are not in "
                     f"{self.folder}; choose another folder or another memory"
                 )
-            directory.write_json(BEGUN, begun)
+            write_json(file, begun)
         # Older runs did not store their gate.
         gate = {"least_compliance": 0.0, "most_unsafe": MOST_UNSAFE}
         stored = gate | msgspec.json.decode(file.read_bytes())

@@ -251,7 +251,7 @@ def _require_same_run(
                 f"{run.path} was begun with another {' and another '.join(differing)}; choose"
                 " another folder, or go back to what it was begun with"
             )
-    run.write_json(SPECIALIST, now)
+    write_json(run.path / SPECIALIST, now)
 
 
 def _list_finished(folder: Path) -> Json:

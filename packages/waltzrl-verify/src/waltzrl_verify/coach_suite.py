@@ -37,8 +37,8 @@ from waltzrl.gateway.guard import Guard
 from waltzrl.records import Collaboration, Feedback, ServedExchange
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.opening import open_memory
-from waltzrl.store.memory.safety import SafetyMemory, request_hash
-from waltzrl.store.memory.schemas import ROUTE, SafetyEvaluation
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.schemas import ROUTE, SafetyEvaluation, request_hash
 from waltzrl.store.memory.settings import MemoryConfig
 from waltzrl.store.privacy.opening import open_redaction
 from waltzrl_routing import Task

@@ -20,9 +20,9 @@ from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.policies.chat_completion import Json
 from waltzrl.records import Prompt
-from waltzrl.store.audit import LogFault, verify
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.opening import log_key
+from waltzrl.store.audit.verify import LogFault, verify
 from waltzrl_verify.checks import Check
 
 SHORT = Sampling(max_new_tokens=16)

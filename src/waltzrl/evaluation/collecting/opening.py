@@ -31,7 +31,7 @@ from waltzrl.store.memory.opening import existing_memory
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.schemas import SafetyEvaluation, TrainingSample
 from waltzrl.store.notices import last_notice, notices_after
-from waltzrl.store.privacy import scrub_collaboration
+from waltzrl.store.privacy.scrubbing import scrub_collaboration
 
 Counted = TypeVar("Counted")
 UNLABELLED = "not_labelled_by_people"

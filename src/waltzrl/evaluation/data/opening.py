@@ -17,7 +17,7 @@ from waltzrl.evaluation.data import (
 from waltzrl.evaluation.data.generator import GeneratedPrompt, Split, generate
 from waltzrl.evaluation.data.importers import find_set
 from waltzrl.records import Collaboration, Prompt
-from waltzrl.store.audit import read_collaborations
+from waltzrl.store.audit.contents import read_collaborations
 
 GENERATOR, AUDIT, MEMORY = "generator:", "audit:", "memory:"
 """Prefixes of the names of sets that are no files."""

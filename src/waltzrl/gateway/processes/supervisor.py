@@ -33,9 +33,9 @@ from waltzrl.gateway.processes.worker_process import (
 )
 from waltzrl.gateway.settings import GatewayRecipe, recipe_table
 from waltzrl.gateway.shares import WORKERS
-from waltzrl.store.audit import LogWriter
 from waltzrl.store.audit.log import APPENDERS
 from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
+from waltzrl.store.audit.writer import LogWriter
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 """The pause before a worker that died is replaced; doubled each time, until one lives for longer.

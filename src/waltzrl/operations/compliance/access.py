@@ -31,7 +31,7 @@ from waltzrl.operations.compliance.subject import (
     records_of,
 )
 from waltzrl.records import Collaboration
-from waltzrl.store.audit import read_entries
+from waltzrl.store.audit.reading import read_entries
 from waltzrl.store.audit.record import encode_json
 from waltzrl.store.memory.erasure import ACCESS_MANIFEST, note_access, withdraw_export
 from waltzrl.store.memory.items import Json

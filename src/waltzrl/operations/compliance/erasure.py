@@ -25,8 +25,8 @@ from waltzrl.operations.compliance.subject import (
     records_of_others,
 )
 from waltzrl.operations.release.answered import forget_subject
-from waltzrl.store.audit import erase_contents, signing_key
-from waltzrl.store.audit.contents import content_files
+from waltzrl.store.audit.contents import content_files, erase_contents
+from waltzrl.store.audit.keys import signing_key
 from waltzrl.store.memory.erasure import compact_files, erase_subject
 
 WRITE_BEHIND_SECONDS = 2.0

@@ -20,11 +20,13 @@ from waltzrl.operations.compliance.exports import ExportRow, exchange_of, is_of,
 from waltzrl.operations.compliance.residue import find_quotes, has_quotes
 from waltzrl.operations.release.answered import yield_counted
 from waltzrl.operations.release.tables import RELEASE
-from waltzrl.store.audit import LocalLog, LogSettings, read_entries
 from waltzrl.store.audit.contents import ERASED, content_files, read_contents
 from waltzrl.store.audit.keys import default_key, digest_under, in_use, signing_key
+from waltzrl.store.audit.log import LogSettings
 from waltzrl.store.audit.note import NoteError
+from waltzrl.store.audit.reading import read_entries
 from waltzrl.store.audit.verify import CHECKPOINTS, list_segments
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.database import Engine, existing_database
 from waltzrl.store.memory.erasure import (
     find_remembered,

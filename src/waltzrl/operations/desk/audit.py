@@ -10,8 +10,10 @@ from waltzrl.agents.rules import CATEGORIES
 from waltzrl.errors import InputError
 from waltzrl.operations.desk.queue import path_of, with_query
 from waltzrl.operations.desk.request import PageRequest, read_number
-from waltzrl.store.audit import Entry, LogFault, Query, find, moment, newest, one_page, verify
-from waltzrl.store.audit.reading import explain_decision
+from waltzrl.store.audit.query import Query, moment, newest
+from waltzrl.store.audit.reading import explain_decision, find, one_page
+from waltzrl.store.audit.record import Entry
+from waltzrl.store.audit.verify import LogFault, verify
 from waltzrl.store.notices import newest_notices
 
 NEWEST = 25

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.store.privacy import DEFAULT_REGIONS, Detector, RedactionRules, Vault, key_in
+from waltzrl.store.privacy.detection import DEFAULT_REGIONS, Detector
+from waltzrl.store.privacy.digest import key_in
+from waltzrl.store.privacy.redaction import RedactionRules, Vault
 from waltzrl.store.privacy.settings import PrivacyConfig
 
 PATTERNS = "patterns"

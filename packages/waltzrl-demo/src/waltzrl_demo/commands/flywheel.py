@@ -35,7 +35,7 @@ def flywheel(
 
     `waltzrl demo flywheel --set stages.joint.steps=30`
     """
-    from waltzrl.store.audit import one_line
+    from waltzrl.store.audit.reading import one_line
     from waltzrl_demo.flywheel import FlywheelDemo
     from waltzrl_demo.flywheel_run import TERMS, running_flywheel
     from waltzrl_demo.users import user_name
