@@ -129,7 +129,7 @@ async def probed(*answers, breaker=None):
         watching = asyncio.create_task(upstream.watch())
         await until(lambda: upstream.health().detail != "not reached yet" or watching.done())
         watching.cancel()
-        await upstream.aclose()
+        upstream.close()
         return upstream
 
 
@@ -176,7 +176,7 @@ def test_the_advice_is_about_the_url_that_was_given(path, advice):
             watching = asyncio.create_task(upstream.watch())
             await until(lambda: upstream.health().detail != "not reached yet")
             watching.cancel()
-            await upstream.aclose()
+            upstream.close()
             return upstream.health()
 
     assert asyncio.run(work()) == Health("down", f"{NO_CHAT}; {advice}")
@@ -224,7 +224,7 @@ def test_a_probe_that_gets_through_closes_the_breaker():
             watching = asyncio.create_task(upstream.watch())
             await until(lambda: breaker.state == "closed")
             watching.cancel()
-            await upstream.aclose()
+            upstream.close()
 
     asyncio.run(work())
 

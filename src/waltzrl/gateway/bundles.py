@@ -481,10 +481,7 @@ class Bundles:
     async def _server(self, name: str, config: UpstreamConfig | NamedUpstreamConfig) -> Upstream:
         key = (name, config)
         if key not in self._upstreams:
-            upstream = await self._build_upstream(name, config)
-            self._connections.push_async_callback(upstream.aclose)
-            await self._connections.enter_async_context(in_background(upstream.watch()))
-            self._upstreams[key] = upstream
+            self._upstreams[key] = await self._build_upstream(name, config)
         return self._upstreams[key]
 
     async def _build_upstream(
@@ -502,7 +499,7 @@ class Bundles:
             return PolicyUpstream(model, policy, config.max_new_tokens)
         assert config.url is not None
         variable = config.api_key_env or f"{KEY_VARIABLE}_{name.upper().replace('-', '_')}"
-        return HttpUpstream(
+        upstream = HttpUpstream(
             config.url,
             self._limits,
             api_key=os.environ.get(variable),
@@ -510,6 +507,9 @@ class Bundles:
             name=name,
             on_response=self._on_response,
         )
+        self._connections.callback(upstream.close)
+        await self._connections.enter_async_context(in_background(upstream.watch()))
+        return upstream
 
 
 def _make_route(

@@ -275,14 +275,6 @@ class Upstream(Protocol):
         """Return what traffic and probes have shown, without sending anything."""
         ...
 
-    async def watch(self) -> None:
-        """Probe while there is no traffic, until cancelled."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close its connections."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:

@@ -133,12 +133,6 @@ class PolicyUpstream:
     def health(self) -> Health:
         return OK
 
-    async def watch(self) -> None:
-        """Return: a policy in this process needs no probe."""
-
-    async def aclose(self) -> None:
-        """Leave the policy open: its owner closes it."""
-
     def _read(self, body: Mapping[str, Json]) -> "_Request":
         if body.get("model") != self.name:
             raise RequestError(

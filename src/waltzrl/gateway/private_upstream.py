@@ -140,12 +140,6 @@ class PrivateUpstream:
     def health(self) -> Health:
         return self._upstream.health()
 
-    async def watch(self) -> None:
-        """Return: the upstream is watched by itself."""
-
-    async def aclose(self) -> None:
-        """Close nothing: the upstream is closed by itself."""
-
     async def _conceal(self, body: Mapping[str, Json]) -> tuple[Mapping[str, Json], StandIns]:
         """Return a request with stand-ins, and what restores them."""
         written = msgspec.json.encode(body).decode()

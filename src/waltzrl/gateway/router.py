@@ -146,12 +146,6 @@ class UpstreamRouter:
             return healths[0]
         return Health("degraded", f"{down} of {len(healths)} are down") if down else OK
 
-    async def watch(self) -> None:
-        """Return: each upstream is watched by itself."""
-
-    async def aclose(self) -> None:
-        """Close nothing: each upstream is closed by itself."""
-
     def _route(self, model: object) -> UpstreamRoute:
         """Return the route of a model: that with the longest pattern which matches."""
         matching = [

@@ -235,12 +235,14 @@ class HttpUpstream:
         return self._contact.health
 
     async def watch(self) -> None:
+        """Probe while there is no traffic, until cancelled."""
         while True:
             if self._contact.needs_probe:
                 await self._probe()
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
+        """Close its connections."""
         self._client.close()
 
     async def _probe(self) -> None:

@@ -76,12 +76,6 @@ class SpecialistUpstream:
     def health(self) -> Health:
         return OK
 
-    async def watch(self) -> None:
-        """Return: policies in this process need no probe."""
-
-    async def aclose(self) -> None:
-        """Close nothing: there are no connections."""
-
     def _read_request(self, body: Mapping[str, Json]) -> tuple[PolicyUpstream, Mapping[str, Json]]:
         """Return who replies, and the request with the system prompt before the client's own."""
         name = body.get("model")
