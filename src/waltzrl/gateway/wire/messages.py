@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.wire.blocks import block_text
@@ -28,10 +27,12 @@ from waltzrl.gateway.wire.fields import (
     unsupported_field,
 )
 from waltzrl.gateway.wire.known import CHAT
-from waltzrl.gateway.wire.messages_output import MessagesStream, build_message, error_body
+from waltzrl.gateway.wire.messages_output import MessagesStream, build_message, encode_error
 from waltzrl.gateway.wire.prompt import prompt_of
 
 api: Api = "messages"
+error = encode_error
+writer = MessagesStream
 
 CONVERTED = (
     "max_tokens",
@@ -103,16 +104,6 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
 def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; this API has one choice."""
     return msgspec.json.encode(build_message(chat, answers[0]))
-
-
-def writer(chat: ChatRequest) -> MessagesStream:
-    """Return the writer of this request's stream."""
-    return MessagesStream(chat)
-
-
-def error(error: RequestError, request_id: str = "") -> bytes:
-    """Write an error."""
-    return msgspec.json.encode(error_body(error, request_id))
 
 
 def _shorten_user(user: str) -> str:

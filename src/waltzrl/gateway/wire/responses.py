@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.wire.blocks import block_text
@@ -27,7 +26,7 @@ from waltzrl.gateway.wire.fields import (
     text_of,
     unsupported_field,
 )
-from waltzrl.gateway.wire.format import error_envelope
+from waltzrl.gateway.wire.format import encode_error
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.gateway.wire.responses_output import (
@@ -38,6 +37,8 @@ from waltzrl.gateway.wire.responses_output import (
 )
 
 api: Api = "responses"
+error = encode_error
+writer = ResponsesStream
 
 CONVERTED = (
     "input",
@@ -100,16 +101,6 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
 def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; this API has one choice."""
     return msgspec.json.encode(build_response(chat, answers[0], created=answers[0].details.created))
-
-
-def writer(chat: ChatRequest) -> ResponsesStream:
-    """Return the writer of this request's stream."""
-    return ResponsesStream(chat)
-
-
-def error(error: RequestError, request_id: str = "") -> bytes:
-    """Write an error."""
-    return msgspec.json.encode(error_envelope(error, request_id))
 
 
 def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
