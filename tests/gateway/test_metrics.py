@@ -51,16 +51,19 @@ from waltzrl.records import Reply, Usage
 
 QUIET = GatewayStatus(
     self_test={"safe reply": True, "unsafe reply": False},
-    active=3,
-    waiting=2,
-    draining=False,
+    gauges={
+        "active_requests": 3,
+        "waiting_requests": 2,
+        "waiting_reviews": 0,
+        "draining": False,
+        "keys": 5,
+        "keys_stale": True,
+        "unaudited_total": 4,
+        "audit_failing": True,
+    },
     checks={"audit": "ok", "upstream": "down"},
     breakers={"feedback": "half_open", "upstream": "closed"},
-    keys=5,
-    keys_stale=True,
     bundle="b1",
-    unaudited=4,
-    audit_failing=True,
 )
 CATEGORIES = {"harm/a": "weapons", "harm/b": "weapons", "harm/c": "privacy_violation"}
 

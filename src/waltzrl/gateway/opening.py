@@ -154,12 +154,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
     examples = None if recipe.memory is None else _open_live_examples(recipe.memory)
     backend = BackendCounters()
     bundles = Bundles(
-        recipe.limits,
-        model_name,
-        backend.review_failed,
-        backend.other_language,
-        backend.upstream_answered,
-        examples and examples.shown_to("feedback"),
+        recipe.limits, model_name, backend, examples and examples.shown_to("feedback")
     )
     keys = KeyRing(
         recipe.keys,
@@ -443,17 +438,19 @@ def _collect_status(
     policies: Mapping[str, Bundle],
 ) -> GatewayStatus:
     return GatewayStatus(
-        active=access.admission.active,
-        waiting=access.admission.waiting,
-        draining=access.admission.draining,
+        gauges={
+            "active_requests": access.admission.active,
+            "waiting_requests": access.admission.waiting,
+            "draining": access.admission.draining,
+            "keys": len(access.keys),
+            "keys_stale": access.keys.stale,
+            "unaudited_total": 0 if log is None else log.unaudited,
+            "audit_failing": log is not None and log.failed is not None,
+            "waiting_reviews": bundles.waiting_reviews,
+        },
         checks={name: check().status for name, check in readiness.checks.items()},
         breakers=bundles.breakers,
-        keys=len(access.keys),
-        keys_stale=access.keys.stale,
         bundle=selector.serving.id,
-        unaudited=0 if log is None else log.unaudited,
-        audit_failing=log is not None and log.failed is not None,
         self_test=bundles.self_test,
-        waiting_reviews=bundles.waiting_reviews,
         policies={name: bundle.id for name, bundle in policies.items()},
     )
