@@ -30,7 +30,7 @@ from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.named_policies import PolicyChooser
-from waltzrl.gateway.stream_modes import BufferedWindow, SentenceWindow, StreamMode
+from waltzrl.gateway.stream_modes import SentenceWindow, StreamMode
 from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 
@@ -109,11 +109,12 @@ def test_the_planted_texts_are_what_they_are_meant_to_be():
 @given(drafts, sizes, st.booleans())
 def test_however_a_draft_is_cut_no_forbidden_byte_leaves_and_none_is_lost(draft, lengths, whole):
     findings, first = RULEBOOK.reply(draft), first_forbidden(draft)
-    closed, opened = BufferedWindow(), window(whole_sentences=whole)
+    closed = StreamMode.BUFFER.behaviour.open_window(None, PROMPT)
+    opened = window(whole_sentences=whole)
     careless = SentenceWindow(RULEBOOK, PROMPT, 0.0, whole_sentences=whole)
     left, end = "", 0
     for piece in pieces(draft, lengths):
-        assert closed.add(piece) == ""
+        assert closed(piece) == ""
         left += opened.add(piece)
         assert draft.startswith(left)
         end += len(careless.add(piece))

@@ -200,7 +200,7 @@ class DraftStream:
             self._text.append(text)
         if self._held_back or self._refused or (self.can_retract and self._reasoned):
             return False
-        released = self._window.add(seen)
+        released = self._window(seen)
         # The line break between the two is released with them, and is in neither part.
         piece = Piece(
             released[: max(0, self._reasoned - self._sent)],
