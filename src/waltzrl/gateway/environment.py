@@ -21,7 +21,9 @@ the gateway less safe than the operator believes.
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Annotated, get_args
+
+from pydantic import Field, TypeAdapter
 
 from waltzrl.agents.failsafe import OnFailure
 from waltzrl.errors import RecipeError
@@ -100,32 +102,6 @@ def _parse_variable(variable: Variable, name: str, text: str) -> object:
         raise RecipeError(f"{name}: got {text!r}, need {variable.needs}") from None
 
 
-def _make_number_parser(most: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        number = float(text)
-        if not 0 <= number <= most:
-            raise ValueError
-        return number
-
-    return read
-
-
-def _parse_on_failure(text: str) -> str:
-    choices: tuple[str, ...] = get_args(OnFailure)
-    return choices[choices.index(text.lower())]
-
-
-def _parse_fallback_to_blocking(text: str) -> str:
-    return "refuse" if parse_switch(text) else "rules"
-
-
-def _parse_milliseconds(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
 def _require_true(text: str) -> bool:
     if not parse_switch(text):
         raise ValueError
@@ -145,19 +121,19 @@ VARIABLES = (
     Variable(
         key="threshold",
         names=("WALTZRL_GATEWAY_THRESHOLD", "WALTZRL_MIN_SAFETY_SCORE"),
-        read=_make_number_parser(1),
+        read=TypeAdapter(Annotated[float, Field(ge=0, le=1)]).validate_python,
         needs="a number from 0 to 1",
     ),
     Variable(
         key="on_failure",
         names=("WALTZRL_GATEWAY_ON_FAILURE",),
-        read=_parse_on_failure,
+        read=lambda text: {one: one for one in get_args(OnFailure)}[text.lower()],
         needs="refuse, rules or serve",
     ),
     Variable(
         key="on_failure",
         names=("WALTZRL_FALLBACK_TO_BLOCKING",),
-        read=_parse_fallback_to_blocking,
+        read=lambda text: "refuse" if parse_switch(text) else "rules",
         needs="true or false",
     ),
     Variable(
@@ -168,7 +144,7 @@ VARIABLES = (
             "WALTZRL_ROLLOUT_PERCENTAGE",
             "WALTZRL_ROLLOUT_PCT",
         ),
-        read=_make_number_parser(100),
+        read=TypeAdapter(Annotated[float, Field(ge=0, le=100)]).validate_python,
         needs="a number from 0 to 100",
     ),
     Variable(
@@ -180,7 +156,7 @@ VARIABLES = (
     Variable(
         key="review_timeout_ms",
         names=("WALTZRL_COACHING_TIMEOUT_MS",),
-        read=_parse_milliseconds,
+        read=TypeAdapter(Annotated[int, Field(ge=1)]).validate_python,
         needs="a whole number of milliseconds, 1 or more",
     ),
     Variable(
