@@ -254,12 +254,11 @@ def _collect_usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, in
         "prompt_tokens_details": usage.prompt_tokens_details,
         "completion_tokens_details": usage.completion_tokens_details,
     }
-    return {name: _select_counts(part) for name, part in parts.items() if isinstance(part, dict)}
-
-
-def _select_counts(part: Mapping[object, object]) -> dict[str, int]:
-    counts = {name: part.get(name) for name in COUNTED}
-    return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
+    return {
+        name: {key: n for key in COUNTED if type(n := part.get(key)) is int and n >= 0}
+        for name, part in parts.items()
+        if isinstance(part, dict)
+    }
 
 
 CountedName = Literal[

@@ -277,7 +277,10 @@ class GatewayMetrics(MetricGroup):
         """Yield every metric but those of the groups, for the registry."""
         yield from super().collect()
         yield self._feedback.family("waltzrl_feedback_evaluation_time_ms")
-        yield from self._rates()
+        # The rates of the last five minutes; without a sample they are missing, not 0.
+        answered, refused, reviewed, triggered = self._recent.totals()
+        yield from yield_rate("waltzrl_refused_rate", refused, answered)
+        yield from yield_rate("waltzrl_feedback_trigger_rate", triggered, reviewed)
 
     def _add_feedback(self, feedback: Feedback, *origin: str) -> None:
         if feedback.flags:
@@ -285,12 +288,6 @@ class GatewayMetrics(MetricGroup):
             by_rules = {self._categories.get(rule, OTHER) for rule in feedback.rules}
             for category in by_rules or {feedback.category or OTHER}:
                 self._flagged.add(category)
-
-    def _rates(self) -> Iterator[Metric]:
-        """Yield the rates of the last five minutes; without a sample they are missing, not 0."""
-        answered, refused, reviewed, triggered = self._recent.totals()
-        yield from yield_rate("waltzrl_refused_rate", refused, answered)
-        yield from yield_rate("waltzrl_feedback_trigger_rate", triggered, reviewed)
 
 
 def _label_feedback(feedback: Feedback) -> Called:

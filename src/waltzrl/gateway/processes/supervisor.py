@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -264,10 +264,7 @@ class Supervisor:
     def _tell(self, workers: Iterable[WorkerProcess], kind: Literal["retire", "stop"]) -> None:
         for worker in workers:
             worker.send(WorkerMessage(kind=kind))
-            # Kept in a set, because the event loop has only weak references to its tasks.
-            task = asyncio.create_task(self._see_off(worker))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            self._run_beside(self._see_off(worker))
 
     async def _see_off(self, worker: WorkerProcess) -> None:
         await worker.ended.wait()
@@ -294,10 +291,14 @@ class Supervisor:
             worker.kill()
             self._forget(worker)
 
-    def _scrape(self, asking: WorkerProcess) -> None:
-        task = asyncio.create_task(self._answer_scrape(asking))
+    def _run_beside(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        # Kept in a set, because the event loop has only weak references to its tasks.
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    def _scrape(self, asking: WorkerProcess) -> None:
+        self._run_beside(self._answer_scrape(asking))
 
     async def _answer_scrape(self, asking: WorkerProcess) -> None:
         others = [worker for worker in self._workers if worker is not asking]

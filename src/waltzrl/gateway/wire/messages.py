@@ -74,7 +74,7 @@ BILLING = re.compile(r"\Ax-anthropic-billing-header:.*\n?")
 request, so that no server could use its cache of the prompt.
 """
 LONGEST_USER = 64
-"""Characters of the user's id that OpenAI takes."""
+"""Characters of the user's id that OpenAI takes; of a longer one it gets the digest."""
 
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
@@ -89,14 +89,16 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     metadata = body.get("metadata")
     user = None if metadata is None else as_object(metadata, "metadata").get("user_id")
     if user is not None:
-        chat["user"] = _shorten_user(as_text(user, "metadata.user_id"))
+        user = as_text(user, "metadata.user_id")
+        is_short = len(user) <= LONGEST_USER
+        chat["user"] = user if is_short else hashlib.sha256(user.encode()).hexdigest()
     return ChatRequest(
         api=api,
         prompt=prompt_of(chat, request_id, caller),
         body=chat,
         model=as_name(body.get("model"), "model"),
         stream=as_bool(body.get("stream"), "stream"),
-        subject="" if user is None else as_text(user, "metadata.user_id"),
+        subject=user or "",
         shows_reasoning=_shows_reasoning(body.get("thinking")),
     )
 
@@ -104,11 +106,6 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
 def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; this API has one choice."""
     return msgspec.json.encode(build_message(chat, answers[0]))
-
-
-def _shorten_user(user: str) -> str:
-    """Return the user's id, or a digest of one that is longer than a chat's may be."""
-    return user if len(user) <= LONGEST_USER else hashlib.sha256(user.encode()).hexdigest()
 
 
 def _convert_message_request(body: dict[str, Json]) -> dict[str, Json]:
