@@ -263,16 +263,6 @@ class App:
             "/metrics": self._exposition,
         }
 
-    @property
-    def stage(self) -> int:
-        """The stage of the bundle that serves; 0 for no review."""
-        return self.gateway.selector.serving.stage
-
-    @property
-    def stream_mode(self) -> StreamMode:
-        """The mode of the bundle that serves."""
-        return self.gateway.selector.serving.stream_mode
-
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """Serve one request; the ASGI 3 interface."""
         if scope["type"] != "http":
@@ -281,16 +271,17 @@ class App:
         if self._desk is not None and (path == DESK or path.startswith(f"{DESK}/")):
             await self._desk(scope, receive, send)
             return
-        if route := self._routes.get(_find_route(path), {}).get(method):
+        known = MODEL if path.startswith(MODEL_PREFIX) else path
+        if route := self._routes.get(known, {}).get(method):
             await self._serve(route, HttpRequest(route.wire, scope, receive, send))
         elif path in self._open_routes and method == "GET":
             await self._open_routes[path](HttpRequest(CHAT, scope, receive, send))
-        elif self._passes_on(path):
+        elif self._pass_through and path.startswith("/v1/") and known not in self._routes:
             route = Route("pass_through", CHAT, self._pass_on)
             await self._serve(route, HttpRequest(CHAT, scope, receive, send))
         else:
             http = HttpRequest(CHAT, scope, receive, send)
-            await http.refuse(self._no_route(path, method))
+            await http.refuse(self._no_route(known, path, method))
 
     async def _serve(self, route: Route, http: HttpRequest) -> None:
         """Check access and run the handler; errors are returned in the API's own format."""
@@ -383,7 +374,6 @@ class App:
             chat = read_request(text, http.headers.id, http.caller)
             request = self._request(http, chat, only_review=True)
             answer = await self.gateway.review(request, draft, number)
-            assert answer.collaboration is not None
             return answer.collaboration.rounds[0].feedback
 
         headers = dict(http.scope["headers"])
@@ -502,19 +492,13 @@ class App:
         """Return the client's key for the upstream; a key of the gateway is never passed on."""
         return (http.headers.key or None) if self.access.keys.is_open else None
 
-    def _passes_on(self, path: str) -> bool:
-        """Return whether a path without a route is the upstream's."""
-        return (
-            self._pass_through and path.startswith("/v1/") and _find_route(path) not in self._routes
-        )
-
-    def _no_route(self, path: str, method: str) -> RequestError:
-        if _find_route(path) in self._routes or path in self._open_routes:
+    def _no_route(self, known: str, path: str, method: str) -> RequestError:
+        if known in self._routes or path in self._open_routes:
             return RequestError(405, "invalid_request", f"{path} does not support {method}")
-        known = ", ".join([*self._routes, *self._open_routes])
+        routes = ", ".join([*self._routes, *self._open_routes])
         hint = describe_pass_through(path)
         return RequestError(
-            404, "not_found", f"{path} does not exist{hint}; the routes are {known}"
+            404, "not_found", f"{path} does not exist{hint}; the routes are {routes}"
         )
 
 
@@ -534,11 +518,6 @@ def _choose_stream_mode(http: HttpRequest, own: StreamMode) -> StreamMode:
             f"{', '.join(modes)}",
         )
     return mode.for_client(takes_retractions=http.headers.takes_retractions)
-
-
-def _find_route(path: str) -> str:
-    """Return the path as the routes have it: with `{id}` for the name of a model."""
-    return MODEL if path.startswith(MODEL_PREFIX) else path
 
 
 def _add_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:

@@ -93,9 +93,7 @@ class ServingCosts:
 
     def headers(self, answers: Sequence[Answer]) -> list[tuple[bytes, bytes]]:
         """Return the tokens and the price of answers, as headers of a response."""
-        usages = [
-            answer.collaboration.usage for answer in answers if answer.collaboration is not None
-        ]
+        usages = [answer.collaboration.usage for answer in answers]
         if None in usages:
             counts = []
         else:

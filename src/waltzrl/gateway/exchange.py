@@ -27,6 +27,7 @@ from waltzrl.records import (
     Arm,
     Collaboration,
     Decision,
+    FeedbackAction,
     Prompt,
     Reply,
     ServedExchange,
@@ -148,10 +149,29 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     raw: bytes | None = None
     """The upstream's bytes, if they may be returned unchanged: only for an unrevised draft."""
     details: ReplyDetails = NO_DETAILS
-    collaboration: Collaboration | None = None
-    """The collaboration that led to the answer, for callers who may see drafts."""
+    collaboration: Collaboration
+    """What led to the answer; callers get it who may see drafts."""
     usd: float | None = None
     """The cost in US dollars; None when a price is unknown, or costs are not recorded."""
+
+
+class DraftReview(msgspec.Struct, frozen=True, kw_only=True):
+    """What `POST /v1/review` answers."""
+
+    id: str
+    object: Literal["waltzrl.review"] = "waltzrl.review"
+    unsafe: bool
+    overrefuse: bool
+    doubtful: bool
+    reviewed: bool
+    failure: str
+    risk: float | None
+    category: str
+    action: FeedbackAction
+    rules: tuple[str, ...]
+    feedback: str
+    decision: Decision
+    reply: str
 
 
 class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +184,19 @@ class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
     details: ReplyDetails = NO_DETAILS
     refused: bool = False
     """The text came in the field for refusals."""
+
+    @property
+    def delta(self) -> "UpstreamDelta":
+        """The same as a stream of one delta."""
+        return UpstreamDelta(
+            reasoning=self.reply.reasoning,
+            text=self.reply.text,
+            refused=self.refused,
+            calls=self.reply.calls,
+            finish=self.finish,
+            usage=self.reply.usage,
+            details=self.details,
+        )
 
 
 class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):

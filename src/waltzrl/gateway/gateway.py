@@ -230,7 +230,9 @@ class Gateway:
                 raise _unreviewable_error()
             if self.examples is not None and bundle.shows_examples:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
-            pattern = _choose_pattern(request, bundle)
+            # Text that was sent cannot be revised, and a review revises nothing.
+            own = observed if request.only_review else bundle.pattern
+            pattern = _pattern_after_sending(request, bundle) or own
             collaboration = _drop_images(await pattern(agent.chat.prompt, transcript, transcript))
         except RequestError as failure:
             error = failure.kind
@@ -429,14 +431,6 @@ async def all_of(work: Iterable[Coroutine[None, None, Outcome]]) -> list[Outcome
 def internal_error(request_id: str) -> RequestError:
     """Return the error for a bug; the log has the details."""
     return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
-
-
-def _choose_pattern(request: GatewayRequest, bundle: Bundle) -> Pattern:
-    """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
-    after_sending = _pattern_after_sending(request, bundle)
-    if after_sending is not None:
-        return after_sending
-    return observed if request.only_review else bundle.pattern
 
 
 def _pattern_after_sending(request: GatewayRequest, bundle: Bundle) -> Pattern | None:

@@ -19,15 +19,14 @@ from waltzrl.agents import GivenDraft
 from waltzrl.collaboration import Drafter, Pattern, Reviewer, guarded
 from waltzrl.errors import InputError, PolicyError, RequestError
 from waltzrl.evaluation.patterns import ServedPattern
+from waltzrl.gateway.exchange import DraftReview
 from waltzrl.gateway.wire.fields import turn_of
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.policies.chat_completion import Json, chat_message
 from waltzrl.records import (
     Collaboration,
-    Decision,
     Feedback,
-    FeedbackAction,
     Message,
     Origin,
     Prompt,
@@ -305,7 +304,7 @@ class GatewayGuard(Guard):
         await self._gateway.aclose()
 
     async def _review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        return (await self._post(prompt, reply, revise=False)).as_feedback()
+        return _read_feedback(await self._post(prompt, reply, revise=False))
 
     async def _collaborate(self, prompt: Prompt, draft: Reply | None) -> Collaboration:
         if draft is None:
@@ -315,10 +314,10 @@ class GatewayGuard(Guard):
         if review.decision != "draft":
             origin: Origin = "canned" if review.decision == "refused" else "policy"
             revision = Reply(text=review.reply, origin=origin)
-        round_ = Round(feedback=review.as_feedback(), revision=revision)
+        round_ = Round(feedback=_read_feedback(review), revision=revision)
         return Collaboration(prompt=prompt, draft=replace(draft, origin="given"), rounds=(round_,))
 
-    async def _post(self, prompt: Prompt, reply: Reply, *, revise: bool) -> "_GatewayReview":
+    async def _post(self, prompt: Prompt, reply: Reply, *, revise: bool) -> DraftReview:
         request = {
             "model": self._gateway.model,
             "messages": [chat_message(message) for message in prompt.messages],
@@ -329,7 +328,7 @@ class GatewayGuard(Guard):
             request["documents"] = read
         answer = await self._gateway.post("/review", msgspec.json.encode(request))
         try:
-            return msgspec.json.decode(answer, type=_GatewayReview)
+            return msgspec.json.decode(answer, type=DraftReview)
         except msgspec.DecodeError as error:
             raise PolicyError(
                 f"the server's answer is not a review: {error}; give the URL of a waltzrl "
@@ -337,33 +336,18 @@ class GatewayGuard(Guard):
             ) from error
 
 
-class _GatewayReview(msgspec.Struct, kw_only=True):
-    """What `POST /v1/review` answers."""
-
-    unsafe: bool
-    overrefuse: bool
-    reviewed: bool
-    failure: str
-    risk: float | None
-    rules: tuple[str, ...]
-    feedback: str
-    decision: Decision
-    reply: str
-    category: str = ""
-    action: FeedbackAction = "revise"
-
-    def as_feedback(self) -> Feedback:
-        return Feedback(
-            unsafe=self.unsafe,
-            overrefuse=self.overrefuse,
-            text=self.feedback,
-            well_formed=self.reviewed,
-            failure=self.failure,
-            risk=self.risk,
-            category=self.category,
-            rules=self.rules,
-            action=self.action,
-        )
+def _read_feedback(review: DraftReview) -> Feedback:
+    return Feedback(
+        unsafe=review.unsafe,
+        overrefuse=review.overrefuse,
+        text=review.feedback,
+        well_formed=review.reviewed,
+        failure=review.failure,
+        risk=review.risk,
+        category=review.category,
+        rules=review.rules,
+        action=review.action,
+    )
 
 
 def read_prompt(messages: Messages) -> Prompt:

@@ -10,6 +10,7 @@ from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
+    closing,
     contextmanager,
 )
 from dataclasses import dataclass, replace
@@ -44,11 +45,11 @@ from waltzrl.gateway.gateway import (
     SingleBundle,
 )
 from waltzrl.gateway.health import OK, Health, Readiness
-from waltzrl.gateway.keys import ANONYMOUS, Caller
+from waltzrl.gateway.keys import ANONYMOUS
 from waltzrl.gateway.metric_groups import BackendCounters
 from waltzrl.gateway.metrics import GatewayMetrics, GatewayStatus, OtherMetrics, StatusGauges
 from waltzrl.gateway.model_names import ModelNames
-from waltzrl.gateway.named_policies import OWN, PolicyChooser, PolicySelector
+from waltzrl.gateway.named_policies import PolicyChooser, PolicySelector
 from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe, OnLoadFailure
 from waltzrl.gateway.shares import RateTable, WorkerLoad
 from waltzrl.gateway.split import PercentageSplit
@@ -131,9 +132,10 @@ class Shares:
 
 def describe_gateway(recipe: GatewayRecipe, app: App) -> str:
     """Return what serves, in a few words."""
-    stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
+    bundle = app.gateway.selector.serving
+    stage = f"stage {bundle.stage}, rules for English," if bundle.stage else "no review"
     named = f", policies: {', '.join(recipe.policies)}" if recipe.policies else ""
-    return f"{stage} in front of {recipe.upstream.name}, streams: {app.stream_mode}{named}"
+    return f"{stage} in front of {recipe.upstream.name}, streams: {bundle.stream_mode}{named}"
 
 
 @asynccontextmanager
@@ -156,9 +158,15 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
     bundles = Bundles(
         recipe.limits, model_name, backend, examples and examples.shown_to("feedback")
     )
+    anonymous = structs.replace(
+        ANONYMOUS,
+        allow_fields=recipe.allow_fields,
+        media=recipe.media,
+        system_turns=recipe.system_turns,
+    )
     keys = KeyRing(
         recipe.keys,
-        _make_anonymous_caller(recipe),
+        anonymous,
         has_ledger=recipe.budget is not None,
         policies=recipe.policies,
     )
@@ -173,23 +181,24 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             else stack.enter_context(open_costs(recipe, lambda id_: bundles.descriptions[id_][0]))
         )
         access = AccessControl(keys, recipe.limits, shared.load, shared.rates, costs)
+        # Before a bundle is opened, so that one that fails to open leaves no connection.
+        stack.push_async_callback(bundles.aclose)
+        selector = await _open_selector(recipe, bundles)
+        policies = await _open_policies(recipe, bundles)
+        served = (selector.serving, *policies.values())
         metrics = GatewayMetrics(
-            _list_categories(recipe, bundles),
+            {rule: name for bundle in served for rule, name in bundle.categories.items()},
             backend=backend,
             knows_model=bundles.knows_model,
             price=None if costs is None else costs.cost,
             others=shared.other_metrics,
         )
-        # Before a bundle is opened, so that one that fails to open leaves no connection.
-        stack.push_async_callback(bundles.aclose)
-        selector = await _open_selector(recipe, bundles)
-        policies = await _open_policies(recipe, bundles)
         if policies:
             selector = PolicySelector(selector, policies)
         listeners: list[Listener] = [metrics.served, log_decision]
         if costs is not None:
             listeners.append(costs.served)
-        traces = stack.enter_context(_export_traces()) if recipe.traces else None
+        traces = stack.enter_context(closing(_open_traces())) if recipe.traces else None
         if traces is not None:
             listeners.append(traces.served)
         services = None
@@ -217,8 +226,11 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 **({} if costs is None else {"costs": costs.health}),
             },
         )
-        status = partial(_collect_status, access, bundles, selector, log, readiness, policies)
-        metrics.add(StatusGauges(status))
+        metrics.add(
+            StatusGauges(
+                partial(_collect_status, access, bundles, selector, log, readiness, policies)
+            )
+        )
         if recipe.push_metrics:
             await stack.enter_async_context(in_background(_open_metrics_push(metrics).run()))
         yield App(
@@ -318,29 +330,11 @@ async def _open_policies(recipe: GatewayRecipe, bundles: Bundles) -> dict[str, B
     """Open the bundle of each policy, by its name."""
     opened = {}
     for name, policy in recipe.policies.items():
-        with _name_policy(name):
-            bundle = await _open_bundle(policy.bundle, bundles, recipe.on_load_failure, name)
-        opened[name] = bundle
+        try:
+            opened[name] = await _open_bundle(policy.bundle, bundles, recipe.on_load_failure, name)
+        except InputError as error:
+            raise InputError(f"policies.{name}: {error}") from error
     return opened
-
-
-@contextmanager
-def _name_policy(name: str) -> Iterator[None]:
-    """Name the policy in errors of its recipe; empty for the gateway's own settings."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"policies.{name}: {error}" if name else str(error)) from error
-
-
-def _list_categories(recipe: GatewayRecipe, bundles: Bundles) -> dict[str, str]:
-    """Return the category of each rule that may serve, by the rule's id."""
-    categories = {}
-    for name, one in {OWN: recipe, **recipe.policies}.items():
-        with _name_policy(name):
-            rules = bundles.rules(one.bundle).rulebook.rules
-        categories.update({rule.id: rule.category for rule in rules})
-    return categories
 
 
 async def _open_bundle(
@@ -394,31 +388,16 @@ def _scrub_logs(scrub: Callable[[str], str]) -> Iterator[None]:
             handler.removeFilter(scrubber)
 
 
-@contextmanager
-def _export_traces() -> Iterator["Traces"]:
+def _open_traces() -> "Traces":
     from waltzrl.gateway.traces import open_traces
 
-    traces = open_traces()
-    try:
-        yield traces
-    finally:
-        traces.close()
+    return open_traces()
 
 
 def _open_metrics_push(metrics: GatewayMetrics) -> "MetricsPush":
     from waltzrl.foundation.otlp import open_push
 
     return open_push(metrics.families)
-
-
-def _make_anonymous_caller(recipe: GatewayRecipe) -> Caller:
-    """Return what every client may do where there are no keys."""
-    return structs.replace(
-        ANONYMOUS,
-        allow_fields=recipe.allow_fields,
-        media=recipe.media,
-        system_turns=recipe.system_turns,
-    )
 
 
 def _check_reviewer(bundles: Bundles, recipe: GatewayRecipe, serving: Bundle) -> Health:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from waltzrl.errors import InputError, PolicyError, ProgramError, RequestError
 from waltzrl.gateway.exchange import (
     Finish,
@@ -105,15 +107,8 @@ class PolicyUpstream:
         try:
             while (piece := await pieces.get()) is not None:
                 yield UpstreamDelta(text=piece)
-            upstream_reply = await generation
-            reply = upstream_reply.reply
-            yield UpstreamDelta(
-                text=progress.rest(reply.text),
-                calls=reply.calls,
-                finish=upstream_reply.finish,
-                usage=reply.usage,
-                details=upstream_reply.details,
-            )
+            whole = (await generation).delta
+            yield structs.replace(whole, text=progress.rest(whole.text))
         finally:
             generation.cancel()
             await asyncio.gather(generation, return_exceptions=True)
@@ -241,7 +236,9 @@ def _parse_request(body: Mapping[str, Json], max_new_tokens: int) -> _Request:
     for key, value in body.items():
         if key not in READ and key not in WITHOUT_EFFECT and value not in NEUTRAL:
             raise unsupported_field(key, "a model in this process cannot honour it; remove it")
-    tools = _read_tools(body)
+    tools: Sequence[Json] = ()
+    if body.get("tools") is not None and body.get("tool_choice") != "none":
+        tools = as_list(body["tools"], "tools")
     tool_names = [_read_tool_name(tool, index) for index, tool in enumerate(tools)]
     return _Request(
         messages=body["messages"],
@@ -350,13 +347,6 @@ def _require_schema(schema: Json, where: str) -> JsonSchema:
         return JsonSchema(schema)
     except InputError as error:
         raise unsupported_field(where, str(error)) from error
-
-
-def _read_tools(body: Mapping[str, Json]) -> Sequence[Json]:
-    """Return the tools that the model may call."""
-    if body.get("tools") is None or body.get("tool_choice") == "none":
-        return ()
-    return as_list(body["tools"], "tools")
 
 
 def _read_tool_name(tool: Json, index: int) -> str:

@@ -188,7 +188,7 @@ class HttpUpstream:
             part = await response.read_part()
             # A server that cannot stream ignores `stream` and returns an ordinary completion.
             if _is_whole(response, part):
-                yield _read_whole_delta(await self._read_body(response, part))
+                yield read_completion(await self._read_body(response, part), 0.0).delta
                 return
             size, is_open, begun = 0, True, reader.begun
             while is_open:
@@ -547,21 +547,6 @@ def _read_events(answer: bytes, milliseconds: float) -> UpstreamReply:
         milliseconds=milliseconds,
     )
     return UpstreamReply(reply=reply, finish=finish, details=reader.details, refused=whole.refused)
-
-
-def _read_whole_delta(answer: bytes) -> UpstreamDelta:
-    """Read an ordinary completion as a stream of one delta."""
-    upstream_reply = read_completion(answer, 0.0)
-    reply = upstream_reply.reply
-    return UpstreamDelta(
-        reasoning=reply.reasoning,
-        text=reply.text,
-        refused=upstream_reply.refused,
-        calls=reply.calls,
-        finish=upstream_reply.finish,
-        usage=reply.usage,
-        details=upstream_reply.details,
-    )
 
 
 def _log_failure(started: float, cause: str, status: int | None = None) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -98,16 +97,7 @@ async def _run_trial(recipe: "GatewayRecipe", trial: "Trial") -> "TrialResult":
     from waltzrl.gateway.opening import open_gateway
 
     # A gateway that serves the recipe may have its log open, which only one process writes.
-    kept = replace(
-        recipe,
-        keys=None,
-        audit=None,
-        memory=None,
-        routing=None,
-        traces=False,
-        push_metrics=False,
-    )
-    async with open_gateway(kept) as app:
+    async with open_gateway(recipe.unrecorded) as app:
         return await app.trials.run(trial)
 
 
