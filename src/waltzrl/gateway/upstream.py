@@ -26,7 +26,7 @@ from waltzrl.gateway.exchange import (
     UpstreamResponse,
 )
 from waltzrl.gateway.health import OK, Health
-from waltzrl.gateway.http_client import HttpClient, Response
+from waltzrl.gateway.http_client import Connection, HttpClient
 from waltzrl.gateway.limits import Limits, check_reply_size
 from waltzrl.gateway.stream_reader import StreamReader
 from waltzrl.gateway.upstream_errors import (
@@ -293,7 +293,7 @@ class HttpUpstream:
 
     def _read_models(self, body: bytes) -> list[ModelCard]:
         """Return the models of an answer to `/models`, and remember their names."""
-        models = [model.card for model in _read_models(body)]
+        models = _read_models(body)
         self.names = frozenset([model.id for model in models[:MOST_NAMES]])
         return models
 
@@ -382,7 +382,7 @@ class HttpUpstream:
         return answer
 
     async def _read_body(
-        self, response: Response, beginning: bytes = b"", received: list[bytes] | None = None
+        self, response: Connection, beginning: bytes = b"", received: list[bytes] | None = None
     ) -> bytes:
         """Read the whole body, or what follows its beginning, up to the size limit.
 
@@ -413,7 +413,7 @@ def _advise_on_url(url: str) -> str:
     return "the URL probably has to end in /v1"
 
 
-def _is_whole(response: Response, beginning: bytes) -> bool:
+def _is_whole(response: Connection, beginning: bytes) -> bool:
     """Return whether a response is JSON and no stream of events, whatever it calls itself."""
     if beginning.lstrip().startswith((b"{", b"[")):
         return True
@@ -421,7 +421,7 @@ def _is_whole(response: Response, beginning: bytes) -> bool:
     return is_json and not EVENT.match(beginning)
 
 
-async def _read_next_part(response: Response, reader: StreamReader) -> bytes:
+async def _read_next_part(response: Connection, reader: StreamReader) -> bytes:
     """Return the next part of a stream; a connection that breaks after the reply ends it."""
     try:
         return await response.read_part()
@@ -466,12 +466,12 @@ class _Answer:
     They are those of the connection, and those that the upstream reports with status 200.
     """
 
-    def __init__(self, response: Response, api_key: str | None) -> None:
+    def __init__(self, response: Connection, api_key: str | None) -> None:
         self._response = response
         self._api_key = api_key
         self._started = perf_counter()
 
-    def __enter__(self) -> Response:
+    def __enter__(self) -> Connection:
         return self._response
 
     def __exit__(
@@ -494,28 +494,28 @@ class _Model(msgspec.Struct):
     created: object = 0
     owned_by: object = ""
 
-    @property
-    def card(self) -> ModelCard:
-        return ModelCard(
-            id=self.id,
-            created=self.created if isinstance(self.created, int) else 0,
-            owned_by=str(self.owned_by or "upstream"),
-        )
-
 
 class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def _read_models(body: bytes) -> list[_Model]:
+def _read_models(body: bytes) -> list[ModelCard]:
     """Read an answer to `/models`, also if it is the list itself, or has null for an empty one."""
     try:
-        return msgspec.json.decode(body, type=_Models).data
+        models = msgspec.json.decode(body, type=_Models).data
     except UNREADABLE:
         listed = read_json(body)
-    if isinstance(listed, dict) and "data" in listed:
-        listed = listed["data"] or []
-    return msgspec.convert(mend_json(listed), list[_Model])
+        if isinstance(listed, dict) and "data" in listed:
+            listed = listed["data"] or []
+        models = msgspec.convert(mend_json(listed), list[_Model])
+    return [
+        ModelCard(
+            id=model.id,
+            created=model.created if isinstance(model.created, int) else 0,
+            owned_by=str(model.owned_by or "upstream"),
+        )
+        for model in models
+    ]
 
 
 def _read_refusal(error: WaltzError) -> str:
