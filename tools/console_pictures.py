@@ -36,7 +36,6 @@ from waltzrl.gateway.access import AccessControl, KeyRing
 from waltzrl.gateway.description import BundleDescription
 from waltzrl.gateway.exchange import Assignment, Bundle
 from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
-from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.keys import add_key
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.named_policies import PolicyChooser
@@ -378,8 +377,7 @@ def open_trials(keys: KeyRing) -> Trials:
     return Trials(
         Gateway(selector=SingleBundle(Assignment(bundle)), decisions=decisions),
         AccessControl(keys, Limits()),
-        PolicyChooser({}),
-        Readiness(decisions.require, {}),
+        PolicyChooser({}, is_open=keys.is_open),
     )
 
 

@@ -213,7 +213,7 @@ def test_a_ledger_that_cannot_be_written_is_degraded_and_answers_go_out(tmp_path
 
     async def work(app):
         statuses = [(await chat(app)).status for _ in range(2)]
-        return statuses, app.readiness.checks["costs"]().status
+        return statuses, app.checks["costs"]().status
 
     assert served(tmp_path, work) == ([200, 200], "degraded")
     assert len([line for line in caplog.records if "costs are not recorded" in line.message]) == 1

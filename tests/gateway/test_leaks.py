@@ -26,7 +26,6 @@ from waltzrl.gateway.exchange import (
     UpstreamReply,
 )
 from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
-from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.named_policies import PolicyChooser
@@ -201,9 +200,9 @@ async def visit(dialect, mode, upstream, headers=()):
     app = App(
         Gateway(selector=stage_1(upstream, mode), decisions=BOOK),
         AccessControl(KeyRing(None), Limits()),
-        policies=PolicyChooser({}),
+        policies=PolicyChooser({}, is_open=True),
         metrics=METRICS,
-        readiness=Readiness(BOOK.require, {}),
+        checks={},
     )
     path, request = ASKED[dialect]
     body = json.dumps({"model": "m", "stream": True, **request}).encode()

@@ -4,7 +4,7 @@ It uses no framework: a framework's layers would take more time per request than
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -25,7 +25,7 @@ from waltzrl.gateway.exchange import (
     UpstreamResponse,
 )
 from waltzrl.gateway.gateway import Gateway, internal_error
-from waltzrl.gateway.health import Readiness
+from waltzrl.gateway.health import Check, report_readiness
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.moderation import moderate_replies, read_moderation
@@ -208,7 +208,7 @@ class App:
         *,
         policies: PolicyChooser,
         metrics: GatewayMetrics,
-        readiness: Readiness,
+        checks: Mapping[str, Check],
         extra: ExtraRoutes = NO_EXTRA_ROUTES,
     ) -> None:
         """Set up the routes.
@@ -218,15 +218,15 @@ class App:
             access: checks keys and limits.
             policies: choose the one that serves a request.
             metrics: exposed at `/metrics`; count the requests that never reach the gateway.
-            readiness: checked before every request, and exposed at `/readyz`.
+            checks: what the parts report, exposed at `/readyz`.
             extra: which of the other routes there are.
         """
         self.gateway = gateway
         self.access = access
         self.policies = policies
         self.metrics = metrics
-        self.readiness = readiness
-        self.trials = Trials(gateway, access, policies, readiness)
+        self.checks = checks
+        self.trials = Trials(gateway, access, policies)
         self._memory = extra.memory
         self._desk = None if extra.desk is None else extra.desk(self.trials)
         self._routing = extra.routing
@@ -272,15 +272,15 @@ class App:
             await self._desk(scope, receive, send)
             return
         known = MODEL if path.startswith(MODEL_PREFIX) else path
-        if route := self._routes.get(known, {}).get(method):
-            await self._serve(route, HttpRequest(route.wire, scope, receive, send))
+        route = self._routes.get(known, {}).get(method)
+        http = HttpRequest(CHAT if route is None else route.wire, scope, receive, send)
+        if route is not None:
+            await self._serve(route, http)
         elif path in self._open_routes and method == "GET":
-            await self._open_routes[path](HttpRequest(CHAT, scope, receive, send))
+            await self._open_routes[path](http)
         elif self._pass_through and path.startswith("/v1/") and known not in self._routes:
-            route = Route("pass_through", CHAT, self._pass_on)
-            await self._serve(route, HttpRequest(CHAT, scope, receive, send))
+            await self._serve(Route("pass_through", CHAT, self._pass_on), http)
         else:
-            http = HttpRequest(CHAT, scope, receive, send)
             await http.refuse(self._no_route(known, path, method))
 
     async def _serve(self, route: Route, http: HttpRequest) -> None:
@@ -288,7 +288,7 @@ class App:
         body_seconds = self.access.limits.max_body_seconds
         try:
             http.caller = self.access.caller(http.headers)
-            self.readiness.require()
+            self.gateway.decisions.require()
             async with self.access.admission as waited:
                 self.metrics.queued(route.name, waited)
                 with DisconnectWatcher(http.receive, body_seconds) as watcher:
@@ -444,7 +444,7 @@ class App:
         await http.reply(b'{"status":"alive"}')
 
     async def _readyz(self, http: HttpRequest) -> None:
-        status, body = self.readiness.report()
+        status, body = report_readiness(self.checks)
         await http.reply(body, status=status)
 
     async def _exposition(self, http: HttpRequest) -> None:
@@ -470,8 +470,7 @@ class App:
         asked = http.headers.policy
         if not (asked or self.policies.names):
             return ""  # the hot path: there are none
-        is_open = self.access.keys.is_open
-        return self.policies.choose(asked, http.caller, model, api, is_open=is_open)
+        return self.policies.choose(asked, http.caller, model, api)
 
     def _headers(self, answers: Sequence[Answer]) -> Headers:
         decisions = ",".join([answer.decision for answer in answers]).encode()
@@ -486,7 +485,7 @@ class App:
     ) -> Upstream:
         """Return the upstream that answers a request which is no chat, by its policy."""
         policy = self._choose_policy(http, model, api)
-        return self.gateway.selector.serving_for(policy).upstream
+        return self.gateway.selector.serving(policy).upstream
 
     def _bearer(self, http: HttpRequest) -> str | None:
         """Return the client's key for the upstream; a key of the gateway is never passed on."""

@@ -392,12 +392,7 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
 class BundleSelector(Protocol):
     """Chooses the bundle that serves a request."""
 
-    @property
-    def serving(self) -> Bundle:
-        """The default bundle."""
-        ...
-
-    def serving_for(self, policy: str) -> Bundle:
+    def serving(self, policy: str = "") -> Bundle:
         """Return the default bundle of a policy, by its name; empty for the gateway's own."""
         ...
 

@@ -75,11 +75,7 @@ class SingleBundle:
 
     assignment: Assignment
 
-    @property
-    def serving(self) -> Bundle:
-        return self.assignment.bundle
-
-    def serving_for(self, _policy: str) -> Bundle:
+    def serving(self, policy: str = "") -> Bundle:
         return self.assignment.bundle
 
     def assigned(self, request: GatewayRequest) -> Assignment:

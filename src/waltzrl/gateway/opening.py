@@ -44,7 +44,7 @@ from waltzrl.gateway.gateway import (
     Listener,
     SingleBundle,
 )
-from waltzrl.gateway.health import OK, Health, Readiness
+from waltzrl.gateway.health import OK, Check, Health
 from waltzrl.gateway.keys import ANONYMOUS
 from waltzrl.gateway.metric_groups import BackendCounters
 from waltzrl.gateway.metrics import GatewayMetrics, GatewayStatus, OtherMetrics, StatusGauges
@@ -132,7 +132,7 @@ class Shares:
 
 def describe_gateway(recipe: GatewayRecipe, app: App) -> str:
     """Return what serves, in a few words."""
-    bundle = app.gateway.selector.serving
+    bundle = app.gateway.selector.serving()
     stage = f"stage {bundle.stage}, rules for English," if bundle.stage else "no review"
     named = f", policies: {', '.join(recipe.policies)}" if recipe.policies else ""
     return f"{stage} in front of {recipe.upstream.name}, streams: {bundle.stream_mode}{named}"
@@ -185,7 +185,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         stack.push_async_callback(bundles.aclose)
         selector = await _open_selector(recipe, bundles)
         policies = await _open_policies(recipe, bundles)
-        served = (selector.serving, *policies.values())
+        served = (selector.serving(), *policies.values())
         metrics = GatewayMetrics(
             {rule: name for bundle in served for rule, name in bundle.categories.items()},
             backend=backend,
@@ -215,21 +215,16 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             metrics.add(services.metrics)
             stack.enter_context(_scrub_logs(services.scrub))
         decisions = DecisionLog(log, listeners)
-        readiness = Readiness(
-            decisions.require,
-            {
-                "gateway": access.admission.health,
-                "audit": decisions.health,
-                # Asked anew each time: a release changes which bundle serves.
-                "upstream": lambda: selector.serving.upstream.health(),
-                "reviewer": lambda: _check_reviewer(bundles, recipe, selector.serving),
-                **({} if costs is None else {"costs": costs.health}),
-            },
-        )
+        checks = {
+            "gateway": access.admission.health,
+            "audit": decisions.health,
+            # Asked anew each time: a release changes which bundle serves.
+            "upstream": lambda: selector.serving().upstream.health(),
+            "reviewer": lambda: _check_reviewer(bundles, recipe, selector.serving()),
+            **({} if costs is None else {"costs": costs.health}),
+        }
         metrics.add(
-            StatusGauges(
-                partial(_collect_status, access, bundles, selector, log, readiness, policies)
-            )
+            StatusGauges(partial(_collect_status, access, bundles, selector, log, checks, policies))
         )
         if recipe.push_metrics:
             await stack.enter_async_context(in_background(_open_metrics_push(metrics).run()))
@@ -242,9 +237,9 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 usd=None if costs is None else costs.usd,
             ),
             access,
-            policies=PolicyChooser(recipe.policies),
+            policies=PolicyChooser(recipe.policies, is_open=keys.is_open),
             metrics=metrics,
-            readiness=readiness,
+            checks=checks,
             extra=ExtraRoutes(
                 services,
                 _find_desk(services, keys),
@@ -413,7 +408,7 @@ def _collect_status(
     bundles: Bundles,
     selector: BundleSelector,
     log: Log | None,
-    readiness: Readiness,
+    checks: Mapping[str, Check],
     policies: Mapping[str, Bundle],
 ) -> GatewayStatus:
     return GatewayStatus(
@@ -427,9 +422,9 @@ def _collect_status(
             "audit_failing": log is not None and log.failed is not None,
             "waiting_reviews": bundles.waiting_reviews,
         },
-        checks={name: check().status for name, check in readiness.checks.items()},
+        checks={name: check().status for name, check in checks.items()},
         breakers=bundles.breakers,
-        bundle=selector.serving.id,
+        bundle=selector.serving().id,
         self_test=bundles.self_test,
         policies={name: bundle.id for name, bundle in policies.items()},
     )
