@@ -361,17 +361,13 @@ def read_prompt(messages: Messages) -> Prompt:
     if isinstance(messages, Prompt):
         for place, turn in enumerate(messages.messages):
             if not isinstance(turn, Message):
-                raise InputError(
-                    _describe_wrong_type(f"Prompt.messages[{place}]", turn, "a Message")
-                )
+                raise _wrong_type_error(f"Prompt.messages[{place}]", turn, "a Message")
             if not isinstance(turn.content, str):
                 where = f"Prompt.messages[{place}].content"
-                raise InputError(_describe_wrong_type(where, turn.content, "a string"))
+                raise _wrong_type_error(where, turn.content, "a string")
         return messages
     if not isinstance(messages, Sequence) or isinstance(messages, bytes):
-        raise InputError(
-            _describe_wrong_type("messages", messages, "a string or a list of messages")
-        )
+        raise _wrong_type_error("messages", messages, "a string or a list of messages")
     if isinstance(messages, str):
         return read_prompt([Message(role="user", content=messages)])
     turns = [_require_json(turn, f"messages[{place}]") for place, turn in enumerate(messages)]
@@ -409,13 +405,13 @@ def _require_reply(reply: str | Reply | Turn) -> Reply:
     """
     if isinstance(reply, Reply):
         if not isinstance(reply.text, str):
-            raise InputError(_describe_wrong_type("Reply.text", reply.text, "a string"))
+            raise _wrong_type_error("Reply.text", reply.text, "a string")
         return reply
     if isinstance(reply, str):
         return Reply(text=reply)
     if not isinstance(reply, Message | Mapping):
         need = "the text as a string, a Reply, or an assistant's message as a dict or a Message"
-        raise InputError(_describe_wrong_type("reply", reply, need))
+        raise _wrong_type_error("reply", reply, need)
     try:
         message = turn_of(_require_json(reply, "reply"), "reply")
     except RequestError as error:
@@ -429,7 +425,7 @@ def _require_json(turn: Turn, where: str) -> Json:
     if isinstance(turn, Message):
         return chat_message(turn)
     if not isinstance(turn, Mapping):
-        raise InputError(_describe_wrong_type(where, turn, "a dict or a Message"))
+        raise _wrong_type_error(where, turn, "a dict or a Message")
     try:
         plain: Json = msgspec.to_builtins(dict(turn))
     except TypeError as error:
@@ -437,6 +433,6 @@ def _require_json(turn: Turn, where: str) -> Json:
     return plain
 
 
-def _describe_wrong_type(where: str, value: object, need: str) -> str:
-    """Return the message for a value of a wrong type; it quotes nothing of a conversation."""
-    return f"{where}: got {type(value).__name__}; need {need}"
+def _wrong_type_error(where: str, value: object, need: str) -> InputError:
+    """Return the error for a value of a wrong type; it quotes nothing of a conversation."""
+    return InputError(f"{where}: got {type(value).__name__}; need {need}")
