@@ -291,7 +291,7 @@ def shown(stream_events):
 
 TIMES = {CHAT: 1, RESPONSES: 4}
 """How often the stream of an API repeats the log-probabilities."""
-each_api = pytest.mark.parametrize("dialect", ASKED, ids=lambda dialect: dialect.api)
+each_api = pytest.mark.parametrize("dialect", ASKED, ids=lambda dialect: dialect.__name__)
 each_mode = pytest.mark.parametrize("mode", PROTECTING)
 
 
@@ -378,7 +378,9 @@ def test_a_destructive_call_leaves_in_no_api(dialect, mode):
     assert b"rm -rf" not in bytes_of(dialect, mode, Script("One moment. ", calls=(call,)))
 
 
-@pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda dialect: dialect.api)
+@pytest.mark.parametrize(
+    "dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda dialect: dialect.__name__
+)
 def test_arguments_of_a_harmless_call_leave_whole(dialect):
     call = ToolCall(id="c1", name="send", arguments='{"body":"See you at eight."}')
     raw = bytes_of(dialect, StreamMode.WINDOW, Script("One moment. ", calls=(call,)))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json, ReplyDetails
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json, ReplyDetails
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.wire.fields import (
     as_bool,
@@ -27,7 +27,6 @@ from waltzrl.policies.chat_completion import calls_fields
 
 MOST_CHOICES = 16
 
-api: Api = "chat"
 error = encode_error
 
 
@@ -42,7 +41,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     stream = as_bool(body.pop("stream", None), "stream")
     stream_options = body.pop("stream_options", None)
     return ChatRequest(
-        api=api,
+        api="chat",
         prompt=prompt_of(body, request_id, caller),
         body=body,
         model=as_name(body.get("model"), "model"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.wire.chat import MOST_CHOICES, ChatStream, wants_usage
 from waltzrl.gateway.wire.fields import (
@@ -49,7 +49,6 @@ REFUSED = {
     "suffix": "a chat cannot fill a gap; remove it",
 }
 
-api: Api = "completions"
 error = encode_error
 
 
@@ -77,7 +76,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     ]
     parts = tuple(
         ChatRequest(
-            api=api,
+            api="completions",
             prompt=prompt_of(chat, request_id, caller),
             body=chat,
             model=as_name(body.get("model"), "model"),

@@ -15,7 +15,7 @@ from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Json
 from waltzrl.gateway.keys import Caller
 from waltzrl.policies.server_json import mend_text
-from waltzrl.records import CallKind, Message, Reply, Role, ToolCall
+from waltzrl.records import CallKind, Media, Message, Reply, Role, ToolCall
 
 DEEPEST = 100
 """The most levels of nested objects and lists: encoders further down the stack recurse, too."""
@@ -280,12 +280,13 @@ ROLES: dict[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
-PLACEHOLDERS = {
-    "image_url": "[image]",
-    "input_audio": "[audio]",
-    "video_url": "[video]",
-    "file": "[file]",
+MEDIA: Mapping[str, Media] = {
+    "image_url": "image",
+    "input_audio": "audio",
+    "video_url": "video",
+    "file": "file",
 }
+"""Kinds of a message's parts that are not text, and what each is."""
 
 
 def turns_of(messages: Json) -> list[Message]:
@@ -414,4 +415,4 @@ def _read_part_text(part: Json, where: str) -> str:
         return as_text(fields.get("refusal"), f"{where}.refusal")
     if isinstance(fields.get("text"), str):  # the agents must see the text of unknown kinds, too
         return as_text(fields["text"], f"{where}.text")
-    return PLACEHOLDERS.get(kind, f"[{kind}]")
+    return f"[{MEDIA.get(kind, kind)}]"

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json, total_counts
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json, total_counts
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.records import ToolCall, total_usage
 
@@ -53,8 +53,6 @@ class StreamWriter(Protocol):
 
 class WireFormat(Protocol):
     """One API."""
-
-    api: Api
 
     def read(self, raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
         """Read a request.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.wire.blocks import block_text
 from waltzrl.gateway.wire.fields import (
@@ -30,7 +30,6 @@ from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.messages_output import MessagesStream, build_message, encode_error
 from waltzrl.gateway.wire.prompt import prompt_of
 
-api: Api = "messages"
 error = encode_error
 writer = MessagesStream
 
@@ -93,7 +92,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
         is_short = len(user) <= LONGEST_USER
         chat["user"] = user if is_short else hashlib.sha256(user.encode()).hexdigest()
     return ChatRequest(
-        api=api,
+        api="messages",
         prompt=prompt_of(chat, request_id, caller),
         body=chat,
         model=as_name(body.get("model"), "model"),

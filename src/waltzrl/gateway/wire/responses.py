@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.wire.blocks import block_text
 from waltzrl.gateway.wire.fields import (
@@ -36,7 +36,6 @@ from waltzrl.gateway.wire.responses_output import (
     decode_reasoning,
 )
 
-api: Api = "responses"
 error = encode_error
 writer = ResponsesStream
 
@@ -86,7 +85,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     chat = _convert_response_request(body)
     check_sampling(chat)
     return ChatRequest(
-        api=api,
+        api="responses",
         prompt=prompt_of(chat, request_id, caller),
         body=chat,
         model=as_name(chat.get("model"), "model"),
@@ -172,17 +171,11 @@ def _nest_tool(fields: dict[str, Json], where: str) -> Json:
         raise invalid_field(f"{where}.type", kind, need)
     nested = {key: value for key, value in fields.items() if key not in ("type", "namespace")}
     nested["name"] = _read_tool_name(fields, where)
-    if isinstance(nested.get("format"), dict):
-        nested["format"] = _nest_grammar(as_object(nested["format"], f"{where}.format"))
+    tool_format = nested.get("format")
+    if isinstance(tool_format, dict) and tool_format.get("type") == "grammar":
+        grammar: Json = {key: value for key, value in tool_format.items() if key != "type"}
+        nested["format"] = {"type": "grammar", "grammar": grammar}
     return {"type": kind, str(kind): nested}
-
-
-def _nest_grammar(tool_format: dict[str, Json]) -> Json:
-    """Nest the grammar of a custom tool's input, as a chat has it."""
-    if tool_format.get("type") != "grammar":
-        return tool_format
-    grammar = {key: value for key, value in tool_format.items() if key != "type"}
-    return {"type": "grammar", "grammar": grammar}
 
 
 def _nest_tool_choice(choice: Json) -> Json:
@@ -360,7 +353,9 @@ def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
     if kind == "message":
         _add_message(turns, item, where)
     elif kind == "item_reference":
-        _check_reference(item, where)
+        # Without what was said the model would not know its own words.
+        if not as_name(item.get("id"), f"{where}.id").startswith(ID_PREFIXES["reasoning"]):
+            raise unsupported_field(where, f"{NO_STATE}, as clients do with store=false")
     elif kind == "reasoning":
         turns.reason(_read_item_reasoning(item))
     elif kind in CALLS:
@@ -371,12 +366,6 @@ def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
         turns.add({"role": "user", "content": block_text(item)})
     else:
         turns.tell(block_text(item))
-
-
-def _check_reference(item: dict[str, Json], where: str) -> None:
-    """Refuse a reference to what was said: without it, the model would not know its own words."""
-    if not as_name(item.get("id"), f"{where}.id").startswith(ID_PREFIXES["reasoning"]):
-        raise unsupported_field(where, f"{NO_STATE}, as clients do with store=false")
 
 
 def _add_message(turns: _Turns, item: dict[str, Json], where: str) -> None:
