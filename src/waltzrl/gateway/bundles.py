@@ -244,7 +244,9 @@ class Bundles:
         id_, description = await asyncio.to_thread(describe_bundle, recipe, rules.rulebook, policy)
         self.descriptions[id_] = (recipe, description)
         named = policy or "the recipe"
-        if recipe.text and not _reviews_in_words(recipe):
+        config = recipe.feedback
+        in_words = has_model and config and not (config.guard or config.model.startswith(REVIEWER))
+        if recipe.text and not in_words:
             logger.warning(UNREAD_TEXT, named, find_forbidden(recipe.text))
         sent = {name for name, action in recipe.actions.items() if action in ("off", "observe")}
         if critical := sorted(CRITICAL_CATEGORIES & sent):
@@ -265,7 +267,7 @@ class Bundles:
             stream_mode=recipe.stream_mode,
             policy=policy,
             categories={rule.id: rule.category for rule in rules.rulebook.rules},
-            vision=has_model and recipe.feedback is not None and recipe.feedback.vision,
+            vision=has_model and config is not None and config.vision,
         )
 
     def _languages(self, recipe: BundleRecipe) -> Sequence[str]:
@@ -525,14 +527,6 @@ def _make_rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer
         allow_calls=recipe.allow_calls,
         actions=CategoryActions(recipe.actions),
     )
-
-
-def _reviews_in_words(recipe: BundleRecipe) -> bool:
-    """Return whether a model reviews that reads and writes words."""
-    config = recipe.feedback
-    if not recipe.enabled or recipe.stage == 1 or config is None:
-        return False
-    return config.guard is None and not config.model.startswith(REVIEWER)
 
 
 def _make_pattern(recipe: BundleRecipe, rules: Rulebook) -> Pattern:

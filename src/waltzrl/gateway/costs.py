@@ -5,7 +5,7 @@ The ledger is also charged for what the judge of a gateway answers.
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 
@@ -68,8 +68,7 @@ class ServingCosts:
 
     def usd(self, collaboration: Collaboration, model: str, bundle: str) -> float | None:
         """Return what all replies to a request cost; None when a price is unknown."""
-        prices = [item.usd for item in self._items(collaboration, model, bundle)]
-        return None if None in prices else sum(price for price in prices if price is not None)
+        return _add_up(item.usd for item in self._items(collaboration, model, bundle))
 
     def cost(self, role: str, usage: Usage, model: str, bundle: str) -> float | None:
         """Return what the tokens of a role of a bundle cost; None when the price is unknown."""
@@ -94,22 +93,17 @@ class ServingCosts:
     def headers(self, answers: Sequence[Answer]) -> list[tuple[bytes, bytes]]:
         """Return the tokens and the price of answers, as headers of a response."""
         usages = [answer.collaboration.usage for answer in answers]
-        if None in usages:
-            counts = []
-        else:
-            known = [usage for usage in usages if usage is not None]
-            counts = [
-                (b"x-waltzrl-input-tokens", sum(usage.input_tokens for usage in known)),
-                (b"x-waltzrl-output-tokens", sum(usage.output_tokens for usage in known)),
+        read = _add_up(None if usage is None else usage.input_tokens for usage in usages)
+        written = _add_up(None if usage is None else usage.output_tokens for usage in usages)
+        headers = []
+        if read is not None and written is not None:
+            headers = [
+                (b"x-waltzrl-input-tokens", b"%d" % read),
+                (b"x-waltzrl-output-tokens", b"%d" % written),
             ]
-        prices = [answer.usd for answer in answers]
-        price = (
-            "unknown"
-            if None in prices
-            else f"{sum(price for price in prices if price is not None):.8f}"
-        )
-        written = [(name, str(count).encode()) for name, count in counts]
-        return [*written, (b"x-waltzrl-cost-usd", price.encode())]
+        usd = _add_up(answer.usd for answer in answers)
+        price = "unknown" if usd is None else f"{usd:.8f}"
+        return [*headers, (b"x-waltzrl-cost-usd", price.encode())]
 
     def health(self) -> Health:
         """Return whether charges can be written, for `/readyz`."""
@@ -151,6 +145,12 @@ def open_costs(recipe: GatewayRecipe, recipe_of: RecipeOf) -> Iterator[ServingCo
     assert recipe.budget is not None, "checked by the caller"
     with closing(DailyLedger(recipe.budget.folder)) as ledger:
         yield ServingCosts(ledger, PriceBook(recipe.prices), recipe_of)
+
+
+def _add_up(numbers: Iterable[float | None]) -> float | None:
+    """Return the sum; None when one of them is unknown."""
+    known = list(numbers)
+    return None if None in known else sum(number for number in known if number is not None)
 
 
 def _find_server(recipe: BundleRecipe, role: str, model: str) -> str | None:

@@ -133,7 +133,19 @@ class PolicyUpstream:
             raise RequestError(
                 404, "not_found", f"there is no model {body.get('model')!r}; use {self.name!r}"
             )
-        return _parse_request(body, self.max_new_tokens)
+        for key, value in body.items():
+            if key not in READ and key not in WITHOUT_EFFECT and value not in NEUTRAL:
+                raise unsupported_field(key, "a model in this process cannot honour it; remove it")
+        tools: Sequence[Json] = ()
+        if body.get("tools") is not None and body.get("tool_choice") != "none":
+            tools = as_list(body["tools"], "tools")
+        return _Request(
+            messages=body["messages"],
+            sampling=_read_sampling(body, tools, self.max_new_tokens),
+            stops=_read_stops(body.get("stop")),
+            tool_names=[_read_tool_name(tool, index) for index, tool in enumerate(tools)],
+            parallel_calls=body.get("parallel_tool_calls") is not False,
+        )
 
     async def _generate(self, request: "_Request", progress: "_Progress") -> UpstreamReply:
         """Generate the whole reply; a cancellation ends it at the next token.
@@ -230,23 +242,6 @@ def _finish_reply(reply: Reply, request: _Request) -> UpstreamReply:
         text, finish = text.rstrip(), "tool_calls"
     reply = replace(reply, text=text, calls=calls)
     return UpstreamReply(reply=reply, finish=finish, details=details)
-
-
-def _parse_request(body: Mapping[str, Json], max_new_tokens: int) -> _Request:
-    for key, value in body.items():
-        if key not in READ and key not in WITHOUT_EFFECT and value not in NEUTRAL:
-            raise unsupported_field(key, "a model in this process cannot honour it; remove it")
-    tools: Sequence[Json] = ()
-    if body.get("tools") is not None and body.get("tool_choice") != "none":
-        tools = as_list(body["tools"], "tools")
-    tool_names = [_read_tool_name(tool, index) for index, tool in enumerate(tools)]
-    return _Request(
-        messages=body["messages"],
-        sampling=_read_sampling(body, tools, max_new_tokens),
-        stops=_read_stops(body.get("stop")),
-        tool_names=tool_names,
-        parallel_calls=body.get("parallel_tool_calls") is not False,
-    )
 
 
 def _read_sampling(

@@ -94,9 +94,7 @@ class PrivateUpstream:
                 received[:] = [_restore_body(b"".join(parts), stand_ins)] if parts else []
         if not stand_ins.restores:
             return upstream_reply
-        restored = _restore_reply(upstream_reply, stand_ins, in_json=_asks_for_json(body))
-        # The bytes have the stand-ins, and the log-probabilities spell them.
-        return structs.replace(restored, raw=None)
+        return _restore_reply(upstream_reply, stand_ins, in_json=_asks_for_json(body))
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
@@ -261,7 +259,8 @@ def _restore_reply(
         calls=_restore_calls(reply.calls, stand_ins),
     )
     details = _restore_details(upstream_reply.details, stand_ins)
-    return structs.replace(upstream_reply, reply=restored, details=details)
+    # The bytes have the stand-ins.
+    return structs.replace(upstream_reply, reply=restored, raw=None, details=details)
 
 
 def _restore_calls(calls: tuple[ToolCall, ...], stand_ins: StandIns) -> tuple[ToolCall, ...]:
