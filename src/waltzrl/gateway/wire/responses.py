@@ -20,6 +20,7 @@ from waltzrl.gateway.wire.fields import (
     drop_empty_tools,
     has_strict_schema,
     invalid_field,
+    objects_in,
     place_results,
     read_object,
     subject_of,
@@ -136,9 +137,7 @@ TOOLS = ("function", "custom")
 
 def _yield_tools(tools: Json, where: str = "tools") -> Iterator[tuple[dict[str, Json], str]]:
     """Yield the tools and where they are; those in a namespace have its name in `namespace`."""
-    for index, tool in enumerate(as_list(tools, where)):
-        tool_where = f"{where}[{index}]"
-        fields = as_object(tool, tool_where)
+    for fields, tool_where in objects_in(tools, where):
         if fields.get("type") != "namespace":
             yield fields, tool_where
             continue
@@ -229,8 +228,8 @@ def chat_messages(instructions: Json, items: Json) -> list[Json]:
     if not isinstance(items, list) or not items:
         raise invalid_field("input", items, "a string, or a list with one item or more")
     turns = _Turns()
-    for index, item in enumerate(items):
-        _add_item(turns, as_object(item, f"input[{index}]"), f"input[{index}]")
+    for item, where in objects_in(items, "input"):
+        _add_item(turns, item, where)
     messages = turns.end()
     if not chat and not messages:
         raise invalid_field("input", "reasoning items only", "one message or more")
@@ -413,18 +412,14 @@ def _convert_content(content: Json, where: str, *, joins: bool) -> Json:
     """
     if isinstance(content, str):
         return text_of(content, where)
-    parts = [
-        _convert_part(part, f"{where}[{index}]")
-        for index, part in enumerate(as_list(content, where))
-    ]
+    parts = [_convert_part(part, place) for part, place in objects_in(content, where)]
     texts = [part.get("text", part.get("refusal")) for part in parts]
     if None not in texts and (joins or len(texts) < 2):
         return "\n".join(map(str, texts))
     return [*parts]
 
 
-def _convert_part(part: Json, where: str) -> dict[str, Json]:
-    fields = as_object(part, where)
+def _convert_part(fields: dict[str, Json], where: str) -> dict[str, Json]:
     kind = as_name(fields.get("type"), f"{where}.type")
     if kind in ("input_text", "output_text", "text"):
         return {"type": "text", "text": as_text(fields.get("text"), f"{where}.text")}
