@@ -285,7 +285,7 @@ def test_answers_of_the_upstream_are_counted_by_status():
     backend = BackendCounters()
     metrics = fresh(backend=backend)
     for status in ("200", "503", "503", "unreachable"):
-        backend.upstream_answered("upstream", status)
+        backend.responses.add("upstream", status)
     labels = {"upstream": "upstream", "status": "503"}
     assert value(metrics, "waltzrl_upstream_responses_total", **labels) == 2
 
@@ -431,7 +431,7 @@ def test_what_must_never_go_unseen_is_counted_from_zero():
     backend = BackendCounters()
     metrics = fresh(backend=backend)
     assert value(metrics, "waltzrl_review_failures_total", cause="timeout") == 0
-    backend.review_failed("timeout")
+    backend.failures.add("timeout")
     assert value(metrics, "waltzrl_review_failures_total", cause="timeout") == 1
 
 
@@ -499,7 +499,7 @@ def exported():
     metrics.failed("chat", "overloaded")
     metrics.forwarded("embeddings")
     metrics.queued("chat", 0.0)
-    backend.upstream_answered("upstream", "200")
+    backend.responses.add("upstream", "200")
     metrics.served(served((SAFE, None), mode="window", first_words_milliseconds=1.0))
     metrics.add(flywheel_metrics(metrics, has_judge=True))
     return families(metrics)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import cast
 
@@ -70,9 +70,7 @@ from waltzrl.policies.settings import (
     UpstreamConfig,
 )
 from waltzrl.records import OTHER_LANGUAGE, Feedback
-from waltzrl.store.privacy import Detector
 from waltzrl.store.privacy.opening import open_scanner
-from waltzrl.store.privacy.settings import UpstreamPrivacyConfig
 
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """The variable of an upstream's API key; the upstream's name is filled in."""
@@ -221,7 +219,7 @@ class Bundles:
         self._queues: dict[FeedbackConfig, ReviewQueue] = {}
         self._checks: dict[FeedbackConfig, ReviewerCheck] = {}
         self._rulebooks: dict[str, Rulebook] = {}
-        self._scanners: dict[tuple[str, ...], Detector] = {}
+        self._open_scanner = cache(open_scanner)
         self._connections = AsyncExitStack()
         self.descriptions: dict[str, tuple[BundleRecipe, BundleDescription]] = {}
         """The id of each bundle that was opened -> its recipe, and what it is."""
@@ -284,7 +282,7 @@ class Bundles:
     ) -> Reviewer:
         if not languages:
             return reviewer
-        on_other_language = self._counters.other_language
+        on_other_language = self._counters.other_languages.add
         return LanguageReviewer(reviewer, languages, recipe.on_other_language, on_other_language)
 
     def rules(self, recipe: BundleRecipe) -> RulesReviewer:
@@ -351,7 +349,9 @@ class Bundles:
         privacy = recipe.privacy
         if config.server is not None and privacy.upstream != "off":
             is_numbered = privacy.upstream == "pseudonymise"
-            agent = PrivateReviewer(agent, self._scanner(privacy), numbered=is_numbered)
+            agent = PrivateReviewer(
+                agent, self._open_scanner(privacy.regions), numbered=is_numbered
+            )
         breaker = self._breakers.setdefault(config, Breaker("feedback"))
         if config not in self._checks:
             check = self._checks[config] = ReviewerCheck(agent, recipe, breaker)
@@ -368,21 +368,11 @@ class Bundles:
             self._in_languages(recipe, rules, RulesReviewer.languages),
             breaker=breaker,
             budget_seconds=recipe.review_timeout_ms / 1e3,
-            queue=self._queue(config),
+            queue=self._queues.setdefault(config, _make_queue(config)),
             on_failure=recipe.on_failure,
             on_overload=recipe.on_overload,
-            on_review_failure=self._counters.review_failed,
+            on_review_failure=self._counters.failures.add,
         )
-
-    def _queue(self, config: FeedbackConfig) -> ReviewQueue:
-        if config not in self._queues:
-            is_classifier = config.model.startswith(REVIEWER)
-            self._queues[config] = (
-                ReviewQueue(CLASSIFIED_AT_ONCE, first_places=FIRST_AT_ONCE)
-                if is_classifier
-                else ReviewQueue(REVIEWS_AT_ONCE)  # a server batches what it gets
-            )
-        return self._queues[config]
 
     async def _agent(
         self, config: FeedbackConfig, text: str, examples: ExampleSource | None
@@ -437,11 +427,6 @@ class Bundles:
             self._local[folder] = await asyncio.to_thread(local_policy, folder, in_thread=True)
         return self._local[folder]
 
-    def _scanner(self, privacy: UpstreamPrivacyConfig) -> Detector:
-        if privacy.regions not in self._scanners:
-            self._scanners[privacy.regions] = open_scanner(privacy.regions)
-        return self._scanners[privacy.regions]
-
     async def _reviser(self, recipe: BundleRecipe) -> Upstream | None:
         config = recipe.upstream
         if config.reviser is None:
@@ -461,7 +446,7 @@ class Bundles:
         if privacy.upstream == "off":
             return upstream
         is_numbered = privacy.upstream == "pseudonymise"
-        return PrivateUpstream(upstream, self._scanner(privacy), numbered=is_numbered)
+        return PrivateUpstream(upstream, self._open_scanner(privacy.regions), numbered=is_numbered)
 
     async def _open_upstream(self, recipe: BundleRecipe) -> Upstream:
         config = recipe.upstream
@@ -499,11 +484,17 @@ class Bundles:
             api_key=os.environ.get(variable),
             timeout_seconds=config.timeout_seconds,
             name=name,
-            on_response=self._counters.upstream_answered,
+            on_response=self._counters.responses.add,
         )
         self._connections.callback(upstream.close)
         await self._connections.enter_async_context(in_background(upstream.watch()))
         return upstream
+
+
+def _make_queue(config: FeedbackConfig) -> ReviewQueue:
+    if config.model.startswith(REVIEWER):
+        return ReviewQueue(CLASSIFIED_AT_ONCE, first_places=FIRST_AT_ONCE)
+    return ReviewQueue(REVIEWS_AT_ONCE)  # a server batches what it gets
 
 
 def _make_route(
