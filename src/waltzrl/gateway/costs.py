@@ -6,7 +6,7 @@ The ledger is also charged for what the judge of a gateway answers.
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from waltzrl.budget import Charge, ChargeItem, PriceBook, priced_replies
@@ -16,7 +16,7 @@ from waltzrl.evaluation.judges import Judge, ObservedJudge
 from waltzrl.gateway.exchange import Answer, ServedChoice
 from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.keys import Caller
-from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe
+from waltzrl.gateway.settings import BundleRecipe
 from waltzrl.records import Collaboration, Prompt, Usage, Verdict, estimate_reply
 
 DEGRADED = Health("degraded", "cannot be written; costs since then are not recorded")
@@ -129,22 +129,6 @@ class ServingCosts:
         # OpenAI's code for a budget that is used up.
         error.code = "insufficient_quota"
         return error
-
-
-@contextmanager
-def open_costs(recipe: GatewayRecipe, recipe_of: RecipeOf) -> Iterator[ServingCosts]:
-    """Yield what charges the requests of a gateway whose recipe has a `budget`.
-
-    Args:
-        recipe: of the gateway.
-        recipe_of: returns that of each bundle which serves.
-
-    Raises:
-        InputError: the ledger cannot be written.
-    """
-    assert recipe.budget is not None, "checked by the caller"
-    with closing(DailyLedger(recipe.budget.folder)) as ledger:
-        yield ServingCosts(ledger, PriceBook(recipe.prices), recipe_of)
 
 
 def _add_up(numbers: Iterable[float | None]) -> float | None:

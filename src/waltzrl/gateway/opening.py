@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 from msgspec import structs
 from prometheus_client.registry import Collector
 
+from waltzrl.budget import PriceBook
+from waltzrl.budget.daily import DailyLedger
 from waltzrl.errors import InputError, MissingExtraError, RequestError, WaltzError
 from waltzrl.foundation.background import in_background
 from waltzrl.foundation.plugins import load_plugin
@@ -35,7 +37,7 @@ from waltzrl.gateway.app import (
     RoutingHandler,
 )
 from waltzrl.gateway.bundles import Bundles
-from waltzrl.gateway.costs import open_costs
+from waltzrl.gateway.costs import ServingCosts
 from waltzrl.gateway.events import log_decision
 from waltzrl.gateway.exchange import Assignment, Bundle, BundleSelector
 from waltzrl.gateway.gateway import (
@@ -178,7 +180,11 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         costs = (
             None
             if recipe.budget is None
-            else stack.enter_context(open_costs(recipe, lambda id_: bundles.descriptions[id_][0]))
+            else ServingCosts(
+                stack.enter_context(closing(DailyLedger(recipe.budget.folder))),
+                PriceBook(recipe.prices),
+                lambda id_: bundles.descriptions[id_][0],
+            )
         )
         access = AccessControl(keys, recipe.limits, shared.load, shared.rates, costs)
         # Before a bundle is opened, so that one that fails to open leaves no connection.
@@ -282,15 +288,15 @@ def _open_guest_desk(keys: KeyRing, trials: Trials) -> DeskHandler:
     """Return a handler that loads the pages at their first request: most gateways get none."""
     desk: DeskHandler | None = None
 
-    def load() -> DeskHandler:
-        open_desk = cast("OpenGuestDesk", load_plugin("waltzrl.routes", "desk"))
-        return open_desk(keys, trials)
-
     async def serve(scope: Event, receive: Receive, send: Send) -> None:
         nonlocal desk
         if desk is None:
             try:
-                desk = await asyncio.to_thread(load)
+                desk = await asyncio.to_thread(
+                    lambda: cast("OpenGuestDesk", load_plugin("waltzrl.routes", "desk"))(
+                        keys, trials
+                    )
+                )
             except WaltzError as error:
                 unavailable = RequestError(404, "not_found", str(error))
                 await HttpRequest(CHAT, scope, receive, send).refuse(unavailable)

@@ -152,9 +152,7 @@ class Supervisor:
             raise InputError(str(failed.exceptions[0])) from None
         finally:
             if not all_serve:
-                for process in processes:
-                    process.kill()
-                    self._forget(process)
+                self._kill(processes)
         # Before the old workers leave, because a keeper would replace each of them.
         for keeper in self._keepers:
             keeper.cancel()
@@ -225,8 +223,7 @@ class Supervisor:
             except InputError as error:
                 log.error("%s", error)  # noqa: TRY400 - one line
             except asyncio.CancelledError:
-                worker.kill()
-                self._forget(worker)
+                self._kill([worker])
                 raise
             else:
                 self._serving.add(worker)
@@ -259,7 +256,7 @@ class Supervisor:
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await asyncio.gather(*(worker.ended.wait() for worker in self._workers))
-        self._kill_all()
+        self._kill(self._workers)
 
     def _tell(self, workers: Iterable[WorkerProcess], kind: Literal["retire", "stop"]) -> None:
         for worker in workers:
@@ -283,11 +280,11 @@ class Supervisor:
     def _stop_or_kill(self, number: int) -> None:
         # A second Ctrl-C does not wait for requests in progress.
         if self._stop.is_set() and number == signal.SIGINT:
-            self._kill_all()
+            self._kill(self._workers)
         self._stop.set()
 
-    def _kill_all(self) -> None:
-        for worker in list(self._workers):
+    def _kill(self, workers: Iterable[WorkerProcess]) -> None:
+        for worker in list(workers):
             worker.kill()
             self._forget(worker)
 
