@@ -5,14 +5,14 @@ follows text is dropped: no API has a place for it.
 """
 
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
 from waltzrl.agents.fence import LONGEST_TEXT, fence
-from waltzrl.gateway.exchange import NO_DETAILS, Finish, UpstreamDelta, UpstreamReply
+from waltzrl.gateway.exchange import NO_DETAILS, Deltas, Finish, UpstreamDelta, UpstreamReply
 from waltzrl.gateway.stream_modes import Window
 from waltzrl.records import Message, Prompt, Reply, ToolCall, Usage, estimate_usage
 
@@ -95,7 +95,7 @@ class DraftStream:
         """Send nothing of the draft before its review."""
         self._held_back = True
 
-    async def read(self, deltas: AsyncGenerator[UpstreamDelta, None]) -> UpstreamReply:
+    async def read(self, deltas: Deltas) -> UpstreamReply:
         """Read a draft to its end, and release of it what the window allows.
 
         Raises:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -36,6 +36,8 @@ from waltzrl.records import (
 )
 
 Api = Literal["chat", "completions", "responses", "messages", "moderations"]
+ChatBody: TypeAlias = Mapping[str, Json]
+"""The body of a chat-completions request."""
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
@@ -45,7 +47,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: Api
     prompt: Prompt
     """The conversation as plain turns, for the agents."""
-    body: Mapping[str, Json]
+    body: ChatBody
     """The chat-completions request for the upstream: all keys that the client sent, also unknown
     ones, except `stream`, `stream_options` and `n`."""
     model: str
@@ -218,6 +220,10 @@ class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Set on the last delta."""
 
 
+Deltas: TypeAlias = AsyncGenerator[UpstreamDelta, None]
+"""A reply as it is generated; closing the generator cancels the generation."""
+
+
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """One model of an upstream, as `GET /v1/models` lists it."""
 
@@ -256,10 +262,7 @@ class Upstream(Protocol):
     """Something that completes chats."""
 
     async def complete(
-        self,
-        body: Mapping[str, Json],
-        bearer: str | None,
-        received: list[bytes] | None = None,
+        self, body: ChatBody, bearer: str | None, received: list[bytes] | None = None
     ) -> UpstreamReply:
         """Return the whole reply to a chat-completions request.
 
@@ -273,10 +276,8 @@ class Upstream(Protocol):
         """
         ...
 
-    def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
-        """Yield the reply as it is generated; closing the generator cancels the generation.
+    def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
+        """Yield the reply as it is generated.
 
         Raises:
             RequestError: it refused, failed, or the stream ended early.

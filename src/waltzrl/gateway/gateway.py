@@ -7,7 +7,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -27,10 +27,10 @@ from waltzrl.gateway.exchange import (
     Assignment,
     Bundle,
     BundleSelector,
+    ChatBody,
     ChatRequest,
     Finish,
     GatewayRequest,
-    Json,
     ReplyDetails,
     ServedChoice,
     Upstream,
@@ -377,7 +377,7 @@ class GatewayAgent:
         return revision
 
     async def _complete(
-        self, upstream: Upstream, body: Mapping[str, Json], received: list[bytes] | None = None
+        self, upstream: Upstream, body: ChatBody, received: list[bytes] | None = None
     ) -> UpstreamReply:
         return self._with_shown(await upstream.complete(body, self._bearer, received))
 
@@ -396,7 +396,7 @@ class GatewayAgent:
             return reply
         return replace(reply, reasoning="")
 
-    def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
+    def _body(self, prompt: Prompt, turns: Sequence[Message]) -> ChatBody:
         """Extend the client's messages by the wording's system message, examples and `turns`."""
         if not (turns or self.examples or self._wording.conversation_system):
             return self.chat.body  # the hot path: nothing to add

@@ -1,13 +1,15 @@
 """A policy in this process as the upstream: what a request asks for is honoured or refused."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from waltzrl.errors import InputError, PolicyError, ProgramError, RequestError
 from waltzrl.gateway.exchange import (
+    ChatBody,
+    Deltas,
     Finish,
     Json,
     ModelCard,
@@ -83,18 +85,13 @@ class PolicyUpstream:
         self.max_new_tokens = max_new_tokens
 
     async def complete(
-        self,
-        body: Mapping[str, Json],
-        bearer: str | None,
-        received: list[bytes] | None = None,
+        self, body: ChatBody, bearer: str | None, received: list[bytes] | None = None
     ) -> UpstreamReply:
         request = self._read(body)
         progress = _Progress(request, lambda _piece: None)
         return await self._generate(request, progress)
 
-    async def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
+    async def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
         """Yield the reply token by token."""
         request = self._read(body)
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
@@ -128,7 +125,7 @@ class PolicyUpstream:
     def health(self) -> Health:
         return OK
 
-    def _read(self, body: Mapping[str, Json]) -> "_Request":
+    def _read(self, body: ChatBody) -> "_Request":
         if body.get("model") != self.name:
             raise RequestError(
                 404, "not_found", f"there is no model {body.get('model')!r}; use {self.name!r}"
@@ -244,9 +241,7 @@ def _finish_reply(reply: Reply, request: _Request) -> UpstreamReply:
     return UpstreamReply(reply=reply, finish=finish, details=details)
 
 
-def _read_sampling(
-    body: Mapping[str, Json], tools: Sequence[Json], max_new_tokens: int
-) -> Sampling:
+def _read_sampling(body: ChatBody, tools: Sequence[Json], max_new_tokens: int) -> Sampling:
     limit = max_new_tokens
     for key in ("max_tokens", "max_completion_tokens"):
         if body.get(key) is not None:
@@ -274,7 +269,7 @@ def _read_sampling(
     )
 
 
-def _read_number(body: Mapping[str, Json], key: str, default: float) -> float:
+def _read_number(body: ChatBody, key: str, default: float) -> float:
     value = body.get(key)
     if value is None:
         return default

@@ -10,7 +10,7 @@ body that cannot be searched is not passed on.
 import asyncio
 import base64
 import re
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,8 @@ from msgspec import structs
 from waltzrl.errors import RequestError
 from waltzrl.gateway.chat_reader import UNREADABLE
 from waltzrl.gateway.exchange import (
+    ChatBody,
+    Deltas,
     Json,
     ModelCard,
     ReplyDetails,
@@ -80,10 +82,7 @@ class PrivateUpstream:
         self._detector, self._numbered = detector, numbered
 
     async def complete(
-        self,
-        body: Mapping[str, Json],
-        bearer: str | None,
-        received: list[bytes] | None = None,
+        self, body: ChatBody, bearer: str | None, received: list[bytes] | None = None
     ) -> UpstreamReply:
         concealed, stand_ins = await self._conceal(body)
         parts: list[bytes] = []
@@ -96,9 +95,7 @@ class PrivateUpstream:
             return upstream_reply
         return _restore_reply(upstream_reply, stand_ins, in_json=_asks_for_json(body))
 
-    async def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
+    async def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
         concealed, stand_ins = await self._conceal(body)
         restoring = _DeltaRestorer(stand_ins, in_json=_asks_for_json(body))
         async with aclosing(self._upstream.stream(concealed, bearer)) as deltas:
@@ -138,7 +135,7 @@ class PrivateUpstream:
     def health(self) -> Health:
         return self._upstream.health()
 
-    async def _conceal(self, body: Mapping[str, Json]) -> tuple[Mapping[str, Json], StandIns]:
+    async def _conceal(self, body: ChatBody) -> tuple[Mapping[str, Json], StandIns]:
         """Return a request with stand-ins, and what restores them."""
         written = msgspec.json.encode(body).decode()
         stand_ins = StandIns(
@@ -183,7 +180,7 @@ class _DeltaRestorer:
         return self._text.end()
 
 
-def _conceal_body(stand_ins: StandIns, body: Mapping[str, Json]) -> Mapping[str, Json]:
+def _conceal_body(stand_ins: StandIns, body: ChatBody) -> ChatBody:
     """Conceal what stays the same in a conversation first, so that its stand-ins stay the same."""
     last = sorted(body, key=lambda key: key == "messages")
     concealed = {key: _conceal_value(stand_ins, body[key], key) for key in last}
@@ -241,7 +238,7 @@ def _conceal_file(stand_ins: StandIns, data: str) -> str:
     return f"{kind};base64,{base64.b64encode(concealed.encode(errors='replace')).decode()}"
 
 
-def _asks_for_json(body: Mapping[str, Json]) -> bool:
+def _asks_for_json(body: ChatBody) -> bool:
     """Return whether the text of the reply will be JSON."""
     response_format = body.get("response_format")
     return isinstance(response_format, dict) and response_format.get("type") != "text"

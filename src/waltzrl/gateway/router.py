@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,7 +14,8 @@ from msgspec import structs
 from waltzrl.errors import RequestError
 from waltzrl.foundation.logs import fields
 from waltzrl.gateway.exchange import (
-    Json,
+    ChatBody,
+    Deltas,
     ModelCard,
     Upstream,
     UpstreamDelta,
@@ -54,7 +55,7 @@ class UpstreamRoute:
         """Return the patterns that match a model."""
         return [pattern for pattern in self.models if fnmatchcase(model, pattern)]
 
-    def renamed(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
+    def renamed(self, body: ChatBody) -> ChatBody:
         """Return a request for the first model of a fallback, if it serves others than that."""
         asked = body.get("model")
         if not self.models or not isinstance(asked, str) or self.serves(asked):
@@ -78,10 +79,7 @@ class UpstreamRouter:
         self._routes = {route.name: route for route in (default, *named)}
 
     async def complete(
-        self,
-        body: Mapping[str, Json],
-        bearer: str | None,
-        received: list[bytes] | None = None,
+        self, body: ChatBody, bearer: str | None, received: list[bytes] | None = None
     ) -> UpstreamReply:
         return await self._answer(
             body.get("model"),
@@ -89,12 +87,10 @@ class UpstreamRouter:
             lambda route, key: route.upstream.complete(route.renamed(body), key, received),
         )
 
-    async def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
+    async def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
         async def begun(
             route: UpstreamRoute, key: str | None
-        ) -> tuple[UpstreamDelta | None, AsyncGenerator[UpstreamDelta, None]]:
+        ) -> tuple[UpstreamDelta | None, Deltas]:
             deltas = route.upstream.stream(route.renamed(body), key)
             return await anext(deltas, None), deltas
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic, perf_counter
@@ -18,6 +18,8 @@ from waltzrl.errors import InputError, RequestError, WaltzError
 from waltzrl.foundation.logs import current_request, fields
 from waltzrl.gateway.chat_reader import UNREADABLE, read_completion
 from waltzrl.gateway.exchange import (
+    ChatBody,
+    Deltas,
     Json,
     ModelCard,
     UpstreamDelta,
@@ -160,10 +162,7 @@ class HttpUpstream:
             )
 
     async def complete(
-        self,
-        body: Mapping[str, Json],
-        bearer: str | None,
-        received: list[bytes] | None = None,
+        self, body: ChatBody, bearer: str | None, received: list[bytes] | None = None
     ) -> UpstreamReply:
         started = perf_counter()
         with await self._send_chat(body, bearer) as response:
@@ -173,9 +172,7 @@ class HttpUpstream:
                 return _read_events(answer, milliseconds)
             return read_completion(answer, milliseconds)
 
-    async def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
+    async def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
         # Costs and budgets need the counts, whether or not the client wants them.
         streamed: dict[str, Json] = {
             **body,
@@ -314,7 +311,7 @@ class HttpUpstream:
             headers["Authorization"] = f"Bearer {key}"
         return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
-    async def _send_chat(self, body: Mapping[str, Json], bearer: str | None) -> "_Answer":
+    async def _send_chat(self, body: ChatBody, bearer: str | None) -> "_Answer":
         """Send a chat as `_send` does, again without a field that the upstream refuses, or renamed.
 
         What a model always refuses is remembered once a request without it has succeeded.
