@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from support.guard_judge import GuardJudge
 from support.small_gateway import HELLO, MESSAGES, REVIEW, REVISED, Model, ask, chat, gateway
 from support.small_site import http, site
-from waltzrl.budget import ledgers_in, read_ledger
-from waltzrl.budget.daily import DAY_SECONDS
+from waltzrl.budget import PriceBook, ledgers_in, read_ledger
+from waltzrl.budget.daily import DAY_SECONDS, DailyLedger
 from waltzrl.errors import InputError
-from waltzrl.gateway.costs import charge_to_gateway, open_costs
+from waltzrl.gateway.costs import ServingCosts, charge_to_gateway
 from waltzrl.gateway.keys import add_key
 from waltzrl.gateway.settings import load_gateway
 from waltzrl.records import Usage
@@ -226,7 +227,7 @@ def test_a_ledger_that_cannot_be_written_is_degraded_and_answers_go_out(tmp_path
 
     async def work(app):
         statuses = [(await chat(app)).status for _ in range(2)]
-        return statuses, app.readiness.checks["costs"]().status
+        return statuses, app.checks["costs"]().status
 
     assert served(tmp_path, work) == ([200, 200], "degraded")
     assert len([line for line in caplog.records if "costs are not recorded" in line.message]) == 1
@@ -253,7 +254,8 @@ def test_a_policy_is_charged_by_its_own_servers(tmp_path):
     price = "prices={gpt-x={input=2.0, output=8.0}, judge={input=1.0, output=1.0}}"
     recipe = load_gateway(None, table, [f"budget.folder={tmp_path}", paid, judge, price], {})
     bundles = {"own": recipe, **recipe.policies}
-    with open_costs(recipe, bundles.__getitem__) as costs:
+    with closing(DailyLedger(tmp_path)) as ledger:
+        costs = ServingCosts(ledger, PriceBook(recipe.prices), bundles.__getitem__)
         usage = Usage(input_tokens=1_000_000, output_tokens=0)
         asked = [("conversation", "gpt-x"), ("conversation", "llama"), ("feedback", "judge")]
         assert [

@@ -292,7 +292,7 @@ def test_a_release_is_followed_and_a_rollback_is_in_force_within_a_second(tmp_pa
     async def live():
         async with gateway(*house.settings) as app:
             roster = app.gateway.selector
-            own = roster.serving.id
+            own = roster.serving().id
             release = await asyncio.to_thread(house.propose, ALL, enabled=False)
             await until(lambda: roster.state == "canary")
             assert UNSAFE in (await chat(app, "unsafe")).text, "the candidate reviews nothing"
@@ -309,7 +309,7 @@ def test_a_release_is_followed_and_a_rollback_is_in_force_within_a_second(tmp_pa
             assert when == house.book.last_moves()["roll_back", "person"]
             assert f'{moved}"itself"}} 0.0' in metrics
             assert UNSAFE not in (await chat(app, "unsafe")).text
-            assert roster.serving.id == own
+            assert roster.serving().id == own
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(live())

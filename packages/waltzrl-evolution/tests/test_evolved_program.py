@@ -60,7 +60,7 @@ def test_a_program_is_evolved_promoted_and_served(tmp_path, capsys):
 
 async def answered(recipe, question):
     """Ask the upstream of a gateway's bundle."""
-    bundles = Bundles(Limits(), None, lambda _failure: None, lambda _language: None)
+    bundles = Bundles(Limits())
     try:
         bundle = await bundles.open(recipe)
         body = {"model": "agent", "messages": [{"role": "user", "content": question}]}

@@ -5,8 +5,8 @@ The ledger is also charged for what the judge of a gateway answers.
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from waltzrl.budget import Charge, ChargeItem, PriceBook, priced_replies
@@ -16,7 +16,7 @@ from waltzrl.evaluation.judges import Judge, ObservedJudge
 from waltzrl.gateway.exchange import Answer, Fallback, ServedChoice
 from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.keys import Caller
-from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe
+from waltzrl.gateway.settings import BundleRecipe
 from waltzrl.records import Collaboration, Prompt, Reply, Usage, Verdict, estimate_reply
 
 DEGRADED = Health("degraded", "cannot be written; costs since then are not recorded")
@@ -74,8 +74,7 @@ class ServingCosts:
         fallbacks: Mapping[Reply, Fallback],
     ) -> float | None:
         """Return what all replies to a request cost; None when a price is unknown."""
-        prices = [item.usd for item in self._items(collaboration, model, bundle, fallbacks)]
-        return None if None in prices else sum(price for price in prices if price is not None)
+        return _add_up(item.usd for item in self._items(collaboration, model, bundle, fallbacks))
 
     def cost(
         self, role: str, usage: Usage, model: str, bundle: str, fallback: Fallback | None = None
@@ -101,25 +100,18 @@ class ServingCosts:
 
     def headers(self, answers: Sequence[Answer]) -> list[tuple[bytes, bytes]]:
         """Return the tokens and the price of answers, as headers of a response."""
-        usages = [
-            answer.collaboration.usage for answer in answers if answer.collaboration is not None
-        ]
-        if None in usages:
-            counts = []
-        else:
-            known = [usage for usage in usages if usage is not None]
-            counts = [
-                (b"x-waltzrl-input-tokens", sum(usage.input_tokens for usage in known)),
-                (b"x-waltzrl-output-tokens", sum(usage.output_tokens for usage in known)),
+        usages = [answer.collaboration.usage for answer in answers]
+        read = _add_up(None if usage is None else usage.input_tokens for usage in usages)
+        written = _add_up(None if usage is None else usage.output_tokens for usage in usages)
+        headers = []
+        if read is not None and written is not None:
+            headers = [
+                (b"x-waltzrl-input-tokens", b"%d" % read),
+                (b"x-waltzrl-output-tokens", b"%d" % written),
             ]
-        prices = [answer.usd for answer in answers]
-        price = (
-            "unknown"
-            if None in prices
-            else f"{sum(price for price in prices if price is not None):.8f}"
-        )
-        written = [(name, str(count).encode()) for name, count in counts]
-        return [*written, (b"x-waltzrl-cost-usd", price.encode())]
+        usd = _add_up(answer.usd for answer in answers)
+        price = "unknown" if usd is None else f"{usd:.8f}"
+        return [*headers, (b"x-waltzrl-cost-usd", price.encode())]
 
     def health(self) -> Health:
         """Return whether charges can be written, for `/readyz`."""
@@ -154,20 +146,10 @@ class ServingCosts:
         return error
 
 
-@contextmanager
-def open_costs(recipe: GatewayRecipe, recipe_of: RecipeOf) -> Iterator[ServingCosts]:
-    """Yield what charges the requests of a gateway whose recipe has a `budget`.
-
-    Args:
-        recipe: of the gateway.
-        recipe_of: returns that of each bundle which serves.
-
-    Raises:
-        InputError: the ledger cannot be written.
-    """
-    assert recipe.budget is not None, "checked by the caller"
-    with closing(DailyLedger(recipe.budget.folder)) as ledger:
-        yield ServingCosts(ledger, PriceBook(recipe.prices), recipe_of)
+def _add_up(numbers: Iterable[float | None]) -> float | None:
+    """Return the sum; None when one of them is unknown."""
+    known = list(numbers)
+    return None if None in known else sum(number for number in known if number is not None)
 
 
 def _find_server(

@@ -5,7 +5,7 @@ follows text is dropped: no API has a place for it.
 """
 
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.gateway.exchange import (
     NO_DETAILS,
+    Deltas,
     Fallback,
     Finish,
     UpstreamDelta,
@@ -103,7 +104,7 @@ class DraftStream:
         """Send nothing of the draft before its review."""
         self._held_back = True
 
-    async def read(self, deltas: AsyncGenerator[UpstreamDelta, None]) -> UpstreamReply:
+    async def read(self, deltas: Deltas) -> UpstreamReply:
         """Read a draft to its end, and release of it what the window allows.
 
         Raises:
@@ -215,7 +216,7 @@ class DraftStream:
             self._text.append(text)
         if self._held_back or self._refused or (self.can_retract and self._reasoned):
             return False
-        released = self._window.add(seen)
+        released = self._window(seen)
         # The line break between the two is released with them, and is in neither part.
         piece = Piece(
             released[: max(0, self._reasoned - self._sent)],

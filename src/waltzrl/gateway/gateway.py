@@ -29,11 +29,11 @@ from waltzrl.gateway.exchange import (
     Assignment,
     Bundle,
     BundleSelector,
+    ChatBody,
     ChatRequest,
     Fallback,
     Finish,
     GatewayRequest,
-    Json,
     ReplyDetails,
     ServedChoice,
     Upstream,
@@ -83,11 +83,7 @@ class SingleBundle:
 
     assignment: Assignment
 
-    @property
-    def serving(self) -> Bundle:
-        return self.assignment.bundle
-
-    def serving_for(self, _policy: str) -> Bundle:
+    def serving(self, policy: str = "") -> Bundle:
         return self.assignment.bundle
 
     def assigned(self, request: GatewayRequest) -> Assignment:
@@ -238,7 +234,9 @@ class Gateway:
                 raise _unreviewable_error()
             if self.examples is not None and bundle.shows_examples:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
-            pattern = _choose_pattern(request, bundle)
+            # Text that was sent cannot be revised, and a review revises nothing.
+            own = observed if request.only_review else bundle.pattern
+            pattern = _pattern_after_sending(request, bundle) or own
             collaboration = _drop_images(await pattern(agent.chat.prompt, transcript, transcript))
         except RequestError as failure:
             error = failure.kind
@@ -408,7 +406,7 @@ class GatewayAgent:
             self.fallbacks[reply] = fallback
 
     async def _complete(
-        self, upstream: Upstream, body: Mapping[str, Json], received: list[bytes] | None = None
+        self, upstream: Upstream, body: ChatBody, received: list[bytes] | None = None
     ) -> UpstreamReply:
         return self._with_shown(await upstream.complete(body, self._bearer, received))
 
@@ -427,7 +425,7 @@ class GatewayAgent:
             return reply
         return replace(reply, reasoning="")
 
-    def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
+    def _body(self, prompt: Prompt, turns: Sequence[Message]) -> ChatBody:
         """Extend the client's messages by the wording's system message, examples and `turns`."""
         if not (turns or self.examples or self._wording.conversation_system):
             return self.chat.body  # the hot path: nothing to add
@@ -458,14 +456,6 @@ async def all_of(work: Iterable[Coroutine[None, None, Outcome]]) -> list[Outcome
 def internal_error(request_id: str) -> RequestError:
     """Return the error for a bug; the log has the details."""
     return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
-
-
-def _choose_pattern(request: GatewayRequest, bundle: Bundle) -> Pattern:
-    """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
-    after_sending = _pattern_after_sending(request, bundle)
-    if after_sending is not None:
-        return after_sending
-    return observed if request.only_review else bundle.pattern
 
 
 def _pattern_after_sending(request: GatewayRequest, bundle: Bundle) -> Pattern | None:

@@ -257,7 +257,7 @@ def _read_status(
     if last is None:
         for id_, (recipe, description) in list(bundles.descriptions.items()):
             table = json.dumps(bundle_table(recipe))
-            is_base = id_ == own.serving.id or description.policy != ""
+            is_base = id_ == own.serving().id or description.policy != ""
             book.add_bundle(id_, table, description, is_base=is_base)
     return ReleaseStatus(
         # Read before `released`: if it becomes full in between, the candidate serves either way.

@@ -3,21 +3,12 @@
 import asyncio
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from waltzrl.foundation.options import AsJson, JudgeName, Server, print_json
 from waltzrl.foundation.progress import showing_task
-
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
-    from waltzrl.evaluation import EvaluationRow
-    from waltzrl.evaluation.judges import Judge
-    from waltzrl.evaluation.runner import Progress
-    from waltzrl.gateway.reviewer_comparison import ReviewerComparison
-    from waltzrl.records import Prompt
 
 WIDTH = 200
 """Columns that the table needs."""
@@ -69,6 +60,7 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
         measure_reviewers,
         tabulate_reviewers,
     )
+    from waltzrl.gateway.reviewer_comparison import compare_reviewers as run_comparison
 
     comparison = ReviewerComparison(
         model=model,
@@ -86,7 +78,7 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
     ]
     with showing_task("reviewing", quiet=as_json) as progress:
         opening = open_judge(judge, cached=True)
-        rows = asyncio.run(_run_comparison(comparison, prompts, opening, out, progress))
+        rows = asyncio.run(run_comparison(comparison, prompts, opening, out, progress))
     outcomes = measure_reviewers(rows)
     tables = tabulate_reviewers(outcomes, comparison)
     if as_json:
@@ -101,16 +93,3 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
             title="Reviewers", rows=rows, curves={}, settings=settings, tables=tables
         )
         write_report(out, page)
-
-
-async def _run_comparison(
-    comparison: "ReviewerComparison",
-    prompts: "list[Prompt]",
-    judge: "AbstractAsyncContextManager[Judge]",
-    out: Path,
-    progress: "Progress",
-) -> "list[EvaluationRow]":
-    from waltzrl.gateway.reviewer_comparison import compare_reviewers as run_comparison
-
-    async with judge as opened:
-        return await run_comparison(comparison, prompts, opened, out, progress)

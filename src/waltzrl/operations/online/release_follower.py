@@ -73,7 +73,7 @@ class ReleaseFollower:
         self._read_status, self._open_bundle = read_status, open_bundle
         self._on_notice, self._hold = on_notice, hold
         self._last_notice: int | None = None
-        self._opened = {own.serving.id: own.serving}
+        self._opened = {own.serving().id: own.serving()}
         self._failed: dict[str, str] = {}
         """The reasons why bundles could not be opened at the last attempt."""
         self._failing = False
@@ -83,12 +83,8 @@ class ReleaseFollower:
         self._release: Release | None = None
         self._candidate: Bundle | None = None
 
-    @property
-    def serving(self) -> Bundle:
-        return self.serving_for("")
-
-    def serving_for(self, policy: str) -> Bundle:
-        return self._released.get(policy) or self._own.serving_for(policy)
+    def serving(self, policy: str = "") -> Bundle:
+        return self._released.get(policy) or self._own.serving(policy)
 
     @property
     def state(self) -> ReleaseState | Literal["off"]:
@@ -101,7 +97,7 @@ class ReleaseFollower:
         newest = self._newest
         if newest is None:
             return 0.0
-        serving = self.serving_for(newest.policy)
+        serving = self.serving(newest.policy)
         is_here = self._candidate is not None or serving.id == newest.candidate
         return newest.percentage if is_here else 0.0
 
@@ -159,7 +155,7 @@ class ReleaseFollower:
             policy: bundle
             for policy, bundle in released.items()
             # The recipe's own may be a split of two, of which this one is a part.
-            if bundle is not None and bundle.id != self._own.serving.id
+            if bundle is not None and bundle.id != self._own.serving().id
         }
         if release is not None:
             self._candidate = await self._bundle(release.candidate, exact=True)
