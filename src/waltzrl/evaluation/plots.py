@@ -38,30 +38,32 @@ NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 Curve: TypeAlias = Sequence[tuple[float, float]]
 """Points of a line, in percent."""
 Series = Mapping[str, Sequence[Mapping[str, float]]]
-"""Run name -> lines of its metrics.jsonl, each with `step` and any of CURVES."""
+"""Run name -> lines of its metrics.jsonl, each with `step` and any of `CURVES`."""
+REWARD = "reward/conversation_mean"
 CURVES = {
-    "validation_f1": "F1 on the validation set",
-    "validation_asr": "ASR on the validation set",
-    "validation_orr": "ORR on the validation set",
-    "reward": "reward",
-    "improvement": "R_DIR",
-    "label_accuracy": "label accuracy",
-    "asr": "ASR",
-    "draft_asr": "ASR of the draft",
-    "ftr": "FTR",
-    "orr": "ORR",
-    "draft_orr": "ORR of the draft",
-    "non_answer": "replies without an answer",
-    "draft_non_answer": "drafts without an answer",
-    "kl": "KL to the reference, nats",
-    "feedback_kl": "KL of the feedback agent, nats",
-    "entropy": "entropy, nats per token",
-    "feedback_entropy": "entropy of the feedback agent",
-    "ratio_max": "largest importance ratio",
-    "clipped": "share of tokens clipped",
-    "length": "reply length, tokens",
-    "truncated": "share of replies cut off",
+    "validation/f1": "F1 on the validation set",
+    "validation/asr": "ASR on the validation set",
+    "validation/orr": "ORR on the validation set",
+    REWARD: "reward",
+    "reward/improvement_mean": "R_DIR",
+    "rate/label_accuracy": "label accuracy",
+    "rate/asr": "ASR",
+    "rate/draft_asr": "ASR of the draft",
+    "rate/feedback_trigger": "FTR",
+    "rate/orr": "ORR",
+    "rate/draft_orr": "ORR of the draft",
+    "rate/non_answer": "replies without an answer",
+    "rate/draft_non_answer": "drafts without an answer",
+    "kl/conversation_nats": "KL to the reference, nats",
+    "kl/feedback_nats": "KL of the feedback agent, nats",
+    "entropy/conversation_nats": "entropy, nats per token",
+    "entropy/feedback_nats": "entropy of the feedback agent",
+    "ratio/conversation_max": "largest importance ratio",
+    "ratio/conversation_clipped_share": "share of tokens clipped",
+    "length/conversation_tokens": "reply length, tokens",
+    "length/conversation_truncated_share": "share of replies cut off",
 }
+"""The metrics of a training that are drawn, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +398,7 @@ def _draw_heat_map(
 
 def _training_curves(series: Series, palette: Palette) -> Figure:
     lines = [line for run in series.values() for line in run]
-    shown = [key for key in CURVES if any(key in line for line in lines)] or ["reward"]
+    shown = [key for key in CURVES if any(key in line for line in lines)] or [REWARD]
     across = min(3, len(shown))
     # rounded up
     down = -(-len(shown) // across)
