@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.data.duplicates import leaks
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.records import Message, Prompt
 
 Line = dict[str, object]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         PolicyError,
         WaltzError,
     )
-    from waltzrl.evaluation.judges import Judge
+    from waltzrl.evaluation.judges.judge import Judge
     from waltzrl.gateway.guard import Guard, LocalGuard, SyncGuard
     from waltzrl.gateway.guard_opening import GuardSettings, open_guard
     from waltzrl.policies import Policy, RemotePolicy, Sampling
@@ -72,7 +72,7 @@ _NAMES = {
         *("CheckpointError", "InputError", "MissingExtraError", "PolicyError", "WaltzError"),
     ),
     "waltzrl.gateway.guard": ("Guard", "LocalGuard", "SyncGuard"),
-    "waltzrl.evaluation.judges": ("Judge",),
+    "waltzrl.evaluation.judges.judge": ("Judge",),
     "waltzrl.policies": ("Policy", "RemotePolicy", "Sampling"),
     "waltzrl.records": (
         *("Collaboration", "Feedback", "Message", "Prompt", "Reply", "Round", "ServedExchange"),

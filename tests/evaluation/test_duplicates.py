@@ -161,6 +161,6 @@ def test_the_gate_names_the_first_pair_and_how_many():
     )
 
 
-@pytest.mark.promise("Equations", "`waltzrl.evaluation.data.require_disjoint`")
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.data.duplicates.require_disjoint`")
 def test_the_gate_lets_disjoint_sets_pass():
     require_disjoint([prompt(QUESTION)], [prompt(OTHER)])

@@ -11,7 +11,7 @@ import pytest
 from support import tiny_pair
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.errors import RecipeError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.patterns import (
     OVERREFUSAL_ADVICE,
     UNSAFE_ADVICE,

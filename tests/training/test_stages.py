@@ -8,7 +8,7 @@ import pytest
 from support import tiny_pair
 from waltzrl.agents.feedback_json import read_feedback
 from waltzrl.collaboration import collaborate
-from waltzrl.evaluation.judges import LabelRefusalJudge, judge_replies
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge, judge_replies
 from waltzrl.evaluation.plots import CURVES
 from waltzrl.records import (
     Collaboration,

@@ -29,10 +29,10 @@ from waltzrl.agents.rules import load_rulebook
 from waltzrl.agents.rules_reviewer import RulesReviewer
 from waltzrl.collaboration import Drafter, Reviewer, collaborate, guarded
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate, read_rows
-from waltzrl.evaluation.data import read_prompts
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.metrics import measure, render_percent
 from waltzrl.evaluation.patterns import Advice, OracleReviewer
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import load_causal_lm

@@ -26,7 +26,8 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
 from waltzrl.evaluation.data.opening import AUDIT, read_audited_collaborations
 from waltzrl.evaluation.harm import HollowPolicy
-from waltzrl.evaluation.judges import Judge, read_replies
+from waltzrl.evaluation.judges.judge import Judge
+from waltzrl.evaluation.judges.saved import read_replies
 from waltzrl.evaluation.patterns import (
     OracleReviewer,
     ReplayPattern,

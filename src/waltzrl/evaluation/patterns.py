@@ -17,7 +17,8 @@ import msgspec
 
 from waltzrl.collaboration import Drafter, Reviewer, collaborate
 from waltzrl.errors import PolicyError
-from waltzrl.evaluation.judges import Judge, LinearGuard
+from waltzrl.evaluation.judges.guard import LinearGuard
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.records import (
     CANNED_REFUSAL,

@@ -19,7 +19,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from waltzrl.errors import StorageError
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.operations.online.judging import (
     ObservationTerms,
     OnlineJudge,
