@@ -56,12 +56,14 @@ NEED = "need what `waltzrl agreement PEOPLE JUDGE --json` prints"
 """How the errors of a file without measured errors end."""
 
 
-def read_measured_judge(path: Path) -> MeasuredJudge:
-    """Read what `waltzrl agreement PEOPLE JUDGE --json` printed.
+def read_measured_judge(path: Path | None) -> MeasuredJudge | None:
+    """Read what `waltzrl agreement PEOPLE JUDGE --json` printed; None without a file.
 
     Raises:
         InputError: the file holds something else, or too few labels to correct with.
     """
+    if path is None:
+        return None
     try:
         comparison = msgspec.convert(read_json(read_text(path), str(path)), VerdictComparison)
     except msgspec.ValidationError as error:

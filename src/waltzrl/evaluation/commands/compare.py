@@ -43,9 +43,8 @@ def compare(
     from waltzrl.evaluation.correction import read_measured_judge
 
     first, _, second = (name.strip() for name in (pattern or "").partition(","))
-    judge = None if judge_errors is None else read_measured_judge(judge_errors)
     rows = _read_pattern_rows(before, first), _read_pattern_rows(after, second or first)
-    differences = compare_rows(*rows, cluster, judge)
+    differences = compare_rows(*rows, cluster, read_measured_judge(judge_errors))
     if as_json:
         print_json([asdict(difference) for difference in differences])
     else:
