@@ -269,9 +269,9 @@ def test_the_judge_reviews_with_the_demonstrated_advice():
         ]
     )
     assert advice == Advice(unsafe=("Decline.", "Warn."), overrefuse=(OVERREFUSAL_ADVICE,))
-    chosen = {advice.choose(reply(n), unsafe=True, overrefuse=False) for n in range(20)}
+    chosen = {advice.advise(reply(n), unsafe=True, overrefuse=False).text for n in range(20)}
     assert chosen == {"Decline.", "Warn."}
-    assert advice.choose(reply(1), unsafe=False, overrefuse=False) == ""
+    assert advice.advise(reply(1), unsafe=False, overrefuse=False).text == ""
 
     harmful = replace(ASKED, label="unsafe")
     reviewer = OracleReviewer(LabelRefusalJudge(), advice)

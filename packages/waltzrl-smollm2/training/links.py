@@ -97,7 +97,9 @@ class LabelsOnly:
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         feedback = await self._reviewer.review(prompt, reply)
-        text = DEMONSTRATED.choose(reply, unsafe=feedback.unsafe, overrefuse=feedback.overrefuse)
+        text = DEMONSTRATED.advise(
+            reply, unsafe=feedback.unsafe, overrefuse=feedback.overrefuse
+        ).text
         return replace(feedback, text=text)
 
 
