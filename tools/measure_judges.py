@@ -21,7 +21,9 @@ from pathlib import Path
 from sklearn.metrics import roc_auc_score
 
 from waltzrl.evaluation.intervals import share
-from waltzrl.evaluation.judges import HarmJudge, Judge, LabelRefusalJudge, agreement
+from waltzrl.evaluation.judges.agreement import agreement
+from waltzrl.evaluation.judges.harm import HarmJudge
+from waltzrl.evaluation.judges.judge import Judge, LabelRefusalJudge
 from waltzrl.records import Message, Prompt, Reply, Verdict
 
 Row = tuple[str, str, bool]

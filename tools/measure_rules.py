@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.data.duplicates import leaks
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.study_tables import render_cell
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.records import Message, Prompt
 
 Line = dict[str, object]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from waltzrl.errors import MissingExtraError as MissingExtraError
     from waltzrl.errors import PolicyError as PolicyError
     from waltzrl.errors import WaltzError as WaltzError
-    from waltzrl.evaluation.judges import Judge as Judge
+    from waltzrl.evaluation.judges.judge import Judge as Judge
     from waltzrl.gateway.guard import Guard as Guard
     from waltzrl.gateway.guard import LocalGuard as LocalGuard
     from waltzrl.gateway.guard import SyncGuard as SyncGuard
@@ -46,7 +46,7 @@ _NAMES = {
         *("CheckpointError", "InputError", "MissingExtraError", "PolicyError", "WaltzError"),
     ),
     "waltzrl.gateway.guard": ("Guard", "LocalGuard", "SyncGuard"),
-    "waltzrl.evaluation.judges": ("Judge",),
+    "waltzrl.evaluation.judges.judge": ("Judge",),
     "waltzrl.policies": ("Policy", "RemotePolicy", "Sampling"),
     "waltzrl.records": (
         *("Collaboration", "Feedback", "Message", "Prompt", "Reply", "Round", "ServedExchange"),

@@ -9,7 +9,7 @@ import pytest
 from support.small_gateway import CHAT, ask
 from support.tiny_pair import MAX_NEW_TOKENS, SIZE, prompts, two_models
 from waltzrl.agents.exports import export_limits, verify_export
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.gateway.guard_opening import GuardSettings, open_guard
 from waltzrl.gateway.opening import open_gateway
 from waltzrl.gateway.pairs import PAIR_FOLDER

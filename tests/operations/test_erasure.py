@@ -23,7 +23,8 @@ from support.small_erasures import (
 )
 from support.small_releases import GOOD, begun, short_plan
 from waltzrl.errors import InputError, StorageError
-from waltzrl.evaluation.collecting import demonstrations, export
+from waltzrl.evaluation.collecting.demonstrations import demonstrations
+from waltzrl.evaluation.collecting.export import export
 from waltzrl.operations.commands.erase import audit_logs
 from waltzrl.operations.commands.erase import erase as erase_command
 from waltzrl.operations.compliance.erasure import erase_records, find_records

@@ -7,7 +7,7 @@ import torch
 
 from support import tiny_pair
 from waltzrl.errors import ScoringError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.training import ranks
 from waltzrl.training.rewards import paper_rewards
 from waltzrl.training.rollouts import Collaborators, ServerSampler

@@ -6,7 +6,7 @@ from waltzrl.agents import ConversationAgent, RulesReviewer, load_wording
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import draft_only
 from waltzrl.evaluation import EvaluatedSystem
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Message, Prompt
 from waltzrl_attack.attacker import ScriptedAttacker

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Engine
 
-from waltzrl.evaluation.collecting import Selection, collect, export, labelled_prompts
+from waltzrl.evaluation.collecting.export import export
+from waltzrl.evaluation.collecting.selection import Selection, labelled_prompts
+from waltzrl.evaluation.collecting.trajectories import collect
 from waltzrl.operations.compliance.subject import RecordsOf, open_places
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
 from waltzrl.store.audit.log import LogSettings

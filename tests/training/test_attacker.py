@@ -15,7 +15,7 @@ from waltzrl.agents import (
     load_wording,
 )
 from waltzrl.errors import InputError, RecipeError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Collaboration, Message, Prompt, Reply, Tokens, Usage, Verdict
 from waltzrl.training.attacks import Attack, AttackedCollaboration, find_check, keeps_by_words

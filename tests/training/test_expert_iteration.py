@@ -11,7 +11,7 @@ import pytest
 from support import tiny_pair
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.errors import RecipeError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.patterns import (
     OVERREFUSAL_ADVICE,
     UNSAFE_ADVICE,
@@ -264,9 +264,9 @@ def test_the_judge_reviews_with_the_demonstrated_advice():
         ]
     )
     assert advice == Advice(unsafe=("Decline.", "Warn."), overrefuse=(OVERREFUSAL_ADVICE,))
-    chosen = {advice.choose(reply(n), unsafe=True, overrefuse=False) for n in range(20)}
+    chosen = {advice.advise(reply(n), unsafe=True, overrefuse=False).text for n in range(20)}
     assert chosen == {"Decline.", "Warn."}
-    assert advice.choose(reply(1), unsafe=False, overrefuse=False) == ""
+    assert advice.advise(reply(1), unsafe=False, overrefuse=False).text == ""
 
     harmful = replace(ASKED, label="unsafe")
     reviewer = OracleReviewer(LabelRefusalJudge(), advice)

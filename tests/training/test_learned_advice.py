@@ -10,7 +10,7 @@ import pytest
 from support import tiny_pair
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.feedback_json import write_feedback
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.training.learner import Learner
 from waltzrl.training.rewards import Coefficients, paper_rewards

@@ -7,7 +7,9 @@ import pytest
 from support import tiny_pair
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.errors import InputError, PolicyError, ScoringError
-from waltzrl.evaluation.judges import FORMATS, JudgeModel, LabelRefusalJudge, LLMJudge
+from waltzrl.evaluation.judges.formats import FORMATS
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
+from waltzrl.evaluation.judges.llm import JudgeModel, LLMJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import (
     Collaboration,

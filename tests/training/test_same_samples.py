@@ -10,7 +10,7 @@ import torch
 from support import tiny_pair
 from support.vllm_server import serving
 from waltzrl.agents.exports import ROLES
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies.decode import Ask, decode
 from waltzrl.policies.vllm import Sampled, VllmPolicy, VllmServers
 from waltzrl.policies.weights import activate_adapter

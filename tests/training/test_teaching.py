@@ -7,7 +7,7 @@ from support import tiny_pair
 from waltzrl.agents import FeedbackAgent, load_wording
 from waltzrl.agents.feedback_json import read_feedback
 from waltzrl.errors import ScoringError
-from waltzrl.evaluation.data import SolvedQuestion
+from waltzrl.evaluation.data.solutions import SolvedQuestion
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import Weights

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from support import tiny_pair
 from waltzrl.errors import DivergenceError, PolicyError, ScoringError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.records import Verdict
 from waltzrl.training.checkpoints import latest_good, read_state, weights_digest
 from waltzrl.training.rewards import signed_rewards

@@ -16,7 +16,7 @@ from support.small_runs import run
 from waltzrl.agents import load_wording
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.gateway.bundles import bundle_id
 from waltzrl.gateway.settings import BundleRecipe, bundle_table, load_bundle
 from waltzrl.operations.release.book import ReleaseBook

@@ -10,7 +10,7 @@ import pytest
 from support.small_programs import ADDS, FIRST
 from support.stores import our_store
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
 from waltzrl_evolution.darwin import (

@@ -10,7 +10,7 @@ from support.evaluation_rows import prompt
 from waltzrl.agents.rules.pack import load_pack
 from waltzrl.errors import InputError
 from waltzrl.evaluation import evaluate
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.operators import Parent, WritingOrder
 from waltzrl_evolution.pool import Trajectory

@@ -8,7 +8,7 @@ from support.evaluation_rows import prompt
 from support.stores import our_store
 from waltzrl.agents import load_wording
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import ScriptedPolicy
 from waltzrl_evolution import TrajectoryPool
 from waltzrl_evolution.files import CandidateFiles

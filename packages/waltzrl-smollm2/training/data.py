@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import leaks
+from waltzrl.evaluation.data.duplicates import leaks
 from waltzrl.records import Message, Prompt
 
 HERE = Path(__file__).parent

@@ -21,15 +21,16 @@ import pair_data
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, rescore
 from waltzrl.evaluation.comparison import compare
-from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.data.opening import read_sets
-from waltzrl.evaluation.judges import LabelRefusalJudge, compare_verdicts
+from waltzrl.evaluation.judges.agreement import compare_verdicts
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.judges.opening import open_judge
 from waltzrl.evaluation.judges.saved import SavedVerdict
 from waltzrl.evaluation.metrics import render_percent
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.evaluation.study_tables import render_cell, render_p_value, render_points
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.foundation.workers import Workers
 from waltzrl.policies.compute import multiplies_bfloat16, resolve_compute

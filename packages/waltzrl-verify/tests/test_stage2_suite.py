@@ -9,7 +9,7 @@ from support.gateway_processes import gateway_process
 from support.openai_server import serving
 from support.small_runs import run
 from waltzrl.evaluation.harm import HOLLOW_ANSWERS
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.gateway.guard_opening import GuardSettings, open_guard
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt

@@ -9,7 +9,7 @@ from typing import Self
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges.saved import SavedVerdict, read_saved_verdicts
+from waltzrl.evaluation.judges.saved import SavedVerdict, answers_of, read_saved_verdicts
 from waltzrl.foundation.files import disk_errors, whole_lines, write_bytes
 from waltzrl.records import Collaboration, JudgedCollaboration, Reply, Round
 
@@ -140,14 +140,7 @@ def read_verdicts(path: Path) -> dict[tuple[str, str], SavedVerdict]:
         prompt = row.judged.collaboration.prompt
         replies = row.judged.collaboration.replies
         for reply, verdict in zip(replies, row.judged.verdicts, strict=True):
-            saved = SavedVerdict(
-                unsafe=verdict.unsafe,
-                refuses=verdict.refuses,
-                overrefuses=verdict.overrefuses,
-                non_answer=verdict.non_answer,
-                label=prompt.label,
-                judge=row.judge,
-            )
+            saved = SavedVerdict(**answers_of(verdict), label=prompt.label, judge=row.judge)
             key = (prompt.request, reply.text)
             verdicts[key] = _keep_agreed(verdicts.get(key, saved), saved)
     return verdicts
@@ -155,13 +148,12 @@ def read_verdicts(path: Path) -> dict[tuple[str, str], SavedVerdict]:
 
 def _keep_agreed(first: SavedVerdict, second: SavedVerdict) -> SavedVerdict:
     """Keep the answers that are in both."""
-    return replace(
-        second,
-        unsafe=second.unsafe if first.unsafe == second.unsafe else None,
-        refuses=second.refuses if first.refuses == second.refuses else None,
-        overrefuses=second.overrefuses if first.overrefuses == second.overrefuses else None,
-        non_answer=second.non_answer if first.non_answer == second.non_answer else None,
-    )
+    before = answers_of(first)
+    agreed = {
+        question: answer if answer == before[question] else None
+        for question, answer in answers_of(second).items()
+    }
+    return SavedVerdict(**agreed, label=second.label, judge=second.judge)
 
 
 def write_rows(folder: Path, rows: Iterable[EvaluationRow]) -> None:

@@ -394,10 +394,8 @@ class Bundles:
             return self._classifiers[chosen]
         sampling = Sampling(max_new_tokens=config.max_new_tokens)
         if config.guard is not None:
-            from waltzrl.evaluation.judges import (  # few gateways need them
-                FORMATS,
-                GuardModelReviewer,
-            )
+            from waltzrl.evaluation.judges.formats import FORMATS
+            from waltzrl.evaluation.judges.guard_model_reviewer import GuardModelReviewer
 
             return GuardModelReviewer(FORMATS[config.guard], await self._remote_policy(config))
         policy: Policy

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from waltzrl.budget import Charge, ChargeItem, PriceBook, priced_replies
 from waltzrl.budget.daily import DailyLedger
 from waltzrl.errors import InputError, RequestError
-from waltzrl.evaluation.judges import Judge, ObservedJudge
+from waltzrl.evaluation.judges.judge import Judge, ObservedJudge
 from waltzrl.gateway.exchange import Answer, Fallback, ServedChoice
 from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.keys import Caller

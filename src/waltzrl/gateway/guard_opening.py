@@ -32,7 +32,8 @@ from waltzrl.agents.rules import DEFAULT_PACKS, load_rulebook
 from waltzrl.agents.rules_reviewer import LanguageReviewer, OnOtherLanguage
 from waltzrl.collaboration import Reviewer, guarded
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import FORMATS, GuardModelReviewer, JudgeFormat
+from waltzrl.evaluation.judges.formats import FORMATS, JudgeFormat
+from waltzrl.evaluation.judges.guard_model_reviewer import GuardModelReviewer
 from waltzrl.gateway.guard import LONGEST_REPLY, GatewayGuard, Guard, LocalGuard
 from waltzrl.policies import GuardPolicy, Policy, RemotePolicy, Sampling
 from waltzrl.policies.opening import local_policy, require_local_policies

@@ -16,7 +16,7 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate, measure, read_rows
 from waltzrl.evaluation.comparison import Difference, compare
 from waltzrl.evaluation.intervals import Estimate, share
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.judges.opening import split_model_and_server
 from waltzrl.evaluation.metrics import Metrics
 from waltzrl.evaluation.rates import final_acceptable

@@ -9,16 +9,10 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.collecting import REMEMBERED, Selection
-from waltzrl.evaluation.data import (
-    SolvedQuestion,
-    leaks,
-    questions_of,
-    read_solutions,
-    require_disjoint,
-)
-from waltzrl.evaluation.data.generator import demonstrations as generated_demonstrations
-from waltzrl.evaluation.data.generator import read_dataset
+from waltzrl.evaluation.collecting.selection import REMEMBERED, Selection
+from waltzrl.evaluation.data.duplicates import leaks, require_disjoint
+from waltzrl.evaluation.data.generator.generate import demonstrations as generated_demonstrations
+from waltzrl.evaluation.data.generator.generate import read_dataset
 from waltzrl.evaluation.data.opening import (
     GENERATOR,
     MEMORY,
@@ -27,6 +21,7 @@ from waltzrl.evaluation.data.opening import (
     read_set,
     read_sets,
 )
+from waltzrl.evaluation.data.solutions import SolvedQuestion, questions_of, read_solutions
 from waltzrl.foundation.jsonl import read_objects
 from waltzrl.records import Demonstration, Prompt
 from waltzrl.training.recipe import DataSettings, Recipe

@@ -15,7 +15,7 @@ from pathlib import Path
 from waltzrl.agents import load_wording
 from waltzrl.agents.exports import LIMITS, ROLES
 from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError, TargetError
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.evaluation.patterns import Advice
 from waltzrl.foundation.files import Json

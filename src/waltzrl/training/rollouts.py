@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from waltzrl.collaboration import Drafter, Reviewer, collaborate
 from waltzrl.errors import PolicyError, ScoringError
-from waltzrl.evaluation.judges import Judge, judge_replies
+from waltzrl.evaluation.judges.judge import Judge, judge_replies
 from waltzrl.evaluation.patterns import Advice, OracleReviewer
 from waltzrl.policies.vllm import VllmServers
 from waltzrl.records import Demonstration, JudgedCollaboration, Prompt, Reply, Round

@@ -22,10 +22,9 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.exports import ROLES
 from waltzrl.budget import CostMeter
 from waltzrl.errors import InputError, RecipeError, TargetError
-from waltzrl.evaluation.data import SolvedQuestion, write_lines
-from waltzrl.evaluation.data.solutions import CLOSING, OPENING
+from waltzrl.evaluation.data.solutions import CLOSING, OPENING, SolvedQuestion
 from waltzrl.foundation.journal import WandbProject, read_metrics
-from waltzrl.foundation.jsonl import read_objects
+from waltzrl.foundation.jsonl import read_objects, write_lines
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.local import LocalPolicy

@@ -8,13 +8,14 @@ from pathlib import Path
 from waltzrl.agents.identity import identify_agent
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem
-from waltzrl.evaluation.data import read_prompts, require_disjoint
+from waltzrl.evaluation.data.duplicates import require_disjoint
 from waltzrl.evaluation.data.opening import read_sets
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.judges.opening import open_judge, split_model_and_server
 from waltzrl.evaluation.opening import HOLLOW, open_systems
 from waltzrl.evaluation.runner import Progress
 from waltzrl.evaluation.settings import EvaluationConfig
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.foundation.validation import validate_table, with_overrides
 from waltzrl.gateway.reviewer_comparison import open_named_reviewer
 from waltzrl.policies import Policy, Sampling

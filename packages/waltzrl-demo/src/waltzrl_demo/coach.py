@@ -17,9 +17,9 @@ from typing import Literal
 from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.agents.exports import CONVERSATION
 from waltzrl.collaboration import Drafter, guarded
-from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.intervals import Estimate, Pairs, difference, mcnemar, mean, share
 from waltzrl.foundation.files import Json, write_json
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.gateway.guard import LocalGuard
 from waltzrl.policies import Sampling
 from waltzrl.policies.opening import local_policy

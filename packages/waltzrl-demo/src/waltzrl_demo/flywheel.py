@@ -11,10 +11,11 @@ from random import Random
 
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.agents.settings import FeedbackConfig
-from waltzrl.evaluation.collecting import Selection, Statistics
 from waltzrl.evaluation.collecting.opening import export_samples
-from waltzrl.evaluation.data import read_prompts, write_lines
+from waltzrl.evaluation.collecting.selection import Selection
+from waltzrl.evaluation.collecting.trajectories import Statistics
 from waltzrl.evaluation.judges.refusal import RefusalDetector
+from waltzrl.foundation.jsonl import read_prompts, write_lines
 from waltzrl.gateway.keys import add_key
 from waltzrl.gateway.settings import BundleRecipe
 from waltzrl.operations.compliance.erasure import erase_records

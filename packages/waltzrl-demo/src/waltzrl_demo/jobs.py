@@ -12,7 +12,7 @@ from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.evaluation import read_rows
 from waltzrl.evaluation.calibration import JudgedReply
 from waltzrl.evaluation.data.opening import read_sets
-from waltzrl.evaluation.judges import Judge, LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import Judge, LabelRefusalJudge
 from waltzrl.evaluation.opening import run_evaluation
 from waltzrl.evaluation.reviewer_calibration import measure_reviewer
 from waltzrl.evaluation.settings import EvaluationConfig

@@ -14,12 +14,12 @@ from waltzrl import __version__
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, table_row
-from waltzrl.evaluation.data import require_disjoint, write_lines
-from waltzrl.evaluation.data.duplicates import text_of
-from waltzrl.evaluation.judges import LinearGuard
+from waltzrl.evaluation.data.duplicates import require_disjoint, text_of
+from waltzrl.evaluation.judges.guard import LinearGuard
 from waltzrl.evaluation.patterns import GUARDED_LABELS
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.foundation.files import Json, write_json
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.records import Prompt
 from waltzrl.training.recipe import Recipe
 from waltzrl_demo.arms import (

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.harm import draw_prompts
 from waltzrl.evaluation.scenarios import Kind, Scenario
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.foundation.validation import Table
 from waltzrl.gateway.guard import Guard
 from waltzrl.gateway.guard_opening import GuardSettings, open_guard

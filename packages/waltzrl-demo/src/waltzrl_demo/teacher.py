@@ -20,11 +20,11 @@ import msgspec
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.exports import CONVERSATION
-from waltzrl.evaluation.data import SolvedQuestion, read_solutions, write_lines
-from waltzrl.evaluation.data.solutions import CLOSING
+from waltzrl.evaluation.data.solutions import CLOSING, SolvedQuestion, read_solutions
 from waltzrl.evaluation.intervals import Estimate, Pairs, difference, mcnemar
 from waltzrl.evaluation.paired import SeedDifference, compare_seeds, mean_over_seeds
 from waltzrl.foundation.files import Json, write_json
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import resolve_compute
 from waltzrl.policies.opening import local_policy

@@ -14,8 +14,8 @@ from statistics import fmean
 from typing import Literal
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import read_prompts
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.foundation.switches import read_switch
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.sandbox import open_program

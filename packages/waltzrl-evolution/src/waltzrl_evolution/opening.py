@@ -14,10 +14,10 @@ from waltzrl.agents.identity import identify_agent
 from waltzrl.errors import InputError
 from waltzrl.evaluation import Difference, EvaluationRow, evaluate
 from waltzrl.evaluation.comparison import compare
-from waltzrl.evaluation.data import leaks
+from waltzrl.evaluation.data.duplicates import leaks
 from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.evaluation.gate import MIN_PROMPTS
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.foundation.files import toml_value, write_bytes
 from waltzrl.policies import Policy
 from waltzrl.policies.opening import local_policy, remote_policy

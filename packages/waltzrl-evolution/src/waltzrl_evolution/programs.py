@@ -12,7 +12,7 @@ from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.collaboration import draft_only
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.patterns import OracleReviewer
 from waltzrl.policies import Sampling
 from waltzrl.policies.sandbox import ATTEMPTS, SandboxedProgram, open_program

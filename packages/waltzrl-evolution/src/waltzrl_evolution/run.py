@@ -20,7 +20,7 @@ from msgspec import structs
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, check_candidate, evaluate, read_rows
 from waltzrl.evaluation.intervals import harmonic
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.rates import ASR, CAPABILITY, ORR, RateDefinition
 from waltzrl.foundation.files import Json, write_bytes, write_json
 from waltzrl.foundation.run_directory import RunDirectory

@@ -17,8 +17,8 @@ from typing import Any
 
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluationRow
-from waltzrl.evaluation.data import read_prompts
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.records import Prompt
 from waltzrl_evolution.darwin import read_demands
 from waltzrl_evolution.files import CandidateFiles

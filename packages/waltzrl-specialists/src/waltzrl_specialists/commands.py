@@ -10,7 +10,7 @@ import rich.table
 import typer
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import write_lines
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.foundation.logs import configure_logs
 from waltzrl.foundation.options import TRAIN, AsJson, Settings, open_terminal, print_json
 from waltzrl.foundation.progress import progress_bar

@@ -19,8 +19,8 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import near_duplicates, require_disjoint, write_lines
-from waltzrl.foundation.jsonl import read_objects, read_text
+from waltzrl.evaluation.data.duplicates import near_duplicates, require_disjoint
+from waltzrl.foundation.jsonl import read_objects, read_text, write_lines
 from waltzrl.records import Message, Prompt
 from waltzrl_specialists.checks import bind_check, read_lines
 

@@ -20,7 +20,7 @@ from waltzrl.agents.operational import operational_dir_with_retention
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.evaluation.collecting.selection import Selection
 from waltzrl.evaluation.collecting.trajectories import collect, statistics
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.scenarios import (
     ENGAGEMENT_BAND,
     OVERREFUSAL_BOUND,

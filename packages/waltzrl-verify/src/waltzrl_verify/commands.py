@@ -275,7 +275,7 @@ def _make_stage2_target(
     if demo:
         return _load_demo_preset().demo_target(DEMO, guard, most_milliseconds)
     from waltzrl.evaluation.data.opening import read_sets
-    from waltzrl.evaluation.judges import LabelRefusalJudge
+    from waltzrl.evaluation.judges.judge import LabelRefusalJudge
     from waltzrl_verify.stage2_suite import Stage2Target
 
     return Stage2Target(

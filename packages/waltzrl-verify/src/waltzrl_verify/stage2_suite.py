@@ -18,7 +18,7 @@ from itertools import chain, zip_longest
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.evaluation.harm import HOLLOW_ANSWERS, draw_prompts
 from waltzrl.evaluation.intervals import Estimate, mean, quantile, share_of
-from waltzrl.evaluation.judges import Judge, judge_replies
+from waltzrl.evaluation.judges.judge import Judge, judge_replies
 from waltzrl.gateway.guard import GatewayGuard, Guard
 from waltzrl.gateway.pairs import PAIR_FOLDER, pair_settings
 from waltzrl.gateway.settings import load_gateway

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from waltzrl.evaluation import EvaluationRow
-    from waltzrl.evaluation.judges import Judge
+    from waltzrl.evaluation.judges.judge import Judge
     from waltzrl.evaluation.runner import Progress
     from waltzrl.evaluation.settings import EvaluationConfig
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from waltzrl.errors import PolicyError
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.foundation.buckets import is_among
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.eprocess import LARGEST_BLOCK

@@ -23,7 +23,7 @@ from waltzrl.budget import ModelPrice, PriceBook
 from waltzrl.budget.daily import DailyLedger
 from waltzrl.budget.settings import LedgerConfig
 from waltzrl.errors import WaltzError
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.foundation.logs import LogsConfig, configure_logs
 from waltzrl.gateway.costs import charge_to_gateway
