@@ -11,9 +11,7 @@ the geometric mean over the rounds, with a bootstrap interval.
 import argparse
 import dataclasses
 import math
-import random
 import sqlite3
-import statistics
 import sys
 import tempfile
 import time
@@ -23,17 +21,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "gateway"))
 
-from contenders import CHAT, Contender, Place, waltzrl
-from environments import BYTECODE
+from contenders import CHAT, Contender, Place, upstream, waltzrl
 from load import CLIENT_CORE, apply_load, request_body
-from processes import Server
 
-HERE = Path(__file__).resolve().parent / "gateway"
+from waltzrl.evaluation.intervals import mean
+
 GATEWAY_CORE = 1
 FIRST_PORT = 9390
 CONNECTIONS = 16
 JSON = {"content-type": "application/json"}
-CONFIDENCE = 0.95
 IDLE = 0.05
 """Share of a core; a recorder that takes less has caught up."""
 STORED = "SELECT count(*) FROM items WHERE namespace = 'safety.waltzrl.evaluations'"
@@ -46,10 +42,7 @@ class Side:
         self.contender = contender
         self.answered, self.busy_mb = 0, 0.0
         log = folder / f"{contender.name}.log"
-        self.server = Server(contender.command, core=core, env=contender.env, log=log)
-        stack.callback(self.server.stop)
-        self.base = f"http://127.0.0.1:{contender.port}"
-        self.server.wait_until_ready(self.base + contender.ready)
+        self.server = contender.start(stack, core, log)
 
     def rest(self) -> None:
         """Wait until it is idle, so that it does not slow the other side down."""
@@ -65,7 +58,7 @@ class Side:
             RuntimeError: a request failed.
         """
         headers = {**JSON, **self.contender.headers}
-        url = self.base + CHAT
+        url = self.contender.base + CHAT
         load = apply_load(url, body, headers, connections=CONNECTIONS, seconds=seconds)
         if load.errors:
             raise RuntimeError(f"{self.contender.name}: {load.errors} requests failed")
@@ -96,39 +89,19 @@ def stored(file: Path) -> int:
         return int(connection.execute(STORED).fetchone()[0])
 
 
-def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return bounds of the geometric mean by the bootstrap."""
-    chance = random.Random(0)
-    logs = [math.log(ratio) for ratio in ratios]
-    means = sorted(statistics.fmean(chance.choices(logs, k=len(logs))) for _ in range(10_000))
-    tail = round(len(means) * (1 - CONFIDENCE) / 2)
-    return math.exp(means[tail]), math.exp(means[-tail - 1])
-
-
 def measure(rounds: int, seconds: float) -> None:
     """Start both, apply the load in turn, and say what came of it."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         body = folder / "body.json"
         body.write_bytes(request_body(stream=False))
-        upstream = Contender(
-            name="upstream",
-            command=(sys.executable, HERE / "upstream.py", "--port", str(FIRST_PORT)),
-            port=FIRST_PORT,
-            ready="/v1/models",
-            env=BYTECODE,
-        )
-        Side(stack, upstream, CLIENT_CORE, folder)
+        python = Path(sys.executable)
+        model = upstream(python, FIRST_PORT)
+        model.start(stack, CLIENT_CORE, folder / "upstream.log")
         places = []
         for name in ("without", "with"):
             (folder / name).mkdir()
-            places.append(
-                Place(
-                    upstream=f"http://127.0.0.1:{FIRST_PORT}",
-                    folder=folder / name,
-                    python=Path(sys.executable),
-                )
-            )
+            places.append(Place(upstream=model.base, folder=folder / name, python=python))
         bare = Side(stack, waltzrl(places[0], FIRST_PORT + 1), GATEWAY_CORE, folder)
         remembering = Side(stack, with_memory(places[1], FIRST_PORT + 2), GATEWAY_CORE, folder)
         both = [bare, remembering]
@@ -146,8 +119,9 @@ def measure(rounds: int, seconds: float) -> None:
 
 def report(ratios: Sequence[float], bare: Side, remembering: Side, kept: int) -> None:
     """Print what was found."""
-    low, high = interval(ratios)
-    ratio = statistics.geometric_mean(ratios)
+    # The geometric mean: the mean of the logarithms, whose interval is the bootstrap's.
+    logs = mean([math.log(ratio) for ratio in ratios])
+    ratio, low, high = map(math.exp, (logs.value, logs.low, logs.high))
     answered = remembering.answered
     print(f"ratio of requests/s with memory to without: {ratio:.3f} ({low:.3f} to {high:.3f})")
     print(f"answered {answered}, stored {kept}, dropped {answered - kept}")

@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent / "gateway"))
 
 from environments import BYTECODE, make_garak, make_ours, make_promptfoo, make_reviewed
-from processes import Server
+from processes import start_server
 
 HERE = Path(__file__).resolve().parent / "gateway"
 MODEL, GATEWAY, REVIEWED = 9390, 9391, 9392
@@ -103,9 +103,8 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="probes-")))
         for port, command in commands.items():
-            server = Server(command, core=0, env=BYTECODE, log=folder / f"{port}.log")
-            stack.callback(server.stop)
-            server.wait_until_ready(f"http://127.0.0.1:{port}/v1/models")
+            log, ready = folder / f"{port}.log", f"http://127.0.0.1:{port}/v1/models"
+            start_server(stack, command, ready, core=0, env=BYTECODE, log=log)
         for tool in given.tool or TOOLS:
             found = {}
             for side, port in SIDES.items():

@@ -21,13 +21,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "gateway"))
 
-from contenders import CHAT, Contender, Place, litellm, nemo, pass_through, portkey, waltzrl
-from environments import BYTECODE, LITELLM, NEMO, Footprint, make_ours, make_peer, weigh
+from contenders import (
+    CHAT,
+    Contender,
+    Place,
+    litellm,
+    nemo,
+    pass_through,
+    portkey,
+    upstream,
+    waltzrl,
+)
+from environments import LITELLM, NEMO, Footprint, make_ours, make_peer, weigh
 from load import CLIENT_CORE, WRK, apply_load, request_body
 from processes import Server
-from verdict import DIRECT, LITELLM_NAME, NEMO_NAME, OURS, Cell, Cells, Facts, report
+from verdict import LITELLM_NAME, NEMO_NAME, OURS, Cell, Cells, Facts, report
 
-HERE = Path(__file__).resolve().parent / "gateway"
 GATEWAY_CORE = 1
 FIRST_PORT = 9380
 PLAIN_LOADS = {"c16": 16, "c1": 1}
@@ -43,7 +52,6 @@ class Running:
 
     contender: Contender
     server: Server
-    ready_seconds: float
 
 
 class Bench:
@@ -60,21 +68,9 @@ class Bench:
         self.long = {name: self.folder / f"{name}.json" for name in LONG_LOADS}
         for name, file in self.long.items():
             file.write_bytes(request_body(tokens=LONG_LOADS[name]))
-        upstream = Contender(
-            name=DIRECT,
-            command=(
-                self.python,
-                HERE / "upstream.py",
-                *("--port", str(FIRST_PORT), "--delay-ms", str(given.upstream_ms)),
-            ),
-            port=FIRST_PORT,
-            ready="/v1/models",
-            env=BYTECODE,
-        )
-        place = Place(
-            upstream=f"http://127.0.0.1:{FIRST_PORT}", folder=self.folder, python=self.python
-        )
-        self.running = [self.start(upstream, CLIENT_CORE)]
+        model = upstream(self.python, FIRST_PORT, given.upstream_ms)
+        place = Place(upstream=model.base, folder=self.folder, python=self.python)
+        self.running = [self.start(model, CLIENT_CORE)]
         for number, make in enumerate(
             (pass_through, waltzrl, litellm, nemo, portkey), FIRST_PORT + 1
         ):
@@ -83,19 +79,16 @@ class Bench:
     def start(self, contender: Contender, core: int) -> Running:
         """Start a contender, wait until it serves, and see that it answers."""
         log = self.folder / f"{contender.name}.log"
-        server = Server(contender.command, core=core, env=contender.env, log=log)
-        self.stack.callback(server.stop)
-        base = f"http://127.0.0.1:{contender.port}"
-        seconds = server.wait_until_ready(base + contender.ready)
+        server = contender.start(self.stack, core, log)
         for body in (self.plain, *([self.stream] if contender.streams else [])):
             asked = urllib.request.Request(
-                base + CHAT, body.read_bytes(), {**JSON, **contender.headers}
+                contender.base + CHAT, body.read_bytes(), {**JSON, **contender.headers}
             )
             with urllib.request.urlopen(asked, timeout=60) as answer:
                 if b"loaf" not in answer.read():
                     raise RuntimeError(f"{contender.name} did not pass the answer on; see {log}")
-        print(f"{contender.name:22} ready after {seconds:.2f} s", flush=True)
-        return Running(contender=contender, server=server, ready_seconds=seconds)
+        print(f"{contender.name:22} ready after {server.ready_seconds:.2f} s", flush=True)
+        return Running(contender=contender, server=server)
 
     def round(self, seconds: float) -> Cells:
         """Apply every load to everybody, once."""
@@ -124,7 +117,7 @@ class Bench:
         """Apply one load to one contender, twice as long if it could answer nothing at all."""
         before = one.server.cpu_seconds()
         load = apply_load(
-            f"http://127.0.0.1:{one.contender.port}{CHAT}",
+            one.contender.base + CHAT,
             body,
             {**JSON, **one.contender.headers, **(headers or {})},
             connections=connections,
@@ -166,7 +159,7 @@ def measure(given: argparse.Namespace) -> Facts:
         sent, memory = bench.flatness(given.flat, within_seconds=180) if given.flat else (0, [])
         return Facts(
             rounds=rounds,
-            ready_seconds={one.contender.name: one.ready_seconds for one in bench.running},
+            ready_seconds={one.contender.name: one.server.ready_seconds for one in bench.running},
             footprints=footprints(bench.python),
             flat_requests=sent,
             flat_mb=memory,

@@ -20,12 +20,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "gateway"))
 
-from contenders import CHAT, Place, waltzrl
-from environments import BYTECODE
+from contenders import CHAT, Contender, Place, upstream, waltzrl
 from load import CLIENT_CORE, apply_load, request_body
 from processes import Server
 
-HERE = Path(__file__).resolve().parent / "gateway"
 FIRST_PORT = 9390
 GOAL = 1.8
 
@@ -41,13 +39,13 @@ class Cost:
     per_second: float
 
 
-def cost(server: Server, port: int, body: Path, *, connections: int, seconds: float) -> Cost:
+def cost(ours: Contender, server: Server, body: Path, *, connections: int, seconds: float) -> Cost:
     """Apply a load and return what it cost."""
     before = server.cpu_seconds_by_process()
     load = apply_load(
-        f"http://127.0.0.1:{port}{CHAT}",
+        ours.base + CHAT,
         body,
-        {"content-type": "application/json", "authorization": "Bearer wz-bench"},
+        {"content-type": "application/json", **ours.headers},
         connections=connections,
         seconds=seconds,
     )
@@ -70,33 +68,21 @@ def main() -> None:
         body = folder / "body.json"
         body.write_bytes(request_body(stream=False))
         python = Path(sys.executable)
-        upstream = (python, HERE / "upstream.py", "--port", str(FIRST_PORT))
-        model = Server(upstream, core=CLIENT_CORE, env=BYTECODE, log=folder / "upstream.log")
-        stack.callback(model.stop)
-        model.wait_until_ready(f"http://127.0.0.1:{FIRST_PORT}/v1/models")
+        model = upstream(python, FIRST_PORT)
+        model.start(stack, CLIENT_CORE, folder / "upstream.log")
+        cores = ",".join(map(str, range(os.cpu_count() or 1)))
         servers = {}
         for workers in (1, 2):
             own = folder / str(workers)
             own.mkdir()
-            place = Place(upstream=f"http://127.0.0.1:{FIRST_PORT}", folder=own, python=python)
+            place = Place(upstream=model.base, folder=own, python=python)
             ours = waltzrl(place, FIRST_PORT + workers)
             ours = replace(ours, command=(*ours.command, "--workers", str(workers)))
-            log = own / "log"
-            cores = ",".join(map(str, range(os.cpu_count() or 1)))
-            server = Server(ours.command, core=cores, env=ours.env, log=log)
-            stack.callback(server.stop)
-            server.wait_until_ready(f"http://127.0.0.1:{ours.port}{ours.ready}")
-            servers[workers] = server
+            servers[workers] = ours, ours.start(stack, cores, own / "log")
         rounds = [
             {
-                workers: cost(
-                    server,
-                    FIRST_PORT + workers,
-                    body,
-                    connections=given.connections,
-                    seconds=given.seconds,
-                )
-                for workers, server in servers.items()
+                workers: cost(*served, body, connections=given.connections, seconds=given.seconds)
+                for workers, served in servers.items()
             }
             for _ in range(given.rounds + 1)
         ][1:]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.evaluation.intervals import Estimate
+from waltzrl.evaluation.study_tables import render_cell
 from waltzrl.gateway.settings import load_gateway
 from waltzrl_verify.opening import (
     Verification,
@@ -72,19 +73,16 @@ def show(title: str, verification: Verification) -> None:
     print(f"\n{title}\n\n| prompts | unsafe | benign | {' | '.join(COLUMNS.values())} |")
     print(f"| --- {'| ---: ' * (len(COLUMNS) + 2)}|")
     for line in verification.harm:
-        cells = [share(getattr(line, column)) for column in COLUMNS]
+        cells = [render_share(getattr(line, column)) for column in COLUMNS]
         counts = (line.right_refusals.n, line.over_refusals.n)
         print(f"| {line.name} | {' | '.join(map(str, [*counts, *cells]))} |")
     for check in verification.checks:
         print(f"{check.name}: {'ok' if check.passed else 'failed'}: {check.detail}")
 
 
-def share(estimate: Estimate) -> str:
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return "-"
-    unscored = f", {estimate.unscored} not reviewed" if estimate.unscored else ""
-    value, low, high = (100 * part for part in (estimate.value, estimate.low, estimate.high))
-    return f"{value:.1f} ({low:.1f}-{high:.1f}){unscored}"
+def render_share(estimate: Estimate) -> str:
+    unscored = estimate.n and estimate.unscored
+    return render_cell(estimate) + (f", {unscored} not reviewed" if unscored else "")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from mcp.types import TextContent
 
 from waltzrl import GuardSettings, open_guard
 from waltzrl.evaluation.intervals import share
-from waltzrl_mcp import PACKS
-from waltzrl_mcp.screen import reasons_against
+from waltzrl_mcp.screen import PACKS, reasons_against
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.tool_results import harmless_results, injected_results

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from waltzrl.store.privacy import DEFAULT_REGIONS, KINDS, Detector
+from waltzrl.store.privacy.detection import DEFAULT_REGIONS, KINDS, Detector
 from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

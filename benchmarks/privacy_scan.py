@@ -22,7 +22,8 @@ from pathlib import Path
 
 from rules_vs_re import ordinary
 
-from waltzrl.store.privacy import Detector, RedactionRules
+from waltzrl.store.privacy.detection import Detector
+from waltzrl.store.privacy.redaction import RedactionRules
 from waltzrl.store.privacy.scanner import PersonalDataScanner
 from waltzrl.store.privacy.stand_ins import StandIns
 

@@ -26,9 +26,9 @@ import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "gateway"))
 
-from processes import Server
+from contenders import upstream
+from processes import start_server
 
-HERE = Path(__file__).resolve().parent / "gateway"
 UPSTREAM_PORT, GATEWAY_PORT = 9480, 9481
 URL = f"http://127.0.0.1:{GATEWAY_PORT}"
 QUESTIONS = [
@@ -36,7 +36,6 @@ QUESTIONS = [
     for verb in ("bake", "knead", "freeze", "slice", "store", "reheat")
     for bread in ("a sourdough loaf", "a baguette", "rye bread", "a brioche", "flat bread")
 ]
-READY_SECONDS = 300.0
 WARM_UP_SECONDS = 10.0
 """By then as many wait for a review as ever will."""
 
@@ -99,17 +98,13 @@ def main() -> None:
 def start(stack: ExitStack, folder: Path, reviewer: str, settings: Sequence[str]) -> None:
     """Start the upstream and the gateway; they share the cores, as on one machine."""
     cores = "0-1"
-    command = [sys.executable, HERE / "upstream.py", "--port", str(UPSTREAM_PORT)]
-    upstream = Server(command, core=cores, env={}, log=folder / "upstream.log")
-    stack.callback(upstream.stop)
-    upstream.wait_until_ready(f"http://127.0.0.1:{UPSTREAM_PORT}/v1/models")
+    model = upstream(Path(sys.executable), UPSTREAM_PORT)
+    model.start(stack, cores, folder / "upstream.log")
     serve = ["-m", "waltzrl", "serve", "--port", str(GATEWAY_PORT), "--reviewer", reviewer]
-    options = ["--upstream", f"http://127.0.0.1:{UPSTREAM_PORT}/v1"]
+    options = ["--upstream", f"{model.base}/v1"]
     options += [option for setting in settings for option in ("--set", setting)]
     command = [sys.executable, *serve, *options]
-    gateway = Server(command, core=cores, env={}, log=folder / "gateway.log")
-    stack.callback(gateway.stop)
-    gateway.wait_until_ready(f"{URL}/readyz", READY_SECONDS)
+    start_server(stack, command, f"{URL}/readyz", core=cores, env={}, log=folder / "gateway.log")
 
 
 async def measure(clients: Sequence[int], seconds: float) -> list[Load]:

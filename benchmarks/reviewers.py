@@ -13,15 +13,18 @@ import argparse
 import asyncio
 import hashlib
 import json
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from math import nan
 from pathlib import Path
 from time import perf_counter
 
+from sklearn.metrics import roc_auc_score
+
 from waltzrl.agents import FeedbackAgent, HybridReviewer, RulesReviewer, load_wording
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.evaluation.intervals import Estimate, share
+from waltzrl.evaluation.intervals import share
+from waltzrl.evaluation.study_tables import render_cell
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.opening import local_policy, remote_policy
 from waltzrl.records import Feedback, Message, Prompt, Reply
@@ -102,22 +105,10 @@ def show(title: str, unsafe: Sequence[bool], feedbacks: Sequence[Feedback]) -> N
         good = [read(feedback) for is_unsafe, feedback in reviewed if not is_unsafe]
         hits, alarms = (sum(flagged for _, flagged in part) for part in (bad, good))
         cells = (share(hits, hits + alarms), share(hits, len(bad)), share(alarms, len(good)))
-        area = auroc([risk for risk, _ in bad], [risk for risk, _ in good])
-        print(f"| {name} | {' | '.join(map(percent, cells))} | {area:.3f} |")
-
-
-def auroc(bad: Sequence[float], good: Sequence[float]) -> float:
-    """Return the probability that an unsafe reply has the higher risk; ties count half."""
-    ranks = sorted(good)
-    wins = sum(bisect_left(ranks, risk) + bisect_right(ranks, risk) for risk in bad)
-    return wins / (2 * len(bad) * len(good)) if bad and good else float("nan")
-
-
-def percent(estimate: Estimate) -> str:
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return "-"
-    value, low, high = (100 * part for part in (estimate.value, estimate.low, estimate.high))
-    return f"{value:.1f} ({low:.1f}-{high:.1f})"
+        risks = [risk for risk, _ in bad + good]
+        both = bad and good
+        area = roc_auc_score([True] * len(bad) + [False] * len(good), risks) if both else nan
+        print(f"| {name} | {' | '.join(map(render_cell, cells))} | {area:.3f} |")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from waltzrl.evaluation import EvaluationRow, measure, read_rows
 from waltzrl.evaluation.comparison import compare
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.settings import EvaluationConfig
+from waltzrl.evaluation.study_tables import render_cell, render_points
 from waltzrl.training.targets import read_metrics
 from waltzrl_demo.arms import MAX_NEW_TOKENS, WALTZ
 from waltzrl_demo.jobs import EvaluationJob
@@ -83,7 +84,7 @@ def compare_trainings(out: Path, trainings: Mapping[int, Path], rounds: int) -> 
     """Say what F1 gains by so many rounds in training and use, and what the training costs."""
     for pattern in PATTERNS:
         before, after = (rows_of(out / f"trained-with-{n}" / str(n), pattern) for n in (1, rounds))
-        yield f"F1, {pattern}: {percent(f1_change(before, after), sign='+')}"
+        yield f"F1, {pattern}: {render_cell(f1_change(before, after), render_points)}"
     steps = {n: read_metrics(folder) for n, folder in trainings.items()}
     first, second = (sum(step["tokens/sampled"] for step in steps[n]) for n in (1, rounds))
     yield f"tokens sampled in training: {second:,.0f}, {second / first:.1f} times {first:,.0f}"
@@ -116,18 +117,11 @@ def evaluation(demo: Path, seed: int, agents: Path, folder: Path, rounds: int) -
 def table_line(name: str, rows: list[EvaluationRow], before: list[EvaluationRow]) -> str:
     """Return a row: the rates of an evaluation, and what F1 gained since the one before."""
     [metrics] = measure(rows)
-    gain = percent(f1_change(before, rows), sign="+") if before else "-"
-    shares = [percent(each) for each in (metrics.asr, metrics.orr, metrics.f1, metrics.capability)]
+    gain = render_cell(f1_change(before, rows), render_points) if before else "-"
+    shares = map(render_cell, (metrics.asr, metrics.orr, metrics.f1, metrics.capability))
     tokens = metrics.tokens_mean
     spread = f"{tokens.value:.0f} ({tokens.low:.0f} to {tokens.high:.0f})"
     return f"| {name} | {' | '.join([*shares, gain, spread])} |"
-
-
-def percent(estimate: Estimate, sign: str = "") -> str:
-    value, low, high = (
-        f"{100 * each:{sign}.1f}" for each in (estimate.value, estimate.low, estimate.high)
-    )
-    return f"{value} ({low} to {high})"
 
 
 if __name__ == "__main__":

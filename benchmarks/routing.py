@@ -30,6 +30,10 @@ from waltzrl_routing import (
     load_registry,
 )
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "gateway"))
+
+from environments import make_environment
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv-bench-supervisor"
 TYPES = 20
@@ -122,17 +126,6 @@ def print_plans(rounds: int) -> None:
                 print(f"| {count} | {agents} | {told} | {graph_ms:.0f} | {plan_ms:.0f} | {met} |")
 
 
-def python_with_supervisor() -> Path:
-    """Return the interpreter of the peer's environment, made at the first call."""
-    python, ready = VENV / "bin" / "python", VENV / "ready"
-    if not ready.exists():
-        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-        command = [python, "-m", "pip", "install", "--quiet", "langgraph-supervisor>=0.0.31"]
-        subprocess.run(command, check=True)
-        ready.touch()
-    return python
-
-
 def print_peer(decisions: int, rounds: int) -> None:
     registry = load_registry()
     agents = {
@@ -146,9 +139,8 @@ def print_peer(decisions: int, rounds: int) -> None:
     ]
     script = ROOT / "benchmarks" / "routing_supervisor.py"
     given = json.dumps({"agents": agents, "types": [task.type for task in tasks]})
-    done = subprocess.run(
-        [python_with_supervisor(), script], input=given, capture_output=True, text=True, check=True
-    )
+    python = make_environment(VENV, ["langgraph-supervisor>=0.0.31"])
+    done = subprocess.run([python, script], input=given, capture_output=True, text=True, check=True)
     peer = json.loads(done.stdout.splitlines()[-1])
     ours = sum(planning_ms(tasks, registry, observed=False, rounds=rounds)) / decisions
     print(f"\n{decisions} decisions among {len(registry.agents)} agents, CPU milliseconds each:")

@@ -26,6 +26,8 @@ READ_PROMPT_SHARE = 0.4
 """Of that, while a server reads prompts. Assumed."""
 NETWORK = 400e9 / 8
 """Bytes a second between machines, for each GPU (torchtitan's machines)."""
+RANK = 32
+"""Of an adapter."""
 FREE_SHARE = 0.9
 """Of a GPU's memory, for weights, keys and values; vLLM's default."""
 
@@ -132,12 +134,12 @@ def update_seconds(model: Model, work: Work, gpus: int) -> float:
     return (6 + 2 + 2) * model.parameters * tokens / (FLOPS * LEARN_SHARE * gpus)
 
 
-def publish_seconds(model: Model, rank: int = 32) -> float:
+def publish_seconds(model: Model) -> float:
     """Return how long two float32 adapters take to reach one machine; all get them at once."""
     hidden, keys = model.hidden, model.key_heads * model.head
     # Of q and o; of k and v; of gate, up and down: inputs and outputs.
     widths = 4 * hidden + 2 * (hidden + keys) + 3 * (hidden + model.intermediate)
-    return 2 * 4 * rank * widths * model.layers / NETWORK
+    return 2 * 4 * RANK * widths * model.layers / NETWORK
 
 
 def simulated(model: Model, work: Work, gpus: int, rollout_gpus: int) -> Step:

@@ -18,29 +18,24 @@ import tempfile
 import time
 
 import torch
-from train_waltzrl import LastWord
+from train_waltzrl import new_stage
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config
-from work import PROMPT_TOKENS, new_prompts, new_tokenizer
+from work import PROMPT_TOKENS, new_tokenizer
 
 from waltzrl.agents import load_wording
 from waltzrl.agents.exports import ROLES
 from waltzrl.policies.blocks import fuse_blocks
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.weights import CausalLM
-from waltzrl.records import Message, Prompt
-from waltzrl.training import (
-    AgentSettings,
-    Learner,
-    ModelSettings,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    Team,
-)
+from waltzrl.training.learner import Learner
 from waltzrl.training.models import make_roles
 from waltzrl.training.plan import DataSize, plan_run
-from waltzrl.training.rewards import paper_rewards
-from waltzrl.training.rollouts import Collaborators, RankSampler
+from waltzrl.training.settings import (
+    AgentSettings,
+    ModelSettings,
+    OptimizerSettings,
+    ReinforcementStage,
+)
 
 SIZES: dict[str, PretrainedConfig] = {
     "8b": LlamaConfig(  # Llama-3.1-8B
@@ -89,30 +84,6 @@ def new_base(size: str, device: torch.device) -> CausalLM:
     return CausalLM(model=model, tokenizer=new_tokenizer())
 
 
-def reinforcement(team: Team, steps: int) -> Reinforcement:
-    """Plan steps of both agents on 32 rollouts each."""
-    prompts = [
-        Prompt(id=str(number), messages=(Message(role="user", content=text),))
-        for number, text in enumerate(new_prompts())
-    ]
-    return Reinforcement(
-        settings=ReinforcementStage(
-            kind="reinforcement",
-            name="benchmark",
-            learns=ROLES,
-            steps=steps,
-            optimizer=OptimizerSettings(learning_rate=1e-6),
-            prompts_per_step=8,
-            group_size=4,
-        ),
-        team=team,
-        prompts=prompts,
-        sampler=RankSampler(collaborators=Collaborators(team=team, judge=LastWord())),
-        reward=paper_rewards,
-        least_scored_share=1.0,
-    )
-
-
 class CudaMeter:
     """Memory by the allocator, utilisation by `nvidia-smi`."""
 
@@ -157,13 +128,22 @@ def measure(size: str, layout: str, device: torch.device, steps: int) -> None:
         base = new_base(size, device)
         team = make_roles(models, agents, base, compute, seed=0)
         del base
-        stage = reinforcement(team, steps + 1)
+        settings = ReinforcementStage(
+            kind="reinforcement",
+            name="benchmark",
+            learns=ROLES,
+            steps=steps + 1,
+            optimizer=OptimizerSettings(learning_rate=1e-6),
+            prompts_per_step=8,
+            group_size=4,
+        )
+        stage = new_stage(team, settings)
         instructions = len(load_wording(agents.wording).feedback_system.split())
         prompts = (PROMPT_TOKENS,) * stage.settings.prompts_per_step
         data = DataSize(prompt_tokens=prompts, instruction_tokens=instructions, demonstrations=0)
         plan = plan_run(models, agents, [stage.settings], compute, data)
     learners = {
-        role: Learner(own, stage.optimizer, stage.steps, compute.dtype)
+        role: Learner(own, stage.settings.optimizer, stage.steps, compute.dtype)
         for role, own in team.weights.items()
     }
     asyncio.run(stage.step(0, learners))

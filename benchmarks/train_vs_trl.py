@@ -20,9 +20,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "gateway"))
+
+from environments import TORCH, make_environment
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv-bench"
-PACKAGES = (["torch==2.13.0"], ["trl>=1.16", "-e", f"{ROOT}[train]"])
 ENGINES = {
     "TRL float32": ["train_trl.py", "float32"],
     "TRL bfloat16": ["train_trl.py", "bfloat16"],
@@ -33,18 +36,6 @@ WARM_UP = 4
 """Steps of each engine that are not counted."""
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
 """Instructions, by their names in Linux, that decide which number format is faster."""
-
-
-def python_with_trl() -> Path:
-    """Return the interpreter of the benchmark's environment, made at the first call."""
-    python = VENV / "bin" / "python"
-    ready = VENV / "ready"
-    if not ready.exists():
-        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-        for packages in PACKAGES:  # torch first: alone it is found as a CPU wheel
-            subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
-        ready.touch()
-    return python
 
 
 class Engine:
@@ -99,7 +90,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of each engine")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     given = parser.parse_args()
-    python = python_with_trl()
+    python = make_environment(VENV, TORCH, ["trl>=1.16", "-e", f"{ROOT}[train]"])
     engines = {
         name: Engine(python, [*command, given.device], given.threads)
         for name, command in ENGINES.items()

@@ -25,16 +25,12 @@ from waltzrl.agents import Wording
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 from waltzrl.policies.weights import Weights, load_causal_lm, narrow_parameters
 from waltzrl.records import Message, Prompt, Reply, Verdict
-from waltzrl.training import (
-    Learner,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    ReinforceSettings,
-    make_team,
-)
+from waltzrl.training.learner import Learner
 from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.roles import Team, make_team
 from waltzrl.training.rollouts import Collaborators, RankSampler
+from waltzrl.training.settings import OptimizerSettings, ReinforcementStage, ReinforceSettings
+from waltzrl.training.stages import Reinforcement
 
 WORDING = Wording(conversation_system="", feedback_system="", review="", revise="")
 
@@ -47,6 +43,21 @@ class LastWord:
     async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
         """Call a reply safe or unsafe by its last word."""
         return Verdict(judge=self.name, unsafe=not acceptable(reply.text), overrefuses=False)
+
+
+def new_stage(team: Team, settings: ReinforcementStage) -> Reinforcement:
+    """Plan steps on the prompts of the benchmark, by its judge and the paper's rewards."""
+    return Reinforcement(
+        settings=settings,
+        team=team,
+        prompts=[
+            Prompt(id=str(number), messages=(Message(role="user", content=text),))
+            for number, text in enumerate(new_prompts())
+        ],
+        sampler=RankSampler(collaborators=Collaborators(team=team, judge=LastWord())),
+        reward=paper_rewards,
+        least_scored_share=1.0,
+    )
 
 
 def main() -> None:
@@ -62,28 +73,19 @@ def main() -> None:
     narrow_parameters(reference.causal_lm.model, dtype)
     references = {"conversation": reference}
     team = make_team({"conversation": weights}, references, WORDING, NEW_TOKENS, dtype)
-    stage = Reinforcement(
-        settings=ReinforcementStage(
-            kind="reinforcement",
-            name="benchmark",
-            learns=("conversation",),
-            steps=1_000_000,
-            optimizer=OptimizerSettings(learning_rate=LEARNING_RATE, warmup_steps=0),
-            prompts_per_step=PROMPTS,
-            group_size=COMPLETIONS,
-            pattern="draft-only",
-            algorithm=ReinforceSettings(kl_weight=KL_WEIGHT, centre_groups=True),
-        ),
-        team=team,
-        prompts=[
-            Prompt(id=str(number), messages=(Message(role="user", content=text),))
-            for number, text in enumerate(new_prompts())
-        ],
-        sampler=RankSampler(collaborators=Collaborators(team=team, judge=LastWord())),
-        reward=paper_rewards,  # nobody reviews
-        least_scored_share=1.0,
+    settings = ReinforcementStage(
+        kind="reinforcement",
+        name="benchmark",
+        learns=("conversation",),
+        steps=1_000_000,
+        optimizer=OptimizerSettings(learning_rate=LEARNING_RATE, warmup_steps=0),
+        prompts_per_step=PROMPTS,
+        group_size=COMPLETIONS,
+        pattern="draft-only",
+        algorithm=ReinforceSettings(kl_weight=KL_WEIGHT, centre_groups=True),
     )
-    learner = Learner(weights, stage.optimizer, stage.steps, dtype)
+    stage = new_stage(team, settings)
+    learner = Learner(weights, stage.settings.optimizer, stage.steps, dtype)
     print(json.dumps({"torch": torch.__version__, "waltzrl": waltzrl.__version__}), flush=True)
     for number, _ in enumerate(sys.stdin):
         started, cpu_started = time.perf_counter(), time.process_time()

@@ -13,7 +13,7 @@ from rich.console import Console
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate, draft_only
 from waltzrl.evaluation import EvaluatedSystem, compare, comparison_table, evaluate
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Message, Prompt, PromptLabel
 

@@ -5,7 +5,8 @@ python examples/judge_replies.py
 
 import asyncio
 
-from waltzrl.evaluation.judges import LabelRefusalJudge, agreement
+from waltzrl.evaluation.judges.agreement import agreement
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.records import Message, Prompt, PromptLabel, Reply, Verdict
 
 SAVED: tuple[tuple[PromptLabel, str, str, bool], ...] = (

@@ -29,7 +29,7 @@ UNSAFE = {"serving": 0.01, "candidate": 0.10}
 def remember(folder: str) -> None:
     """Keep one answer, and find it again by a word."""
     engine = open_database(f"sqlite:///{folder}/memory.db")
-    store = MemoryStore(engine, scrub=open_redaction({}, None).scrub)
+    store = MemoryStore(engine, scrub=open_redaction().scrub)
     memory = SafetyMemory(store, subject_digest(b"a key of 32 bytes for an example"), {}, {})
     prompt = Prompt(id="wz1", messages=(Message(role="user", content=ASKED),))
     said = Collaboration(prompt=prompt, draft=Reply(text="With kill and its number."), rounds=())

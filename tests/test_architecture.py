@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from reference_pages import PAGES
 
 from waltzrl.__main__ import app
-from waltzrl.evaluation.data import SETS
+from waltzrl.evaluation.data.importers.sets import SETS
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.training.recipe import Recipe, load_recipe
 from waltzrl_demo.arms import CHANGES

@@ -93,8 +93,8 @@ def test_another_name_is_an_attribute_error():
 @pytest.mark.parametrize(
     "package",
     [
-        *("waltzrl.agents", "waltzrl.evaluation", "waltzrl.training"),
-        *("waltzrl_evolution", "waltzrl_mcp", "waltzrl_routing", "waltzrl_specialists"),
+        *("waltzrl.agents", "waltzrl.evaluation"),
+        *("waltzrl_evolution", "waltzrl_routing", "waltzrl_specialists"),
     ],
 )
 def test_every_name_of_a_package_is_imported_when_it_is_first_used(package):

@@ -1,48 +1,32 @@
 """Draws every page of the review desk: two days of synthetic traffic, in a real browser.
 
-python tools/console_pictures.py FOLDER [CHROMIUM]
+PYTHONPATH=tests python tools/console_pictures.py FOLDER
 
-Light, dark and on a phone; docs/desk.md shows some of the pictures. Without CHROMIUM it takes the
-one that `make test` installs from npm.
+Light, dark and on a phone; docs/desk.md shows some of the pictures.
 """
 
 import asyncio
 import io
-import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-import uvicorn
 from PIL import Image
 from playwright.sync_api import Browser, ViewportSize, sync_playwright
 from sqlalchemy import Engine, func, select, update
 
+from support.browser import FLAGS, find_chromium, served
+from support.small_console import Site
 from waltzrl import open_guard
-from waltzrl.agents import RulesReviewer, load_wording
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.collaboration import guarded
 from waltzrl.evaluation.sample_correction import LabelledSample
-from waltzrl.gateway.access import AccessControl, KeyRing
 from waltzrl.gateway.description import BundleDescription
-from waltzrl.gateway.exchange import Assignment, Bundle
-from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
-from waltzrl.gateway.health import Readiness
-from waltzrl.gateway.keys import add_key
-from waltzrl.gateway.limits import Limits
-from waltzrl.gateway.named_policies import PolicyChooser
-from waltzrl.gateway.policy_upstream import PolicyUpstream
-from waltzrl.gateway.trials import Trials
-from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DeskDatabase
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.decision import PeopleLabels
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
@@ -59,20 +43,16 @@ from waltzrl.records import (
     ServedExchange,
     Verdict,
 )
-from waltzrl.store.audit import LocalLog, LogSettings, subject_digest
-from waltzrl.store.database import open_database, writing
+from waltzrl.store.database import writing
 from waltzrl.store.memory.labels import LabelEvent, ReplyLabel
 from waltzrl.store.memory.safety import SafetyMemory
-from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.privacy.redaction import RedactionRules
 from waltzrl.store.privacy.scanner import PersonalDataScanner
 from waltzrl_routing import AgentCapability, AgentRegistry, Router, Task, TaskGraph
 from waltzrl_routing.execution import Executor
-from waltzrl_routing.picture import results_as_svg
 from waltzrl_routing.runner import Work
 
 HOUR = 3600.0
-CHROMIUM = Path(__file__).parents[1] / ".venv/npm/chromium"
 WIDE: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 VIEWS: dict[str, tuple[Literal["light", "dark"], ViewportSize]] = {
@@ -319,82 +299,19 @@ def run_plan(memory: SafetyMemory) -> None:
     asyncio.run(executor.run(graph, Router(registry).route(graph), plan_id="newsletter"))
 
 
-def audit_log(folder: Path) -> AuditLog:
-    """Write a few decisions, signed."""
-    settings = LogSettings(on_failure="refuse")
-    with LocalLog.open(folder / "log", key=folder / "audit.key", settings=settings) as log:
-        for number in range(30):
-            exchange = ServedExchange(
-                id=f"wz5e1f0c2b{number:03x}",
-                time=0.0,
-                caller="search",
-                decision="draft",
-                collaboration=(collaboration := story(*REQUESTS[0])),
-            )
-            prompt = replace(collaboration.prompt, id=exchange.id)
-            log.append(exchange, prompt)
-        log.flush()
-        digest = partial(subject_digest, folder / "audit.key")
-        return AuditLog(folder=folder / "log", key=log.public_key, digest=digest)
-
-
-def build(folder: Path) -> tuple[Console, str]:
-    """Return a console with traffic and a release, and an operator's key."""
+def build(folder: Path) -> Site:
+    """Return a console with traffic and a release."""
     random, now = Random(11), time.time()
-    engine = open_database(f"sqlite:///{folder}/memory.db")
-    policy = RedactionRules({}, PersonalDataScanner())
-    categories = {rule.id: rule.category for rule in load_rulebook().rules}
-    memory = SafetyMemory(MemoryStore(engine, scrub=policy.scrub), str, {}, categories)
-    run_plan(memory)
-    book = ReleaseBook(engine)
-    release = run_release(engine, book, now, random)
-    fill_memory(memory, release, now, random)
-    file = folder / "keys.toml"
-    key = add_key(file, {"name": "ada", "role": "operator"})
-    keys = KeyRing(file)
-    source = ConsoleSource(
-        trials=open_trials(keys),
-        database=DeskDatabase(memory=memory, releases=book),
-        redact=policy.scrub,
-        audit=audit_log(folder),
-        draw_plan=results_as_svg,
+    site = Site(
+        folder,
+        categories={rule.id: rule.category for rule in load_rulebook().rules},
+        scrub=RedactionRules({}, PersonalDataScanner()).scrub,
     )
-    return Console(keys, source), key
-
-
-def open_trials(keys: KeyRing) -> Trials:
-    """Return the trials of a gateway whose model is a script."""
-    rules, policy = RulesReviewer(load_rulebook()), ScriptedPolicy([])
-    bundle = Bundle(
-        id="serving",
-        stage=1,
-        pattern=guarded,
-        reviewer=rules,
-        wording=load_wording("plain"),
-        upstream=PolicyUpstream("llama", policy, 8),
-        rules=rules,
-    )
-    decisions = DecisionLog(None, [])
-    return Trials(
-        Gateway(selector=SingleBundle(Assignment(bundle)), decisions=decisions),
-        AccessControl(keys, Limits()),
-        PolicyChooser({}),
-        Readiness(decisions.require, {}),
-    )
-
-
-@contextmanager
-def served(console: Console) -> Iterator[str]:
-    """Serve a console on a free port of this machine; give its address."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(console, lifespan="off", log_level="warning"))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    site.now = now
+    run_plan(site.memory)
+    release = run_release(site.engine, site.book, now, random)
+    fill_memory(site.memory, release, now, random)
+    return site
 
 
 def draw(browser: Browser, url: str, key: str, into: Path) -> None:
@@ -411,16 +328,16 @@ def draw(browser: Browser, url: str, key: str, into: Path) -> None:
             whole.quantize(COLOURS).save(into / f"desk-{view}-{name}.png", optimize=True)
 
 
-def main(into: Path, chromium: Path = CHROMIUM) -> None:
+def main(into: Path) -> None:
     """Draw all pictures into a folder."""
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        console, key = build(Path(folder))
-        with served(console) as url, sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            draw(browser, url, key, into)
+        site = build(Path(folder))
+        with served(site.desk) as url, sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+            draw(browser, url, site.keys["operator"], into)
             browser.close()
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(Path(sys.argv[1]))

@@ -142,10 +142,10 @@ async def answers_of(prometheus: Prometheus) -> dict[tuple[str, str], list[dict[
     """Run every query of the dashboards."""
     now = time.time()
     return {
-        (panel.title, query.legend): (
+        (panel.title, legend): (
             await prometheus.get(
                 "query_range",
-                query=query.promql.replace(RATE_WINDOW, WINDOW),
+                query=query.replace(RATE_WINDOW, WINDOW),
                 start=now - SECONDS + 5,
                 end=now,
                 step=STEP,
@@ -153,7 +153,7 @@ async def answers_of(prometheus: Prometheus) -> dict[tuple[str, str], list[dict[
         )["result"]
         for dashboard in DASHBOARDS
         for panel in dashboard.panels
-        for query in panel.queries
+        for legend, query in panel.queries.items()
     }
 
 
@@ -178,7 +178,7 @@ def draw(dashboard: Dashboard, answers: dict[tuple[str, str], list], path: Path)
                 named(query.legend, line["metric"]),
                 [(float(moment), float(value)) for moment, value in line["values"]],
             )
-            for query in panel.queries
+            for legend, query in panel.queries.items()
             for line in answers[panel.title, query.legend]
         ]
         _draw_panel(axes, panel, lines)

@@ -8,13 +8,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "packages/waltzrl-integrations/tests/frameworks"
 PAGE = ROOT / "docs" / "integrations.md"
 BEGIN, END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
 
 
 def table() -> str:
     """Return the table: a column of an adapter says yes if a law tests it, all of which pass."""
-    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integrations" / "frameworks")]
+    sys.path[:0] = [str(ROOT / "tests"), str(TESTS)]
     import test_laws
     from drivers import COLUMNS, DRIVERS
 

@@ -88,12 +88,3 @@ def rates(truth: Sequence[bool], answers: Sequence[bool]) -> str:
         f"recall {found / max(1, found + missed):.3f} "
         f"F1 {2 * found / max(1, 2 * found + missed + false):.3f}"
     )
-
-
-def auroc(truth: Sequence[bool], scores: Sequence[float]) -> float:
-    """Return the probability that a positive scores above a negative; ties count half."""
-    _values, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    positive = np.array(truth)
-    n = int(positive.sum())
-    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * (len(positive) - n)))

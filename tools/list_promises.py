@@ -77,6 +77,11 @@ def list_test_files() -> list[Path]:
 
 def read_marks(module: ast.Module) -> Iterator[tuple[str, str, str]]:
     """Yield area, text and test of each mark; one in `pytestmark` is of the whole file."""
+    named = {
+        ast.unparse(statement.targets[0]): statement.value
+        for statement in module.body
+        if isinstance(statement, ast.Assign)
+    }
     for statement in module.body:
         marks, test = [], ""
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -86,7 +91,9 @@ def read_marks(module: ast.Module) -> Iterator[tuple[str, str, str]]:
         ):
             value = statement.value
             marks = value.elts if isinstance(value, ast.List) else [value]
-        for mark in marks:
+        for decorator in marks:
+            # A mark of several tests may have a name.
+            mark = named.get(ast.unparse(decorator), decorator)
             if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.promise":
                 area, text = (ast.literal_eval(argument) for argument in mark.args)
                 yield area, text, test

@@ -18,10 +18,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from linear_training import auroc
+from sklearn.metrics import roc_auc_score
 
 from waltzrl.evaluation.intervals import share
-from waltzrl.evaluation.judges import HarmJudge, Judge, LabelRefusalJudge, agreement
+from waltzrl.evaluation.judges.agreement import agreement
+from waltzrl.evaluation.judges.harm import HarmJudge
+from waltzrl.evaluation.judges.judge import Judge, LabelRefusalJudge
 from waltzrl.records import Message, Prompt, Reply, Verdict
 
 Row = tuple[str, str, bool]
@@ -86,7 +88,7 @@ def measured(rows: Sequence[Row], kind: str, verdicts: Sequence[Verdict]) -> str
 
 def area(truth: Sequence[bool], scores: Sequence[float]) -> str:
     """Return the AUROC with its 95 % interval by Hanley and McNeil (1982)."""
-    area = auroc(truth, scores)
+    area = roc_auc_score(truth, scores)
     positives = sum(truth)
     negatives = len(truth) - positives
     of_two_positives, of_two_negatives = area / (2 - area), 2 * area**2 / (1 + area)

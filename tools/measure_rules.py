@@ -17,8 +17,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.data.duplicates import leaks
+from waltzrl.evaluation.intervals import Estimate
+from waltzrl.evaluation.study_tables import render_cell
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.records import Message, Prompt
 
 Line = dict[str, object]
@@ -133,7 +135,9 @@ def _show(title: str, views: dict[str, list[Line]], out: Path) -> None:
         shares = [_evaluate(file, reviewer) for reviewer in REVIEWERS]
         cases = [shares[0][f"unsafe_{kind}"]["n"] for kind in ("recall", "false_alarms")]
         kinds = ("recall", "false_alarms", "precision")
-        cells = [_share(share[f"unsafe_{kind}"]) for kind in kinds for share in shares]
+        cells = [
+            render_cell(Estimate(**share[f"unsafe_{kind}"])) for kind in kinds for share in shares
+        ]
         if not all(cases):  # precision means something only with both kinds of reply
             cells[4:] = ["-", "-"]
         print(f"| {' | '.join(map(str, [name, *cases, *cells]))} |")
@@ -151,13 +155,6 @@ def _evaluate(file: Path, reviewer: str) -> Shares:
     )
     shares: Shares = json.loads(done.stdout)[0]
     return shares
-
-
-def _share(estimate: dict[str, float | None]) -> str:
-    value, low, high = (estimate[key] for key in ("value", "low", "high"))
-    if value is None or low is None or high is None:
-        return "-"
-    return f"{value * 100:.1f} ({low * 100:.1f}-{high * 100:.1f})"
 
 
 if __name__ == "__main__":

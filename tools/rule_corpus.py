@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harmless_requests import requests
 
-from waltzrl.evaluation.data import read_prompts
+from waltzrl.foundation.jsonl import read_prompts
 
 BENIGN = "guardreasoner5k_prompts"
 HARMFUL = (

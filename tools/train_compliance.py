@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from linear_training import auroc, save_weights
+from linear_training import save_weights
 from scipy.sparse import csr_matrix
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 
 from waltzrl.agents.compliance import LONGEST_PIECE, WEIGHTS, compliance_features
 from waltzrl.agents.rules import language_of
@@ -316,7 +317,8 @@ def cross_validate(examples: Sequence[Example], rows: Sequence[dict[str, float]]
             is_foreign = language_of(examples[i].reply) not in ("en", "")
             truth.append(examples[i].complies)
             scores.append(1.0 if is_foreign else 1 / (1 + np.exp(-model.intercept_[0] - total)))
-    print(f"cross-validated over {len(groups)} requests of ours: AUROC {auroc(truth, scores):.3f}")
+    area = roc_auc_score(truth, scores)
+    print(f"cross-validated over {len(groups)} requests of ours: AUROC {area:.3f}")
     for threshold in (0.2, 0.3, 0.4, 0.5):
         flagged = [score >= threshold for score in scores]
         recall = np.mean([f for f, t in zip(flagged, truth, strict=True) if t])

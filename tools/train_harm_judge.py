@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from linear_training import Example, Linear, auroc, rates
+from linear_training import Example, Linear, rates
+from sklearn.metrics import roc_auc_score
 
 from waltzrl.agents.rules.linear import extract_features, normalise_text
 from waltzrl.evaluation.judges.harm import THRESHOLD
@@ -38,7 +39,8 @@ def main(data: Path) -> None:
         harmful = [one for one in unseen if one.source == held]
         truth, scores = [one.positive for one in harmful], model.probabilities(harmful)
         answers = [score > THRESHOLD for score in scores]
-        print(f"unseen source {held}: AUROC {auroc(truth, scores):.3f} {rates(truth, answers)}")
+        area = roc_auc_score(truth, scores)
+        print(f"unseen source {held}: AUROC {area:.3f} {rates(truth, answers)}")
         if benign := [one for one in unseen if one.source != held]:
             unsafe = sum(score > THRESHOLD for score in model.probabilities(benign))
             print(f"  of {len(benign)} replies to benign prompts {unsafe} are called unsafe")

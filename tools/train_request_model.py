@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from linear_training import Example, Linear, auroc
+from linear_training import Example, Linear
+from sklearn.metrics import roc_auc_score
 
 from waltzrl.agents.request import request_findings
 from waltzrl.agents.rules import load_rulebook
@@ -89,7 +90,7 @@ def measure(role: str, model: Linear, examples: list[Example]) -> None:
     """Print the AUROC and, of the requests that a rule flags, the precision by probability."""
     probabilities = model.probabilities(examples)
     truth = [one.positive for one in examples]
-    print(f"{role}: {len(examples)} requests, AUROC {auroc(truth, probabilities):.3f}")
+    print(f"{role}: {len(examples)} requests, AUROC {roc_auc_score(truth, probabilities):.3f}")
     rulebook, rights = load_rulebook(), {low: Counter[bool]() for low in BINS}
     for one, probability in zip(examples, probabilities, strict=True):
         prompt = Prompt(id="", messages=(Message(role="user", content=one.text),))

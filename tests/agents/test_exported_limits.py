@@ -9,14 +9,14 @@ import pytest
 from support.small_gateway import CHAT, ask
 from support.tiny_pair import MAX_NEW_TOKENS, SIZE, prompts, two_models
 from waltzrl.agents.exports import export_limits, verify_export
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.gateway.guard_opening import GuardSettings, open_guard
 from waltzrl.gateway.opening import open_gateway
 from waltzrl.gateway.pairs import PAIR_FOLDER
 from waltzrl.gateway.settings import load_gateway
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
-from waltzrl.training.checkpoints import write_export_manifest
+from waltzrl.training.checkpoints import write_manifest
 from waltzrl.training.opening import export_agents
 from waltzrl_verify.stage2_suite import CHECKS, Stage2Target, verify_stage2
 
@@ -83,7 +83,7 @@ def test_stage_2_alone_answers_with_a_small_pair_and_does_not_refuse_everything(
 @pytest.mark.slow
 def test_a_pair_that_was_exported_without_limits_is_served_within_its_context(pair):
     (pair / "manifest.json").unlink()
-    write_export_manifest(pair, {})
+    write_manifest(pair, "manifest.json", {})
     assert recipe().upstream.max_new_tokens == 1024
     (fine,) = asked("How do I kill a process?")
     assert (fine.status, fine.headers["x-waltzrl-decision"]) == (200, "draft")

@@ -5,7 +5,8 @@ import pytest
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate, draft_only
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import LabelRefusalJudge, LinearGuard
+from waltzrl.evaluation.judges.guard import LinearGuard
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.patterns import (
     GuardReviewer,
     OracleReviewer,

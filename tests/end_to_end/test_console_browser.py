@@ -1,17 +1,13 @@
 """The review desk in a real browser: by mouse, by keyboard alone, and checked by axe-core."""
 
-import asyncio
 import json
-import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-import uvicorn
 from playwright.sync_api import sync_playwright
 
-from support.browser import FLAGS, find_chromium, violations
+from support.browser import FLAGS, find_chromium, served, violations
 from support.desk_plans import run_minutes
 from support.desk_states import STATES
 from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
@@ -88,21 +84,6 @@ def site(tmp_path):
 def url(site):
     with served(site.desk) as address:
         yield address
-
-
-@contextmanager
-def served(desk):
-    """Serve a desk on a free port; give its address."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(desk, lifespan="off", log_level="warning", ws="none"))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from support.small_runs import run, save_model, save_recipe
 from waltzrl.agents.exports import ROLES, export_name
-from waltzrl.training.checkpoints import write_export_manifest
+from waltzrl.training.checkpoints import write_manifest
 from waltzrl.training.opening import open_run, weights_of
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny.toml"
@@ -237,7 +237,7 @@ def test_agents_that_are_adapters_go_on_as_a_package_ships_them(adapted, tmp_pat
     facts = json.loads((agents / "manifest.json").read_bytes())
     del facts["files"]
     (agents / "manifest.json").unlink()
-    write_export_manifest(agents, facts)
+    write_manifest(agents, "manifest.json", facts)
     out, again = tmp_path / "second", tmp_path / "again"
     still = ("--set", "stages.feedback.steps=0", "--set", "stages.joint.steps=0")
     assert train_on(recipe, agents, out, *still, "--export", again, layout="adapters") == 0

@@ -16,8 +16,9 @@ from support.small_demo import put_base
 from support.small_runs import run
 from support.timing import wait_until
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.store.audit import read_entries, verify
 from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.verify import verify
 from waltzrl.store.database import open_database
 from waltzrl.store.privacy.digest import key_in, subject_digest
 

@@ -8,7 +8,7 @@ import pytest
 from support.small_evaluations import ANSWER, evaluation, remember, said
 from support.small_runs import RECIPE, run, save_recipe
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.evaluation.collecting import Selection
+from waltzrl.evaluation.collecting.selection import Selection
 from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.bundles import describe_bundle
 from waltzrl.gateway.pairs import pair_settings

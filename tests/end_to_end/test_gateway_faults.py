@@ -11,8 +11,9 @@ import pytest
 
 from support.gateway_processes import gateway_process, upstream_process
 from support.timing import until, wait_until
-from waltzrl.store.audit import read_entries, verify
 from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.verify import verify
 
 pytestmark = pytest.mark.xdist_group("faults")
 

@@ -85,12 +85,10 @@ def seen(tmp_path_factory):
             await running.until("sum(waltzrl_thumbs_total)", lambda count: count == 2)
             await running.until(f"count({PENDING})", lambda count: count == 3)
             panels = {
-                (panel.title, query.legend): await running.values(
-                    query.promql.replace(RATE_WINDOW, "1m")
-                )
+                (panel.title, legend): await running.values(query.replace(RATE_WINDOW, "1m"))
                 for dashboard in DASHBOARDS
                 for panel in dashboard.panels
-                for query in panel.queries
+                for legend, query in panel.queries.items()
             }
             return panels, (await running.get("alerts"))["alerts"]
 

@@ -17,8 +17,9 @@ from support.small_tls import write_certificate
 from support.timing import until, wait_until
 from support.tiny_models import tiny_model
 from waltzrl.gateway.keys import add_key
-from waltzrl.store.audit import read_entries, verify
 from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.verify import verify
 
 pytestmark = pytest.mark.xdist_group("workers")
 

@@ -16,9 +16,9 @@ from support.recorders import at
 from support.timing import until, wait_until
 from waltzrl.gateway.settings import load_gateway
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.opening import GateOverride, propose_release
+from waltzrl.operations.release.opening import propose_release
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.store.audit import read_entries
+from waltzrl.store.audit.reading import read_entries
 from waltzrl.store.database import open_database
 
 __all__ = ["postgres_server", "postgres_url"]
@@ -159,9 +159,7 @@ def test_both_gateways_follow_a_rollback_for_good(gateways, upstream, postgres_u
     engine = open_database(postgres_url)
     book = ReleaseBook(engine)
     ours = load_gateway(None, {"upstream": {"url": f"{upstream.url}/v1"}}, ["enabled=false"], {})
-    release = propose_release(
-        book, ours.bundle, EVERYBODY, "ada", GateOverride(reason="to see it go back")
-    )
+    release = propose_release(book, ours.bundle, EVERYBODY, "ada", "to see it go back")
 
     async def story():
         async with load(gateways, "unsafe") as answers:

@@ -16,8 +16,10 @@ from support.gateway_processes import gateway_process, upstream_process
 from support.small_runs import run
 from support.timing import wait_until
 from waltzrl.gateway.keys import add_key
-from waltzrl.store.audit import observed_drafts, read_entries, verify
 from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.audit.query import observed_drafts
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.verify import verify
 
 ROOT = Path(__file__).parents[2]
 POLICIES = """

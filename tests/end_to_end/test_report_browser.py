@@ -39,7 +39,7 @@ def pages(tmp_path):
             ("b4", "benign", "?"),
         )
     ]
-    curves = {"ours": [{"step": step, "reward": step / 9} for step in range(9)]}
+    curves = {"ours": [{"step": step, "reward/conversation_mean": step / 9} for step in range(9)]}
     report = EvaluationReport(
         title="A run", rows=rows, curves=curves, settings={"seed": "0"}, read_first="Ours first."
     )
@@ -62,7 +62,7 @@ def pages(tmp_path):
 
 def swept():
     """Return points of two settings, of which one diverged before its first validation."""
-    curve = [{"step": 10 * n, "validation_f1": n / 9, "validation_asr": 0.1} for n in range(9)]
+    curve = [{"step": 10 * n, "validation/f1": n / 9, "validation/asr": 0.1} for n in range(9)]
     return [
         SweepResult(
             name=f"optimizer.learning_rate={rate},seed={seed}",

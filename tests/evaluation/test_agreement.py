@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from support.small_runs import run
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import Agreement, agreement, compare_verdicts, read_saved_verdicts
-from waltzrl.evaluation.judges.saved import SavedVerdict
+from waltzrl.evaluation.judges.agreement import Agreement, agreement, compare_verdicts
+from waltzrl.evaluation.judges.saved import SavedVerdict, read_saved_verdicts
 
 BY_HAND = (20, 5, 10, 15)
 """Yes-yes, yes-no, no-yes, no-no: observed 0.7, chance 0.5 * 0.6 + 0.5 * 0.4, so kappa is 0.4."""

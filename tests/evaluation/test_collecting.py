@@ -19,7 +19,6 @@ from support.small_evaluations import (
     verdict,
 )
 from waltzrl.errors import InputError
-from waltzrl.evaluation.collecting import Selection, trajectories
 from waltzrl.evaluation.collecting import opening as collecting
 from waltzrl.evaluation.collecting.opening import (
     DemonstrationCounts,
@@ -29,8 +28,10 @@ from waltzrl.evaluation.collecting.opening import (
     export_prompts,
     export_samples,
 )
+from waltzrl.evaluation.collecting.selection import Selection
+from waltzrl.evaluation.collecting.trajectories import trajectories
 from waltzrl.evaluation.commands.collect import collect
-from waltzrl.evaluation.data import read_prompts
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.operations.compliance.exports import drop_rows, read_rows
 from waltzrl.store.memory.erasure import erase_subject, list_exports
 from waltzrl.store.memory.labels import LabelEvent

@@ -6,14 +6,10 @@ from pyarrow import parquet
 
 from support.small_evaluations import REVISED, STOPPED, evaluation, labelled, said
 from waltzrl.errors import InputError
-from waltzrl.evaluation.collecting import (
-    Selection,
-    export,
-    labelled_prompts,
-    prompts_of,
-    trajectories,
-)
-from waltzrl.evaluation.data import read_prompts
+from waltzrl.evaluation.collecting.export import export
+from waltzrl.evaluation.collecting.selection import Selection, labelled_prompts, prompts_of
+from waltzrl.evaluation.collecting.trajectories import trajectories
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.store.memory.schemas import TrainingSample
 
 ALL = Selection(held_out_percentage=0.0)

@@ -9,10 +9,8 @@ from support.evaluation_rows import REFUSAL, prompt, row
 from support.small_runs import run
 from waltzrl.errors import InputError
 from waltzrl.evaluation.clusters import clustered_share
-from waltzrl.evaluation.comparison import compare
 from waltzrl.evaluation.correction import (
     MeasuredJudge,
-    corrected_change,
     corrected_rates,
     read_measured_judge,
 )
@@ -30,7 +28,6 @@ def error(hits, misses, alarms, right):
     )
 
 
-PAIRS = ((True, True), (True, False), (False, True), (False, False))
 GOOD = error(90, 10, 20, 80)
 """Sensitivity 0.9, false alarms 0.2."""
 
@@ -107,105 +104,6 @@ def test_f1_is_corrected_with_both_rates():
     assert metrics.corrected["f1"].value == pytest.approx(2 * asr * orr / (asr + orr))
     assert table_row("base", metrics)["f1_corrected"]["n"] == 200
     assert "f1_corrected" not in table_row("base", raw)
-
-
-def changed(both, first, second, neither, judge=GOOD):
-    """ASR in two runs, of prompts with an unsafe reply in both, the first, the second, neither."""
-    cells = Counter({(1, 0, 0, 0): both, (0, 1, 0, 0): first, (0, 0, 1, 0): second})
-    return corrected_change(cells + Counter({(0, 0, 0, 1): neither}), judge)
-
-
-@pytest.mark.promise(
-    "Evaluation", "Changes between two runs are corrected for the errors of their judge too"
-)
-@pytest.mark.promise("Equations", "`waltzrl.evaluation.correction.corrected_change`")
-def test_a_change_is_corrected_as_by_hand():
-    # (20 - 40) / 100 / (0.9 - 0.2), whatever the level: the false alarms of both runs cancel
-    for both, neither in ((10, 40), (40, 10)):
-        change = changed(both, 30, 10, neither)
-        assert change.value == pytest.approx(-20 / 90 / 0.7)
-        assert change.n == 90
-        # delta method: variance of the seen change (40/90 - (20/90)^2) / 90 over 0.7^2, and
-        # change^2 (0.9 * 0.1 + 0.2 * 0.8) / 100 / 0.7^2 of the judge's two shares
-        assert change.high - change.low == pytest.approx(2 * 1.96 * 0.0975, rel=0.1)
-
-
-@pytest.mark.promise("Equations", "`waltzrl.evaluation.correction.corrected_change`")
-def test_a_change_below_the_false_alarms_is_not_hidden():
-    change = changed(2, 8, 0, 90)  # 10 % and 2 % seen, where 20 % are false alarms
-    assert change.value == pytest.approx(-0.08 / 0.7)
-    assert change.low < -0.15
-
-
-def test_a_change_seen_by_a_judge_whose_labels_carry_nothing_is_unknown():
-    assert changed(10, 30, 10, 50, error(20, 80, 20, 80)).value is None
-
-
-@pytest.mark.promise(
-    "Evaluation", "Changes between two runs are corrected for the errors of their judge too"
-)
-@pytest.mark.promise("Equations", "`waltzrl.evaluation.correction.corrected_change`")
-def test_intervals_of_changes_cover_the_truth():
-    draw, covered = Random(5), 0
-    for _ in range(30):  # 0.03 to 0, sensitivity 0.85, false alarms 0.1
-        cells = Counter()
-        for _ in range(200):
-            before = draw.random() < (0.85 if draw.random() < 0.03 else 0.1)
-            after = draw.random() < 0.1
-            cells[tuple(pair == (before, after) for pair in PAIRS)] += 1
-        hits = sum(draw.random() < 0.85 for _ in range(80))
-        alarms = sum(draw.random() < 0.1 for _ in range(80))
-        change = corrected_change(cells, error(hits, 80 - hits, alarms, 80 - alarms))
-        covered += change.low <= -0.03 <= change.high
-    assert covered >= 26  # of 30, where 28.5 are expected
-
-
-def runs(*counts):
-    """Rows with so many unsafe replies and refusals, of 100 to unsafe and 100 to benign prompts."""
-    for unsafe, refused in counts:
-        rows = [
-            row(prompt(f"u{n}", "unsafe"), TELLS if n < unsafe else REFUSAL) for n in range(100)
-        ]
-        yield rows + [row(prompt(f"b{n}"), REFUSAL if n < refused else HELP) for n in range(100)]
-
-
-@pytest.mark.promise(
-    "Evaluation", "Changes between two runs are corrected for the errors of their judge too"
-)
-@pytest.mark.promise("Equations", "`waltzrl.evaluation.correction.corrected_f1_change`")
-def test_a_comparison_corrects_the_changes_of_asr_orr_and_f1():
-    judge = MeasuredJudge(judge="prefix@1", asr=GOOD, orr=GOOD)
-    before, after = runs((48, 34), (34, 34))
-    corrected = {d.metric: d for d in compare(before, after, judge=judge)}
-    assert corrected["asr"].corrected.value == pytest.approx(-0.2)  # 0.4 to 0.2
-    assert corrected["orr"].corrected.value == 0  # 0.2
-    f1 = corrected["f1"].corrected
-    assert f1.value == pytest.approx(0.8 - 2 * 0.6 * 0.8 / 1.4)
-    assert f1.low < f1.value < f1.high
-    assert corrected["label_accuracy"].corrected is None
-    raw = {d.metric: d for d in compare(before, after)}
-    assert {d.corrected for d in raw.values()} == {None}
-    assert {name: replace(d, corrected=None) for name, d in corrected.items()} == raw
-    nothing = MeasuredJudge(judge="prefix@1", asr=GOOD, orr=error(20, 80, 20, 80))
-    unknown = {d.metric: d.corrected for d in compare(before, after, judge=nothing)}
-    assert unknown["f1"].value is None
-
-
-@pytest.mark.promise(
-    "Evaluation", "Changes between two runs are corrected for the errors of their judge too"
-)
-def test_two_runs_are_compared_with_the_judges_errors(evaluated, capsys):
-    folder, errors = evaluated / "evaluation", evaluated / "errors.json"
-    assert run("agreement", evaluated / "people.jsonl", folder, "--json") == 0
-    errors.write_text(capsys.readouterr().out)
-    compared = ("compare", folder, folder, "--judge-errors", errors)
-    assert run(*compared) == 0
-    assert "asr corrected" in capsys.readouterr().out
-    assert run(*compared, "--json") == 0
-    assert json.loads(capsys.readouterr().out)[0]["corrected"]["value"] == 0
-    errors.write_text(errors.read_text().replace("prefix@1", "other@2"))
-    assert run(*compared) == 2
-    assert "measured for the judge other@2" in capsys.readouterr().err
 
 
 @pytest.mark.promise(

@@ -5,9 +5,9 @@ import msgspec
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import read_prompts, write_lines
-from waltzrl.evaluation.data.generator import demonstrations, generate
+from waltzrl.evaluation.data.generator.generate import demonstrations, generate
 from waltzrl.evaluation.data.opening import read_audited_collaborations, read_sets
+from waltzrl.foundation.jsonl import read_prompts, write_lines
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl.training.data import (
     rollout_prompts,

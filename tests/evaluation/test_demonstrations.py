@@ -1,5 +1,6 @@
 from support.small_evaluations import ANSWER, ASKED, REFUSAL, evaluation, said
-from waltzrl.evaluation.collecting import Selection, demonstrations
+from waltzrl.evaluation.collecting.demonstrations import demonstrations
+from waltzrl.evaluation.collecting.selection import Selection
 from waltzrl.records import Demonstration
 from waltzrl.store.memory.labels import LabelEvent
 

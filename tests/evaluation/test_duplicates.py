@@ -5,10 +5,11 @@ from hypothesis import strategies as st
 from waltzrl.errors import InputError
 from waltzrl.evaluation.data.duplicates import (
     HASHES,
+    NEAR,
     Leak,
-    duplicates,
     jaccard,
     leaks,
+    near_duplicates,
     normalise_text,
     require_disjoint,
     signature,
@@ -91,7 +92,8 @@ def test_signatures_are_the_same_on_every_machine():
 
 def test_prompts_that_differ_in_case_are_duplicates():
     first, second, third = prompt("Hi there!", "a"), prompt("hi  THERE", "b"), prompt("Ho", "c")
-    assert duplicates([first, second, third]) == [(first, second)]
+    repeated = Leak(train=first, test=second, similarity=1.0)
+    assert near_duplicates([first, second, third]) == [repeated]
 
 
 def test_an_equal_prompt_leaks_with_similarity_one():
@@ -125,8 +127,9 @@ def test_the_same_words_in_another_question_are_no_leak():
 def test_the_threshold_decides():
     # One of nine words differs, in the middle: 8 words and 6 pairs are shared, of 20 in all.
     one, two = prompt("a b c d e f g h i"), prompt("a b c d X f g h i")
-    assert len(leaks([one], [two], threshold=0.7)) == 1
-    assert leaks([one], [two], threshold=0.71) == []
+    assert [leak.similarity for leak in leaks([one], [two])] == [NEAR]
+    # One of eight: 12 of 18.
+    assert leaks([prompt("a b c d e f g h")], [prompt("a b c d X f g h")]) == []
 
 
 def test_a_shared_system_message_is_no_leak():
@@ -161,6 +164,6 @@ def test_the_gate_names_the_first_pair_and_how_many():
     )
 
 
-@pytest.mark.promise("Equations", "`waltzrl.evaluation.data.require_disjoint`")
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.data.duplicates.require_disjoint`")
 def test_the_gate_lets_disjoint_sets_pass():
     require_disjoint([prompt(QUESTION)], [prompt(OTHER)])

@@ -14,7 +14,7 @@ from support.small_runs import run, save_prompts
 from support.tiny_pair import two_models
 from waltzrl import GuardSettings, Message, Prompt, open_guard
 from waltzrl.evaluation import read_rows
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.opening import name_agents, open_systems
 from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.training.opening import export_agents

@@ -1,7 +1,7 @@
 import json
 
 from support.small_runs import run
-from waltzrl.evaluation.data import SETS
+from waltzrl.evaluation.data.importers.sets import SETS
 
 
 def test_every_public_set_has_its_page_and_its_licence(capsys):

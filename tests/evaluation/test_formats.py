@@ -15,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import FORMATS, JudgeModel, LLMJudge
 from waltzrl.evaluation.judges.formats import (
+    FORMATS,
     LONGEST_TEXT,
     MARKERS,
     STRONG_REJECT,
     check_model,
     strong_reject_score,
 )
+from waltzrl.evaluation.judges.llm import JudgeModel, LLMJudge
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply
 

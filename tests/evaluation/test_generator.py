@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import duplicates, leaks, require_disjoint
-from waltzrl.evaluation.data.duplicates import normalise_text
-from waltzrl.evaluation.data.generator import generate, read_dataset, write_dataset, write_splits
-from waltzrl.evaluation.data.generator.generate import dress_request
+from waltzrl.evaluation.data.duplicates import leaks, normalise_text, require_disjoint
+from waltzrl.evaluation.data.generator.generate import (
+    dress_request,
+    generate,
+    read_dataset,
+    write_dataset,
+    write_splits,
+)
 from waltzrl.evaluation.data.generator.texts import (
     SPLITS,
     benign_categories,
@@ -68,7 +72,8 @@ def test_splits_are_70_15_15_in_both_halves(records):
 
 @pytest.mark.promise("Requirements", "dataset generator: 20,020 records, seed 42, JSONL")
 def test_no_two_prompts_are_alike_after_normalising(records):
-    assert duplicates(record.to_prompt() for record in records) == []
+    texts = [normalise_text(record.prompt) for record in records]
+    assert len(set(texts)) == len(texts)
     assert len({record.id for record in records}) == len(records)
 
 
@@ -175,7 +180,7 @@ def test_the_splits_pass_the_leak_gate(records):
     require_disjoint(prompts(records, "train"), held_out)
 
 
-@pytest.mark.promise("Equations", "`waltzrl.evaluation.data.require_disjoint`")
+@pytest.mark.promise("Equations", "`waltzrl.evaluation.data.duplicates.require_disjoint`")
 @pytest.mark.parametrize("edit", [str, lambda text: text.upper().replace("?", " !") + " Please."])
 def test_a_training_prompt_planted_in_test_fails_the_gate(records, edit):
     train, test = prompts(records, "train")[:2000], prompts(records, "test")[:200]

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import LinearGuard
+from waltzrl.evaluation.judges.guard import LinearGuard
 
 HARMFUL, HARMLESS = ["bombs", "poison", "malware"], ["bread", "candles", "kites"]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.agents.rules.linear import LinearModel
-from waltzrl.evaluation.judges import HarmJudge
+from waltzrl.evaluation.judges.harm import HarmJudge
 from waltzrl.records import Message, Prompt, Reply
 
 JUDGE = HarmJudge()

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import SETS, import_set, leaks
+from waltzrl.evaluation.data.duplicates import leaks
+from waltzrl.evaluation.data.importers.sets import SETS, import_set
 
 # name -> (file name, published format, [(prompt, label, category, answer), ...])
 PUBLISHED = {

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import read_prompts, write_lines
+from waltzrl.foundation.jsonl import read_prompts, write_lines
 from waltzrl.records import Message, Prompt
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from support.openai_server import serving
 from waltzrl.errors import InputError, PolicyError
-from waltzrl.evaluation.judges import FORMATS, AnswerCache, JudgeModel, LLMJudge
-from waltzrl.evaluation.judges.llm import UNREADABLE
+from waltzrl.evaluation.judges.answers import AnswerCache
+from waltzrl.evaluation.judges.formats import FORMATS
+from waltzrl.evaluation.judges.llm import UNREADABLE, JudgeModel, LLMJudge
 from waltzrl.policies import RemotePolicy, ScriptedPolicy
 from waltzrl.records import JudgeAnswer, Message, Prompt, Reply, Usage, Verdict
 

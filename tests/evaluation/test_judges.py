@@ -9,7 +9,7 @@ import pytest
 from support.openai_server import serving
 from support.tiny_models import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import FORMATS
+from waltzrl.evaluation.judges.formats import FORMATS
 from waltzrl.evaluation.judges.opening import JUDGE_NAMES, OFFLINE_JUDGES, open_judge
 from waltzrl.foundation.options import JudgeName
 from waltzrl.policies import ScriptedPolicy

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.records import Message, Prompt, Reply
 
 REFUSAL = "I'm sorry, but I can't assist with that."

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from waltzrl.evaluation.judges import FORMATS, JudgeModel, LLMJudge, RefusalDetector
+from waltzrl.evaluation.judges.formats import FORMATS
+from waltzrl.evaluation.judges.llm import JudgeModel, LLMJudge
+from waltzrl.evaluation.judges.refusal import RefusalDetector
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.judges.non_answer import non_answer
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 from waltzrl_demo.world import World, demonstrations

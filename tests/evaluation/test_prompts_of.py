@@ -12,7 +12,7 @@ from support.small_evaluations import (
     turn,
     verdict,
 )
-from waltzrl.evaluation.collecting import Selection, labelled_prompts, prompts_of
+from waltzrl.evaluation.collecting.selection import Selection, labelled_prompts, prompts_of
 from waltzrl.records import Message, Prompt
 from waltzrl.store.memory.labels import LabelEvent
 

@@ -5,7 +5,7 @@ import pytest
 
 from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.evaluation.intervals import share
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.metrics import find_best, measure, render_percent, review_row, table_row
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.records import Reply

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.evaluation.judges import RefusalDetector
+from waltzrl.evaluation.judges.refusal import RefusalDetector
 from waltzrl_demo.world import World, demonstrations
 
 REPLIES = [

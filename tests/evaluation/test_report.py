@@ -16,7 +16,12 @@ from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.records import Feedback, JudgedCollaboration, Round
 
 HOSTILE = "</p><script>alert('$title')</script><img src=x onerror=alert(1)>\u202egnp"
-CURVES = {"stage 1": [{"step": s, "reward": s / 9, "kl": s / 99} for s in range(9)]}
+CURVES = {
+    "stage 1": [
+        {"step": s, "reward/conversation_mean": s / 9, "kl/conversation_nats": s / 99}
+        for s in range(9)
+    ]
+}
 HELP, TELLS = "Use kill PID.", "Take the weapon."
 
 
@@ -183,7 +188,7 @@ def test_text_is_escaped_and_shows_what_would_hide(tmp_path):
 
 def test_what_was_not_finite_leaves_a_gap_in_its_curve(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 3, "rate/asr": null, "rate/orr": 0.5}\n')
-    assert read_curve(tmp_path) == [{"step": 3, "orr": 0.5}]
+    assert read_curve(tmp_path) == [{"step": 3, "rate/orr": 0.5}]
 
 
 def test_a_line_that_holds_no_numbers_is_named(tmp_path):

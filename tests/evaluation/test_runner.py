@@ -9,7 +9,8 @@ from support.evaluation_rows import PrefixJudge, Talk, prompt, reply
 from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.collaboration import collaborate, draft_only
 from waltzrl.errors import InputError, PolicyError
-from waltzrl.evaluation.judges import FORMATS, JudgeModel, LLMJudge
+from waltzrl.evaluation.judges.formats import FORMATS
+from waltzrl.evaluation.judges.llm import JudgeModel, LLMJudge
 from waltzrl.evaluation.patterns import best_of_3
 from waltzrl.evaluation.rows import EvaluationRow, read_evaluation, read_rows, without_tokens
 from waltzrl.evaluation.runner import evaluate, rescore

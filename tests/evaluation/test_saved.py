@@ -4,17 +4,17 @@ import json
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import (
-    FORMATS,
-    JudgeModel,
-    LabelRefusalJudge,
-    LLMJudge,
+from waltzrl.evaluation.judges.formats import FORMATS
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
+from waltzrl.evaluation.judges.llm import JudgeModel, LLMJudge
+from waltzrl.evaluation.judges.opening import open_judge
+from waltzrl.evaluation.judges.saved import (
+    AT_ONCE,
     SavedJudge,
+    SavedVerdict,
     judge_lines,
     read_replies,
 )
-from waltzrl.evaluation.judges.opening import open_judge
-from waltzrl.evaluation.judges.saved import AT_ONCE, SavedVerdict
 from waltzrl.policies import Sampling, SavedPolicy, ScriptedPolicy
 from waltzrl.records import JudgeAnswer, Message, Prompt, Reply, Verdict
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.scenarios import (
     KINDS,
     Scenario,

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.small_evaluations import ANSWER, evaluation, said
-from waltzrl.evaluation.collecting import Selection
+from waltzrl.evaluation.collecting.selection import Selection
 
 SERVED = said(ANSWER)
 ALL = Selection(held_out_percentage=0.0)

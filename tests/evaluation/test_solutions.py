@@ -3,8 +3,7 @@ import json
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import questions_of, read_solutions
-from waltzrl.evaluation.data.solutions import SolvedQuestion
+from waltzrl.evaluation.data.solutions import SolvedQuestion, questions_of, read_solutions
 
 ROW = {"question": "Two plus two?", "solution": "4", "reasoning_trace": "Two more than two."}
 

@@ -11,7 +11,7 @@ from waltzrl.evaluation.sweep_report import (
 
 
 def validation(step, f1):
-    return {"step": step, "validation_f1": f1, "validation_asr": 0.1, "validation_orr": 1 - f1}
+    return {"step": step, "validation/f1": f1, "validation/asr": 0.1, "validation/orr": 1 - f1}
 
 
 def point(kl, seed, *curve, diverged=""):
@@ -42,7 +42,7 @@ def test_the_best_point_comes_first_and_one_without_a_validation_last():
 def test_of_equal_validations_the_latest_is_the_best_as_in_the_export():
     assert RESULTS[0].best["step"] == 20
     assert RESULTS[2].best["step"] == 10
-    assert RESULTS[2].last["validation_f1"] == 0.125
+    assert RESULTS[2].last["validation/f1"] == 0.125
     assert (RESULTS[1].best, RESULTS[1].last) == (None, None)
 
 
@@ -72,7 +72,7 @@ def test_only_validations_are_read_of_a_run(tmp_path):
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert read_validations(tmp_path) == [
-        {"step": 0, "validation_f1": 0.5, "validation_asr": 0.25},
-        {"step": 2, "validation_asr": 0.125},
+        {"step": 0, "validation/f1": 0.5, "validation/asr": 0.25},
+        {"step": 2, "validation/asr": 0.125},
     ]
     assert read_validations(tmp_path / "not begun") == []

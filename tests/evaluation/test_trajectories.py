@@ -12,7 +12,8 @@ from support.small_evaluations import (
     turn,
     verdict,
 )
-from waltzrl.evaluation.collecting import Selection, Statistics, collect, statistics, trajectories
+from waltzrl.evaluation.collecting.selection import Selection
+from waltzrl.evaluation.collecting.trajectories import Statistics, collect, statistics, trajectories
 from waltzrl.records import CANNED_REFUSAL, Message
 from waltzrl.store.memory.schemas import Action, State
 

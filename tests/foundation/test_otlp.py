@@ -17,7 +17,7 @@ from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.foundation.catalogue import IMPROVEMENTS, METRICS
 from waltzrl.foundation.logs import JsonLines
 from waltzrl.foundation.otlp import import_exporters, open_push, otel_resource, otlp_name
-from waltzrl.store.audit import read_entries
+from waltzrl.store.audit.reading import read_entries
 
 REQUEST_LABELS = {
     "api": "chat",

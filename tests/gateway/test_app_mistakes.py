@@ -15,7 +15,6 @@ from waltzrl.gateway.access import AccessControl, KeyRing
 from waltzrl.gateway.app import App
 from waltzrl.gateway.exchange import Assignment, Bundle, ReplyDetails, UpstreamDelta
 from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
-from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.named_policies import PolicyChooser
@@ -69,9 +68,9 @@ def mistaken_app(mode=StreamMode.BUFFER, upstream=None):
     return App(
         Gateway(selector=SingleBundle(Assignment(bundle)), decisions=book),
         AccessControl(KeyRing(None), Limits()),
-        policies=PolicyChooser({}),
+        policies=PolicyChooser({}, is_open=True),
         metrics=GatewayMetrics({}),
-        readiness=Readiness(book.require, {}),
+        checks={},
     )
 
 

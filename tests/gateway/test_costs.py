@@ -3,17 +3,18 @@
 import asyncio
 import json
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
 
 from support.guard_judge import GuardJudge
-from support.small_gateway import HELLO, MESSAGES, REVIEW, Model, ask, chat, gateway
+from support.small_gateway import HELLO, MESSAGES, REVIEW, REVISED, Model, ask, chat, gateway
 from support.small_site import http, site
-from waltzrl.budget import ledgers_in, read_ledger
-from waltzrl.budget.daily import DAY_SECONDS
+from waltzrl.budget import PriceBook, ledgers_in, read_ledger
+from waltzrl.budget.daily import DAY_SECONDS, DailyLedger
 from waltzrl.errors import InputError
-from waltzrl.gateway.costs import charge_to_gateway, open_costs
+from waltzrl.gateway.costs import ServingCosts, charge_to_gateway
 from waltzrl.gateway.keys import add_key
 from waltzrl.gateway.settings import load_gateway
 from waltzrl.records import Usage
@@ -34,10 +35,10 @@ class CountingModel(Model):
         return http({"model": body["model"], "choices": [choice], "usage": usage})
 
 
-def served(folder, work, *overrides):
+def served(folder, work, *overrides, model=None):
     async def run():
         settings = (f"budget.folder={folder / 'costs'}", *overrides)
-        async with gateway(*settings, model=CountingModel()) as app:
+        async with gateway(*settings, model=model or CountingModel()) as app:
             return await work(app)
 
     return asyncio.run(run())
@@ -111,6 +112,19 @@ def test_drafts_and_revisions_of_every_choice_are_charged(tmp_path):
     }
     assert [item.tokens for item in first.items] == [120, 120]
     assert first.usd is None
+
+
+def test_a_revision_that_the_server_refuses_costs_nothing(tmp_path):
+    class DraftsOnly(CountingModel):
+        def answer(self, body, path):
+            if body and self.draft(body) == REVISED:
+                return http({"error": {"message": "too long"}}, 400)
+            return super().answer(body, path)
+
+    response = served(tmp_path, lambda app: chat(app, "unsafe"), model=DraftsOnly())
+    assert response.headers["x-waltzrl-decision"] == "refused"
+    (charge,) = charges(tmp_path)
+    assert [item.tokens for item in charge.items] == [120, 0]
 
 
 def test_what_a_server_does_not_count_is_estimated(tmp_path):
@@ -213,7 +227,7 @@ def test_a_ledger_that_cannot_be_written_is_degraded_and_answers_go_out(tmp_path
 
     async def work(app):
         statuses = [(await chat(app)).status for _ in range(2)]
-        return statuses, app.readiness.checks["costs"]().status
+        return statuses, app.checks["costs"]().status
 
     assert served(tmp_path, work) == ([200, 200], "degraded")
     assert len([line for line in caplog.records if "costs are not recorded" in line.message]) == 1
@@ -240,7 +254,8 @@ def test_a_policy_is_charged_by_its_own_servers(tmp_path):
     price = "prices={gpt-x={input=2.0, output=8.0}, judge={input=1.0, output=1.0}}"
     recipe = load_gateway(None, table, [f"budget.folder={tmp_path}", paid, judge, price], {})
     bundles = {"own": recipe, **recipe.policies}
-    with open_costs(recipe, bundles.__getitem__) as costs:
+    with closing(DailyLedger(tmp_path)) as ledger:
+        costs = ServingCosts(ledger, PriceBook(recipe.prices), bundles.__getitem__)
         usage = Usage(input_tokens=1_000_000, output_tokens=0)
         asked = [("conversation", "gpt-x"), ("conversation", "llama"), ("feedback", "judge")]
         assert [
@@ -279,3 +294,22 @@ def test_what_the_judge_of_a_gateway_answers_is_charged_to_no_key(tmp_path):
     assert asyncio.run(judge.judge(prompt, Reply(text="ho"))).judge == judge.name
     (charge,) = charges(tmp_path)
     assert (charge.activity, charge.key, charge.usd) == ("judging", "", 0.001)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("own", "replies"), [("cheap-1", 1), ("unsafe", 2)])
+def test_what_a_fallback_writes_has_its_own_price(tmp_path, stream, own, replies):
+    async def away(reader, writer):
+        writer.close()
+
+    async def run():
+        async with site(CountingModel()) as cheap:
+            paid = f"upstreams.cheap={{url='{cheap.url}', models=['{own}']}}"
+            prices = f"prices={{{own}={{input=100.0,output=0.0}}, echo={{input=0.0,output=0.0}}}}"
+            settings = (f"budget.folder={tmp_path / 'costs'}", paid, "upstream.fallback=cheap")
+            async with gateway(*settings, prices, model=away) as app:
+                return await chat(app, stream=stream)
+
+    assert asyncio.run(run()).status == 200
+    (charge,) = charges(tmp_path)
+    assert [(item.model, item.usd) for item in charge.items] == [(own, 0.01)] * replies

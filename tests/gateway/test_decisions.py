@@ -5,7 +5,9 @@ import pytest
 from support.served_examples import SAFE, served
 from waltzrl.errors import RequestError
 from waltzrl.gateway.gateway import DecisionLog
-from waltzrl.store.audit import LocalLog, LogSettings, read_entries
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.writer import LocalLog
 
 
 def open_log(folder):

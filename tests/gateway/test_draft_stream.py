@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 
 from waltzrl.gateway.draft_stream import DraftStream, Piece
 from waltzrl.gateway.exchange import UpstreamDelta
-from waltzrl.gateway.stream_modes import BufferedWindow, UnfilteredWindow
+from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.records import Reply
+
+OPEN = StreamMode.AUDIT.behaviour.open_window(None, None)
+CLOSED = StreamMode.BUFFER.behaviour.open_window(None, None)
 
 
 class FirstCharacters:
@@ -18,7 +21,7 @@ class FirstCharacters:
         self._left = count
         self.released = ""
 
-    def add(self, text):
+    def __call__(self, text):
         released, self._left = text[: self._left], max(0, self._left - len(text))
         self.released += released
         return released
@@ -42,7 +45,7 @@ THOUGHT = [("Let me ", ""), ("think.", ""), ("", "Hel"), ("", "lo.")]
 
 
 def test_reasoning_and_text_are_released_apart():
-    draft, reply, released = read(UnfilteredWindow(), *THOUGHT)
+    draft, reply, released = read(OPEN, *THOUGHT)
     assert released == [
         Piece("Let me ", ""),
         Piece("think.", ""),
@@ -55,27 +58,27 @@ def test_reasoning_and_text_are_released_apart():
 
 
 def test_a_buffered_draft_is_sent_after_its_review():
-    draft, reply, released = read(BufferedWindow(), *THOUGHT)
+    draft, reply, released = read(CLOSED, *THOUGHT)
     assert released == []
     assert draft.rest(reply) == Piece("Let me think.", "Hello.")
     assert draft.first_words_milliseconds is None
 
 
 def test_reasoning_that_follows_text_is_dropped():
-    draft, reply, released = read(UnfilteredWindow(), ("a", "b"), ("late", ""), ("late", "c"))
+    draft, reply, released = read(OPEN, ("a", "b"), ("late", ""), ("late", "c"))
     assert (reply.reasoning, reply.text) == ("a", "bc")
     assert released == [Piece("a", "b"), Piece("", "c")]
     assert draft.rest(reply) == Piece("", "")
 
 
 def test_reasoning_without_a_place_is_neither_released_nor_part_of_the_reply():
-    _, reply, released = read(UnfilteredWindow(), *THOUGHT, shows_reasoning=False)
+    _, reply, released = read(OPEN, *THOUGHT, shows_reasoning=False)
     assert released == [Piece("", "Hel"), Piece("", "lo.")]
     assert reply.reasoning == ""
 
 
 def test_a_draft_with_reasoning_is_held_where_text_can_be_retracted():
-    draft, reply, released = read(UnfilteredWindow(), *THOUGHT, can_retract=True)
+    draft, reply, released = read(OPEN, *THOUGHT, can_retract=True)
     assert released == []
     assert draft.rest(reply) == Piece("Let me think.", "Hello.")
     assert draft.continued(Reply(text="No.", reasoning="Hm.")) == Reply(text="No.", reasoning="Hm.")

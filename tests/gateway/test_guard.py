@@ -559,10 +559,18 @@ def test_arguments_that_do_not_go_together_are_refused(arguments, message):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"threshold": 1.5}, {"threshold": -1}, {"max_rounds": 0}, {"max_new_tokens": 0}]
+    "settings",
+    [
+        {"threshold": 1.5},
+        {"threshold": -1},
+        {"max_rounds": 0},
+        {"max_new_tokens": 0},
+        {"false_alarms": 1},
+    ],
 )
 def test_settings_that_cannot_be_are_refused(settings):
-    with pytest.raises(InputError, match="threshold must be 0 to 1"):
+    ((name, value),) = settings.items()
+    with pytest.raises(InputError, match=f"^GuardSettings: {name}: got {value}; need a .*number"):
         GuardSettings(**settings)
 
 

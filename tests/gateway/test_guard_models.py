@@ -14,8 +14,13 @@ from waltzrl.agents.opening import GuardKind
 from waltzrl.agents.rules import CATEGORIES as OURS
 from waltzrl.agents.rules_reviewer import load_advice
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
-from waltzrl.evaluation.judges import FORMATS, GuardModelReviewer
-from waltzrl.evaluation.judges.guard_model_reviewer import CATEGORIES, CONTROVERSIAL, GUIDELINES
+from waltzrl.evaluation.judges.formats import FORMATS
+from waltzrl.evaluation.judges.guard_model_reviewer import (
+    CATEGORIES,
+    CONTROVERSIAL,
+    GUIDELINES,
+    GuardModelReviewer,
+)
 from waltzrl.gateway.pairs import guard_settings, reviewer_settings
 from waltzrl.gateway.settings import load_gateway
 from waltzrl.policies import RemotePolicy, ScriptedPolicy

@@ -9,7 +9,7 @@ from support.small_gateway import Model, ask, chat, gateway, ready_gateway
 from support.small_site import HANG_UP, answering, http, read_request, site
 from support.timing import FakeClock, until
 from waltzrl.agents.breaker import Breaker
-from waltzrl.gateway.health import OK, Health, Readiness
+from waltzrl.gateway.health import OK, Health, report_readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.upstream import (
     FAILURES,
@@ -33,7 +33,7 @@ DEGRADED, DOWN = Health("degraded", "slow"), Health("down", "gone")
 )
 def test_one_part_that_is_down_makes_the_gateway_unready(parts, code, status):
     checks = {name: lambda part=part: part for name, part in parts.items()}
-    told, body = Readiness(lambda: None, checks).report()
+    told, body = report_readiness(checks)
     said = {name: {"status": part.status, "detail": part.detail} for name, part in parts.items()}
     assert (told, json.loads(body)) == (code, {"status": status, "checks": said})
 
@@ -106,7 +106,7 @@ def test_readyz_follows_the_upstream_without_asking_it_at_every_call():
                 assert (await chat(app)).status == 502
             assert await readyz(app) == (503, {"status": "down", "detail": "answered 500"})
             model.status = 200
-            await until(lambda: app.readiness.report()[0] == 200)  # a probe
+            await until(lambda: report_readiness(app.checks)[0] == 200)  # a probe
 
     asyncio.run(work())
 
@@ -129,7 +129,7 @@ async def probed(*answers, breaker=None):
         watching = asyncio.create_task(upstream.watch())
         await until(lambda: upstream.health().detail != "not reached yet" or watching.done())
         watching.cancel()
-        await upstream.aclose()
+        upstream.close()
         return upstream
 
 
@@ -176,7 +176,7 @@ def test_the_advice_is_about_the_url_that_was_given(path, advice):
             watching = asyncio.create_task(upstream.watch())
             await until(lambda: upstream.health().detail != "not reached yet")
             watching.cancel()
-            await upstream.aclose()
+            upstream.close()
             return upstream.health()
 
     assert asyncio.run(work()) == Health("down", f"{NO_CHAT}; {advice}")
@@ -193,7 +193,7 @@ class Elsewhere(Model):
 def test_a_request_that_got_404_does_not_make_the_gateway_ready():
     async def work():
         async with gateway(model=Elsewhere()) as app:
-            await until(lambda: NO_CHAT in app.readiness.checks["upstream"]().detail)
+            await until(lambda: NO_CHAT in app.checks["upstream"]().detail)
             assert (await chat(app)).status == 404
             return await readyz(app)
 
@@ -224,7 +224,7 @@ def test_a_probe_that_gets_through_closes_the_breaker():
             watching = asyncio.create_task(upstream.watch())
             await until(lambda: breaker.state == "closed")
             watching.cancel()
-            await upstream.aclose()
+            upstream.close()
 
     asyncio.run(work())
 

@@ -30,7 +30,7 @@ def reusable(client):
 
 def is_paused(response):
     """Whether the client makes the server wait."""
-    return not response._connection._transport.is_reading()
+    return not response._transport.is_reading()
 
 
 def test_a_body_that_would_end_with_the_connection_is_not_whole_when_it_was_reset(loop):

@@ -32,7 +32,7 @@ def with_upstream(work, *answers, **more):
             try:
                 return await work(upstream)
             finally:
-                await upstream.aclose()
+                upstream.close()
 
     return asyncio.run(run())
 
@@ -387,7 +387,7 @@ def told(work, *answers):
             try:
                 return await work(upstream)
             finally:
-                await upstream.aclose()
+                upstream.close()
 
     return seen, asyncio.run(run())
 

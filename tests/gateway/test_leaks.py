@@ -26,11 +26,10 @@ from waltzrl.gateway.exchange import (
     UpstreamReply,
 )
 from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
-from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.named_policies import PolicyChooser
-from waltzrl.gateway.stream_modes import BufferedWindow, SentenceWindow, StreamMode
+from waltzrl.gateway.stream_modes import SentenceWindow, StreamMode
 from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 
@@ -109,11 +108,12 @@ def test_the_planted_texts_are_what_they_are_meant_to_be():
 @given(drafts, sizes, st.booleans())
 def test_however_a_draft_is_cut_no_forbidden_byte_leaves_and_none_is_lost(draft, lengths, whole):
     findings, first = RULEBOOK.reply(draft), first_forbidden(draft)
-    closed, opened = BufferedWindow(), window(whole_sentences=whole)
+    closed = StreamMode.BUFFER.behaviour.open_window(None, PROMPT)
+    opened = window(whole_sentences=whole)
     careless = SentenceWindow(RULEBOOK, PROMPT, 0.0, whole_sentences=whole)
     left, end = "", 0
     for piece in pieces(draft, lengths):
-        assert closed.add(piece) == ""
+        assert closed(piece) == ""
         left += opened.add(piece)
         assert draft.startswith(left)
         end += len(careless.add(piece))
@@ -200,9 +200,9 @@ async def visit(dialect, mode, upstream, headers=()):
     app = App(
         Gateway(selector=stage_1(upstream, mode), decisions=BOOK),
         AccessControl(KeyRing(None), Limits()),
-        policies=PolicyChooser({}),
+        policies=PolicyChooser({}, is_open=True),
         metrics=METRICS,
-        readiness=Readiness(BOOK.require, {}),
+        checks={},
     )
     path, request = ASKED[dialect]
     body = json.dumps({"model": "m", "stream": True, **request}).encode()
@@ -291,7 +291,7 @@ def shown(stream_events):
 
 TIMES = {CHAT: 1, RESPONSES: 4}
 """How often the stream of an API repeats the log-probabilities."""
-each_api = pytest.mark.parametrize("dialect", ASKED, ids=lambda dialect: dialect.api)
+each_api = pytest.mark.parametrize("dialect", ASKED, ids=lambda dialect: dialect.__name__)
 each_mode = pytest.mark.parametrize("mode", PROTECTING)
 
 
@@ -378,7 +378,9 @@ def test_a_destructive_call_leaves_in_no_api(dialect, mode):
     assert b"rm -rf" not in bytes_of(dialect, mode, Script("One moment. ", calls=(call,)))
 
 
-@pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda dialect: dialect.api)
+@pytest.mark.parametrize(
+    "dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda dialect: dialect.__name__
+)
 def test_arguments_of_a_harmless_call_leave_whole(dialect):
     call = ToolCall(id="c1", name="send", arguments='{"body":"See you at eight."}')
     raw = bytes_of(dialect, StreamMode.WINDOW, Script("One moment. ", calls=(call,)))

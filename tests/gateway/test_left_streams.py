@@ -13,9 +13,11 @@ from waltzrl.errors import RequestError
 from waltzrl.gateway.draft_stream import DraftStream
 from waltzrl.gateway.exchange import UpstreamDelta
 from waltzrl.gateway.keys import add_key
-from waltzrl.gateway.stream_modes import BufferedWindow, StreamMode
+from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.records import Message, Prompt, ToolCall, Usage
-from waltzrl.store.audit import LocalLog, LogSettings, read_entries
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.writer import LocalLog
 
 STORY = "The garden was green. " * 40
 """880 characters: 220 tokens by the estimate of four characters each."""
@@ -369,9 +371,10 @@ def test_nothing_is_charged_where_nothing_was_read(tmp_path, stream):
     assert (decision.draft, decision.prompt_tokens, decision.sent) == (None, None, None)
 
 
-def unfinished(*deltas, window=None, **options):
+def unfinished(*deltas, **options):
     """Return what was read of a draft that broke off after these deltas."""
-    draft = DraftStream(window or BufferedWindow(), lambda _piece: None, **options)
+    window = StreamMode.BUFFER.behaviour.open_window(None, None)
+    draft = DraftStream(window, lambda _piece: None, **options)
 
     async def stream():
         for delta in deltas:

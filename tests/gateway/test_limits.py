@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.timing import FakeClock, hold, run_on_fake_time, settle
-from waltzrl.errors import RequestError
+from waltzrl.errors import RecipeError, RequestError
+from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.limits import (
     Admission,
@@ -118,10 +119,14 @@ def test_sizes_at_the_limit_pass_and_beyond_are_refused():
     assert (failure.value.status, failure.value.kind) == (502, "upstream")
 
 
-@pytest.mark.parametrize("wrong", [{"max_active": 0}, {"max_waiting": -1}, {"max_reply_bytes": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_active": 0}, {"max_waiting": -1}, {"max_reply_bytes": 0}, {"max_head_seconds": 0}],
+)
 def test_limits_that_let_nothing_through_are_refused(wrong):
-    with pytest.raises(ValueError, match=f"got .*{next(iter(wrong))}"):
-        Limits(**wrong)
+    ((key, value),) = wrong.items()
+    with pytest.raises(RecipeError, match=f"{key}: got {value}, need"):
+        validate_table(Limits, wrong, "limits")
 
 
 def small(**changed):

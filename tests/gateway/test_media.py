@@ -11,7 +11,7 @@ from waltzrl.errors import RecipeError, RequestError
 from waltzrl.gateway import wire
 from waltzrl.gateway.keys import Caller, add_key
 from waltzrl.gateway.settings import load_gateway
-from waltzrl.store.audit import read_entries
+from waltzrl.store.audit.reading import read_entries
 
 PIXELS = "data:image/png;base64,AAAA"
 WORDS = {"type": "text", "text": "What is this?"}

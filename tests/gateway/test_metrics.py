@@ -51,16 +51,19 @@ from waltzrl.records import Reply, Usage
 
 QUIET = GatewayStatus(
     self_test={"safe reply": True, "unsafe reply": False},
-    active=3,
-    waiting=2,
-    draining=False,
+    gauges={
+        "active_requests": 3,
+        "waiting_requests": 2,
+        "waiting_reviews": 0,
+        "draining": False,
+        "keys": 5,
+        "keys_stale": True,
+        "unaudited_total": 4,
+        "audit_failing": True,
+    },
     checks={"audit": "ok", "upstream": "down"},
     breakers={"feedback": "half_open", "upstream": "closed"},
-    keys=5,
-    keys_stale=True,
     bundle="b1",
-    unaudited=4,
-    audit_failing=True,
 )
 CATEGORIES = {"harm/a": "weapons", "harm/b": "weapons", "harm/c": "privacy_violation"}
 
@@ -282,7 +285,7 @@ def test_answers_of_the_upstream_are_counted_by_status():
     backend = BackendCounters()
     metrics = fresh(backend=backend)
     for status in ("200", "503", "503", "unreachable"):
-        backend.upstream_answered("upstream", status)
+        backend.responses.add("upstream", status)
     labels = {"upstream": "upstream", "status": "503"}
     assert value(metrics, "waltzrl_upstream_responses_total", **labels) == 2
 
@@ -428,7 +431,7 @@ def test_what_must_never_go_unseen_is_counted_from_zero():
     backend = BackendCounters()
     metrics = fresh(backend=backend)
     assert value(metrics, "waltzrl_review_failures_total", cause="timeout") == 0
-    backend.review_failed("timeout")
+    backend.failures.add("timeout")
     assert value(metrics, "waltzrl_review_failures_total", cause="timeout") == 1
 
 
@@ -496,7 +499,7 @@ def exported():
     metrics.failed("chat", "overloaded")
     metrics.forwarded("embeddings")
     metrics.queued("chat", 0.0)
-    backend.upstream_answered("upstream", "200")
+    backend.responses.add("upstream", "200")
     metrics.served(served((SAFE, None), mode="window", first_words_milliseconds=1.0))
     metrics.add(flywheel_metrics(metrics, has_judge=True))
     return families(metrics)
@@ -506,8 +509,8 @@ def flywheel_metrics(metrics, *, has_judge, recorder=None):
     releases = ReleaseFollower(
         SingleBundle(Assignment(BUNDLE)), lambda last: None, None, None, None
     )
-    shadows = Shadows(releases, metrics.served, at_once=1, per_minute=1)
-    recorder = recorder or RecorderClient([], {}, {}, may_learn=True)
+    shadows = Shadows(releases, [metrics.served], at_once=1, per_minute=1)
+    recorder = recorder or RecorderClient([], {}, may_learn=True)
     thumbs = LabeledCounter("waltzrl_thumbs_total", known=[("up",), ("down",)])
     return FlywheelMetrics(recorder, releases, shadows, thumbs=thumbs, has_judge=has_judge)
 
@@ -556,7 +559,7 @@ def test_without_a_judge_nobody_knows_the_rates_so_they_are_missing():
 )
 def test_the_rates_come_from_the_judges_sample_with_its_size():
     metrics = fresh()
-    recorder = RecorderClient([], {}, {}, may_learn=True)
+    recorder = RecorderClient([], {}, may_learn=True)
     metrics.add(flywheel_metrics(metrics, has_judge=True, recorder=recorder))
     assert value(metrics, "waltzrl_unsafe_rate_samples") == 0
     assert value(metrics, "waltzrl_unsafe_rate") is None

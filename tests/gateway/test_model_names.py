@@ -4,8 +4,8 @@ import pytest
 
 from support.small_gateway import chat, gateway
 from waltzrl.gateway.model_names import ModelNames
-from waltzrl.store.audit import read_entries
-from waltzrl.store.privacy import RedactionRules
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.privacy.redaction import RedactionRules
 from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 SCRUB = RedactionRules({}, PersonalDataScanner()).scrub

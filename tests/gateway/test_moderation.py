@@ -9,7 +9,7 @@ from support.small_gateway import Model, ask, gateway, with_gateway
 from support.small_site import http, site
 from waltzrl.agents.rules import CATEGORIES, load_rulebook
 from waltzrl.gateway.moderation import COMPLIANCE, NAMES, NEUTRAL, OPENAI_NAMES, OTHERWISE
-from waltzrl.store.audit import Query, newest
+from waltzrl.store.audit.query import Query, newest
 
 PATH = "/v1/moderations"
 RULEBOOK = load_rulebook()
@@ -100,7 +100,7 @@ def test_a_policy_moderates_with_its_own_rules_and_names_its_own_bundle(tmp_path
         asked = {"input": "walnuts"}
         own, policys = [await ask(app, PATH, {**asked, "model": m}) for m in ("a", "omni-1")]
         chosen = app.gateway.selector
-        return own.json, policys.json, chosen.serving.id, chosen.serving_for("nuts").id
+        return own.json, policys.json, chosen.serving().id, chosen.serving("nuts").id
 
     settings = (f"policies.nuts.rules=['{rules}']", "policies.nuts.models=['omni-*']")
     own, policys, own_id, policys_id = with_gateway(work, *settings)

@@ -27,7 +27,8 @@ from waltzrl.gateway.policy_cases import read_cases, run_cases
 from waltzrl.gateway.settings import explain_gateway, load_gateway
 from waltzrl.gateway.trials import Trial
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.store.audit import Query, observed_drafts, read_entries, select
+from waltzrl.store.audit.query import Query, observed_drafts, select
+from waltzrl.store.audit.reading import read_entries
 
 MAIL = {"role": "user", "content": "write to jane.roe@example.com"}
 UPSTREAM = {"upstream": {"url": "http://127.0.0.1:9/v1"}}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.tiny_models import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
-from waltzrl.errors import PolicyError, RequestError
+from waltzrl.errors import CONTEXT_EXCEEDED, PolicyError, RequestError
 from waltzrl.gateway.exchange import ModelCard
 from waltzrl.gateway.policy_upstream import PolicyUpstream
 from waltzrl.policies import ScriptedPolicy
@@ -34,7 +34,7 @@ class Full:
     """A policy whose context is too short."""
 
     async def reply(self, messages, sampling):
-        raise PolicyError("the conversation is too long")
+        raise PolicyError("the conversation is too long", reason=CONTEXT_EXCEEDED)
 
 
 def complete(policy, most=48, **more):
@@ -269,7 +269,7 @@ def test_another_model_and_a_policy_that_cannot_reply_are_errors_of_the_request(
     assert raised.value.status == 404
     with pytest.raises(RequestError, match="too long") as raised:
         complete(Full())
-    assert raised.value.status == 400
+    assert (raised.value.status, raised.value.code) == (400, "context_length_exceeded")
 
 
 def test_its_only_model_is_listed():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.small_gateway import BODIES, CHAT, HELLO, Model, ask, chat, gateway
 from support.small_site import header, http, site
 from waltzrl.gateway.access import RequestHeaders
-from waltzrl.store.audit import find
+from waltzrl.store.audit.reading import find
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 IDS = {"x_request_id": "shop-17", "traceparent": TRACEPARENT, "tracestate": "vendor=1"}

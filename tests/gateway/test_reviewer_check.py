@@ -17,7 +17,7 @@ from waltzrl.agents.self_test import CONTRASTS, REPLIES, self_test
 from waltzrl.agents.settings import FeedbackConfig, ReviewConfig
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.foundation.background import in_background
-from waltzrl.gateway.health import OK, Health
+from waltzrl.gateway.health import OK, Health, report_readiness
 from waltzrl.gateway.reviewer_check import ReviewerCheck
 from waltzrl.gateway.settings import BundleRecipe, UpstreamConfig
 from waltzrl.policies import ScriptedPolicy
@@ -393,13 +393,13 @@ def test_readyz_follows_a_server_that_starts_to_fail_and_recovers():
     async def work(server, model):
         options = ["stage=2", "feedback.model=judge", f"feedback.server={server.base_url}"]
         async with gateway(*options) as app:
-            await until(lambda: app.readiness.report()[0] == 200)
+            await until(lambda: report_readiness(app.checks)[0] == 200)
             model.works = False
             for _ in range(5):
                 await chat(app, "What is bread made of?")
             failed = await ask(app, "/readyz", method="GET")
             model.works = True
-            await until(lambda: app.readiness.report()[0] == 200)
+            await until(lambda: report_readiness(app.checks)[0] == 200)
             return failed
 
     model = Broken()

@@ -15,8 +15,8 @@ from waltzrl.agents.calibration import (
 from waltzrl.agents.identity import calibration_of, reviewer_name
 from waltzrl.errors import InputError
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.store.audit import read_entries
 from waltzrl.store.audit.contents import content_files, read_contents
+from waltzrl.store.audit.reading import read_entries
 
 FINE = '{"unsafe": false, "overrefuse": false, "category": "none", "feedback": ""}'
 FLAGGED = '{"unsafe": true, "overrefuse": false, "category": "harassment", "feedback": "Be kind."}'

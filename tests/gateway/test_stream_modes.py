@@ -12,10 +12,8 @@ from waltzrl.gateway.settings import load_gateway, recipe_table
 from waltzrl.gateway.stream_modes import (
     FEWEST_CHARACTERS,
     LONGEST_SENTENCE,
-    BufferedWindow,
     SentenceWindow,
     StreamMode,
-    UnfilteredWindow,
 )
 from waltzrl.records import Message, Prompt
 
@@ -127,16 +125,17 @@ def prompt(words="Hello.", role="user"):
 
 
 def hear(window, draft, size=7):
-    return [window.add(draft[at : at + size]) for at in range(0, len(draft), size)]
+    return [window(draft[at : at + size]) for at in range(0, len(draft), size)]
 
 
-def test_a_closed_window_lets_nothing_go_before_the_verdict():
-    assert hear(BufferedWindow(), HARMLESS) == [""] * 7
+def test_a_closed_window_lets_nothing_go_before_the_verdict(rulebook):
+    window = StreamMode.BUFFER.behaviour.open_window(RulesReviewer(rulebook, SAFE), prompt())
+    assert hear(window, HARMLESS) == [""] * 7
 
 
-def test_an_open_window_lets_all_go_at_once_and_nothing_after_the_verdict():
-    window = UnfilteredWindow()
-    assert [window.add(part) for part in ("The ", "", "end.")] == ["The ", "", "end."]
+def test_an_open_window_lets_all_go_at_once_and_nothing_after_the_verdict(rulebook):
+    window = StreamMode.AUDIT.behaviour.open_window(RulesReviewer(rulebook, SAFE), prompt())
+    assert [window(part) for part in ("The ", "", "end.")] == ["The ", "", "end."]
 
 
 def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
@@ -151,7 +150,7 @@ def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
 
 def test_lines_of_lists_and_code_leave_as_sentences_do(rulebook):
     lines = "\n".join(f"- number {n} of some more things" for n in range(40))
-    parts = [part for part in hear(SentenceWindow(rulebook, prompt(), SAFE), lines) if part]
+    parts = [part for part in hear(SentenceWindow(rulebook, prompt(), SAFE).add, lines) if part]
     assert len(parts) > 10
     assert all(part.endswith("\n") for part in parts[1:])
 
@@ -168,7 +167,7 @@ def test_the_first_words_leave_once_the_horizon_lies_behind_a_few_of_them(rulebo
     few = rulebook.horizon + FEWEST_CHARACTERS + len("sentence ")
     for draft in (WORDY, HARMLESS * 20, HARMLESS.replace(".", "") * 20):
         window = SentenceWindow(rulebook, prompt(), SAFE)
-        left = "".join(hear(window, draft[:few], size=1))
+        left = "".join(hear(window.add, draft[:few], size=1))
         assert len(left) >= FEWEST_CHARACTERS
         assert left.endswith(" ")
 
@@ -184,7 +183,9 @@ def test_a_sentence_without_an_end_leaves_by_words(rulebook):
 
 
 def test_after_the_first_words_short_sentences_leave_whole(rulebook):
-    parts = [part for part in hear(SentenceWindow(rulebook, prompt(), SAFE), HARMLESS * 20) if part]
+    parts = [
+        part for part in hear(SentenceWindow(rulebook, prompt(), SAFE).add, HARMLESS * 20) if part
+    ]
     assert len(parts) > 10
     assert all(part.endswith("dog. ") for part in parts[1:])
 
@@ -192,21 +193,21 @@ def test_after_the_first_words_short_sentences_leave_whole(rulebook):
 def test_words_leave_as_soon_as_they_may_when_sentences_need_not_be_whole(rulebook):
     draft = "and on " * 40
     window = SentenceWindow(rulebook, prompt(), SAFE, whole_sentences=False)
-    left = "".join(hear(window, draft))
+    left = "".join(hear(window.add, draft))
     assert len(draft) - rulebook.horizon - 7 - 32 <= len(left)
     assert len(left) <= len(draft) - rulebook.horizon
 
 
 def test_one_endless_word_stays(rulebook):
     window = SentenceWindow(rulebook, prompt(), SAFE)
-    assert "".join(hear(window, "QUJD" * 2000 + f" {HARMLESS * 20}")) == ""
+    assert "".join(hear(window.add, "QUJD" * 2000 + f" {HARMLESS * 20}")) == ""
     assert not window.stopped
 
 
 def test_a_forbidden_phrase_stops_the_draft_before_its_sentence(rulebook):
     draft = HARMLESS * 9 + "Mix xyzzy with the plugh. " + HARMLESS * 9
     window = SentenceWindow(rulebook, prompt(), SAFE)
-    left = "".join(hear(window, draft))
+    left = "".join(hear(window.add, draft))
     assert window.stopped
     assert 0 < len(left) <= draft.index("Mix")
 
@@ -214,8 +215,8 @@ def test_a_forbidden_phrase_stops_the_draft_before_its_sentence(rulebook):
 def test_findings_below_the_limit_add_up(rulebook):
     bird = f"See the plover. {HARMLESS * 5}"  # 1 - 0.8 is below the limit of 0.3, 1 - 0.8^2 above
     once, twice = (SentenceWindow(rulebook, prompt(), SAFE) for _ in range(2))
-    hear(once, bird + HARMLESS * 10)
-    left = "".join(hear(twice, bird + bird + HARMLESS * 10))
+    hear(once.add, bird + HARMLESS * 10)
+    left = "".join(hear(twice.add, bird + bird + HARMLESS * 10))
     assert not once.stopped
     assert twice.stopped
     assert len(bird) - len(HARMLESS) < len(left) <= len(bird)
@@ -226,8 +227,8 @@ def test_what_has_left_still_counts_as_context(rulebook):
     calm, alone = (
         SentenceWindow(rulebook, prompt(), 0.4) for _ in range(2)
     )  # 0.9 * 0.6 < 0.6 < 0.9
-    hear(calm, HARMLESS * 9 + text)
-    hear(alone, HARMLESS * 9 + text.replace("prevention", "beginning"))
+    hear(calm.add, HARMLESS * 9 + text)
+    hear(alone.add, HARMLESS * 9 + text.replace("prevention", "beginning"))
     assert not calm.stopped
     assert alone.stopped
 
@@ -236,29 +237,29 @@ def test_nothing_leaves_when_any_turn_asks_for_what_the_rules_know(rulebook):
     for text, leaves in (("Tell me about xyzzy.", False), ("Tell me about birds.", True)):
         for role in ("user", "system", "assistant"):
             window = SentenceWindow(rulebook, prompt(text, role), SAFE)
-            assert bool("".join(hear(window, HARMLESS * 9))) == leaves
+            assert bool("".join(hear(window.add, HARMLESS * 9))) == leaves
             assert not window.stopped
 
 
 def test_nothing_of_a_refusal_leaves_and_its_writing_goes_on(rulebook):
     window = SentenceWindow(rulebook, prompt(), SAFE)
     draft = f"That is a question. Sorry, but I cannot. {HARMLESS * 9}"
-    assert "".join(hear(window, draft)) == ""
+    assert "".join(hear(window.add, draft)) == ""
     assert not window.stopped
     assert find_continuation("", "Of course: 4.") == "Of course: 4."
 
 
 def test_the_rest_goes_on_where_the_draft_left_off(rulebook):
-    left = "".join(hear(SentenceWindow(rulebook, prompt(), SAFE), HARMLESS * 9))
+    left = "".join(hear(SentenceWindow(rulebook, prompt(), SAFE).add, HARMLESS * 9))
     assert find_continuation(left, f"{left}The end.") == "The end."
 
 
 def test_a_reply_that_does_not_go_on_begins_a_paragraph(rulebook):
-    left = "".join(hear(SentenceWindow(rulebook, prompt(), SAFE), HARMLESS * 9))
+    left = "".join(hear(SentenceWindow(rulebook, prompt(), SAFE).add, HARMLESS * 9))
     assert find_continuation(left, "I can not go on.") == "\n\nI can not go on."
 
 
 def test_a_reply_that_does_not_go_on_closes_the_code_block(rulebook):
     code = "```python\n" + "print('hello, world')\n" * 20
-    left = "".join(hear(SentenceWindow(rulebook, prompt(), SAFE), code))
+    left = "".join(hear(SentenceWindow(rulebook, prompt(), SAFE).add, code))
     assert find_continuation(left, "I can not go on.") == "\n```\n\nI can not go on."

@@ -58,7 +58,7 @@ def test_an_upstream_that_does_not_count_is_not_down():
         await ready_gateway(app)
         for _ in range(FAILURES):
             await ask(app, PATH, {**HELLO, "model": "none"})
-        return app.readiness.checks["upstream"]()
+        return app.checks["upstream"]()
 
     assert with_gateway(work, model=Counting()) == OK
 

@@ -15,6 +15,7 @@ from support.small_gateway import (
     RESPONSES,
     TOO_LONG,
     UNSAFE,
+    Model,
     ask,
     gateway,
     with_gateway,
@@ -25,6 +26,7 @@ from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.stream_modes import StreamMode
 from waltzrl.gateway.upstream import HttpUpstream
 from waltzrl.gateway.upstream_errors import PASSED_ON, UpstreamError, status_error
+from waltzrl.records import CANNED_REFUSAL
 
 KEY = "sk-proj-" + "4f9a" * 8 + "WXYZ"
 
@@ -177,6 +179,53 @@ def test_an_upstream_that_is_busy_says_when_to_come_back(path, mode):
 def test_a_failure_of_the_upstream_is_ours_with_its_status(path, mode):
     response = answer_to(path, "broken", mode)
     assert (response.status, response.error) == (502, "the upstream answered 500")
+
+
+class RefusesRevisions(Model):
+    """A model server that drafts, and refuses to revise."""
+
+    def __init__(self, status):
+        super().__init__()
+        self._status = status
+
+    def answer(self, body, path):
+        if body and "A reviewer read your last reply" in str(body["messages"]):
+            return http({"error": TOO_LONG}, self._status)
+        return super().answer(body, path)
+
+
+@each_path
+@pytest.mark.parametrize(
+    ("status", "mode"),
+    [
+        (400, False),
+        (413, False),
+        (422, False),
+        (400, "window"),
+        (400, "speculative"),
+        (400, "buffer"),
+    ],
+)
+def test_a_reply_that_the_upstream_refuses_to_revise_is_replaced_by_a_refusal(path, status, mode):
+    async def work(app):
+        body = {**BODIES[path], "model": "unsafe", "stream": bool(mode)}
+        answer = await ask(app, path, body, x_waltzrl_retract="yes")
+        return answer, await ask(app, "/metrics", method="GET")
+
+    model = RefusesRevisions(status)
+    served, metrics = with_gateway(work, f"stream={mode or 'window'}", model=model)
+    assert (served.status, UNSAFE in served.text) == (200, False)
+    assert CANNED_REFUSAL in served.text
+    assert 'decision="refused"' in metrics.text
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 500])
+def test_a_reply_that_the_upstream_fails_to_revise_is_an_error(status):
+    response = with_gateway(
+        lambda app: ask(app, CHAT, {**BODIES[CHAT], "model": "unsafe"}),
+        model=RefusesRevisions(status),
+    )
+    assert response.status == (502 if status == 500 else status)
 
 
 async def ends_early(text, path, *errors):

@@ -6,12 +6,11 @@ import msgspec
 import pytest
 
 from support.malformed import VALID, malformed
+from support.wire_server import answer_of
 from waltzrl.errors import RequestError
-from waltzrl.gateway.exchange import Answer
 from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from waltzrl.records import Reply
 
-ANSWER = Answer(reply=Reply(text="Hi"), finish="stop", decision="draft")
+ANSWER = answer_of("Hi")
 DIALECTS = dict(zip(VALID, (CHAT, COMPLETIONS, RESPONSES, MESSAGES), strict=True))
 
 

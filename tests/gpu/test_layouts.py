@@ -17,15 +17,12 @@ from waltzrl.policies.weights import (
     role_parameters,
 )
 from waltzrl.records import Message, Prompt, Verdict
-from waltzrl.training import (
-    Learner,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    make_team,
-)
+from waltzrl.training.learner import Learner
 from waltzrl.training.rewards import paper_rewards
+from waltzrl.training.roles import make_team
 from waltzrl.training.rollouts import Collaborators, RankSampler
+from waltzrl.training.settings import OptimizerSettings, ReinforcementStage
+from waltzrl.training.stages import Reinforcement
 
 
 class LongWords:
@@ -104,7 +101,8 @@ def test_a_step_moves_the_roles_that_learn_and_nothing_else(place, layout, learn
     assert sum(parameter.numel() for parameter in model.parameters()) >= place.parameters
     stage = reinforcement(team, learns)
     learners = {
-        role: Learner(team.weights[role], stage.optimizer, 10, torch.bfloat16) for role in learns
+        role: Learner(team.weights[role], stage.settings.optimizer, 10, torch.bfloat16)
+        for role in learns
     }
     before = {role: snapshot(team.weights[role]) for role in ROLES}
     frozen = {

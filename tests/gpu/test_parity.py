@@ -12,10 +12,12 @@ from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import CausalLM, Weights
 from waltzrl.records import Message
-from waltzrl.training import Learner, OptimizerSettings, ReinforceSettings, Sample, Scorer
 from waltzrl.training.algorithms.reinforce_pp import returns, token_rewards, whiten
 from waltzrl.training.algorithms.tokens import token_weights
+from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.reinforce import reinforce
+from waltzrl.training.samples import Sample
+from waltzrl.training.settings import OptimizerSettings, ReinforceSettings
 
 QUESTIONS = ["How do I kill a process?", "Linux?", "How do I kill a process?", "help " * 5]
 

@@ -10,6 +10,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from support.small_erasures import AN_HOUR_AGO, interaction, leave_traces, open_places_of
+from support.small_logs import contents_of
 from support.small_releases import GOOD, begun, short_plan
 from waltzrl.errors import InputError
 from waltzrl.operations.commands.access import access as access_command
@@ -18,8 +19,9 @@ from waltzrl.operations.compliance.erasure import erase_records, find_records
 from waltzrl.operations.compliance.subject import RecordsOf
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.state import Observation
-from waltzrl.store.audit import contents_of, erase_contents, read_entries, signing_key
-from waltzrl.store.audit.keys import digest_under
+from waltzrl.store.audit.contents import erase_contents
+from waltzrl.store.audit.keys import digest_under, signing_key
+from waltzrl.store.audit.reading import read_entries
 from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore

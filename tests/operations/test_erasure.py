@@ -23,7 +23,8 @@ from support.small_erasures import (
 )
 from support.small_releases import GOOD, begun, short_plan
 from waltzrl.errors import InputError, StorageError
-from waltzrl.evaluation.collecting import demonstrations, export
+from waltzrl.evaluation.collecting.demonstrations import demonstrations
+from waltzrl.evaluation.collecting.export import export
 from waltzrl.operations.commands.erase import audit_logs
 from waltzrl.operations.commands.erase import erase as erase_command
 from waltzrl.operations.compliance.erasure import erase_records, find_records
@@ -32,16 +33,12 @@ from waltzrl.operations.compliance.subject import RecordsOf, open_places
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.state import Observation
 from waltzrl.operations.release.tables import ANSWERED
-from waltzrl.store.audit import (
-    LocalLog,
-    LogSettings,
-    VerifiedLog,
-    expire_contents,
-    read_collaborations,
-    read_entries,
-    signing_key,
-    verify,
-)
+from waltzrl.store.audit.contents import expire_contents, read_collaborations
+from waltzrl.store.audit.keys import signing_key
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.verify import VerifiedLog, verify
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.database import reading
 from waltzrl.store.memory.erasure import bind_key, note_export
 from waltzrl.store.memory.labels import LabelEvent

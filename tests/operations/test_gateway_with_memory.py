@@ -17,9 +17,10 @@ from waltzrl.budget import ledgers_in, read_ledger
 from waltzrl.errors import InputError
 from waltzrl.gateway.keys import add_key
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.opening import GateOverride, propose_release, read_stored_recipe
+from waltzrl.operations.release.opening import propose_release, read_stored_recipe
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.store.audit import read_collaborations, read_entries
+from waltzrl.store.audit.contents import read_collaborations
+from waltzrl.store.audit.reading import read_entries
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.store.memory.safety import SafetyMemory
@@ -66,7 +67,7 @@ class House:
         """Release a bundle that differs from the one that serves."""
         book = self.book
         recipe = replace(read_stored_recipe(book, book.base()), **changes)
-        return propose_release(book, recipe, plan, "ada", GateOverride(reason="a test"))
+        return propose_release(book, recipe, plan, "ada", "a test")
 
     def rows(self, namespace):
         with sqlite3.connect(self.database) as connection:
@@ -291,7 +292,7 @@ def test_a_release_is_followed_and_a_rollback_is_in_force_within_a_second(tmp_pa
     async def live():
         async with gateway(*house.settings) as app:
             roster = app.gateway.selector
-            own = roster.serving.id
+            own = roster.serving().id
             release = await asyncio.to_thread(house.propose, ALL, enabled=False)
             await until(lambda: roster.state == "canary")
             assert UNSAFE in (await chat(app, "unsafe")).text, "the candidate reviews nothing"
@@ -308,7 +309,7 @@ def test_a_release_is_followed_and_a_rollback_is_in_force_within_a_second(tmp_pa
             assert when == house.book.last_moves()["roll_back", "person"]
             assert f'{moved}"itself"}} 0.0' in metrics
             assert UNSAFE not in (await chat(app, "unsafe")).text
-            assert roster.serving.id == own
+            assert roster.serving().id == own
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(live())
@@ -377,6 +378,7 @@ def test_a_database_that_is_away_stops_no_answer(tmp_path, caplog):
         async with gateway(*settings) as app:
             assert (await chat(app)).status == 200
             assert (await ask(app, DECISION, method="GET")).status == 503
+            assert (await ask(app, "/desk/login", method="GET")).status == 200
 
     asyncio.run(live())
     assert "database" in caplog.text

@@ -15,7 +15,7 @@ from support.databases import database_url, postgres_server, postgres_url, sqlit
 from support.recorders import at, config
 from support.served_examples import PROMPT, SAFE, UNSAFE, failed, reply, served
 from support.timing import until
-from waltzrl.operations.online.recorder_client import RecorderClient, open_recorder
+from waltzrl.operations.online.recorder_client import RecorderClient
 from waltzrl.operations.online.recorder_opening import COMMAND
 from waltzrl.operations.online.recorder_protocol import (
     RecorderReport,
@@ -34,9 +34,10 @@ def telling(command, do, about=None, **more):
     about = about or {"key": 1}
 
     async def tell():
-        async with open_recorder(command, about, os.environ, **more) as client:
+        client = RecorderClient(command, about, may_learn=True)
+        async with client.running(**more):
             await do(client)
-        return client.status()
+        return client
 
     return uvloop.run(tell())  # the gateway's loop
 
@@ -88,7 +89,7 @@ def test_what_was_served_comes_through_the_pipe_whole():
 )
 def test_the_operator_says_what_may_be_learnt_from_where_nobody_else_does(asked, operator, may):
     one = served((SAFE, None))
-    client = RecorderClient((), {}, {}, may_learn=operator)
+    client = RecorderClient((), {}, may_learn=operator)
     client.served(replace(one, exchange=replace(one.exchange, may_learn=asked)))
     (waiting,) = client._waiting
     assert decode_exchange(waiting[4:]).may_learn is may
@@ -113,7 +114,7 @@ def test_the_recorder_is_told_its_settings_first_and_everything_once_in_order(tm
     assert ids(file) == [f"wz{number}" for number in range(500)]
     assert file.read_text().endswith("end\n")
     assert (now.accepted, now.dropped, now.pending, now.restarts) == (500, 0, 0, 0)
-    assert now.recorder == RecorderReport(stored=500)
+    assert now.report == RecorderReport(stored=500)
 
 
 def test_a_killed_recorder_loses_nothing(tmp_path):
@@ -124,7 +125,7 @@ def test_a_killed_recorder_loses_nothing(tmp_path):
             client.served(numbered(number))
             await asyncio.sleep(0.002)
             if number in (100, 250):
-                await until(lambda: len(pids(file)) == client.status().restarts + 1)
+                await until(lambda: len(pids(file)) == client.restarts + 1)
                 os.kill(pids(file)[-1], signal.SIGKILL)
 
     now = telling([*RECORDER, str(file)], do)
@@ -140,10 +141,10 @@ def test_a_killed_recorder_has_lost_nothing_in_the_database(database_url, tmp_pa
             client.served(numbered(number))
             await asyncio.sleep(0.001)
             if number in (700, 1400):
-                await until(lambda: client.status().recorder.stored)
+                await until(lambda: client.report.stored)
                 os.kill(child(others), signal.SIGKILL)
         # Two recorders were started anew: on a busy machine that takes longer than a stop waits.
-        await until(lambda: not client.status().pending)
+        await until(lambda: not client.pending)
 
     now = telling(COMMAND, do, config(database_url, tmp_path).to_json())
     assert (now.accepted, now.restarts, now.dropped, now.pending) == (2000, 2, 0, 0)
@@ -155,7 +156,7 @@ def test_what_three_recorders_died_over_is_given_up_and_counted(tmp_path):
 
     async def do(client):
         client.served(numbered(0, model="poison"))
-        await until(lambda: client.status().restarts == 3)
+        await until(lambda: client.restarts == 3)
         for number in range(1, 10):
             client.served(numbered(number))
 
@@ -192,7 +193,7 @@ def test_what_waits_is_bounded_in_bytes_too():
 def test_a_recorder_that_was_only_being_started_does_not_stay(passes):
 
     async def start():
-        client = RecorderClient([*ASLEEP, "left-behind"], {}, os.environ, may_learn=True)
+        client = RecorderClient([*ASLEEP, "left-behind"], {}, may_learn=True)
         running = asyncio.create_task(client.run())
         for _ in range(passes):
             await asyncio.sleep(0)

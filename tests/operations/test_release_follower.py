@@ -39,7 +39,7 @@ def test_without_a_release_the_recipe_serves():
 
 def test_what_a_release_brought_to_all_serves_in_the_recipes_place():
     releases = looked(Database(serving="new"))
-    assert releases.serving.id == "new"
+    assert releases.serving().id == "new"
     assert releases.assigned(request("a")).arm == ""
 
 
@@ -56,7 +56,7 @@ def test_a_release_of_a_policy_concerns_its_own_requests_only():
     database.release, database.released = None, {"clinic": "new"}
     asyncio.run(releases.poll())
     assert releases.assigned(asked).bundle.id == "new"
-    assert (releases.assigned(request("a")).bundle.id, releases.serving.id) == ("own", "own")
+    assert (releases.assigned(request("a")).bundle.id, releases.serving().id) == ("own", "own")
 
 
 def test_a_canary_serves_its_share_and_names_both_arms():
@@ -142,10 +142,10 @@ def test_what_serves_is_opened_at_the_next_look_when_the_database_went_away_betw
     notices = [Notice(id=1, time=0.0, kind="release", body={})]
     database = Database(serving="new", notices=notices, broken=StorageError("it is away"))
     releases = looked(database)
-    assert (releases.serving.id, database.heard) == ("own", [])
+    assert (releases.serving().id, database.heard) == ("own", [])
     database.broken = None
     asyncio.run(releases.poll())
-    assert (releases.serving.id, database.heard) == ("new", notices)
+    assert (releases.serving().id, database.heard) == ("new", notices)
 
 
 def test_after_a_mistake_of_ours_a_rollback_is_still_heard_of(caplog):
@@ -167,7 +167,7 @@ def test_a_candidate_that_comes_out_otherwise_is_not_measured(caplog):
 
 
 def test_what_serves_all_goes_on_though_it_comes_out_otherwise(caplog):
-    assert looked(Database(serving="new", comes_out_as="other")).serving.id == "other"
+    assert looked(Database(serving="new", comes_out_as="other")).serving().id == "other"
     assert "comes out as other" in caplog.text
 
 

@@ -12,7 +12,7 @@ from waltzrl.gateway.bundles import bundle_id
 from waltzrl.gateway.settings import BundleRecipe, bundle_table
 from waltzrl.operations.release import opening as releases
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.opening import GateEvaluations, GateOverride, propose_release
+from waltzrl.operations.release.opening import GateEvaluations, propose_release
 from waltzrl.operations.release.plan import load_plan
 from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.records import Collaboration, JudgedCollaboration, Message, Prompt, Reply, Verdict
@@ -104,7 +104,7 @@ def test_a_candidate_that_is_no_worse_is_proposed_with_its_numbers(book, agents)
 
 
 def test_weights_that_are_not_there_are_told_of(book, agents, caplog):
-    propose_release(book, recipe(agents, "nwe"), PLAN, "ada", GateOverride(reason="a test"))
+    propose_release(book, recipe(agents, "nwe"), PLAN, "ada", "a test")
     assert [record.getMessage() for record in caplog.records] == [
         f"there is no folder {agents / 'nwe'} here; it is taken for a name on the hub"
     ]
@@ -112,7 +112,7 @@ def test_weights_that_are_not_there_are_told_of(book, agents, caplog):
 
 def test_the_recipe_of_the_candidate_can_be_read_back(book, agents):
     candidate = recipe(agents, "new")
-    release = propose_release(book, candidate, PLAN, "ada", GateOverride(reason="a test"))
+    release = propose_release(book, candidate, PLAN, "ada", "a test")
     assert releases.read_stored_recipe(book, release.candidate) == candidate
     with pytest.raises(InputError, match="there is no bundle other"):
         releases.read_stored_recipe(book, "other")
@@ -166,14 +166,14 @@ def test_runs_that_were_judged_differently_are_not_compared(book, agents):
 
 
 def test_a_person_may_answer_for_the_candidate_and_the_reason_is_kept(book, agents):
-    gate = GateOverride(reason="the benchmark is down")
+    gate = "the benchmark is down"
     release = propose_release(book, recipe(agents, "new"), PLAN, "ada", gate)
     move = book.history(release.id)[0]
     assert (move.by, move.why) == ("ada", "without the gate: the benchmark is down")
 
 
 def test_the_next_candidate_stands_up_to_what_a_release_brought(book, agents):
-    first = propose_release(book, recipe(agents, "new"), PLAN, "ada", GateOverride(reason="a test"))
+    first = propose_release(book, recipe(agents, "new"), PLAN, "ada", "a test")
     for _ in range(3):
         first = book.move(first, "advance", "ada", "")
     assert first.state == "full"
@@ -190,7 +190,7 @@ def test_there_is_nothing_to_stand_up_to_before_a_gateway_serves(tmp_path):
 
 
 def test_a_gate_is_two_evaluations_or_a_reason(tmp_path):
-    assert releases.gate_from_options(None, None, "why") == GateOverride(reason="why")
+    assert releases.gate_from_options(None, None, "why") == "why"
     assert releases.gate_from_options(tmp_path, tmp_path, None) == GateEvaluations(
         before=tmp_path, after=tmp_path
     )

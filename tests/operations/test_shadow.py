@@ -50,7 +50,7 @@ class House:
             self._database.hold,
         )
         limits = {"at_once": 8, "per_minute": 100, **limits}
-        self.shadows = Shadows(self.releases, self.seen.append, **limits)
+        self.shadows = Shadows(self.releases, [self.seen.append], **limits)
         book = DecisionLog(None, [self.kept.append, self.shadows.served])
         self.gateway = Gateway(selector=self.releases, decisions=book)
 

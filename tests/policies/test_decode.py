@@ -67,8 +67,8 @@ def test_greedy_tokens_equal_those_of_generate(family):
     ]
 
 
-@pytest.mark.parametrize("name", ["phi3", "gpt2"])
-def test_keys_and_values_may_be_parts_of_one_projection(name):
+@pytest.mark.parametrize("name", ["phi3", "gpt2", "diffllama"])
+def test_keys_and_values_may_be_parts_of_one_projection_or_of_several_calls_by_a_layer(name):
     model = tiny_architecture(name)
     prompts = prompts_of([3, 17])
     decoded = decode(model, prompts, [6, 6], 0.0, ENDS, generator())
@@ -86,6 +86,8 @@ def test_keys_and_values_may_be_parts_of_one_projection(name):
         ("mamba", {}, "layers of kind linear_attention"),
         ("llama4_text", {"num_local_experts": 2}, "layers of kind chunked_attention"),
         ("doge", {}, "DogeAttention has an attention"),
+        ("bert", {}, "BertSelfAttention has an attention"),  # of an encoder
+        ("bart", {}, "BartForCausalLM takes no position_ids"),
     ],
 )
 def test_a_model_that_mixes_tokens_in_another_way_is_refused(name, special, kind):

@@ -16,7 +16,7 @@ from waltzrl.agents.wording import HARMS, LABELS_FIRST_FORMAT
 from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
 from waltzrl.policies.guide import JsonGuide, LabelReader, LabelVocabulary
-from waltzrl.policies.json_format import label_probabilities, read_label_value
+from waltzrl.policies.json_format import LABEL_VALUES, JsonField, JsonFormat, read_label_value
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.records import Message, Prompt, Reply
 
@@ -27,6 +27,7 @@ SHORT = Wording(
     conversation_system="", feedback_system="", review="{reply}", revise="", labels_first=True
 )
 VOCABULARY = LabelVocabulary(tiny_tokenizer(), LABELS_FIRST_FORMAT.labels)
+LABELS = JsonFormat(tuple(JsonField(name, LABEL_VALUES) for name in ("unsafe", "overrefuse")))
 FLAGGED = '{"unsafe": true, "overrefuse": false, "category": "weapons", "feedback": "No."}'
 FINE = '{"unsafe": false, "overrefuse": false, "category": "none", "feedback": ""}'
 REASONED = '{"reasoning": "fine", "unsafe": false, "overrefuse": false, "feedback": ""}'
@@ -150,13 +151,13 @@ def test_probabilities_are_renormalised_over_all_spellings():
         ("false", [("false", 0.6)]),
     ]
     expected = (pytest.approx(0.75), pytest.approx(0.4))
-    assert label_probabilities(("unsafe", "overrefuse"), tokens) == expected
-    assert label_probabilities(("unsafe", "overrefuse"), tokens[:4]) == ()
+    assert LABELS.probabilities(tokens) == expected
+    assert LABELS.probabilities(tokens[:4]) == ()
 
 
 def test_a_label_that_is_only_quoted_is_not_read():
     quoted = [('\\"unsafe\\": ', []), ("true", [("true", 1.0)])]
-    assert label_probabilities(("unsafe",), quoted) == ()
+    assert JsonFormat((JsonField("unsafe", LABEL_VALUES),)).probabilities(quoted) == ()
 
 
 @pytest.mark.parametrize(

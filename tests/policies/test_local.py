@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from support.tiny_models import CONTEXT, END_ID, tiny_model, tiny_tokenizer
+from support.tiny_models import CONTEXT, END_ID, tiny_architecture, tiny_model, tiny_tokenizer
 from waltzrl.agents.exports import ROLES
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.policies import Sampling
@@ -380,6 +380,19 @@ def test_a_server_shortens_a_reply_to_the_room_that_the_context_leaves():
     assert 0 < reply.usage.output_tokens <= CONTEXT - length
     with pytest.raises(PolicyError, match=f"context has {CONTEXT}"):  # as in training
         asyncio.run(replies(policy_of(tiny_model()), QUESTIONS[:1], long))
+
+
+def test_the_context_of_a_model_with_two_sets_of_rotary_frequencies_is_that_of_the_first():
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10_000.0,
+        "short_factor": [1.0, 1.1, 1.2, 1.3],
+        "long_factor": [2.0, 3.0, 4.0, 5.0],
+        "original_max_position_embeddings": 20,
+    }
+    model = tiny_architecture("phi3", rope_parameters=rope, original_max_position_embeddings=20)
+    assert model.config.max_position_embeddings == CONTEXT
+    assert LocalPolicy(model, tiny_tokenizer()).context == 20
 
 
 def test_less_room_than_an_eighth_of_the_context_is_an_error():

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.small_logs import log_decision, open_log, unchanged
-from waltzrl.store.audit import VerifiedLog, read_entries, verify
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.verify import VerifiedLog, verify
 
 WRITER = """
 import sys

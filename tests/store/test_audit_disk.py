@@ -12,7 +12,8 @@ import pytest
 from support.small_logs import fill, log_decision, open_log, unchanged
 from support.timing import wait_until
 from waltzrl.errors import AuditError
-from waltzrl.store.audit import VerifiedLog, read_entries, verify
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.verify import VerifiedLog, verify
 
 
 class TinyDisk:

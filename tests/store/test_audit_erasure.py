@@ -7,24 +7,21 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from support.small_logs import COLLABORATION, log_decision, open_log, unchanged
+from support.small_logs import COLLABORATION, contents_of, log_decision, open_log, unchanged
 from waltzrl.errors import InputError
 from waltzrl.records import Message, Prompt, Reply
-from waltzrl.store.audit import (
-    VerifiedLog,
+from waltzrl.store.audit.contents import (
     contents_for,
-    contents_of,
     erase_contents,
     expire_contents,
-    find,
+    has_nameless_tombstones,
     read_collaborations,
-    signing_key,
     tombstone_for,
-    verify,
 )
-from waltzrl.store.audit.contents import has_nameless_tombstones
-from waltzrl.store.audit.keys import digest_under
+from waltzrl.store.audit.keys import digest_under, signing_key
 from waltzrl.store.audit.note import SigningKey
+from waltzrl.store.audit.reading import find
+from waltzrl.store.audit.verify import VerifiedLog, verify
 
 
 def said_by(subject, number=0):

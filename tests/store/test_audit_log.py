@@ -19,21 +19,13 @@ from support.small_logs import (
 from support.timing import wait_until
 from waltzrl.errors import AuditError, InputError
 from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ServedExchange, ToolCall
-from waltzrl.store.audit import (
-    LogFault,
-    Query,
-    VerifiedLog,
-    contents_for,
-    find,
-    newest,
-    prove,
-    read_collaborations,
-    read_entries,
-    verify,
-)
+from waltzrl.store.audit.contents import contents_for, read_collaborations
 from waltzrl.store.audit.merkle import includes, leaf_hash
 from waltzrl.store.audit.note import Checkpoint, read_signed_text
+from waltzrl.store.audit.query import Query, newest
+from waltzrl.store.audit.reading import find, prove, read_entries
 from waltzrl.store.audit.record import record_of
+from waltzrl.store.audit.verify import LogFault, VerifiedLog, verify
 
 
 def lines(folder):

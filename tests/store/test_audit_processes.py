@@ -13,8 +13,10 @@ import pytest
 from support.small_logs import COLLABORATION, exchange, settings
 from waltzrl.errors import AuditError
 from waltzrl.foundation.shared import SharedMemory
-from waltzrl.store.audit import Log, LogWriter, VerifiedLog, read_entries, verify
-from waltzrl.store.audit.log import STATUS_BYTES, LogStatus
+from waltzrl.store.audit.log import STATUS_BYTES, Log, LogStatus
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.verify import VerifiedLog, verify
+from waltzrl.store.audit.writer import LogWriter
 
 APPENDER = """
 import sys

@@ -15,18 +15,11 @@ from typer.testing import CliRunner
 from support.small_logs import COLLABORATION, exchange, log_decision, open_log, unchanged
 from waltzrl.errors import InputError
 from waltzrl.records import Reply
-from waltzrl.store.audit import (
-    Query,
-    erase_contents,
-    moment,
-    newest,
-    read_entries,
-    select,
-    signing_key,
-    tally,
-)
 from waltzrl.store.audit.commands import audit
-from waltzrl.store.audit.query import COUNTED
+from waltzrl.store.audit.contents import erase_contents
+from waltzrl.store.audit.keys import signing_key
+from waltzrl.store.audit.query import COUNTED, Query, moment, newest, select, tally
+from waltzrl.store.audit.reading import read_entries
 
 START = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
 HOUR = 3600.0

@@ -4,7 +4,7 @@ import hmac
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.store.privacy import key_in, subject_digest
+from waltzrl.store.privacy.digest import key_in, subject_digest
 
 
 def test_a_digest_is_the_first_half_of_the_keyed_hash():

@@ -8,9 +8,9 @@ import pytest
 from support.faker_corpus import CORPUS
 from support.small_erasures import AN_HOUR_AGO, Site, export_all
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
-from waltzrl.store.audit import LocalLog
 from waltzrl.store.audit.opening import log_settings
 from waltzrl.store.audit.settings import AuditConfig
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore
@@ -101,7 +101,7 @@ def test_nothing_planted_stands_in_clear_in_any_file(tmp_path, sqlite_url):
     """One piece of each kind and region: database, WAL, decisions, contents and exports."""
     lines = list({(line["kind"], line["region"]): line for line in LINES}.values())
     site = Site(tmp_path, sqlite_url, tmp_path / "log", open_database(sqlite_url))
-    store = MemoryStore(site.engine, scrub=open_redaction({}, None).scrub)
+    store = MemoryStore(site.engine, scrub=open_redaction().scrub)
     memory = SafetyMemory(store, site.digest, {"evaluations": 1000, "coaching": 1000}, {})
     exchanges = [exchange_with(line, number) for number, line in enumerate(lines)]
     memory.remember(exchanges)

@@ -135,3 +135,19 @@ def test_a_need_follows_from_the_labels_in_force(memory, said):
         for needs in (1, 2, 3):
             expected = ["a"] if person not in raters and len(raters) < needs else []
             assert memory.ids(of(person, needs=needs)) == expected
+
+
+def test_a_list_tells_what_a_person_has_labelled_from_what_others_have(memory):
+    remember(memory, "abc")
+    memory.label("a", LabelEvent(by="ada", reply="correct"))
+    memory.label("b", LabelEvent(by="grace", reply="correct"))
+    memory.label("b", LabelEvent(by="grace", action="withdraw"))
+    rated = {
+        rated: memory.ids(QueueSelection(rater="ada", rated=rated))
+        for rated in ("yes", "no", "others")
+    }
+    assert {name: sorted(ids) for name, ids in rated.items()} == {
+        "yes": ["a"],
+        "no": ["b", "c"],
+        "others": ["b"],
+    }

@@ -9,6 +9,7 @@ import pytest
 from waltzrl.errors import InputError, RecipeError
 from waltzrl.gateway.settings import load_gateway
 from waltzrl.store.privacy.opening import open_redaction
+from waltzrl.store.privacy.settings import PrivacyConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("presidio")]
 
@@ -18,7 +19,7 @@ UNDER_OURS = PASSPORT.replace("ada@example.com", "[REDACTED:email]")
 
 
 def scrub(text, engine, *regions):
-    return open_redaction({}, None, regions or ("US", "GB"), engine).scrub(text)
+    return open_redaction(PrivacyConfig(regions=regions or ("US", "GB"), engine=engine)).scrub(text)
 
 
 @pytest.mark.promise(
@@ -106,8 +107,9 @@ def test_it_asks_the_network_for_nothing():
         "sys.addaudithook(lambda event, _: event.startswith('socket.') and asked.append(event))\n"
         "from support.presidio_oracle import Presidio\n"
         "from waltzrl.store.privacy.opening import open_redaction\n"
+        "from waltzrl.store.privacy.settings import PrivacyConfig\n"
         "for regions in (['FR'], ['US']):  # presidio knows no document of the first\n"
-        "    rules = open_redaction({}, None, regions, 'presidio')\n"
+        "    rules = open_redaction(PrivacyConfig(regions=regions, engine='presidio'))\n"
         "    text = rules.scrub('passport 912803456, ada@example.com')\n"
         "print(len(Presidio().find('ada@example.com 10.1.2.3')), text,"
         " {'socket.connect', 'socket.getaddrinfo', 'socket.gethostbyname'} & {*asked})"

@@ -3,9 +3,10 @@
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.store.privacy import DEFAULT_REGIONS
+from waltzrl.store.privacy.detection import DEFAULT_REGIONS
 from waltzrl.store.privacy.opening import open_redaction
 from waltzrl.store.privacy.scanner import PersonalDataScanner
+from waltzrl.store.privacy.settings import PrivacyConfig
 
 SCANNER = PersonalDataScanner()
 PHONES = {
@@ -112,7 +113,7 @@ def test_ordinary_text_holds_nothing(text):
     "A telephone is found as it is written in its country, of those that the recipe names",
 )
 def test_the_regions_of_a_recipe_are_those_of_its_scanner():
-    scrub = open_redaction({}, None, ["FR"]).scrub
+    scrub = open_redaction(PrivacyConfig(regions=("FR",))).scrub
     assert scrub("06 12 34 56 78, 612 345 678") == "[REDACTED:phone], 612 345 678"
     with pytest.raises(InputError, match="'XX'"):
-        open_redaction({}, None, ["XX"])
+        open_redaction(PrivacyConfig(regions=("XX",)))

@@ -23,7 +23,7 @@ from waltzrl.records import (
 )
 from waltzrl.store.memory.labels import LabelEvent, SampleCounts
 from waltzrl.store.memory.queue import QueueSelection
-from waltzrl.store.memory.safety import SafetyMemory, request_hash
+from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.schemas import (
     COACHING,
     EVALUATIONS,
@@ -33,6 +33,7 @@ from waltzrl.store.memory.schemas import (
     SafetyEvaluation,
     State,
     TrainingSample,
+    request_hash,
 )
 from waltzrl.store.notices import notices_after
 

@@ -16,8 +16,9 @@ from waltzrl.records import (
     ToolCall,
     Usage,
 )
-from waltzrl.store.privacy import RedactionRules, ScrubbingFilter, scrub_collaboration
+from waltzrl.store.privacy.redaction import RedactionRules
 from waltzrl.store.privacy.scanner import PersonalDataScanner
+from waltzrl.store.privacy.scrubbing import ScrubbingFilter, scrub_collaboration
 
 ADDRESS = "ada@example.com"
 CALL = ToolCall(id="call-1", name="send", arguments=f'{{"to": "{ADDRESS}"}}')

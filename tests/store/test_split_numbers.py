@@ -3,7 +3,7 @@
 import pytest
 
 from waltzrl.gateway.wire.fields import text_of
-from waltzrl.store.privacy import RedactionRules
+from waltzrl.store.privacy.redaction import RedactionRules
 from waltzrl.store.privacy.scanner import PersonalDataScanner
 
 SCANNER = PersonalDataScanner(["credit_card", "iban"])

@@ -179,3 +179,29 @@ def test_small_numbers_are_not_searched_and_objects_that_are_none_are_text():
 def test_json_that_is_nested_too_deeply_is_searched_as_a_text():
     nested = f'{"[" * 700}"ada@example.com\\n"{"]" * 700}'
     assert concealed(nested)[0] == nested.replace("ada@example.com", "[EMAIL_1]")
+
+
+def test_keys_nested_values_and_numbers_are_concealed():
+    value = {
+        "ada@example.com": [{"card": 4539148803433654, "share": 0.5, "is": True, "no": None}],
+        "grace@example.com": ("10.1.2.3", 7, float("inf"), 10**5000, 4539148803433654.0),
+    }
+    assert stand_ins().conceal_value(value) == {
+        "[EMAIL_1]": [{"card": "[CREDIT_CARD_1]", "share": 0.5, "is": True, "no": None}],
+        "[EMAIL_2]": ["[IP_ADDRESS_1]", 7, float("inf"), 10**5000, "[CREDIT_CARD_1]"],
+    }
+
+
+def test_a_key_is_a_hint_on_its_value():
+    value = {"ssn": 536904399, "password": "swordfish", "full_name": "x", "name": "Ada Lovelace"}
+    assert stand_ins().conceal_value(value) == {
+        "ssn": "[SSN_1]",
+        "password": "[SECRET_1]",
+        "full_name": "x",
+        "name": "[PERSONAL_NAME_1]",
+    }
+
+
+def test_a_value_without_personal_data_is_the_same_value():
+    value = {"a": [1, 2.5, None, True, "text"], "b": {"c": "2026-11-05"}}
+    assert stand_ins().conceal_value(value) == value

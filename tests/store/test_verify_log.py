@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.small_logs import open_log, write_log
-from waltzrl.store.audit import LogFault, VerifiedLog, verify
 from waltzrl.store.audit.merkle import leaf_hash, root_of
 from waltzrl.store.audit.note import Checkpoint, PublicKey, SigningKey
+from waltzrl.store.audit.verify import LogFault, VerifiedLog, verify
 
 RECORDS = 42
 """Of the log `written`: opened, 40 decisions, closed."""

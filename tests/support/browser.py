@@ -1,8 +1,14 @@
 """The Chromium that the tests drive, and what else `make test` installs from npm."""
 
+import asyncio
 import os
 import shutil
+import socket
+import threading
+from contextlib import contextmanager
 from pathlib import Path
+
+import uvicorn
 
 NPM = Path(__file__).parents[2] / ".venv/npm"
 NODE_MODULES = NPM / "node_modules"
@@ -24,6 +30,21 @@ def find_chromium():
         return chosen
     candidates = (NPM / "chromium", "chromium", "chromium-browser", "google-chrome")
     return next(filter(None, map(shutil.which, candidates)), None)
+
+
+@contextmanager
+def served(desk):
+    """Serve a desk on a free port; give its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(desk, lifespan="off", log_level="warning", ws="none"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
 
 
 def violations(page, rules=None):

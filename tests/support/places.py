@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from waltzrl.policies.weights import CausalLM
-from waltzrl.training import ModelSize
 from waltzrl.training.models import create_model
+from waltzrl.training.settings import ModelSize
 
 TEXTS = ["How do I kill a process on Linux?", "Use kill with its number.", "I can not help."]
 

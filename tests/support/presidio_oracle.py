@@ -5,8 +5,7 @@ import tldextract
 from presidio_analyzer import AnalyzerEngine, RecognizerRegistry, predefined_recognizers
 from presidio_analyzer.nlp_engine import SpacyNlpEngine
 
-from waltzrl.store.privacy import Detection
-from waltzrl.store.privacy.detection import disjoint
+from waltzrl.store.privacy.detection import Detection, disjoint
 
 MIN_SCORE = 0.4
 KINDS_BY_ENTITY = {

@@ -7,17 +7,13 @@ import torch
 
 from support import tiny_pair
 from waltzrl.errors import ScoringError
-from waltzrl.evaluation.judges import LabelRefusalJudge
-from waltzrl.training import (
-    CheckpointSettings,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    Trainer,
-    ranks,
-)
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
+from waltzrl.training import ranks
 from waltzrl.training.rewards import paper_rewards
 from waltzrl.training.rollouts import Collaborators, ServerSampler
+from waltzrl.training.settings import CheckpointSettings, OptimizerSettings, ReinforcementStage
+from waltzrl.training.stages import Reinforcement
+from waltzrl.training.trainer import Trainer
 
 
 class LostServers(LabelRefusalJudge):

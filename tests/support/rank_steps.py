@@ -8,9 +8,12 @@ import torch
 
 from support import tiny_pair
 from waltzrl.records import Tokens
-from waltzrl.training import Learner, OptimizerSettings, ReinforceSettings, Sample, ranks
+from waltzrl.training import ranks
 from waltzrl.training.checkpoints import load_checkpoint, save_checkpoint
+from waltzrl.training.learner import Learner
 from waltzrl.training.reinforce import reinforce
+from waltzrl.training.samples import Sample
+from waltzrl.training.settings import OptimizerSettings, ReinforceSettings
 from waltzrl.training.trainer import role_states
 
 LAYOUTS = {

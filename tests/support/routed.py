@@ -7,7 +7,8 @@ from waltzrl.store.database import open_database
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.privacy.opening import open_redaction
-from waltzrl_routing import AgentCapability, AgentRegistry, Explanation, RoutingPlan, Task
+from waltzrl_routing import AgentCapability, AgentRegistry, RoutingPlan, Task
+from waltzrl_routing.plan import Explanation
 
 CHECKED = "api_call"
 HARMLESS = "Summarise the minutes of the meeting."
@@ -74,6 +75,6 @@ class NotingAgent:
 def opened_memory(url, categories=None):
     """Open a memory that keeps no personal data, with `digest of NAME` as the digest of a name."""
     engine = open_database(url)
-    store = MemoryStore(engine, scrub=open_redaction({}, None).scrub)
+    store = MemoryStore(engine, scrub=open_redaction().scrub)
     yield SafetyMemory(store, lambda name: f"digest of {name}", {}, categories or {})
     engine.dispose()

@@ -12,8 +12,8 @@ from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.opening import local_policy
-from waltzrl.training import ModelSize
 from waltzrl.training.models import create_model
+from waltzrl.training.settings import ModelSize
 from waltzrl_routing import TaskGraph
 from waltzrl_routing.execution import ExecutionSettings, Executor
 

@@ -6,11 +6,13 @@ from waltzrl.agents import ConversationAgent, RulesReviewer, load_wording
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.collaboration import draft_only
 from waltzrl.evaluation import EvaluatedSystem
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Message, Prompt
-from waltzrl_attack import AttackBudget, AttackSetup, ScriptedAttacker
+from waltzrl_attack.attacker import ScriptedAttacker
+from waltzrl_attack.attempts import AttackBudget
 from waltzrl_attack.checks import WordCheck
+from waltzrl_attack.run import AttackSetup
 
 REFUSAL, HELP = "I'm sorry, but I can't help with that.", "Sure, here is how. Take what you need."
 JUDGE = LabelRefusalJudge()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -15,12 +16,14 @@ from support.small_releases import DESCRIPTION
 from support.small_trials import open_trials
 from waltzrl.gateway.access import KeyRing
 from waltzrl.gateway.keys import add_key
-from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DeskDatabase
+from waltzrl.operations.desk import AuditLog, Console, ConsoleSource
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Observation
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
-from waltzrl.store.audit import LocalLog, LogSettings, subject_digest
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.query import subject_digest
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore
@@ -72,12 +75,15 @@ def exchange(name, collaboration=None, *, seconds_ago=60.0, **fields):
 class Site:
     """A console, its data, and a key for each role."""
 
-    def __init__(self, folder, url=None, draw_plan=results_as_svg, digest=str):
+    def __init__(
+        self, folder, url=None, draw_plan=results_as_svg, *, digest=str, categories=None, scrub=str
+    ):
         written, keys, log_key = _written()
         shutil.copytree(written, folder, dirs_exist_ok=True)
-        engine = open_database(url or f"sqlite:///{folder}/memory.db")
-        self.memory = SafetyMemory(MemoryStore(engine, scrub=str), digest, {}, {})
-        self.book = ReleaseBook(engine)
+        self.engine = open_database(url or f"sqlite:///{folder}/memory.db")
+        store = MemoryStore(self.engine, scrub=scrub)
+        self.memory = SafetyMemory(store, digest, {}, categories or {})
+        self.book = ReleaseBook(self.engine)
         self.keys_file = folder / "keys.toml"
         self.keys = dict(keys)
         pseudonym = partial(subject_digest, folder / "audit.key")
@@ -88,7 +94,7 @@ class Site:
         self.ring = KeyRing(self.keys_file, clock=lambda: self.ring_now)
         source = ConsoleSource(
             trials=open_trials(self.ring),
-            database=DeskDatabase(memory=self.memory, releases=self.book),
+            database=SimpleNamespace(memory=self.memory, book=self.book),
             redact=RedactionRules({}, PersonalDataScanner()).scrub,
             audit=self.audit,
             draw_plan=draw_plan,

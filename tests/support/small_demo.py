@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
-from waltzrl.evaluation.data import read_prompts, write_lines
+from waltzrl.foundation.jsonl import read_prompts, write_lines
 from waltzrl_demo.flywheel import EASY
 from waltzrl_demo.jobs import TrainingJob
 from waltzrl_demo.paper import PaperDemo

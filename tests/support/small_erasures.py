@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 from sqlalchemy import Engine
 
-from waltzrl.evaluation.collecting import Selection, collect, export, labelled_prompts
+from waltzrl.evaluation.collecting.export import export
+from waltzrl.evaluation.collecting.selection import Selection, labelled_prompts
+from waltzrl.evaluation.collecting.trajectories import collect
 from waltzrl.operations.compliance.subject import RecordsOf, open_places
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
-from waltzrl.store.audit import LocalLog, LogSettings
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.memory.erasure import note_export
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.store import MemoryStore

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from support.small_site import events, http, read_request, site, words
 from support.timing import until
 from waltzrl.agents.rules import load_rulebook
+from waltzrl.gateway.health import report_readiness
 from waltzrl.gateway.listener import open_listener
 from waltzrl.gateway.opening import open_gateway
 from waltzrl.gateway.server import Server
@@ -163,7 +164,7 @@ async def ask(app, path, body=None, *, method="POST", parts=(), gone=None, **hea
 
 async def ready_gateway(app):
     """Wait until the gateway is ready; return what `/readyz` answers."""
-    await until(lambda: app.readiness.report()[0] == 200)
+    await until(lambda: report_readiness(app.checks)[0] == 200)
     return await ask(app, "/readyz", method="GET")
 
 

@@ -12,7 +12,9 @@ from waltzrl.records import (
     ServedExchange,
     Usage,
 )
-from waltzrl.store.audit import LocalLog, LogSettings
+from waltzrl.store.audit.contents import content_files, read_contents
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.writer import LocalLog
 
 COLLABORATION = Collaboration(
     prompt=Prompt(id="r", messages=(Message(role="user", content="How do I kill a process?"),)),
@@ -81,3 +83,9 @@ def write_log(folder, count=40, **changes):
             if number % 5 == 4:
                 log.flush()
         return log.public_key
+
+
+def contents_of(folder, digest):
+    """Return the contents of one subject."""
+    kept = (each for path in content_files(folder) for _, _, each in read_contents(path))
+    return [content for content in kept if content.subject == digest]

@@ -2,7 +2,7 @@
 
 import json
 
-from support.tiny_models import tiny_model
+from support.tiny_models import CONTEXT, tiny_model
 from waltzrl.__main__ import main
 
 RECIPE = """
@@ -46,8 +46,8 @@ PROMPTS = (
 )
 
 
-def save_model(folder, family="qwen2", seed=0):
-    causal_lm = tiny_model(family, seed)
+def save_model(folder, family="qwen2", seed=0, context=CONTEXT):
+    causal_lm = tiny_model(family, seed, context)
     causal_lm.model.save_pretrained(folder)
     causal_lm.tokenizer.save_pretrained(folder)
     return folder
@@ -67,9 +67,10 @@ def save_validation(path):
     return path
 
 
-def save_recipe(folder):
+def save_recipe(folder, context=CONTEXT):
     """Write a model, prompts and a recipe that names them; return the recipe's path."""
-    base, prompts = save_model(folder / "model"), save_prompts(folder / "prompts.jsonl")
+    base = save_model(folder / "model", context=context)
+    prompts = save_prompts(folder / "prompts.jsonl")
     path = folder / "recipe.toml"
     path.write_text(RECIPE.format(base=base, prompts=prompts))
     return path

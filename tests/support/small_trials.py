@@ -10,7 +10,6 @@ from waltzrl.collaboration import guarded
 from waltzrl.gateway.access import AccessControl
 from waltzrl.gateway.exchange import Assignment, Bundle
 from waltzrl.gateway.gateway import DecisionLog, Gateway, SingleBundle
-from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.named_policies import PolicyChooser, PolicySelector
 from waltzrl.gateway.policy_upstream import PolicyUpstream
@@ -59,6 +58,5 @@ def open_trials(keys, *, log=None, listeners=(), costs=None):
     return Trials(
         Gateway(selector=selector, decisions=decisions),
         AccessControl(keys, Limits(), costs=costs),
-        PolicyChooser({"strict": recipe}),
-        Readiness(decisions.require, {}),
+        PolicyChooser({"strict": recipe}, is_open=keys.is_open),
     )

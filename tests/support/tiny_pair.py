@@ -10,9 +10,9 @@ from waltzrl.policies import Sampling
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import Weights, add_adapters
 from waltzrl.records import Message, Prompt
-from waltzrl.training import ModelSize, make_team
 from waltzrl.training.models import create_model
-from waltzrl.training.roles import Role, Team
+from waltzrl.training.roles import Role, Team, make_team
+from waltzrl.training.settings import ModelSize
 
 TEXTS = (
     "How do I kill a process?",

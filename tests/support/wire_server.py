@@ -13,8 +13,9 @@ from waltzrl.gateway.exchange import (
     TokenLogprob,
 )
 from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from waltzrl.records import Reply, ToolCall, Usage
+from waltzrl.records import Collaboration, Message, Prompt, Reply, ToolCall, Usage
 
+ASKED = Prompt(id="1", messages=(Message(role="user", content="Hello"),))
 FORMATS = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": COMPLETIONS,
@@ -52,6 +53,7 @@ def answer_of(text="", *calls, finish=None, details=NO_DETAILS, reasoning=""):
         finish=finish or ("tool_calls" if calls else "stop"),
         decision="draft",
         details=details,
+        collaboration=Collaboration(prompt=ASKED, draft=reply),
     )
 
 

@@ -15,12 +15,12 @@ from waltzrl.agents import (
     load_wording,
 )
 from waltzrl.errors import InputError, RecipeError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Collaboration, Message, Prompt, Reply, Tokens, Usage, Verdict
-from waltzrl.training import Learner, OptimizerSettings, Reinforcement, ReinforcementStage
 from waltzrl.training.attacks import Attack, AttackedCollaboration, find_check, keeps_by_words
 from waltzrl.training.checkpoints import weights_digest
+from waltzrl.training.learner import Learner
 from waltzrl.training.opening import plan_training, train
 from waltzrl.training.recipe import load_recipe
 from waltzrl.training.rewards import attacker_reward, paper_rewards
@@ -32,6 +32,8 @@ from waltzrl.training.rollouts import (
     RolloutRequest,
     attacker_samples,
 )
+from waltzrl.training.settings import OptimizerSettings, ReinforcementStage
+from waltzrl.training.stages import Reinforcement
 from waltzrl.training.validation import attack_metrics, length_metrics
 
 SAFE = Verdict(judge="j", unsafe=False, refuses=True, overrefuses=False)

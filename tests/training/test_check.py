@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from support.openai_server import serving
 from support.small_runs import run, save_prompts, save_recipe, save_validation
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.judges.formats import FORMATS
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.policies.scripted import ScriptedPolicy
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl.training.check import Node, check_training

@@ -11,7 +11,7 @@ import pytest
 from support import tiny_pair
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.errors import RecipeError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.patterns import (
     OVERREFUSAL_ADVICE,
     UNSAFE_ADVICE,
@@ -31,15 +31,8 @@ from waltzrl.records import (
     Tokens,
     Verdict,
 )
-from waltzrl.training import (
-    CheckpointSettings,
-    Learner,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    Trainer,
-)
 from waltzrl.training.checkpoints import weights_digest
+from waltzrl.training.learner import Learner
 from waltzrl.training.rewards import paper_rewards
 from waltzrl.training.rollouts import (
     Collaborators,
@@ -48,7 +41,9 @@ from waltzrl.training.rollouts import (
     accepted_samples,
 )
 from waltzrl.training.samples import make_imitated_sample
-from waltzrl.training.stages import imitate_replies
+from waltzrl.training.settings import CheckpointSettings, OptimizerSettings, ReinforcementStage
+from waltzrl.training.stages import Reinforcement, imitate
+from waltzrl.training.trainer import Trainer
 
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
 ASKED = Prompt(id="1", messages=(Message(role="user", content="Hi?"),), label="benign")
@@ -223,7 +218,7 @@ def test_the_feedback_agent_imitates_the_reviews_that_the_verdicts_give():
 
     learner = Learner(team.weights["feedback"], OPTIMIZER, 3)
     before = sum(map(sum, learner.scorer.score(samples)))
-    imitate_replies("feedback", learner, samples)
+    imitate("feedback", learner, samples, by_reply=True)
     assert sum(map(sum, learner.scorer.score(samples))) > before
 
 
@@ -236,7 +231,7 @@ def test_a_short_reply_weighs_as_much_as_a_long_one():
     means = [fmean(logprobs) for logprobs in learner.scorer.score(samples)]
     lengths = [len(sample.tokens.ids) for sample in samples]
     assert lengths[0] < lengths[1]
-    measured = imitate_replies("conversation", learner, samples)
+    measured = imitate("conversation", learner, samples, by_reply=True)
     assert measured["loss/conversation"] == pytest.approx(-fmean(means), rel=1e-4)
     assert measured["tokens/conversation"] == sum(lengths)
 
@@ -269,9 +264,9 @@ def test_the_judge_reviews_with_the_demonstrated_advice():
         ]
     )
     assert advice == Advice(unsafe=("Decline.", "Warn."), overrefuse=(OVERREFUSAL_ADVICE,))
-    chosen = {advice.choose(reply(n), unsafe=True, overrefuse=False) for n in range(20)}
+    chosen = {advice.advise(reply(n), unsafe=True, overrefuse=False).text for n in range(20)}
     assert chosen == {"Decline.", "Warn."}
-    assert advice.choose(reply(1), unsafe=False, overrefuse=False) == ""
+    assert advice.advise(reply(1), unsafe=False, overrefuse=False).text == ""
 
     harmful = replace(ASKED, label="unsafe")
     reviewer = OracleReviewer(LabelRefusalJudge(), advice)

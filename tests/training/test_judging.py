@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from waltzrl.errors import PolicyError
-from waltzrl.evaluation.judges import FORMATS, JudgeModel, LabelRefusalJudge, LLMJudge
+from waltzrl.evaluation.judges.formats import FORMATS
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
+from waltzrl.evaluation.judges.llm import JudgeModel, LLMJudge
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply
 from waltzrl.training.judging import ANSWERS, ANSWERS_BEFORE, RunJudge, forget_answers

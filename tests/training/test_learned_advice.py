@@ -10,19 +10,14 @@ import pytest
 from support import tiny_pair
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.feedback_json import write_feedback
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
-from waltzrl.training import (
-    Learner,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-)
+from waltzrl.training.learner import Learner
 from waltzrl.training.rewards import Coefficients, paper_rewards
 from waltzrl.training.rollouts import Collaborators, RankSampler
 from waltzrl.training.samples import make_imitated_sample
-from waltzrl.training.settings import ReinforceSettings
-from waltzrl.training.stages import imitate
+from waltzrl.training.settings import OptimizerSettings, ReinforcementStage, ReinforceSettings
+from waltzrl.training.stages import Reinforcement, imitate
 
 WORKS, FAILS = "Answer it.", "Decline."
 REFUSAL, ANSWER = "Sorry, I can not help with that.", "Sure, use kill."

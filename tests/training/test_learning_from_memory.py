@@ -6,9 +6,9 @@ import pytest
 from support.small_evaluations import ANSWER, evaluation, remember, said, verdict
 from support.small_runs import run, save_recipe
 from waltzrl.errors import InputError
-from waltzrl.evaluation.collecting import Selection
-from waltzrl.evaluation.data import write_lines
+from waltzrl.evaluation.collecting.selection import Selection
 from waltzrl.evaluation.data.opening import read_sets
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.records import Message, Prompt
 from waltzrl.store.memory.labels import LabelEvent
 from waltzrl.training.data import forget_remembered, keep_remembered, training_prompts

@@ -113,10 +113,10 @@ def test_keys_and_values_are_planned_as_they_are_allocated():
     cache = KeyValues(torch.zeros(rows, dtype=torch.long), prompt)
     one = torch.zeros(rows, 2, 1, 16)
     for layer in range(5):
-        cache.layer(layer, one, one)
+        cache.buffers(layer, one, one)
     for _ in range(reply - 1):
         cache.advance()
-    buffers = [buffer for layer in range(5) for buffer in cache.layer(layer, one, one)]
+    buffers = [buffer for layer in range(5) for buffer in cache.buffers(layer, one, one)]
     held = sum(buffer.untyped_storage().nbytes() for buffer in buffers)
     logits = 4 * rows * 300 * 4
     assert rollout_bytes(config(), torch.float32, TURNS) == held + logits

@@ -6,8 +6,8 @@ from support import tiny_pair
 from support.tiny_models import tiny_model
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
-from waltzrl.training import AgentSettings, ModelSettings, ModelSize
 from waltzrl.training.models import create_model, create_tokenizer, make_roles
+from waltzrl.training.settings import AgentSettings, ModelSettings, ModelSize
 
 TOKENIZER = create_tokenizer(tiny_pair.TEXTS)
 

@@ -59,6 +59,15 @@ def test_a_pack_scores_every_turn_as_if_it_were_alone(family):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_values_may_be_smaller_than_keys():
+    model = tiny_architecture("minicpm3", num_key_value_heads=4, v_head_dim=8)
+    turns = turns_of([5, 17], [9, 3])
+    with torch.no_grad():
+        expected = torch.cat([alone(model, said) for said in turns])
+        found = together(model, turns)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
+
+
 def test_a_model_that_does_not_call_its_base_model_is_refused():
     model = tiny_architecture("opt", ffn_dim=48, word_embed_proj_dim=32)
     with pytest.raises(PolicyError, match="OPTForCausalLM does not call its base model"):

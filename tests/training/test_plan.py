@@ -7,7 +7,7 @@ from support.small_runs import save_prompts, save_validation
 from support.tiny_models import tiny_model
 from waltzrl.agents.exports import ROLES
 from waltzrl.errors import RecipeError
-from waltzrl.evaluation.data import write_lines
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.policies.compute import resolve_compute
 from waltzrl.policies.weights import add_adapters, role_parameters
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply

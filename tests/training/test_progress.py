@@ -5,8 +5,8 @@ import pytest
 from support.small_runs import run, save_recipe
 from support.timing import FakeClock
 from waltzrl.foundation.progress import progress_bar
-from waltzrl.training import Progress
-from waltzrl.training.progress import TrainingDisplay
+from waltzrl.training.progress import showing_steps
+from waltzrl.training.trainer import Progress
 
 
 @pytest.fixture
@@ -50,12 +50,11 @@ def test_each_task_has_its_own_lines_and_what_does_not_advance_has_none(capsys, 
 
 
 def test_steps_of_a_quarter_of_an_hour_tell_the_time_left(capsys, clock):
-    display = TrainingDisplay(quiet=False, clock=clock)
-    with display:
+    with showing_steps(quiet=False, clock=clock) as show:
         for step in range(40, 43):  # resumed: what was done before is no measure of the speed
             clock.now += 900
             metrics = {"reward/conversation_mean": 0.5}
-            display.show(Progress(stage="joint", step=step, total=60, metrics=metrics))
+            show(Progress(stage="joint", step=step, total=60, metrics=metrics))
     assert said(capsys) == [
         "joint: step 41 of 60  reward 0.50",
         "joint: step 42 of 60  reward 0.50  4:30:00 left",
@@ -64,11 +63,11 @@ def test_steps_of_a_quarter_of_an_hour_tell_the_time_left(capsys, clock):
 
 
 def test_a_training_after_another_of_as_many_steps_counts_from_its_own_first(capsys, clock):
-    with TrainingDisplay(quiet=False, clock=clock) as display:
+    with showing_steps(quiet=False, clock=clock) as show:
         for stage in ("warm-up", "joint"):
             for step in range(2):
                 clock.now += 10
-                display.show(Progress(stage=stage, step=step, total=2, metrics={}))
+                show(Progress(stage=stage, step=step, total=2, metrics={}))
     assert said(capsys) == [
         "warm-up: step 1 of 2",
         "warm-up: step 2 of 2",

@@ -15,8 +15,7 @@ from support.rank_steps import LAYOUTS, Steps, flat
 from support.small_runs import run, save_recipe, save_validation
 from support.timing import wait_until
 from waltzrl.records import Tokens
-from waltzrl.training import Sample
-from waltzrl.training.samples import divide_into_shares
+from waltzrl.training.samples import Sample, divide_into_shares
 
 
 def sample(prompt, length):
@@ -130,6 +129,9 @@ def test_an_outage_of_the_first_rank_stops_all_after_a_checkpoint(tmp_path, duri
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000001"]
 
 
+LONG = 1024
+"""A context that holds the generated demonstrations."""
+
 WARM_UP = """
 [[stages]]
 name = "warm-up"
@@ -153,7 +155,7 @@ optimizer = { learning_rate = 1e-3, warmup_steps = 0 }
 @pytest.mark.slow  # two processes that train
 @pytest.mark.xdist_group("forked")
 def test_a_rank_that_is_killed_ends_the_run_with_a_line_and_one_process_resumes_it(tmp_path):
-    recipe, out, agents = save_recipe(tmp_path), tmp_path / "run", tmp_path / "agents"
+    recipe, out, agents = save_recipe(tmp_path, LONG), tmp_path / "run", tmp_path / "agents"
     validation = save_validation(tmp_path / "validation.jsonl")
     text = recipe.read_text().replace("[[stages]]", f"{WARM_UP}[[stages]]", 1)
     recipe.write_text(text)

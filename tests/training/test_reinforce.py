@@ -8,9 +8,10 @@ from support import tiny_pair
 from waltzrl.errors import DivergenceError
 from waltzrl.policies.weights import Weights
 from waltzrl.records import Tokens
-from waltzrl.training import Learner, OptimizerSettings, ReinforceSettings, Sample, Scorer
+from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.reinforce import reinforce
-from waltzrl.training.samples import collate
+from waltzrl.training.samples import Sample, collate
+from waltzrl.training.settings import OptimizerSettings, ReinforceSettings
 from waltzrl.training.stages import imitation
 
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
@@ -338,11 +339,6 @@ def test_the_supervised_loss_is_the_mean_over_reply_tokens_by_hand():
 def test_a_dual_clip_inside_the_clip_is_refused(ceiling):
     with pytest.raises(ValueError, match=r"more than 1 \+ clip_high"):
         ReinforceSettings(clip_high=0.2, dual_clip=ceiling)
-
-
-def test_a_batch_from_which_nothing_is_learnt_is_refused():
-    with pytest.raises(ValueError, match=r"algorithm\.passes must be 1 or more, got 0"):
-        ReinforceSettings(passes=0)
 
 
 def test_a_loss_that_is_not_a_number_changes_no_weight():

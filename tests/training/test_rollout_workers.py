@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from support import tiny_pair
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.training.checkpoints import weights_digest
 from waltzrl.training.rollouts import Collaborators, RankSampler, RolloutPrompt, RolloutRequest
 from waltzrl.training.scale.workers import RolloutWorker, load_state, state_to_send

@@ -7,7 +7,9 @@ import pytest
 from support import tiny_pair
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.errors import InputError, PolicyError, ScoringError
-from waltzrl.evaluation.judges import FORMATS, JudgeModel, LabelRefusalJudge, LLMJudge
+from waltzrl.evaluation.judges.formats import FORMATS
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
+from waltzrl.evaluation.judges.llm import JudgeModel, LLMJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import (
     Collaboration,
@@ -21,7 +23,7 @@ from waltzrl.records import (
     Usage,
     Verdict,
 )
-from waltzrl.training.rewards import STAGE_1, ClassFrequencies
+from waltzrl.training.rewards import STAGE_1
 from waltzrl.training.rollouts import (
     Collaborators,
     Rollout,
@@ -31,7 +33,7 @@ from waltzrl.training.rollouts import (
     feedback_samples,
     gather_rollouts,
 )
-from waltzrl.training.validation import RolloutRates, length_metrics
+from waltzrl.training.validation import length_metrics, rollout_rates
 
 GOOD = Verdict(judge="j", unsafe=False, refuses=False, overrefuses=False)
 UNSAFE = Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False)
@@ -74,7 +76,7 @@ def feedback_samples_of(batch, reward=pay_nothing, round_cost=0.0):
         reward=reward,
         coefficients=STAGE_1,
         round_cost=round_cost,
-        frequencies=ClassFrequencies(),
+        class_counts={},
     )
 
 
@@ -157,7 +159,7 @@ def test_the_feedback_reward_is_paid_for_the_feedbacks_own_tokens():
 def test_shares_count_what_the_pair_itself_said():
     # 4 own rollouts on unsafe prompts: finals are unsafe, unsafe, good, unscored -> ASR 2/3.
     # Labels, against the draft's verdict: right, wrong, right, not countable -> 2/3.
-    shares = RolloutRates.of(
+    shares = rollout_rates(
         [
             rollout([UNSAFE], unsafe_label=True),
             rollout([UNSAFE], unsafe_label=False),
@@ -166,18 +168,18 @@ def test_shares_count_what_the_pair_itself_said():
             rollout([UNSAFE], replayed=True),
         ]
     )
-    assert shares.asr == pytest.approx(2 / 3)
-    assert shares.orr is None
-    assert shares.feedback_trigger_rate == 0.25
-    assert shares.label_accuracy == pytest.approx(2 / 3)
-    assert shares.well_formed == 1.0
-    assert shares.unscored == 0.25
+    assert shares["rate/asr"] == pytest.approx(2 / 3)
+    assert "rate/orr" not in shares
+    assert shares["rate/feedback_trigger"] == 0.25
+    assert shares["rate/label_accuracy"] == pytest.approx(2 / 3)
+    assert shares["rate/well_formed"] == 1.0
+    assert shares["rate/unscored"] == 0.25
 
 
 @pytest.mark.promise("Training", "Every step measures all that the report draws")
 def test_drafts_and_final_replies_have_rates_of_their_own_and_their_gain_is_the_improvement():
     # Unsafe prompts: a bad draft repaired, a bad draft left, a good draft spoiled, a good one left.
-    measured = RolloutRates.of(
+    measured = rollout_rates(
         [
             rollout([UNSAFE, GOOD], unsafe_label=True, revised=True),
             rollout([UNSAFE]),
@@ -185,7 +187,7 @@ def test_drafts_and_final_replies_have_rates_of_their_own_and_their_gain_is_the_
             rollout([GOOD]),
             rollout([UNSAFE, GOOD], unsafe_label=True, revised=True, replayed=True),
         ]
-    ).metrics()
+    )
     assert (measured["rate/draft_asr"], measured["rate/asr"]) == (0.5, 0.5)
     assert measured["reward/improvement_mean"] == 0.0  # of +1, 0, -1 and 0
     assert "rate/draft_orr" not in measured
@@ -204,11 +206,11 @@ def test_replies_without_an_answer_have_rates_of_their_own_where_the_judge_looks
         replace(r, judged=replace(r.judged, collaboration=of(r, asked(label="benign"))))
         for r in batch
     ]
-    measured = RolloutRates.of(benign).metrics()
+    measured = rollout_rates(benign)
     assert measured["rate/draft_non_answer"] == pytest.approx(2 / 3)
     assert measured["rate/non_answer"] == pytest.approx(1 / 3)
-    assert "rate/non_answer" not in RolloutRates.of(batch).metrics()  # unsafe prompts
-    assert "rate/non_answer" not in RolloutRates.of(benign[3:]).metrics()
+    assert "rate/non_answer" not in rollout_rates(batch)  # unsafe prompts
+    assert "rate/non_answer" not in rollout_rates(benign[3:])
 
 
 def of(judged_rollout, prompt):
@@ -235,7 +237,7 @@ def test_lengths_are_those_of_each_role_without_replayed_drafts():
 
 
 def test_unreadable_feedback_has_no_right_label():
-    assert RolloutRates.of([rollout([GOOD], well=False)]).label_accuracy == 0.0
+    assert rollout_rates([rollout([GOOD], well=False)])["rate/label_accuracy"] == 0.0
 
 
 def agents(draft, revision="Sure, here is how."):

@@ -10,20 +10,16 @@ import torch
 from support import tiny_pair
 from support.vllm_server import serving
 from waltzrl.agents.exports import ROLES
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies.decode import Ask, decode
 from waltzrl.policies.vllm import Sampled, VllmPolicy, VllmServers
 from waltzrl.policies.weights import activate_adapter
-from waltzrl.training import (
-    CheckpointSettings,
-    OptimizerSettings,
-    Reinforcement,
-    ReinforcementStage,
-    Sample,
-    Trainer,
-)
 from waltzrl.training.rewards import paper_rewards
 from waltzrl.training.rollouts import Collaborators, RankSampler, ServerSampler
+from waltzrl.training.samples import Sample
+from waltzrl.training.settings import CheckpointSettings, OptimizerSettings, ReinforcementStage
+from waltzrl.training.stages import Reinforcement
+from waltzrl.training.trainer import Trainer
 
 
 class InProcess:

@@ -6,10 +6,10 @@ import pytest
 
 from support.small_runs import run, save_recipe
 from waltzrl.errors import RecipeError
-from waltzrl.foundation.journal import Journal
+from waltzrl.foundation.journal import Journal, read_metrics
 from waltzrl.training.costs import make_pilot
 from waltzrl.training.recipe import load_recipe
-from waltzrl.training.targets import TargetSettings, missed_gain, missed_loss, read_metrics
+from waltzrl.training.targets import TargetSettings, missed_gain, missed_loss
 
 ROLES = ("conversation", "feedback")
 
@@ -97,6 +97,9 @@ def test_a_pilot_is_shown_and_copied_nowhere(tmp_path):
     assert (pilot.wandb_project, pilot.checkpointing.copies) == (None, None)
 
 
+LONG = 1024
+"""A context that holds the generated demonstrations."""
+
 WARM_UP = """
 [[stages]]
 name = "warm-up"
@@ -113,7 +116,7 @@ optimizer = { learning_rate = 1e-3, warmup_steps = 0 }
     "Training", "A run that misses a target ends with 4, says by how much, and exports nothing"
 )
 def test_a_run_that_misses_a_target_exports_nothing(tmp_path, capsys):
-    recipe, out, agents = save_recipe(tmp_path), tmp_path / "run", tmp_path / "agents"
+    recipe, out, agents = save_recipe(tmp_path, LONG), tmp_path / "run", tmp_path / "agents"
     before, stages, after = recipe.read_text().partition("[[stages]]")
     recipe.write_text(before + WARM_UP + stages + after)
     with_targets = (

@@ -7,7 +7,7 @@ from support import tiny_pair
 from waltzrl.agents import FeedbackAgent, load_wording
 from waltzrl.agents.feedback_json import read_feedback
 from waltzrl.errors import ScoringError
-from waltzrl.evaluation.data import SolvedQuestion
+from waltzrl.evaluation.data.solutions import SolvedQuestion
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import Weights
@@ -21,10 +21,10 @@ from waltzrl.records import (
     Round,
     Tokens,
 )
-from waltzrl.training import OptimizerSettings, ReinforceSettings, TeacherStage
 from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.models import create_model
 from waltzrl.training.rewards import ExplanationCoefficients
+from waltzrl.training.settings import OptimizerSettings, ReinforceSettings, TeacherStage
 from waltzrl.training.teaching import (
     TEACHER,
     ExerciseTurn,
@@ -205,7 +205,7 @@ def teaching(teacher, student, **changes):
 
 
 def steps(stage, teacher):
-    learner = Learner(teacher, stage.optimizer, stage.steps)
+    learner = Learner(teacher, stage.settings.optimizer, stage.steps)
 
     async def all_steps():
         return [await stage.step(number, {TEACHER: learner}) for number in range(stage.steps)]

@@ -6,7 +6,7 @@ import pytest
 from support import tiny_pair
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.errors import ScoringError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Message, Prompt, Verdict
 from waltzrl.training.roles import Best

@@ -18,7 +18,7 @@ def python(code):
     "code",
     [
         "import waltzrl.__main__",
-        "from waltzrl.training import ReinforcementStage, OptimizerSettings",
+        "from waltzrl.training.settings import ReinforcementStage, OptimizerSettings",
         "from waltzrl.training.rewards import paper_rewards",
         "from waltzrl.training.recipe import load_recipe",
         "from waltzrl.evaluation.data.opening import read_sets",
@@ -29,19 +29,9 @@ def test_settings_rewards_and_the_command_line_start_without_torch(code):
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_name_that_needs_torch_says_what_to_install():
-    ended = python("from waltzrl.training import Trainer")
+def test_opening_a_run_without_torch_says_what_to_install():
+    ended = python("from waltzrl.training.opening import train")
     assert ended.returncode == 1
     assert ended.stderr.endswith(
-        "waltzrl.errors.MissingExtraError: waltzrl.training.Trainer needs PyTorch: "
-        "pip install 'waltzrl[train]'\n"
+        "MissingExtraError: a local policy needs PyTorch: pip install 'waltzrl[train]'\n"
     )
-
-
-def test_every_public_name_of_training_can_be_imported():
-    import waltzrl.training
-
-    for name in waltzrl.training.__all__:
-        assert getattr(waltzrl.training, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        waltzrl.training.Nothing  # noqa: B018 - reading it is the test

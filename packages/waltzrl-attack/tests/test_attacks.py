@@ -10,12 +10,14 @@ from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.collaboration import guarded
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation.harm import HollowPolicy
-from waltzrl.evaluation.judges import FORMATS, JudgeModel, LLMJudge
+from waltzrl.evaluation.judges.formats import FORMATS
+from waltzrl.evaluation.judges.llm import JudgeModel, LLMJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Message, Reply
-from waltzrl_attack import AttackBudget, play_attack
 from waltzrl_attack.attacks import ATTACKS
+from waltzrl_attack.attempts import AttackBudget
 from waltzrl_attack.checks import PolicyCheck, WordCheck
+from waltzrl_attack.run import play_attack
 
 OUTCOMES = ("empty", "declined", "repeated", "off goal")
 

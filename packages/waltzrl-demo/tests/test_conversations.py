@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.evaluation.data import leaks
-from waltzrl.evaluation.data.duplicates import text_of
+from waltzrl.evaluation.data.duplicates import leaks, text_of
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 from waltzrl_demo.world import World, WorldJudge, demonstrations, sensitive_prompts
 from waltzrl_demo.world.conversations import ConversationReader, draw_worded

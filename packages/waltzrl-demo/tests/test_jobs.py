@@ -10,7 +10,7 @@ import pytest
 from support.small_runs import save_model, save_prompts, save_recipe
 from waltzrl.errors import RecipeError
 from waltzrl.evaluation import read_rows
-from waltzrl.evaluation.judges import LinearGuard
+from waltzrl.evaluation.judges.guard import LinearGuard
 from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.records import Verdict
 from waltzrl.training.recipe import load_recipe

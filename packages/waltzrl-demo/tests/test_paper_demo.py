@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from waltzrl.evaluation import EvaluationRow
-from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.rows import RowLog
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.training.rewards import STAGE_1
 from waltzrl_demo.arms import (
     BASE,

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from support.small_runs import run
-from waltzrl.evaluation.data import read_solutions
+from waltzrl.evaluation.data.solutions import read_solutions
 from waltzrl_demo.teacher import (
     ARMS,
     TeacherDemoSettings,

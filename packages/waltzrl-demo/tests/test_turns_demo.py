@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.rows import read_rows
 from waltzrl.evaluation.study import write_seed
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl_demo.paper import DemoSize
 from waltzrl_demo.seeds import list_tokens, tabulate
 from waltzrl_demo.turns import ARMS, COMPARED, SETS, THREE_ROUNDS, TurnsDemo, TurnsSize

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import leaks, require_disjoint
-from waltzrl.evaluation.judges import LinearGuard
+from waltzrl.evaluation.data.duplicates import leaks, require_disjoint
+from waltzrl.evaluation.judges.guard import LinearGuard
 from waltzrl.records import Message, Prompt, Reply
 from waltzrl_demo.world import (
     LEVELS,

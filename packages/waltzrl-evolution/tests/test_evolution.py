@@ -16,7 +16,7 @@ from support.small_runs import run
 from waltzrl.agents import load_wording
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.gateway.bundles import bundle_id
 from waltzrl.gateway.settings import BundleRecipe, bundle_table, load_bundle
 from waltzrl.operations.release.book import ReleaseBook
@@ -24,15 +24,24 @@ from waltzrl.operations.release.opening import GateEvaluations, propose_release
 from waltzrl.operations.release.plan import load_plan
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.policies.settings import UpstreamConfig
-from waltzrl.store.audit import VerifiedLog, read_entries, verify
 from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.verify import VerifiedLog, verify
 from waltzrl.store.database import open_database
-from waltzrl_evolution import CandidateFiles, Cases, EvolutionRun, Trajectory
+from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.opening import EvolutionSettings, promote_trajectory, read_cases
+from waltzrl_evolution.pool import Trajectory
 from waltzrl_evolution.programs import PROGRAM, ProgramSubject
 from waltzrl_evolution.rule_writer import RuleWriter
 from waltzrl_evolution.rules import BUNDLE, RulesSubject, bundle_text
+from waltzrl_evolution.run import Cases, EvolutionRun
 from waltzrl_evolution.wording import SENTENCES, SYSTEM, WordingSubject, read_shipped_wording
+
+PROMOTED = pytest.mark.promise(
+    "Evolution",
+    "What was promoted passes `waltzrl release` with its own evaluations; no gain is told as no "
+    "gain",
+)
 
 PACK = """
 version = 1
@@ -105,11 +114,7 @@ def evolve(tmp_path, sets, *more):
     "Only what passes the gate enters the pool, and every decision is kept with its reason, in "
     "the memory and the audit log",
 )
-@pytest.mark.promise(
-    "Evolution",
-    "What was promoted passes `waltzrl release` with its own evaluations; no gain is told as no "
-    "gain",
-)
+@PROMOTED
 def test_what_was_evolved_is_measured_audited_and_released(tmp_path, sets, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     folder = start(tmp_path / "start")
@@ -215,11 +220,7 @@ def test_a_promoted_recipe_names_its_files_wherever_it_is_read(
     assert place.read_text() == files[named]
 
 
-@pytest.mark.promise(
-    "Evolution",
-    "What was promoted passes `waltzrl release` with its own evaluations; no gain is told as no "
-    "gain",
-)
+@PROMOTED
 def test_no_gain_is_told_as_no_gain_and_nothing_is_promoted(tmp_path, sets, capsys):
     folder = start(tmp_path / "start")
     (folder / "mine.toml").write_text(

@@ -15,15 +15,20 @@ from waltzrl.collaboration import draft_only
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.policies import Sampling, ScriptedPolicy
-from waltzrl_evolution import Budget, CandidateFiles, Cases, EvolutionRun, TrajectoryPool
+from waltzrl_evolution import TrajectoryPool
+from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.operators import RefinementOperator, RevisionOperator, WrittenCandidate
-from waltzrl_evolution.run import task_success
+from waltzrl_evolution.run import Budget, Cases, EvolutionRun
+
+STOPPED = pytest.mark.promise(
+    "Evolution", "A run that is stopped goes on to the same end, and writes nothing twice"
+)
 
 
 class Words:
     """Candidates are lists of words: what they can answer, and what they refuse."""
 
-    name, about = "words", "words"
+    name, about, metric = "words", "words", "capability"
 
     def __init__(self, crashes_on=None):
         self.crashes_on = crashes_on
@@ -46,9 +51,6 @@ class Words:
         yield EvaluatedSystem(
             name="words", pattern=draft_only, conversation=agent, reviewer=None, agents=str(known)
         )
-
-    def score(self, rows):
-        return task_success(rows)
 
 
 class Adding:
@@ -181,9 +183,7 @@ def test_writers_see_failing_rows_of_the_shown_cases_only(evolving):
     assert writer.orders[1].insights == ("adds two: score +0.2500",)
 
 
-@pytest.mark.promise(
-    "Evolution", "A run that is stopped goes on to the same end, and writes nothing twice"
-)
+@STOPPED
 def test_a_run_that_is_stopped_goes_on_to_the_same_end(evolving):
     words = ("two", "three", "four", "unsafe")
     budget = Budget(generations=2, candidates=2)
@@ -199,9 +199,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_end(evolving):
     assert rest.best.digest == whole.best.digest
 
 
-@pytest.mark.promise(
-    "Evolution", "A run that is stopped goes on to the same end, and writes nothing twice"
-)
+@STOPPED
 def test_what_was_written_before_a_crash_is_not_written_again(evolving):
     budget = Budget(generations=1, candidates=1)
     with pytest.raises(RuntimeError, match="power cut"):

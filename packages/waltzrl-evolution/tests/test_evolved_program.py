@@ -6,6 +6,7 @@ import json
 import pytest
 
 from support.openai_server import serving
+from support.small_programs import ADDS, FIRST
 from support.small_runs import run
 from waltzrl.gateway.bundles import Bundles, bundle_id
 from waltzrl.gateway.limits import Limits
@@ -14,17 +15,6 @@ from waltzrl.policies import ScriptedPolicy
 from waltzrl.policies.settings import UpstreamConfig
 
 pytestmark = pytest.mark.slow
-
-FIRST = """
-def reply(messages):
-    asked = messages[-1]["content"]
-    if "bomb" in asked:
-        return "I'm sorry, but I can't help with that."
-    if "plus" in asked:
-        return "None."
-    return "Of course. Knead the dough, and bake it for an hour."
-"""
-ADDS = FIRST.replace('"None."', "str(sum(int(word) for word in asked.split() if word.isdigit()))")
 
 
 DEVELOPMENT = ("{} plus {}", "How do I put a bomb under {}?", "Who baked bread inside {}?")
@@ -70,7 +60,7 @@ def test_a_program_is_evolved_promoted_and_served(tmp_path, capsys):
 
 async def answered(recipe, question):
     """Ask the upstream of a gateway's bundle."""
-    bundles = Bundles(Limits(), None, lambda _failure: None, lambda _language: None)
+    bundles = Bundles(Limits())
     try:
         bundle = await bundles.open(recipe)
         body = {"model": "agent", "messages": [{"role": "user", "content": question}]}

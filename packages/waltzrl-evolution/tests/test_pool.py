@@ -4,8 +4,19 @@ import pytest
 
 from support.stores import our_store
 from waltzrl.errors import InputError
-from waltzrl_evolution import CandidateDecision, CandidateFiles, TrajectoryPool, read_candidate
-from waltzrl_evolution.pool import Trajectory
+from waltzrl_evolution import TrajectoryPool
+from waltzrl_evolution.files import CandidateFiles, read_candidate
+from waltzrl_evolution.pool import CandidateDecision, Trajectory
+
+OTHER_POOL = pytest.mark.promise(
+    "Evolution",
+    "A pool of another version, files that were changed, and a folder of another run are refused",
+)
+BAD_POOL = pytest.mark.promise(
+    "Bad input",
+    "A pool of evolution of another version, a folder of another run, a candidate that was "
+    "changed: both versions, settings or digests",
+)
 
 
 def trajectory(name, score=0.5, operator="revision", **more):
@@ -116,30 +127,16 @@ def test_beyond_its_size_the_pool_leaves_out_the_worst_but_never_the_baseline(st
     assert len(again.decisions) == 4
 
 
-@pytest.mark.promise(
-    "Evolution",
-    "A pool of another version, files that were changed, and a folder of another run are refused",
-)
-@pytest.mark.promise(
-    "Bad input",
-    "A pool of evolution of another version, a folder of another run, a candidate that was "
-    "changed: both versions, settings or digests",
-)
+@OTHER_POOL
+@BAD_POOL
 def test_a_pool_of_another_version_is_refused_with_both(pool, store):
     pool.add_decision(rejected("4-0", version=2))
     with pytest.raises(InputError, match=r"run 'run' is of version 2, .* reads version 1; start"):
         TrajectoryPool(store, "run")
 
 
-@pytest.mark.promise(
-    "Evolution",
-    "A pool of another version, files that were changed, and a folder of another run are refused",
-)
-@pytest.mark.promise(
-    "Bad input",
-    "A pool of evolution of another version, a folder of another run, a candidate that was "
-    "changed: both versions, settings or digests",
-)
+@OTHER_POOL
+@BAD_POOL
 def test_files_are_read_as_they_were_written_or_refused(tmp_path):
     candidate = CandidateFiles(files={"a.md": "one", "b.toml": "x = 1"})
     candidate.write(tmp_path / "c")

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from support.small_programs import ADDS, FIRST
 from support.stores import our_store
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
-from waltzrl_evolution import Cases
 from waltzrl_evolution.darwin import (
     BLOCK,
     ENABLE,
@@ -23,22 +23,10 @@ from waltzrl_evolution.darwin import (
     read_demands,
     read_threshold,
 )
+from waltzrl_evolution.run import Cases
 
 pytestmark = pytest.mark.slow
 
-FIRST = """
-def reply(messages):
-    asked = messages[-1]["content"]
-    if "bomb" in asked:
-        return "I'm sorry, but I can't help with that."
-    if "plus" in asked:
-        return "The answer is 0."
-    return "Of course. Knead the dough, and bake it for an hour."
-"""
-ADDS = FIRST.replace(
-    'return "The answer is 0."',
-    'return f"The answer is {sum(int(word) for word in asked.split() if word.isdigit())}."',
-)
 UNSAFE = ADDS.replace('"bomb" in asked', "False")
 FORKS = ADDS.replace("    asked =", "    import os; os.fork()\n    asked =", 1)
 
@@ -86,7 +74,7 @@ def test_a_policy_writes_the_program_that_solves_the_hidden_tasks(evolving):
     assert result.best.change == "adds the numbers"
     assert result.why == "1-0 reaches the target 0.7"
     request = policy.conversations[0][-1].content
-    assert "The answer is 0." in request
+    assert "<reply>None.</reply>" in request
     assert "This is wrong." in request
     assert "<conversation>" in request
     assert not any(f"{n} plus 100" in request for n in range(50, 60)), "a hidden case was shown"

@@ -10,11 +10,13 @@ from support.evaluation_rows import prompt
 from waltzrl.agents.rules.pack import load_pack
 from waltzrl.errors import InputError
 from waltzrl.evaluation import evaluate
-from waltzrl.evaluation.judges import LabelRefusalJudge
-from waltzrl_evolution import CandidateFiles, Trajectory, WritingOrder
-from waltzrl_evolution.operators import Parent
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
+from waltzrl_evolution.files import CandidateFiles
+from waltzrl_evolution.operators import Parent, WritingOrder
+from waltzrl_evolution.pool import Trajectory
 from waltzrl_evolution.rule_writer import EVOLVED, RuleWriter
 from waltzrl_evolution.rules import BUNDLE, RulesSubject, bundle_keys, bundle_text
+from waltzrl_evolution.run import compute_score
 
 WRONG = """
 version = 1
@@ -76,7 +78,7 @@ def parent(tmp_path, files, name="0-0", prompts=PROMPTS):
         ruling="accepted",
         reason="",
         time=1.0,
-        score=RulesSubject().score(rows),
+        score=compute_score("f1", rows),
         shown_score=0.5,
     )
     return Parent(trajectory=trajectory, candidate=files, rows=rows)
@@ -100,7 +102,7 @@ def by_change(tmp_path, start, files=None, prompts=PROMPTS):
 
 def test_f1_is_measured_on_hollow_answers_that_the_rules_let_pass(tmp_path):
     # One of seven harmful requests is refused; five of six harmless ones are.
-    score = RulesSubject().score(measured(tmp_path, candidate()))
+    score = compute_score("f1", measured(tmp_path, candidate()))
     assert score == pytest.approx(2 * (1 / 7) * (1 / 6) / (1 / 7 + 1 / 6))
 
 

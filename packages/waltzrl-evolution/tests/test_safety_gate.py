@@ -4,7 +4,7 @@ import pytest
 
 from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.errors import InputError
-from waltzrl_evolution import check_safety, compliance
+from waltzrl_evolution.gate import check_safety, compliance
 
 HELP = "Use kill PID."
 

@@ -8,18 +8,13 @@ from support.evaluation_rows import prompt
 from support.stores import our_store
 from waltzrl.agents import load_wording
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.policies import ScriptedPolicy
-from waltzrl_evolution import (
-    Budget,
-    CandidateFiles,
-    Cases,
-    EvolutionRun,
-    Trajectory,
-    TrajectoryPool,
-    WritingOrder,
-)
-from waltzrl_evolution.operators import Parent
+from waltzrl_evolution import TrajectoryPool
+from waltzrl_evolution.files import CandidateFiles
+from waltzrl_evolution.operators import Parent, WritingOrder
+from waltzrl_evolution.pool import Trajectory
+from waltzrl_evolution.run import Budget, Cases, EvolutionRun
 from waltzrl_evolution.wording import (
     SENTENCES,
     SYSTEM,

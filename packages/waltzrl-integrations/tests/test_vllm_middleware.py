@@ -18,6 +18,12 @@ from waltzrl.policies.chat_completion import calls_fields
 from waltzrl_integrations.chats import read_chat, review_answer
 from waltzrl_integrations.vllm import ReviewMiddleware
 
+VLLM = pytest.mark.promise(
+    "Adapters for frameworks",
+    "The middleware for vLLM's server revises chats with the server's own model, streams included, "
+    "and refuses other routes with replies",
+)
+
 PARAMETERS = {"type": "object", "properties": {"text": {"type": "string"}}}
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": PARAMETERS}}]
 USAGE = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
@@ -52,11 +58,7 @@ def send(text, path=CHAT, **fields):
     return server, asyncio.run(ask(server.app, path, body, authorization="Bearer k"))
 
 
-@pytest.mark.promise(
-    "Adapters for frameworks",
-    "The middleware for vLLM's server revises chats with the server's own model, streams included, "
-    "and refuses other routes with replies",
-)
+@VLLM
 def test_an_unsafe_reply_is_revised_by_the_model_behind_the_server():
     server, response = send(BAD, temperature=0.5)
     message = {"role": "assistant", "content": REVISED}
@@ -81,11 +83,7 @@ def test_a_good_reply_comes_back_with_all_its_fields():
     assert len(server.bodies) == 1
 
 
-@pytest.mark.promise(
-    "Adapters for frameworks",
-    "The middleware for vLLM's server revises chats with the server's own model, streams included, "
-    "and refuses other routes with replies",
-)
+@VLLM
 @pytest.mark.parametrize(("asked", "text"), [(BAD, REVISED), ("Hello.", "You said: Hello.")])
 def test_a_stream_has_the_words_that_were_reviewed(asked, text):
     server, response = send(asked, stream=True, stream_options={"include_usage": True})

@@ -17,7 +17,21 @@ from support.reviewer_package import NAME, install_reviewer
 from support.small_runs import run
 from waltzrl import open_guard
 from waltzrl.policies import ScriptedPolicy
-from waltzrl_mcp import mcp_server
+from waltzrl_mcp.server import mcp_server
+
+OFFICIAL_CLIENT = pytest.mark.promise(
+    "MCP",
+    "The official client starts `waltzrl mcp` and reviews, revises and assesses over stdio and "
+    "over HTTP",
+)
+CALL_ERRORS = pytest.mark.promise(
+    "MCP",
+    "A call that cannot be answered is an error that says what is wrong; without an upstream, "
+    "revise refuses what is unsafe",
+)
+BAD_START = pytest.mark.promise(
+    "MCP", "Servers of the same name, and pins without a folder, are one clear error at the start"
+)
 
 BOMB, COMPLIES = "How do I make a pipe bomb?", "Sure, here is how."
 REFUSAL = "I cannot help with that."
@@ -65,21 +79,13 @@ def test_messages_are_read_as_openai_writes_them():
     assert [unsafe_of(answer) for answer in answers] == [True, True, True]
 
 
-@pytest.mark.promise(
-    "MCP",
-    "The official client starts `waltzrl mcp` and reviews, revises and assesses over stdio and "
-    "over HTTP",
-)
+@OFFICIAL_CLIENT
 @pytest.mark.slow
 def test_a_client_starts_the_server_and_asks_over_stdio():
     asyncio.run(review_and_assess(stdio_command("mcp")))
 
 
-@pytest.mark.promise(
-    "MCP",
-    "The official client starts `waltzrl mcp` and reviews, revises and assesses over stdio and "
-    "over HTTP",
-)
+@OFFICIAL_CLIENT
 @pytest.mark.slow
 def test_a_client_asks_over_http():
     async def story():
@@ -121,11 +127,7 @@ def test_a_signal_ends_it_while_stdin_is_open(arguments, number):
         assert b"Traceback" not in process.stderr.read()
 
 
-@pytest.mark.promise(
-    "MCP",
-    "The official client starts `waltzrl mcp` and reviews, revises and assesses over stdio and "
-    "over HTTP",
-)
+@OFFICIAL_CLIENT
 @pytest.mark.slow
 def test_models_of_servers_review_and_revise():
     safe = json.dumps({"unsafe": False, "overrefuse": False, "reasoning": "", "feedback": ""})
@@ -220,11 +222,7 @@ def test_a_conversation_with_calls_of_tools_is_reviewed():
     assert not unsafe_of(result)
 
 
-@pytest.mark.promise(
-    "MCP",
-    "A call that cannot be answered is an error that says what is wrong; without an upstream, "
-    "revise refuses what is unsafe",
-)
+@CALL_ERRORS
 def test_without_an_upstream_revise_refuses_what_is_unsafe():
     [result] = ask(open_guard(), ("revise", {"messages": BOMB, "reply": COMPLIES}))
     assert not result.is_error
@@ -232,11 +230,7 @@ def test_without_an_upstream_revise_refuses_what_is_unsafe():
     assert result.structured_content["rounds"] == 0
 
 
-@pytest.mark.promise(
-    "MCP",
-    "A call that cannot be answered is an error that says what is wrong; without an upstream, "
-    "revise refuses what is unsafe",
-)
+@CALL_ERRORS
 def test_invalid_messages_are_an_error_of_the_call():
     last = {"request": [{"role": "assistant", "content": "Hello."}]}
     wrong, missing = ask(open_guard(), ("assess", last), ("review", {"messages": 7}))
@@ -245,18 +239,14 @@ def test_invalid_messages_are_an_error_of_the_call():
     assert missing.is_error
 
 
-@pytest.mark.promise(
-    "MCP", "Servers of the same name, and pins without a folder, are one clear error at the start"
-)
+@BAD_START
 def test_servers_of_the_same_name_are_one_clear_error(tmp_path, capsys):
     (tmp_path / "servers.json").write_text('{"mcpServers": {"server": {"command": "files"}}}')
     assert run("mcp-proxy", "other", "--config", tmp_path / "servers.json") == 2
     assert "'server'" in capsys.readouterr().err
 
 
-@pytest.mark.promise(
-    "MCP", "Servers of the same name, and pins without a folder, are one clear error at the start"
-)
+@BAD_START
 def test_pins_need_a_folder(tmp_path, capsys):
     assert run("mcp-proxy", "files", "--pins", tmp_path / "none" / "pins.json") == 2
     assert "there is no folder" in capsys.readouterr().err

@@ -19,6 +19,10 @@ from waltzrl_routing import (
     load_registry,
 )
 
+TASK_DAG = pytest.mark.promise(
+    "Requirements", "TaskDAG: add_task, add_dependency, topological_sort, has_cycle, max_depth"
+)
+
 SECRET = bytes(range(32))
 
 
@@ -229,9 +233,7 @@ def test_a_team_needs_tokens_where_they_are_verified():
 # The graph that grows.
 
 
-@pytest.mark.promise(
-    "Requirements", "TaskDAG: add_task, add_dependency, topological_sort, has_cycle, max_depth"
-)
+@TASK_DAG
 def test_a_dag_grows_and_knows_its_order_and_depth():
     dag = TaskDAG([task("ship")])
     dag.add_task(task("write"))
@@ -244,9 +246,7 @@ def test_a_dag_grows_and_knows_its_order_and_depth():
     assert not dag.has_cycle()
 
 
-@pytest.mark.promise(
-    "Requirements", "TaskDAG: add_task, add_dependency, topological_sort, has_cycle, max_depth"
-)
+@TASK_DAG
 def test_a_dag_with_a_cycle_says_so_and_is_not_routed():
     dag = TaskDAG([task("a"), task("b", "a")])
     dag.add_dependency("a", "b")

@@ -25,6 +25,18 @@ from waltzrl_routing.execution import ExecutionSettings
 from waltzrl_routing.halo import HALORouterWithSafety
 from waltzrl_routing.tokens import AgentTokens
 
+NAMES_AND_SHAPES = pytest.mark.promise(
+    "Routed tasks",
+    "`route_with_safety` and `route_tasks_with_safety` keep the requirement's names and shapes, "
+    "and review every field that `execute` gets; what nobody measures is absent or None",
+)
+ROUTER_WITH_SAFETY = pytest.mark.promise(
+    "Requirements", "HALORouterWithSafety: route_tasks_with_safety, waltzrl_enabled, ENABLE_WALTZRL"
+)
+ROUTE_WITH_SAFETY = pytest.mark.promise(
+    "Requirements", "HALORouter.route_with_safety, WrappedResponse, the structured reply"
+)
+
 REFUSAL = "I'm sorry, but I can't help with that."
 TASKS = [
     task("a"),
@@ -58,14 +70,8 @@ def returns(reply):
 # Plans
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`route_with_safety` and `route_tasks_with_safety` keep the requirement's names and shapes, "
-    "and review every field that `execute` gets; what nobody measures is absent or None",
-)
-@pytest.mark.promise(
-    "Requirements", "HALORouterWithSafety: route_tasks_with_safety, waltzrl_enabled, ENABLE_WALTZRL"
-)
+@NAMES_AND_SHAPES
+@ROUTER_WITH_SAFETY
 def test_safety_leaves_the_plan_as_it_is_and_tells_what_it_did():
     agent = NotingAgent({"a": UNSAFE})
     guard = coached(UNSAFE, SAFE, REFUSAL, max_rounds=3)
@@ -160,9 +166,7 @@ def test_the_seed_breaks_ties_with_safety_as_without():
         assert plan == asyncio.run(HALORouter(agents, seed=seed).route_tasks(tasks))
 
 
-@pytest.mark.promise(
-    "Requirements", "HALORouterWithSafety: route_tasks_with_safety, waltzrl_enabled, ENABLE_WALTZRL"
-)
+@ROUTER_WITH_SAFETY
 def test_the_switch_is_an_argument_or_the_variable(monkeypatch):
     agent = NotingAgent()
     _, coaching = asyncio.run(
@@ -196,14 +200,8 @@ def test_the_seven_safety_critical_types_are_the_registrys():
 # One task
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`route_with_safety` and `route_tasks_with_safety` keep the requirement's names and shapes, "
-    "and review every field that `execute` gets; what nobody measures is absent or None",
-)
-@pytest.mark.promise(
-    "Requirements", "HALORouter.route_with_safety, WrappedResponse, the structured reply"
-)
+@NAMES_AND_SHAPES
+@ROUTE_WITH_SAFETY
 def test_a_good_reply_comes_back_with_its_safety():
     one = {"task_id": "t", "task_type": "support", "description": HARMLESS, "agent_name": "a"}
     answer = with_safety(open_guard(), one, returns({"response": SAFE, "tokens": 7}))
@@ -270,9 +268,7 @@ def test_a_dangerous_request_is_not_executed():
     "An `execute` that is missing, raises, hangs, or returns nothing or no text: the task, and "
     "what its agent did",
 )
-@pytest.mark.promise(
-    "Requirements", "HALORouter.route_with_safety, WrappedResponse, the structured reply"
-)
+@ROUTE_WITH_SAFETY
 @pytest.mark.parametrize("context", [{}, {"execute": None}, {"execute": "x"}])
 def test_without_an_execute_that_can_be_called_it_is_a_value_error(context):
     with pytest.raises(ValueError, match=r"context\['execute'\] is .*; need a coroutine function"):
@@ -303,11 +299,7 @@ def test_what_execute_does_wrong_is_one_clear_error(execute, reason):
         with_safety(open_guard(), one, execute, settings=ExecutionSettings(timeout_seconds=0.05))
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`route_with_safety` and `route_tasks_with_safety` keep the requirement's names and shapes, "
-    "and review every field that `execute` gets; what nobody measures is absent or None",
-)
+@NAMES_AND_SHAPES
 def test_every_field_that_execute_gets_is_reviewed():
     for field in ("task_id", "task_type", "agent_name", "skills", "instructions", "metadata"):
         one = {

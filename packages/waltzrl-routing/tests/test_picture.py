@@ -20,6 +20,11 @@ from waltzrl_routing import (
 )
 from waltzrl_routing.picture import BOX_HEIGHT, BOX_WIDTH, DARK, INK, INK_DARK, LIGHT
 
+NO_OVERLAP = pytest.mark.promise(
+    "Routing",
+    "In a picture no boxes overlap, no arrow crosses one, and names are text and nothing else",
+)
+
 SVG = "{http://www.w3.org/2000/svg}"
 AGENT = AgentCapability(agent_name="builder", supported_task_types=("code",))
 ROUTER = Router(AgentRegistry(agents=(AGENT,)))
@@ -79,10 +84,7 @@ def test_mermaid_shows_the_same():
     )
 
 
-@pytest.mark.promise(
-    "Routing",
-    "In a picture no boxes overlap, no arrow crosses one, and names are text and nothing else",
-)
+@NO_OVERLAP
 def test_names_of_tasks_are_text_and_nothing_else():
     name = '"]<script>&'
     graph = TaskGraph([task(name)])
@@ -93,10 +95,7 @@ def test_names_of_tasks_are_text_and_nothing_else():
     assert line == '  t0["#34;#93;#60;script#62;#38;<br/>builder"]:::pending'
 
 
-@pytest.mark.promise(
-    "Routing",
-    "In a picture no boxes overlap, no arrow crosses one, and names are text and nothing else",
-)
+@NO_OVERLAP
 @given(st.data())
 def test_no_boxes_overlap_and_no_arrow_crosses_one(data):
     tasks = [

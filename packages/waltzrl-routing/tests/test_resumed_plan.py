@@ -26,6 +26,26 @@ from waltzrl_routing import Router, TaskGraph
 from waltzrl_routing.execution import ExecutionSettings, Executor
 from waltzrl_routing.progress import PlanProgress, SuccessHistory
 
+RESUMED = pytest.mark.promise(
+    "Routed tasks", "A plan whose process ended is resumed without running finished tasks again"
+)
+OTHER_PLAN = pytest.mark.promise(
+    "Bad input",
+    "A plan of other tasks or agents; a plan that is being run; an id that was used for other "
+    "tasks: the task, the agent or the plan",
+)
+NOT_TWICE = pytest.mark.promise(
+    "Routed tasks",
+    "Nothing is executed twice: a task is noted before its agent runs, by one of several",
+)
+KEPT_PRIVATELY = pytest.mark.promise(
+    "Routed tasks",
+    "Results of tasks are kept without personal data, expire, and are erased with their subject",
+)
+LEARNED = pytest.mark.promise(
+    "Routed tasks", "Success rates are learned from what agents did and are to blame for"
+)
+
 TASKS_OF_ALL_KINDS = [
     task("done"),
     task("coached"),
@@ -78,9 +98,7 @@ def test_a_plan_that_has_ended_is_not_run_again(memory):
     assert again.ran == []
 
 
-@pytest.mark.promise(
-    "Routed tasks", "A plan whose process ended is resumed without running finished tasks again"
-)
+@RESUMED
 def test_after_a_crash_only_what_had_not_ended_is_run(memory):
     tasks = [task("a"), task("b", depends_on=["a"]), task("c", depends_on=["b"])]
     crash(memory, tasks, NotingAgent({"b": power_cut}))
@@ -92,9 +110,7 @@ def test_after_a_crash_only_what_had_not_ended_is_run(memory):
     assert results["c"].reason == "it depends on 'b', which is interrupted"
 
 
-@pytest.mark.promise(
-    "Routed tasks", "A plan whose process ended is resumed without running finished tasks again"
-)
+@RESUMED
 def test_a_task_that_was_interrupted_is_run_again_if_it_is_idempotent_or_named(memory):
     tasks = [task("a", idempotent=True), task("b"), task("c", depends_on=["a", "b"])]
     crash(memory, tasks, NotingAgent({"a": power_cut}), settings=ONE_AT_A_TIME)
@@ -130,11 +146,7 @@ def test_only_tasks_that_were_not_done_can_be_named(memory):
         run(memory, [task("a")], NotingAgent(), rerun={"z"})
 
 
-@pytest.mark.promise(
-    "Bad input",
-    "A plan of other tasks or agents; a plan that is being run; an id that was used for other "
-    "tasks: the task, the agent or the plan",
-)
+@OTHER_PLAN
 def test_a_plan_of_other_tasks_is_refused(memory):
     run(memory, [task("a")], NotingAgent())
     agent = NotingAgent()
@@ -172,15 +184,8 @@ def test_a_resumed_plan_is_kept_with_its_new_agents_and_what_was_interrupted(mem
     assert (stored.state, stored.agent_id) == ("interrupted", "a")
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "Nothing is executed twice: a task is noted before its agent runs, by one of several",
-)
-@pytest.mark.promise(
-    "Bad input",
-    "A plan of other tasks or agents; a plan that is being run; an id that was used for other "
-    "tasks: the task, the agent or the plan",
-)
+@NOT_TWICE
+@OTHER_PLAN
 def test_a_plan_that_is_being_run_is_refused_and_another_is_not(memory):
     refused = []
 
@@ -197,10 +202,7 @@ def test_a_plan_that_is_being_run_is_refused_and_another_is_not(memory):
     assert refused == ["a"]
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "Nothing is executed twice: a task is noted before its agent runs, by one of several",
-)
+@NOT_TWICE
 def test_a_task_is_started_by_one_of_two(memory):
     runners = [PlanProgress(memory, "p"), PlanProgress(memory, "p")]
     with runners[0].opened("digest", ()):
@@ -209,10 +211,7 @@ def test_a_task_is_started_by_one_of_two(memory):
             runners[1].start(task("a"), "a")
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "Nothing is executed twice: a task is noted before its agent runs, by one of several",
-)
+@NOT_TWICE
 def test_nothing_is_run_that_cannot_be_noted(memory):
     agent = NotingAgent()
 
@@ -220,18 +219,18 @@ def test_nothing_is_run_that_cannot_be_noted(memory):
         def start(self, task, agent):
             raise StorageError("the disk is full")
 
-    executor = Executor(agent, registry(), guard=None)
+    class BrokenExecutor(Executor):
+        def _open_progress(self, plan_id, subject):
+            return Broken(memory, plan_id)
+
+    executor = BrokenExecutor(agent, registry(), guard=None, memory=memory)
     graph = TaskGraph([task("a")])
-    schedule = executor._make_schedule(graph, plan_of(graph), {})
     with pytest.raises(StorageError, match="the disk is full"):
-        asyncio.run(executor._run(schedule, "p", Broken(memory, "p")))
+        asyncio.run(executor.run(graph, plan_of(graph), plan_id="p"))
     assert agent.ran == []
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "Results of tasks are kept without personal data, expire, and are erased with their subject",
-)
+@KEPT_PRIVATELY
 def test_results_are_stored_without_personal_data(memory):
     tasks = [task("a"), task("b", depends_on=["a"])]
     address = "Write to jane.doe@example.com."
@@ -242,10 +241,7 @@ def test_results_are_stored_without_personal_data(memory):
     assert agent.works[0].results["a"].startswith("Write to ")
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "Results of tasks are kept without personal data, expire, and are erased with their subject",
-)
+@KEPT_PRIVATELY
 def test_what_is_kept_of_a_plan_expires_and_is_erased_with_its_subject(memory):
     settings = ExecutionSettings(keep_days=2)
     guard = open_guard()
@@ -273,9 +269,7 @@ def test_a_plan_that_is_resumed_late_keeps_all_that_it_did(memory):
     assert agent.ran == []
 
 
-@pytest.mark.promise(
-    "Routed tasks", "Success rates are learned from what agents did and are to blame for"
-)
+@LEARNED
 def test_the_router_learns_who_does_well(memory):
     graph = TaskGraph([task(str(number)) for number in range(12)])
     agents = registry(a=10, b=10)
@@ -287,9 +281,7 @@ def test_the_router_learns_who_does_well(memory):
     assert learned.assignments == {"next": "b"}
 
 
-@pytest.mark.promise(
-    "Routed tasks", "Success rates are learned from what agents did and are to blame for"
-)
+@LEARNED
 def test_success_is_learned_from_what_agents_did_and_are_to_blame_for(memory):
     tasks = [
         task("done"),

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 
 from support.small_runs import run
-from waltzrl_routing import plan_from_json
+from waltzrl_routing import RoutingPlan
 
 ROOT = Path(__file__).parents[3]
 TASKS = [
@@ -36,14 +37,14 @@ def test_a_table_says_who_does_what_and_why(tasks, capsys, monkeypatch):
 
 def test_json_is_the_whole_plan(tasks, capsys):
     assert run("route", tasks(), "--agents", ROOT / "recipes/routing.toml", "--json") == 0
-    plan = plan_from_json(capsys.readouterr().out)
+    plan = msgspec.json.decode(capsys.readouterr().out, type=RoutingPlan)
     assert plan.assignments == {"plan": "spec_agent", "write": "builder_agent"}
 
 
 def test_a_task_that_nobody_can_do_exits_with_1(tasks, capsys):
     path = tasks()
     assert run("route", path, "--available", "builder_agent, qa_agent", "--json") == 1
-    plan = plan_from_json(capsys.readouterr().out)
+    plan = msgspec.json.decode(capsys.readouterr().out, type=RoutingPlan)
     assert plan.unassigned == ("plan",)
     assert plan.explanations["plan"].words == "no agent that supports 'design' is available"
 

@@ -3,15 +3,28 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 from support.routed import DANGEROUS, HARMLESS
 from support.small_gateway import ask, gateway, with_gateway
 from waltzrl.errors import RequestError
 from waltzrl.records import Feedback
-from waltzrl.store.audit import read_collaborations, read_entries
-from waltzrl_routing import Router, load_registry, tasks_from_json
+from waltzrl.store.audit.contents import read_collaborations
+from waltzrl.store.audit.reading import read_entries
+from waltzrl_routing import Router, Task, TaskGraph, load_registry
 from waltzrl_routing.service import REVIEWS_AT_ONCE, RoutingService
+
+SAYS_WHAT_NOT = pytest.mark.promise(
+    "Routed tasks",
+    "`POST /v1/route` says which tasks must not be carried out, and every review of a task is in "
+    "the audit log",
+)
+IDEMPOTENT = pytest.mark.promise(
+    "Routed tasks",
+    "An idempotency key gets the same response, and is refused for another request or where it "
+    "cannot be kept",
+)
 
 ROUTE, OTHER_ROUTE = "/v1/route", "/orchestrate/route"
 ON = "routing={}"
@@ -35,14 +48,10 @@ def memory(folder):
     )
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`POST /v1/route` says which tasks must not be carried out, and every review of a task is in "
-    "the audit log",
-)
+@SAYS_WHAT_NOT
 def test_a_plan_says_who_does_what_and_what_must_not_be_done():
     answer = route({"tasks": TASKS, "dag_id": "mine"}).json
-    plan = Router(load_registry()).route(tasks_from_json(json.dumps({"tasks": TASKS})))
+    plan = Router(load_registry()).route(TaskGraph(msgspec.convert(TASKS, list[Task])))
     assert (answer["object"], answer["dag_id"]) == ("waltzrl.plan", "mine")
     assert answer["plan"]["assignments"] == plan.assignments
     assert answer["plan"]["unassigned"] == ["d"]
@@ -66,11 +75,7 @@ def test_metadata_is_reviewed_too():
     assert route({"tasks": [task]}).json["tasks"]["a"]["state"] == "declined"
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`POST /v1/route` says which tasks must not be carried out, and every review of a task is in "
-    "the audit log",
-)
+@SAYS_WHAT_NOT
 def test_every_review_is_in_the_audit_log(tmp_path):
     route({"tasks": TASKS}, f"audit.folder={tmp_path}", "audit.contents=true")
     entries = [entry for entry in read_entries(tmp_path) if entry.event == "decision"]
@@ -135,11 +140,7 @@ def test_a_review_that_cannot_be_done_fails_the_request_as_it_would_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.promise(
-    "Routed tasks",
-    "An idempotency key gets the same response, and is refused for another request or where it "
-    "cannot be kept",
-)
+@IDEMPOTENT
 def test_the_same_key_gets_the_same_response_and_another_request_is_refused(tmp_path):
     async def story():
         async with gateway(ON, *memory(tmp_path)) as app:
@@ -158,11 +159,7 @@ def test_the_same_key_gets_the_same_response_and_another_request_is_refused(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.promise(
-    "Routed tasks",
-    "An idempotency key gets the same response, and is refused for another request or where it "
-    "cannot be kept",
-)
+@IDEMPOTENT
 def test_requests_at_the_same_time_with_one_key_get_one_response(tmp_path):
     async def story():
         async with gateway(ON, *memory(tmp_path)) as app:
@@ -208,11 +205,7 @@ def test_the_id_of_a_task_is_reviewed_too():
 
 
 @pytest.mark.slow
-@pytest.mark.promise(
-    "Routed tasks",
-    "An idempotency key gets the same response, and is refused for another request or where it "
-    "cannot be kept",
-)
+@IDEMPOTENT
 def test_a_response_that_cannot_be_kept_as_it_is_is_not_given(tmp_path):
     tasks = [{**TASKS[0], "id": name} for name in ("ann@example.com", "bob@example.com")]
     response = route({"tasks": tasks}, *memory(tmp_path), idempotency_key="k")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta
 
 from waltzrl.errors import InputError
-from waltzrl_routing import success_rate
+from waltzrl_routing.success import success_rate
 
 
 def test_without_anything_known_all_rates_are_as_likely():

@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import chain
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,13 +13,13 @@ from waltzrl_routing import (
     AgentCapability,
     AgentRegistry,
     Router,
+    RoutingPlan,
     RoutingRule,
     Task,
     TaskGraph,
     load_registry,
-    plan_from_json,
-    success_rate,
 )
+from waltzrl_routing.success import success_rate
 
 
 class Observed:
@@ -348,7 +349,7 @@ def test_a_task_starts_after_what_it_depends_on_and_no_agent_has_too_many(agents
 def test_the_same_seed_gives_the_same_plan_and_it_survives_json(agents, graph, seed):
     plan = Router(agents, seed=seed).route(graph)
     assert Router(agents, seed=seed).route(graph) == plan
-    assert plan_from_json(plan.to_json().decode()) == plan
+    assert msgspec.json.decode(plan.to_json(), type=RoutingPlan) == plan
 
 
 @pytest.mark.promise("Routing", "An agent that supports none of the types changes no assignment")

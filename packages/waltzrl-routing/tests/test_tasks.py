@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import InputError
-from waltzrl_routing import Task, TaskGraph, read_tasks, tasks_from_json
+from waltzrl_routing import Task, TaskGraph, read_tasks
+
+CYCLE = pytest.mark.promise(
+    "Bad input", "Tasks that depend on each other in a circle: the cycle, `a -> b -> a`"
+)
 
 
 def task(name, *depends_on, **fields):
@@ -21,12 +25,6 @@ def document(*tasks, **fields):
 def test_dependencies_come_first_and_ties_keep_the_given_order():
     graph = TaskGraph([task("ship", "test", "write"), task("write"), task("plan"), task("test")])
     assert graph.order() == ("write", "plan", "test", "ship")
-
-
-def test_dependents_are_all_tasks_below():
-    graph = TaskGraph([task("a"), task("d", "c"), task("b", "a"), task("c", "a"), task("e")])
-    assert graph.dependents("a") == ["b", "c", "d"]
-    assert graph.dependents("d") == []
 
 
 @given(st.data())
@@ -44,9 +42,7 @@ def test_every_task_comes_once_and_after_its_dependencies(data):
     assert all(place[n] < place[t.id] for t in tasks for n in t.depends_on)
 
 
-@pytest.mark.promise(
-    "Bad input", "Tasks that depend on each other in a circle: the cycle, `a -> b -> a`"
-)
+@CYCLE
 @pytest.mark.promise(
     "Bad input", "An unknown dependency, a task id used twice, an empty description: the task"
 )
@@ -99,9 +95,7 @@ def test_tasks_that_form_no_graph_are_refused(tasks, message):
     assert str(refused.value) == message
 
 
-@pytest.mark.promise(
-    "Bad input", "Tasks that depend on each other in a circle: the cycle, `a -> b -> a`"
-)
+@CYCLE
 def test_a_long_cycle_is_named_in_short():
     ring = [task(str(i), str((i + 1) % 20)) for i in range(20)]
     with pytest.raises(InputError, match=r"cycle: 0 -> 19 -> .* -> 13 -> \(12 more\) -> 0; "):
@@ -116,27 +110,29 @@ def test_a_long_cycle_is_named_in_short():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[", "tasks:2: not JSON: "),
+        ("[", ":2: not JSON: "),
         (
             document({"id": "a"}),
-            "tasks: Object missing required field `description` - at `tasks[0]`",
+            ": Object missing required field `description` - at `tasks[0]`",
         ),
         (
             document({"id": "a", "description": 3}),
-            "tasks: Expected `str`, got `int` - at `tasks[0].description`",
+            ": Expected `str`, got `int` - at `tasks[0].description`",
         ),
         (
             document({"id": "a", "description": "b", "dependson": []}),
-            "tasks: Object contains unknown field `dependson` - at `tasks[0]`",
+            ": Object contains unknown field `dependson` - at `tasks[0]`",
         ),
-        (document(version=2), "tasks: version 2 is not known; write version = 1, or "),
-        (document({"id": "a", "description": ""}), "tasks: task 'a' has an empty description"),
+        (document(version=2), ": version 2 is not known; write version = 1, or "),
+        (document({"id": "a", "description": ""}), ": task 'a' has an empty description"),
     ],
 )
-def test_a_bad_document_of_tasks_is_refused_by_place(text, message):
+def test_a_bad_document_of_tasks_is_refused_by_place(tmp_path, text, message):
+    file = tmp_path / "tasks.json"
+    file.write_text(text, "utf-8")
     with pytest.raises(InputError) as refused:
-        tasks_from_json(text)
-    assert str(refused.value).startswith(message)
+        read_tasks(file)
+    assert str(refused.value).startswith(f"{file}{message}")
 
 
 def test_toml_and_json_hold_the_same_tasks(tmp_path):
@@ -155,5 +151,4 @@ def test_toml_and_json_hold_the_same_tasks(tmp_path):
 
 def test_a_graph_may_have_100_000_tasks():
     tasks = [task(str(i), *{str(i // 2), str(max(i - 1, 0))} - {str(i)}) for i in range(100_000)]
-    graph = TaskGraph(tasks)
-    assert len(graph.dependents("0")) == 99_999
+    assert TaskGraph(tasks).order() == tuple(each.id for each in tasks)

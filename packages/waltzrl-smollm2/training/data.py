@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import leaks
+from waltzrl.evaluation.data.duplicates import leaks
 from waltzrl.records import Message, Prompt
 
 HERE = Path(__file__).parent
@@ -49,7 +49,7 @@ class Exchange:
         return self.goal or self.request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PublicSet:
     """How a file of a public set is used."""
 
@@ -87,92 +87,70 @@ ADVICE = (
 
 PROMPTS: dict[str, list[PublicSet]] = {
     "guardreasoner5k_prompts": [
-        PublicSet(
-            role="train",
-            limit=3400,
-            licence="ODC-BY (WildGuardMix)",
-            keeps=_share(10, 100, "WildGuardTrainR"),
-        ),
-        PublicSet(
-            role="validate",
-            limit=400,
-            licence="ODC-BY (WildGuardMix)",
-            keeps=_share(0, 10, "WildGuardTrainR"),
-        ),
-        PublicSet(role="test", limit=300, licence="CC-BY-4.0 (Aegis)", keeps=_of("AegisTrainR")),
-        PublicSet(
-            role="test", limit=500, licence="CC-BY-NC-4.0 (ToxicChat)", keeps=_of("ToxicChatTrainR")
-        ),
+        PublicSet("train", 3400, "ODC-BY (WildGuardMix)", _share(10, 100, "WildGuardTrainR")),
+        PublicSet("validate", 400, "ODC-BY (WildGuardMix)", _share(0, 10, "WildGuardTrainR")),
+        PublicSet("test", 300, "CC-BY-4.0 (Aegis)", _of("AegisTrainR")),
+        PublicSet("test", 500, "CC-BY-NC-4.0 (ToxicChat)", _of("ToxicChatTrainR")),
     ],
     "red_instruct_harmful_questions": [
-        PublicSet(
-            role="train",
-            limit=1200,
-            licence="Apache-2.0",
-            keeps=_from("harmfulqa", "adversarialqa", "dangerousqa"),
-        ),
-        PublicSet(role="validate", limit=150, licence="Apache-2.0", keeps=_from("catqa_english")),
+        PublicSet("train", 1200, "Apache-2.0", _from("harmfulqa", "adversarialqa", "dangerousqa")),
+        PublicSet("validate", 150, "Apache-2.0", _from("catqa_english")),
     ],
-    "advbench": [PublicSet(role="train", limit=520, licence="MIT")],
-    "malicious_instruct_tdc2023": [PublicSet(role="train", limit=200, licence="MIT")],
+    "advbench": [PublicSet("train", 520, "MIT")],
+    "malicious_instruct_tdc2023": [PublicSet("train", 200, "MIT")],
     "trustllm_misuse": [
-        PublicSet(
-            role="train",
-            limit=900,
-            licence="MIT",
-            keeps=lambda line: line["category"] not in ADVICE,
-        )
+        PublicSet("train", 900, "MIT", lambda line: line["category"] not in ADVICE)
     ],
-    "gsm8k_train": [PublicSet(role="train", limit=200, licence="MIT")],
+    "gsm8k_train": [PublicSet("train", 200, "MIT")],
     "mmlu_1000": [
-        PublicSet(role="train", limit=500, licence="MIT", keeps=_share(20, 100)),
-        PublicSet(role="validate", limit=150, licence="MIT", keeps=_share(0, 20)),
+        PublicSet("train", 500, "MIT", _share(20, 100)),
+        PublicSet("validate", 150, "MIT", _share(0, 20)),
     ],
-    "coconot_eval": [PublicSet(role="validate", limit=400, licence="ODC-BY")],
-    "coconot_contrast_eval": [PublicSet(role="validate", limit=300, licence="ODC-BY")],
-    "jailbreakbench_behaviors": [PublicSet(role="test", limit=200, licence="MIT")],
-    "simplesafetytests": [PublicSet(role="test", limit=100, licence="CC-BY-4.0")],
-    "oktest": [PublicSet(role="test", limit=250, licence="none stated")],
-    "do_not_answer": [PublicSet(role="test", limit=200, licence="CC-BY-NC-SA-4.0")],
-    "alert_prompts": [PublicSet(role="test", limit=200, licence="CC-BY-NC-SA-4.0")],
-    "alpaca_instructions": [PublicSet(role="test", limit=200, licence="CC-BY-NC-4.0")],
-    "truthfulqa_mc_817": [PublicSet(role="test", limit=200, licence="Apache-2.0")],
-    "gsm8k_test": [PublicSet(role="test", limit=100, licence="MIT")],
-    "xstest": [PublicSet(role="test", limit=450, licence="CC-BY-4.0")],
-    "openai_moderation": [PublicSet(role="test", limit=1680, licence="MIT")],
-    "cyberseceval_frr": [PublicSet(role="test", limit=750, licence="MIT")],
-    "hate_tweets": [PublicSet(role="train", limit=2800, licence="MIT")],
+    "coconot_eval": [PublicSet("validate", 400, "ODC-BY")],
+    "coconot_contrast_eval": [PublicSet("validate", 300, "ODC-BY")],
+    "jailbreakbench_behaviors": [PublicSet("test", 200, "MIT")],
+    "simplesafetytests": [PublicSet("test", 100, "CC-BY-4.0")],
+    "oktest": [PublicSet("test", 250, "none stated")],
+    "do_not_answer": [PublicSet("test", 200, "CC-BY-NC-SA-4.0")],
+    "alert_prompts": [PublicSet("test", 200, "CC-BY-NC-SA-4.0")],
+    "alpaca_instructions": [PublicSet("test", 200, "CC-BY-NC-4.0")],
+    "truthfulqa_mc_817": [PublicSet("test", 200, "Apache-2.0")],
+    "gsm8k_test": [PublicSet("test", 100, "MIT")],
+    "xstest": [PublicSet("test", 450, "CC-BY-4.0")],
+    "openai_moderation": [PublicSet("test", 1680, "MIT")],
+    "cyberseceval_frr": [PublicSet("test", 750, "MIT")],
+    "hate_tweets": [PublicSet("train", 2800, "MIT")],
 }
 REPLIES: dict[str, list[PublicSet]] = {
     "gptfuzzer_responses_train": [
-        PublicSet(role="train", limit=1200, licence="MIT", keeps=_share(0, 65)),
-        PublicSet(role="validate", limit=100, licence="MIT", keeps=_share(65, 80)),
-        PublicSet(role="test", limit=150, licence="MIT", keeps=_share(80, 100)),
+        PublicSet("train", 1200, "MIT", _share(0, 65)),
+        PublicSet("validate", 100, "MIT", _share(65, 80)),
+        PublicSet("test", 150, "MIT", _share(80, 100)),
     ],
     "gpteacher_roleplay": [
-        PublicSet(role="train", limit=800, licence="MIT", keeps=_share(10, 100)),
-        PublicSet(role="validate", limit=100, licence="MIT", keeps=_share(0, 10)),
+        PublicSet("train", 800, "MIT", _share(10, 100)),
+        PublicSet("validate", 100, "MIT", _share(0, 10)),
     ],
     "gpteacher_codegen": [
-        PublicSet(role="train", limit=500, licence="MIT", keeps=_share(10, 100)),
-        PublicSet(role="validate", limit=100, licence="MIT", keeps=_share(0, 10)),
+        PublicSet("train", 500, "MIT", _share(10, 100)),
+        PublicSet("validate", 100, "MIT", _share(0, 10)),
     ],
-    "coconot_pref": [PublicSet(role="train", limit=927, licence="ODC-BY")],
+    "coconot_pref": [PublicSet("train", 927, "ODC-BY")],
     "diasafety": [
-        PublicSet(role="train", limit=4000, licence="Apache-2.0", keeps=_share(5, 100)),
-        PublicSet(role="validate", limit=200, licence="Apache-2.0", keeps=_share(0, 5)),
+        PublicSet("train", 4000, "Apache-2.0", _share(5, 100)),
+        PublicSet("validate", 200, "Apache-2.0", _share(0, 5)),
     ],
-    "user_oriented": [PublicSet(role="train", limit=252, licence="Apache-2.0")],
-    "jbb_artifacts_responses": [PublicSet(role="test", limit=150, licence="MIT")],
-    "refusal_direction_completions": [PublicSet(role="test", limit=150, licence="Apache-2.0")],
-    "pku_saferlhf_pairs": [PublicSet(role="test", limit=150, licence="CC-BY-NC-4.0")],
-    "safety_tuned_llamas_sft": [PublicSet(role="test", limit=100, licence="CC-BY-NC-4.0")],
-    "alpaca_gpt4_demo_sft": [PublicSet(role="test", limit=100, licence="CC-BY-NC-4.0")],
+    "user_oriented": [PublicSet("train", 252, "Apache-2.0")],
+    "jbb_artifacts_responses": [PublicSet("test", 150, "MIT")],
+    "refusal_direction_completions": [PublicSet("test", 150, "Apache-2.0")],
+    "pku_saferlhf_pairs": [PublicSet("test", 150, "CC-BY-NC-4.0")],
+    "safety_tuned_llamas_sft": [PublicSet("test", 100, "CC-BY-NC-4.0")],
+    "alpaca_gpt4_demo_sft": [PublicSet("test", 100, "CC-BY-NC-4.0")],
 }
 OPTIONAL: dict[str, list[PublicSet]] = {
-    "or_bench_hard": [PublicSet(role="test", limit=1319, licence="CC-BY-4.0")],
-    "hatecheck": [PublicSet(role="train", limit=2600, licence="CC-BY-4.0")],
-    "convabuse": [PublicSet(role="train", limit=1600, licence="CC-BY-4.0")],
+    "or_bench_hard": [PublicSet("test", 1319, "CC-BY-4.0")],
+    "hatecheck": [PublicSet("train", 2600, "CC-BY-4.0")],
+    "convabuse": [PublicSet("train", 1600, "CC-BY-4.0")],
 }
 """Prompts that are used where the folder holds them, by no weights that ship."""
 TEMPLATES: dict[Role, str] = {

@@ -29,10 +29,10 @@ from waltzrl.agents.rules import load_rulebook
 from waltzrl.agents.rules_reviewer import RulesReviewer
 from waltzrl.collaboration import Drafter, Reviewer, collaborate, guarded
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate, read_rows
-from waltzrl.evaluation.data import read_prompts
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.metrics import measure, render_percent
 from waltzrl.evaluation.patterns import Advice, OracleReviewer
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import load_causal_lm
@@ -97,7 +97,9 @@ class LabelsOnly:
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         feedback = await self._reviewer.review(prompt, reply)
-        text = DEMONSTRATED.choose(reply, unsafe=feedback.unsafe, overrefuse=feedback.overrefuse)
+        text = DEMONSTRATED.advise(
+            reply, unsafe=feedback.unsafe, overrefuse=feedback.overrefuse
+        ).text
         return replace(feedback, text=text)
 
 

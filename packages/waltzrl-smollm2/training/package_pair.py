@@ -25,7 +25,7 @@ from waltzrl.agents.exports import (
 )
 from waltzrl.foundation.files import whole_folder
 from waltzrl.policies.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from waltzrl.training.checkpoints import ADAPTERS, write_export_manifest
+from waltzrl.training.checkpoints import ADAPTERS, write_manifest
 
 REVIEWER = "smollm2"
 """The classifier of this package reviews better than the pair's feedback agent."""
@@ -45,7 +45,7 @@ def main(agents: Path, revising: Path | None = None, out: Path = SHIPPED) -> Non
             _copy_adapter(revising / ADAPTERS / "conversation", unfinished / REVISER)
         wording = Path(pair_wording(agents))
         shutil.copytree(wording, unfinished / wording.name)
-        write_export_manifest(unfinished, facts)
+        write_manifest(unfinished, EXPORT_MANIFEST, facts)
 
 
 def _copy_adapter(adapter: Path, folder: Path) -> None:

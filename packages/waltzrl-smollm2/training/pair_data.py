@@ -23,8 +23,9 @@ from data import Exchange, exchanges, training_templates
 from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, load_advice
 from waltzrl.errors import WaltzError
-from waltzrl.evaluation.data import leaks, write_lines
-from waltzrl.evaluation.judges import RefusalDetector
+from waltzrl.evaluation.data.duplicates import leaks
+from waltzrl.evaluation.judges.refusal import RefusalDetector
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import load_causal_lm

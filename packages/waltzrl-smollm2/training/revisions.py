@@ -22,8 +22,8 @@ from pair_data import LONGEST_REQUEST, LONGEST_WRAPPER, wrapped
 from waltzrl.agents.classifier import ClassifierReviewer
 from waltzrl.agents.exports import CONVERSATION
 from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, load_advice
-from waltzrl.evaluation.data import read_prompts, write_lines
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
+from waltzrl.foundation.jsonl import read_prompts, write_lines
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.opening import local_policy
 from waltzrl.records import Collaboration, Demonstration, Feedback, Prompt, Reply, Round

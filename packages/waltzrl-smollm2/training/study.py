@@ -20,16 +20,17 @@ import torch
 import pair_data
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, rescore
-from waltzrl.evaluation.comparison import Difference, compare
-from waltzrl.evaluation.data import write_lines
+from waltzrl.evaluation.comparison import compare
 from waltzrl.evaluation.data.opening import read_sets
-from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.judges import LabelRefusalJudge, compare_verdicts
+from waltzrl.evaluation.judges.agreement import compare_verdicts
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.judges.opening import open_judge
 from waltzrl.evaluation.judges.saved import SavedVerdict
 from waltzrl.evaluation.metrics import render_percent
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.evaluation.settings import EvaluationConfig
+from waltzrl.evaluation.study_tables import render_cell, render_p_value, render_points
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.foundation.workers import Workers
 from waltzrl.policies.compute import multiplies_bfloat16, resolve_compute
@@ -301,15 +302,8 @@ def table(rows: Sequence[EvaluationRow]) -> Iterator[str]:
     yield f"| {' | '.join(('', *COLUMNS.values(), 'n'))} |"
     yield f"| --- | {' | '.join(['---:'] * (len(COLUMNS) + 1))} |"
     for line in measure(rows):
-        shown = [interval(line.table.get(name)) for name in COLUMNS]
+        shown = [render_cell(line.table[name]) if name in line.table else "-" for name in COLUMNS]
         yield f"| {line.pattern} | {' | '.join(shown)} | {line.asr.n} + {line.orr.n} |"
-
-
-def interval(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.value is None:
-        return "-"
-    value, low, high = map(render_percent, (estimate.value, estimate.low, estimate.high))
-    return f"{value} ({low} to {high})"
 
 
 def tests(rows: Sequence[EvaluationRow]) -> Iterator[str]:
@@ -321,17 +315,11 @@ def tests(rows: Sequence[EvaluationRow]) -> Iterator[str]:
         before = [one for one in rows if one.pattern == row.name]
         if after and before and row.name != WALTZRL:
             found = {one.metric: one for one in compare(before, after)}
-            cells = [cell for name in TESTED for cell in change(found[name])]
+            cells = []
+            for each in (found[name] for name in TESTED):
+                p_value = "-" if each.p_value is None else render_p_value(each.p_value)
+                cells += [render_cell(each.change, render_points), p_value]
             yield f"| {row.name} | {' | '.join(cells)} |"
-
-
-def change(difference: Difference) -> tuple[str, str]:
-    value, low, high = (
-        "-" if number is None else f"{100 * number:+.1f}"
-        for number in (difference.change.value, difference.change.low, difference.change.high)
-    )
-    p_value = difference.p_value
-    return f"{value} ({low} to {high})", "-" if p_value is None else f"{p_value:.4f}"
 
 
 def agreements(first: Sequence[EvaluationRow], second: Sequence[EvaluationRow]) -> Iterator[str]:

@@ -10,20 +10,21 @@ from support.small_runs import run
 from support.tiny_models import tiny_model
 from support.tiny_specialists import TASK, draft, settings, train, write_set
 from waltzrl.errors import InputError, RecipeError
-from waltzrl_specialists import (
-    estimate_cost,
-    evaluate,
-    finetune,
-    integrate_with_agent,
-    join_datasets,
-    open_specialists,
-    prepare_dataset,
-)
+from waltzrl_specialists import estimate_cost, finetune, integrate_with_agent, prepare_dataset
+from waltzrl_specialists.agents import open_specialists
+from waltzrl_specialists.datasets import join_datasets
 from waltzrl_specialists.evaluation import (
     CheckedReply,
     SpecialistResult,
     add_results,
+    evaluate,
     share_passed,
+)
+
+FINE_TUNER = pytest.mark.promise(
+    "Requirements",
+    "nanochat fine-tuner: prepare_dataset, estimate_cost, finetune, integrate_with_agent; fifteen "
+    "agents",
 )
 
 
@@ -34,11 +35,7 @@ def adapters(folder):
     ]
 
 
-@pytest.mark.promise(
-    "Requirements",
-    "nanochat fine-tuner: prepare_dataset, estimate_cost, finetune, integrate_with_agent; fifteen "
-    "agents",
-)
+@FINE_TUNER
 def test_each_specialist_learns_its_own_lines_and_the_base_knows_none(trained):
     folder, _ = trained
     measured = []
@@ -117,11 +114,7 @@ def test_specialists_of_two_bases_are_refused(trained, tmp_path):
         open_specialists(tmp_path)
 
 
-@pytest.mark.promise(
-    "Requirements",
-    "nanochat fine-tuner: prepare_dataset, estimate_cost, finetune, integrate_with_agent; fifteen "
-    "agents",
-)
+@FINE_TUNER
 def test_the_cost_is_counted_in_steps_and_tokens_and_measured_in_minutes(base, sets):
     (estimate,) = asyncio.run(estimate_cost([prepare_dataset(sets[0], TASK)], settings(base)))
     assert estimate.steps == 60  # 12 epochs of 10 rows, 2 a step

@@ -14,6 +14,12 @@ from waltzrl.gateway.settings import load_gateway
 from waltzrl_routing import load_registry
 from waltzrl_specialists.commands import serving_options
 
+CHOSEN_BY_MODEL = pytest.mark.promise(
+    "Specialists",
+    "A request's model chooses the specialist, and every reply is reviewed, also that of the "
+    "fallback",
+)
+
 SHORT = "upstream.max_new_tokens=32"
 
 
@@ -33,11 +39,7 @@ def text(response):
     return response.json["choices"][0]["message"]["content"]
 
 
-@pytest.mark.promise(
-    "Specialists",
-    "A request's model chooses the specialist, and every reply is reviewed, also that of the "
-    "fallback",
-)
+@CHOSEN_BY_MODEL
 def test_the_models_name_chooses_the_specialist_and_each_reply_is_reviewed(trained):
     folder, _ = trained
 
@@ -62,11 +64,7 @@ def test_the_models_name_chooses_the_specialist_and_each_reply_is_reviewed(train
     assert float(reviews) >= 4
 
 
-@pytest.mark.promise(
-    "Specialists",
-    "A request's model chooses the specialist, and every reply is reviewed, also that of the "
-    "fallback",
-)
+@CHOSEN_BY_MODEL
 def test_what_no_specialist_can_answer_goes_to_the_fallback_under_its_own_name(trained):
     folder, _ = trained
 

@@ -6,13 +6,26 @@ import pytest
 from make_tasks import make_tasks
 from support.small_runs import run
 from waltzrl.errors import InputError
-from waltzrl_specialists import prepare_dataset, specialists
+from waltzrl_specialists import prepare_dataset
 from waltzrl_specialists.checks import find_problems, read_lines
 from waltzrl_specialists.datasets import (
     ADVISED,
     DATA,
     LEAST,
     scenarios_of,
+    specialists,
+)
+
+SHIPPED_SETS = pytest.mark.promise(
+    "Specialists",
+    "Every set that is shipped has 100 rows or more, all labels right, no duplicates, and 18 "
+    "scenarios that are not among the rows",
+)
+BAD_ROW = pytest.mark.promise(
+    "Specialists", "A row without a column names file and line; three rows are refused"
+)
+WRITING = pytest.mark.promise(
+    "Specialists", "Every task of writing passes its own checks, and fails them when damaged"
 )
 
 THINGS = (
@@ -39,11 +52,7 @@ def write(path, lines):
     return path
 
 
-@pytest.mark.promise(
-    "Specialists",
-    "Every set that is shipped has 100 rows or more, all labels right, no duplicates, and 18 "
-    "scenarios that are not among the rows",
-)
+@SHIPPED_SETS
 @pytest.mark.parametrize("name", specialists())
 def test_every_set_that_is_shipped_is_large_labelled_and_free_of_duplicates_and_leaks(name):
     dataset = prepare_dataset(name)
@@ -56,11 +65,7 @@ def test_every_set_that_is_shipped_is_large_labelled_and_free_of_duplicates_and_
         assert set(expected) == set(learnt) == set(values)
 
 
-@pytest.mark.promise(
-    "Specialists",
-    "Every set that is shipped has 100 rows or more, all labels right, no duplicates, and 18 "
-    "scenarios that are not among the rows",
-)
+@SHIPPED_SETS
 @pytest.mark.promise(
     "Requirements",
     "nanochat fine-tuner: prepare_dataset, estimate_cost, finetune, integrate_with_agent; fifteen "
@@ -88,9 +93,7 @@ def test_a_set_of_ones_own_is_named_after_its_file_and_gets_its_own_task(tmp_pat
     assert (len(dataset.examples), dataset.left_out) == (11, 0)
 
 
-@pytest.mark.promise(
-    "Specialists", "A row without a column names file and line; three rows are refused"
-)
+@BAD_ROW
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
@@ -107,9 +110,7 @@ def test_a_row_without_a_column_names_file_and_line(tmp_path, row, problem):
     assert problem in str(error.value)
 
 
-@pytest.mark.promise(
-    "Specialists", "A row without a column names file and line; three rows are refused"
-)
+@BAD_ROW
 def test_three_rows_are_refused_and_a_few_more_are_warned_of(tmp_path, caplog):
     path = write(tmp_path / "boxes.jsonl", rows(3))
     with pytest.raises(InputError, match=f"has 3 rows to learn from; need {LEAST} or more"):
@@ -164,9 +165,7 @@ def tasks_of(name):
     return [*prepare_dataset(name).examples, *scenarios_of(name)]
 
 
-@pytest.mark.promise(
-    "Specialists", "Every task of writing passes its own checks, and fails them when damaged"
-)
+@WRITING
 @pytest.mark.parametrize("name", [name for name in WRITERS if name != "builder"])
 def test_every_reference_passes_its_checks_and_a_damaged_one_fails_them(name):
     for task in tasks_of(name):
@@ -180,9 +179,7 @@ def test_every_reference_passes_its_checks_and_a_damaged_one_fails_them(name):
             assert find_problems(damaged, task.checks), damaged
 
 
-@pytest.mark.promise(
-    "Specialists", "Every task of writing passes its own checks, and fails them when damaged"
-)
+@WRITING
 def test_every_reference_in_python_passes_its_tests_and_a_damaged_one_fails_them():
     # All in one sandbox, because each takes a tenth of a second to start.
     tasks = [(task.completion, task.checks["tests"]) for task in tasks_of("builder")]

@@ -18,7 +18,7 @@ from functions import make_function
 from invoices import make_invoice
 from snippets import make_snippet
 from units import make_unit
-from waltzrl.evaluation.data import near_duplicates
+from waltzrl.evaluation.data.duplicates import near_duplicates
 from waltzrl.records import Message, Prompt
 
 DATA = Path(__file__).parents[1] / "src" / "waltzrl_specialists" / "data"

@@ -9,11 +9,17 @@ from support.gateway_processes import gateway_process
 from support.openai_server import serving
 from support.small_runs import run
 from waltzrl.evaluation.harm import HOLLOW_ANSWERS
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.gateway.guard_opening import GuardSettings, open_guard
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
 from waltzrl_verify.stage2_suite import CHECKS, Stage2Target, draw_balanced, verify_stage2
+
+STAGE2 = pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
+    "gateway by URL; a check that cannot be measured is neither passed nor failed",
+)
 
 REFUSAL = "I'm sorry, but I can't help with that."
 ANSWER = HOLLOW_ANSWERS[0]
@@ -72,11 +78,7 @@ def not_passed(checks):
     return {check.name.removeprefix("test_"): check.passed for check in checks if not check.passed}
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
-    "gateway by URL; a check that cannot be measured is neither passed nor failed",
-)
+@STAGE2
 @pytest.mark.promise("Requirements", "the eleven validation tests")
 def test_a_pair_that_mends_every_unsafe_draft_passes_all_eleven():
     result = verified(drafts_anything, flags_compliance)
@@ -116,11 +118,7 @@ def test_a_pair_that_refuses_everything_fails_on_harmless_prompts():
     assert result.failed
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
-    "gateway by URL; a check that cannot be measured is neither passed nor failed",
-)
+@STAGE2
 def test_a_pair_that_lets_one_category_through_names_it():
     def drafts(messages):
         text = messages[-1].content
@@ -134,11 +132,7 @@ def test_a_pair_that_lets_one_category_through_names_it():
     assert detail.startswith("unsafe-3, the worst of 5: 50.0 % (9.5-90.5) of 2")  # Wilson, 1 of 2
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
-    "gateway by URL; a check that cannot be measured is neither passed nor failed",
-)
+@STAGE2
 def test_good_drafts_leave_the_improvement_unmeasured_and_nothing_failed():
     def drafts(messages):
         return REFUSAL if "forbidden" in messages[-1].content else ANSWER
@@ -154,22 +148,14 @@ def test_good_drafts_leave_the_improvement_unmeasured_and_nothing_failed():
     assert (result.passed, result.failed) == (False, False)
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
-    "gateway by URL; a check that cannot be measured is neither passed nor failed",
-)
+@STAGE2
 def test_rules_alone_are_no_stage_2():
     result = verified(drafts_anything)
     assert not_passed(result.checks)["stage2_model_loading"] is False
     assert result.checks[6].detail == "a model drafts, only rules reviewed 20 replies"
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
-    "gateway by URL; a check that cannot be measured is neither passed nor failed",
-)
+@STAGE2
 def test_an_added_time_beyond_the_bound_fails():
     result = verified(drafts_anything, flags_compliance, most_milliseconds=1e-6)
     assert not_passed(result.checks) == {"latency_under_200ms": False}
@@ -181,11 +167,7 @@ def test_prompts_are_drawn_from_every_category_in_turn():
     assert draw_balanced(PROMPTS, "unsafe", 5) == drawn == draw_balanced(PROMPTS[::-1], "unsafe", 5)
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`waltzrl verify stage2` runs the requirement's eleven checks on a pair, an upstream or a "
-    "gateway by URL; a check that cannot be measured is neither passed nor failed",
-)
+@STAGE2
 @pytest.mark.slow
 def test_a_gateway_is_verified_by_its_url(capsys, monkeypatch, tmp_path):
     data = tmp_path / "prompts.jsonl"

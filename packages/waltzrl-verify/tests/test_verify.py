@@ -11,6 +11,12 @@ from support.openai_server import serving
 from support.small_runs import run
 from waltzrl.policies import ScriptedPolicy
 
+VERIFY = pytest.mark.promise(
+    "Routed tasks",
+    "`waltzrl verify` works without any extra, checks what a recipe names and a gateway by its "
+    "URL, and creates nothing",
+)
+
 REVIEW = ("rules", "reviewer", "crisis", "latency", "right refusals", "stage 2 against stage 1")
 CHECKS = ("installation", *REVIEW)
 EXTRAS = (
@@ -54,11 +60,7 @@ def test_the_default_gateway_passes_every_check_on_our_own_prompts(capsys):
     assert rules["let_go"]["n"] >= 10
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`waltzrl verify` works without any extra, checks what a recipe names and a gateway by its "
-    "URL, and creates nothing",
-)
+@VERIFY
 @pytest.mark.promise("Requirements", "verify script: one command that checks the installation")
 def test_it_runs_after_an_installation_without_any_extra(tmp_path):
     blocked = "".join(f"sys.modules[{name!r}] = None\n" for name in EXTRAS)
@@ -72,11 +74,7 @@ def test_it_runs_after_an_installation_without_any_extra(tmp_path):
     assert all(name in done.stdout for name in ("installation", "reviewer", "cost: "))
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`waltzrl verify` works without any extra, checks what a recipe names and a gateway by its "
-    "URL, and creates nothing",
-)
+@VERIFY
 def test_what_a_recipe_names_is_checked_and_nothing_is_created(capsys, tmp_path, data):
     folder = tmp_path / "audit"
     settings = [
@@ -94,11 +92,7 @@ def test_what_a_recipe_names_is_checked_and_nothing_is_created(capsys, tmp_path,
     assert (status, [name for name, ok in passed.items() if not ok]) == (1, ["audit", "memory"])
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`waltzrl verify` works without any extra, checks what a recipe names and a gateway by its "
-    "URL, and creates nothing",
-)
+@VERIFY
 def test_the_upstream_of_a_recipe_must_answer(capsys, data):
     with serving({"model": ScriptedPolicy(lambda _: "Hello!")}) as server:
         upstream = ("--data", data, "--set", f"upstream.url={server.base_url}")
@@ -108,11 +102,7 @@ def test_the_upstream_of_a_recipe_must_answer(capsys, data):
         assert (status, [name for name, ok in passed.items() if not ok]) == (1, ["upstream"])
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`waltzrl verify` works without any extra, checks what a recipe names and a gateway by its "
-    "URL, and creates nothing",
-)
+@VERIFY
 def test_a_slow_reviewer_fails(capsys, data):
     with serving({"guard": APPROVES}) as server:
         stage2 = ("stage=2", "feedback.model=guard", f"feedback.server={server.base_url}")
@@ -133,11 +123,7 @@ def test_a_gateway_is_verified_by_its_url(capsys, tmp_path, data):
     assert (status, tuple(passed)) == (0, ("installation", "gateway", "reply", *REVIEW))
 
 
-@pytest.mark.promise(
-    "Routed tasks",
-    "`waltzrl verify` works without any extra, checks what a recipe names and a gateway by its "
-    "URL, and creates nothing",
-)
+@VERIFY
 def test_a_gateway_that_is_away_fails(capsys, data):
     status, passed, harm = verified(capsys, "--gateway", "http://127.0.0.1:9/v1", "--data", data)
     assert (status, passed, harm) == (1, {"installation": True, "gateway": False}, [])

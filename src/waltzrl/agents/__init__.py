@@ -22,24 +22,12 @@ else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            "attacker": (
-                "AttackWording",
-                "AttackerAgent",
-            ),
-            "conversation": (
-                "ConversationAgent",
-                "GivenDraft",
-            ),
+            "attacker": ("AttackWording", "AttackerAgent"),
+            "conversation": ("ConversationAgent", "GivenDraft"),
             "feedback": ("FeedbackAgent",),
             "hybrid": ("HybridReviewer",),
             "refusals": ("RefusalTexts",),
             "rules_reviewer": ("RulesReviewer",),
-            "wording": (
-                "Wording",
-                "load_wording",
-                "pair_wording",
-                "save_wording",
-                "wording_name",
-            ),
+            "wording": ("Wording", "load_wording", "pair_wording", "save_wording", "wording_name"),
         },
     )

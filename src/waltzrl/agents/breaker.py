@@ -1,9 +1,11 @@
 """A circuit breaker: stops calls to a service that keeps failing, then probes it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from time import monotonic
-from typing import Literal, Self
+from typing import Literal
 
 from waltzrl.foundation.logs import fields
 
@@ -12,32 +14,19 @@ log = logging.getLogger(__name__)
 BreakerState = Literal["closed", "open", "half_open"]
 
 
+@dataclass(slots=True)
 class BreakerAttempt:
-    """One call, if the breaker allows it; a context manager."""
+    """One call, and what its caller says came of it."""
 
-    __slots__ = ("_breaker", "_generation", "failure", "succeeded")
-
-    def __init__(self, breaker: "Breaker") -> None:
-        self.succeeded: bool | None = None
-        """True if the call succeeded, as its caller says; None, as after a cancelled call, counts
-        as neither success nor failure.
-        """
-        self.failure = ""
-        """The reason why it failed, without content."""
-        self._breaker = breaker
-        self._generation: int | None = None
-        """The breaker's generation when the call began; None if it was not allowed."""
+    succeeded: bool | None = None
+    """True if the call succeeded; None, as after a cancelled call, counts as neither success nor
+    failure.
+    """
+    failure: str = ""
+    """The reason why it failed, without content."""
 
     def fail(self, failure: str) -> None:
         self.succeeded, self.failure = False, failure
-
-    def __enter__(self) -> Self | None:
-        self._generation = self._breaker.begin()
-        return None if self._generation is None else self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._generation is not None:
-            self._breaker.end(self, self._generation)
 
 
 class Breaker:
@@ -96,22 +85,20 @@ class Breaker:
             return 0.0
         return max(0.0, self._opened_at + self._open_seconds - self._clock())
 
-    def attempt(self) -> BreakerAttempt:
-        """Return a context manager that yields itself for the outcome, or None without a call."""
-        return BreakerAttempt(self)
-
-    def begin(self) -> int | None:
-        """Return the number of the present state; None if it allows no call."""
+    @contextmanager
+    def attempt(self) -> Iterator[BreakerAttempt | None]:
+        """Yield what takes the outcome of a call, and record it; None if no call is allowed."""
         if self.rejects:
-            return None
+            yield None
+            return
         # While a probe is under way, every other call is rejected.
         self._probing = self.state == "half_open"
-        return self._generation
-
-    def end(self, attempt: BreakerAttempt, generation: int) -> None:
-        """Record the outcome of an attempt that began with a state."""
-        if generation == self._generation:
-            self._record(attempt)
+        attempt, generation = BreakerAttempt(), self._generation
+        try:
+            yield attempt
+        finally:
+            if generation == self._generation:
+                self._record(attempt)
 
     def close(self) -> None:
         """Close it: the service was reached by other means than an attempt."""

@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from typing import Literal
 
 from waltzrl.agents.rules import language_of
 from waltzrl.agents.rules.linear import LinearModel, extract_features, scale_to_unit, simplify_text
@@ -111,7 +112,7 @@ def compliance_features(request: str, piece: str) -> dict[str, float]:
 def _describe_form(lowered: str, text: str) -> Mapping[str, float]:
     sentences = [part for part in _SENTENCE.split(lowered) if part.strip()]
     firsts = (_WORD.search(_MARK.sub("", sentence)) for sentence in sentences)
-    ordered = sum(first is not None and first[0] in _load_imperatives() for first in firsts)
+    ordered = sum(first is not None and first[0] in _load_words("imperatives") for first in firsts)
     return {
         "#imperatives": ordered / max(1, len(sentences)),
         "#listed": min(1.0, len(_LISTED.findall(lowered)) / 3),
@@ -125,17 +126,9 @@ def _describe_form(lowered: str, text: str) -> Mapping[str, float]:
 
 def _measure_overlap(request: str, words: list[str]) -> float:
     """Return the share of the subject words of the request whose beginnings the reply repeats."""
-    subject = {
-        _stem_word(word)
-        for word in _WORD.findall(simplify_text(request))
-        if word not in _load_common_words()
-    }
-    subject = {stem for stem in subject if len(stem) == STEM}
-    return len(subject & {_stem_word(word) for word in words}) / max(1, len(subject))
-
-
-def _stem_word(word: str) -> str:
-    return word[:STEM]
+    asked = set(_WORD.findall(simplify_text(request))) - _load_words("common")
+    subject = {word[:STEM] for word in asked if len(word) >= STEM}
+    return len(subject & {word[:STEM] for word in words}) / max(1, len(subject))
 
 
 @cache
@@ -152,10 +145,5 @@ def _compile_cues() -> Mapping[str, re.Pattern[str]]:
 
 
 @cache
-def _load_imperatives() -> frozenset[str]:
-    return frozenset(_load_texts()["words"]["imperatives"])
-
-
-@cache
-def _load_common_words() -> frozenset[str]:
-    return frozenset(_load_texts()["words"]["common"])
+def _load_words(kind: Literal["imperatives", "common"]) -> frozenset[str]:
+    return frozenset(_load_texts()["words"][kind])

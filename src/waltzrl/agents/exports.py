@@ -1,6 +1,5 @@
 """What the manifest of an export says of its agents, read without PyTorch."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from pathlib import Path
 
 from waltzrl.agents.wording import pair_wording
 from waltzrl.errors import CheckpointError
-from waltzrl.foundation.files import Json
+from waltzrl.foundation.files import Json, file_digest
 
 ROLES = ("conversation", "feedback")
 """The roles of a pair, which every recipe has."""
@@ -117,8 +116,3 @@ def verify_manifest(folder: Path, name: str) -> None:
             raise CheckpointError(f"{path} has {actual} bytes, need {size}; use another copy")
         if file_digest(path) != digest:
             raise CheckpointError(f"{path} was altered after it was saved; use another copy")
-
-
-def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

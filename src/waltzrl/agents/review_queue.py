@@ -11,7 +11,8 @@ the rate, and the reviews ahead divided by the rate the expected wait.
 """
 
 from asyncio import Semaphore, get_running_loop
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Self
 
 MOST_WAITING = 256
@@ -64,21 +65,6 @@ class ReviewTurn:
         if error is None:  # a failure says nothing of the rate
             self._queue.reviewed(took, soon=took <= SOON * self.limit_seconds)
         self._queue.leave()
-
-
-class ExpectedReview:
-    """A draft under way that will be reviewed: a context manager around its generation."""
-
-    def __init__(self, queue: "ReviewQueue") -> None:
-        self._queue = queue
-        self._began = queue.now()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, error: object, *exception: object) -> None:
-        took = self._queue.now() - self._began
-        self._queue.drafted(took if error is None else None)
 
 
 class ReviewQueue:
@@ -144,10 +130,11 @@ class ReviewQueue:
         in_time = not wait or wait + self.review_seconds <= limit_seconds
         return in_time and self.waiting < self._most_waiting
 
-    def expect(self, limit_seconds: float) -> ExpectedReview | None:
-        """Note a draft that is about to be generated; None if its review would come too late.
+    def expect(self, limit_seconds: float) -> AbstractContextManager[None] | None:
+        """Return a context manager around the generation of a draft that will be reviewed.
 
-        The drafts under way come before it, and the reviewer goes on while it is generated.
+        It is None if the review would come too late: the drafts under way come before it, and the
+        reviewer goes on while it is generated.
         """
         wait = max(0.0, self._expected_wait(self._drafts) - self._draft_seconds)
         planned_seconds = PLANNED_SHARE * limit_seconds
@@ -156,7 +143,17 @@ class ReviewQueue:
         if self.waiting >= self._most_waiting:
             return None
         self._drafts += 1
-        return ExpectedReview(self)
+        return self._measure_draft()
+
+    @contextmanager
+    def _measure_draft(self) -> Iterator[None]:
+        began = self.now()
+        try:
+            yield
+        finally:
+            self._drafts -= 1
+        # Only of a draft that is there to be reviewed.
+        self._draft_seconds += WEIGHT * (self.now() - began - self._draft_seconds)
 
     def turn(self, limit_seconds: float) -> ReviewTurn:
         """Return a context manager for one review; who is cancelled while it waits is left out."""
@@ -218,12 +215,6 @@ class ReviewQueue:
         while self._permits < int(self._places):
             self._permits += 1
             self._free.release()
-
-    def drafted(self, seconds: float | None) -> None:
-        """Note that a draft ended; `seconds` is what it took if it is there to be reviewed."""
-        self._drafts -= 1
-        if seconds is not None:
-            self._draft_seconds += WEIGHT * (seconds - self._draft_seconds)
 
     def _expected_wait(self, more: int) -> float:
         """Return the wait for a place behind all reviews that are here, and `more`."""

@@ -1,6 +1,6 @@
 """The energy that this machine uses, where it tells: RAPL of its processors, NVML of its GPUs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 RAPL = Path("/sys/class/powercap")
@@ -14,27 +14,20 @@ Raises:
 """
 
 
-class EnergyCounter:
-    """Adds up the counters that can be read."""
-
-    def __init__(self, readings: Sequence[Reading]) -> None:
-        self._readings = readings
-
-    def joules(self) -> float | None:
-        """Return the energy since some time in the past; None when it cannot be read."""
-        try:
-            return sum(reading() for reading in self._readings)
-        except OSError:
-            return None
-
-
-def open_energy(rapl: Path = RAPL) -> EnergyCounter | None:
-    """Return a counter of this machine's energy; None where it tells nothing."""
+def open_energy(rapl: Path = RAPL) -> Callable[[], float | None]:
+    """Return what reads this machine's energy in joules; it returns None where none can be read."""
     packages = [
         _open_rapl(zone) for zone in sorted(rapl.glob("intel-rapl:*")) if _is_readable(zone)
     ]
     readings = [*packages, *_open_nvml()]
-    return EnergyCounter(readings) if readings else None
+
+    def read_joules() -> float | None:
+        try:
+            return sum(reading() for reading in readings) if readings else None
+        except OSError:
+            return None
+
+    return read_joules
 
 
 def _is_readable(zone: Path) -> bool:

@@ -112,9 +112,7 @@ def forecast(numbers: ForecastNumbers) -> Forecast:
         BudgetError: the price of a model is unknown.
     """
     book = PriceBook(numbers.prices)
-    lines = [
-        _price(calls, book) for agents in numbers.served for calls in _list_calls(numbers, agents)
-    ]
+    lines = [line for agents in numbers.served for line in _list_lines(numbers, agents, book)]
     if numbers.usd_per_hour:
         arithmetic = f"24 hours * {_render(numbers.usd_per_hour)}"
         usd = 24 * numbers.usd_per_hour
@@ -129,50 +127,30 @@ def forecast(numbers: ForecastNumbers) -> Forecast:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Calls:
-    """The calls of a day that have one purpose."""
-
-    name: str
-    counted: str
-    """How their number comes about."""
-    number: float
-    called: CalledModel
-    is_overhead: bool = True
-
-
-def _list_calls(numbers: ForecastNumbers, served: ServedAgents) -> Iterator[_Calls]:
-    """Yield the drafts of some agents, and their reviews and revisions."""
+def _list_lines(
+    numbers: ForecastNumbers, served: ServedAgents, book: PriceBook
+) -> Iterator[ForecastLine]:
+    """Yield what the drafts of some agents cost, and their reviews and revisions."""
     queries = served.agents * served.queries_per_day
     counted = f"{served.agents:,} * {_render(served.queries_per_day)}"
-    yield _Calls(
-        name=f"{served.name}, drafts",
-        counted=counted,
-        number=queries,
-        called=served,
-        is_overhead=False,
-    )
     share, review = numbers.revised_share, numbers.review
+    yield replace(
+        _price(f"{served.name}, drafts", counted, queries, served, book), is_overhead=False
+    )
     if review is not None:
-        yield _Calls(
-            name=f"{served.name}, reviews",
-            counted=f"{counted} * (1 + {_render(share)})",
-            number=queries * (1 + share),
-            called=review,
-        )
+        reviews = f"{counted} * (1 + {_render(share)})"
+        yield _price(f"{served.name}, reviews", reviews, queries * (1 + share), review, book)
     if share:
         advice = 0 if review is None else review.output_tokens
         read = served.input_tokens + served.output_tokens + advice
-        yield _Calls(
-            name=f"{served.name}, revisions",
-            counted=f"{counted} * {_render(share)}",
-            number=queries * share,
-            called=replace(served, input_tokens=read),
-        )
+        revisions, revised = f"{counted} * {_render(share)}", replace(served, input_tokens=read)
+        yield _price(f"{served.name}, revisions", revisions, queries * share, revised, book)
 
 
-def _price(calls: _Calls, book: PriceBook) -> ForecastLine:
-    called = calls.called
+def _price(
+    name: str, counted: str, number: float, called: CalledModel, book: PriceBook
+) -> ForecastLine:
+    """Price the calls of a day with one purpose; `counted` says how their number comes about."""
     usage = Usage(input_tokens=called.input_tokens, output_tokens=called.output_tokens)
     usd = book.cost(usage, called.server, called.model)
     read_usd = book.cost(replace(usage, output_tokens=0), called.server, called.model)
@@ -190,14 +168,14 @@ def _price(calls: _Calls, book: PriceBook) -> ForecastLine:
         )
     ]
     return ForecastLine(
-        name=calls.name,
-        arithmetic=f"{calls.counted} calls * ({called.input_tokens:,} tokens in * {prices[0]} +"
+        name=name,
+        arithmetic=f"{counted} calls * ({called.input_tokens:,} tokens in * {prices[0]} +"
         f" {called.output_tokens:,} out * {prices[1]}) / {MILLION:,}",
-        usd_per_day=calls.number * usd,
-        calls_per_day=calls.number,
+        usd_per_day=number * usd,
+        calls_per_day=number,
         input_tokens=called.input_tokens,
         output_tokens=called.output_tokens,
-        is_overhead=calls.is_overhead,
+        is_overhead=True,
     )
 
 

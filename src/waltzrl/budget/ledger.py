@@ -44,6 +44,20 @@ class ChargeItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
+    def plus(self, other: "ChargeItem") -> "ChargeItem":
+        """Return the sum of two parts of one role and model."""
+        # A sum of which a part is unknown is unknown, and not smaller.
+        is_known = self.usd is not None and other.usd is not None
+        return ChargeItem(
+            role=self.role,
+            model=self.model,
+            usd=(self.usd or 0.0) + (other.usd or 0.0) if is_known else None,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            estimated=self.estimated or other.estimated,
+            uncounted=self.uncounted + other.uncounted,
+        )
+
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one step, or one request, cost."""

@@ -8,7 +8,6 @@ from typing import Annotated
 import msgspec
 from pydantic import Field
 
-from waltzrl.budget.energy import EnergyCounter
 from waltzrl.budget.ledger import Activity, Charge, ChargeItem, Ledger
 from waltzrl.budget.prices import PriceBook
 from waltzrl.budget.report import MACHINE
@@ -33,17 +32,6 @@ class BudgetSettings:
     """Most hours of wall time, those before an interruption included."""
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Tokens of one role and model in the step under way."""
-
-    usd: float | None = 0.0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    estimated: bool = False
-    uncounted: int = 0
-
-
 @dataclass(eq=False, kw_only=True)
 class CostMeter:
     """Counts tokens and time step by step, and writes one charge for each step."""
@@ -54,9 +42,11 @@ class CostMeter:
     activity: Activity = "training"
     device: str = "cpu"
     gpus: int = 0
-    energy: EnergyCounter | None = None
+    energy: Callable[[], float | None] = lambda: None
+    """Returns joules since some time in the past; None where the machine does not tell."""
     timer: Callable[[], float] = time.perf_counter
-    _open: dict[tuple[str, str], _Tally] = field(default_factory=dict)
+    _open: dict[tuple[str, str], ChargeItem] = field(default_factory=dict)
+    """What each role and model cost in the step under way."""
 
     def __post_init__(self) -> None:
         before = self.ledger.contents.charges
@@ -67,7 +57,7 @@ class CostMeter:
             for charge in before
         }
         self._since = self.timer()
-        self._joules = None if self.energy is None else self.energy.joules()
+        self._joules = self.energy()
 
     def require_price(self, model: str, server: str | None) -> None:
         """Check before the first step that `max_usd` can be kept when a model is asked.
@@ -94,17 +84,9 @@ class CostMeter:
             model: see `PriceBook.cost`.
         """
         for usage in usages:
-            name = model if usage is None else usage.model or model
-            tally = self._open.setdefault((role, name), _Tally())
-            cost = self.prices.cost(usage, server, model)
-            # A sum of which a part is unknown is unknown, and not smaller.
-            tally.usd = None if cost is None or tally.usd is None else tally.usd + cost
-            if usage is None:
-                tally.uncounted += 1
-                continue
-            tally.input_tokens += usage.input_tokens
-            tally.output_tokens += usage.output_tokens
-            tally.estimated |= usage.estimated
+            item = self.prices.item(role, usage, server, model)
+            before = self._open.get((role, item.model))
+            self._open[role, item.model] = item if before is None else before.plus(item)
 
     def charge(self, id_: str, stage: str = "") -> Charge:
         """Write what was counted, and the time that passed, since the charge before.
@@ -120,18 +102,7 @@ class CostMeter:
         seconds, self._since = now - self._since, now
         usd = seconds * self.settings.usd_per_hour / 3600
         machine = ChargeItem(role=MACHINE, model=self.device, usd=usd)
-        items = [
-            ChargeItem(
-                role=role,
-                model=model,
-                usd=tally.usd,
-                input_tokens=tally.input_tokens,
-                output_tokens=tally.output_tokens,
-                estimated=tally.estimated,
-                uncounted=tally.uncounted,
-            )
-            for (role, model), tally in sorted(self._open.items())
-        ]
+        items = [self._open[key] for key in sorted(self._open)]
         self._open.clear()
         charge = Charge(
             id=id_,
@@ -191,10 +162,8 @@ class CostMeter:
         return msgspec.structs.replace(item, usd=self.prices.cost(usage, "", name))
 
     def _spent_joules(self) -> float | None:
-        if self.energy is None or self._joules is None:
-            return None
-        before, self._joules = self._joules, self.energy.joules()
-        return None if self._joules is None else self._joules - before
+        before, self._joules = self._joules, self.energy()
+        return None if before is None or self._joules is None else self._joules - before
 
 
 def _unknown_price(name: str) -> BudgetError:

@@ -139,7 +139,7 @@ def clustered_f1_difference(asr: Pairs, orr: Pairs, clusters: Clusters) -> tuple
     if asr.n == 0 or orr.n == 0:
         return estimate_nothing(), 1.0
     draws = [
-        harmonic(*rates_of_run(cells, 2)) - harmonic(*rates_of_run(cells, 1))
+        harmonic(*_rates_of_run(cells, 2)) - harmonic(*_rates_of_run(cells, 1))
         for cells in draw_totals(clusters, 4, 0.25)
     ]
     value = harmonic(asr.second, orr.second) - harmonic(asr.first, orr.first)
@@ -152,7 +152,7 @@ def pairs_of(clusters: Clusters) -> Pairs:
     return Pairs(both=both, first_only=first_only, second_only=second_only, neither=neither)
 
 
-def rates_of_run(cells: Sequence[float], run: int) -> tuple[float, float]:
+def _rates_of_run(cells: Sequence[float], run: int) -> tuple[float, float]:
     """Return ASR and ORR of run 1 or 2, from the cells of the `Pairs` of both rates."""
     asr, orr = cells[:4], cells[4:]
     return (asr[0] + asr[run]) / sum(asr), (orr[0] + orr[run]) / sum(orr)

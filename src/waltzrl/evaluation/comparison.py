@@ -14,11 +14,9 @@ from waltzrl.evaluation.clusters import (
     clustered_mean,
     pairs_of,
 )
-from waltzrl.evaluation.correction import MeasuredJudge, corrected_change, corrected_f1_change
 from waltzrl.evaluation.intervals import Estimate, Pairs, harmonic
 from waltzrl.evaluation.rates import ClusterField, RateDefinition, cluster_of
 from waltzrl.evaluation.rows import EvaluationRow
-from waltzrl.evaluation.sample_correction import JudgeError
 
 CELLS = ((True, True), (True, False), (False, True), (False, False))
 """Outcomes before and after, in the order of the fields of `Pairs`."""
@@ -44,15 +42,12 @@ class Difference:
     p_value: float | None
     """Exact test of the signs of clusters for shares, which for single prompts is McNemar's;
     Dirichlet draws for F1; None for tokens."""
-    corrected: Estimate | None = None
-    """`change` if the judge did not err, for the rates that its measured errors correct."""
 
 
 def compare(
     before: Sequence[EvaluationRow],
     after: Sequence[EvaluationRow],
     by: ClusterField = "cluster",
-    judge: MeasuredJudge | None = None,
 ) -> list[Difference]:
     """Compare two runs of one pattern each, prompt by prompt.
 
@@ -62,21 +57,18 @@ def compare(
         before: rows of one pattern.
         after: of one pattern, on some of the same prompts.
         by: the field of the prompts that makes clusters; samples of one prompt always make one.
-        judge: how often the judge of both runs errs; corrects the changes of ASR, ORR and F1.
 
     Raises:
-        InputError: a run holds several patterns, the runs share no prompt or have different
-            judges, or `judge` is another judge than theirs.
+        InputError: a run holds several patterns, or the runs share no prompt or have different
+            judges.
     """
     pairs = _pair_runs(before, after, by)
-    if judge is not None:
-        judge.require(before[0].judge)
     asr, orr = pairs.clusters(rates.ASR), pairs.clusters(rates.ORR)
-    differences = _share_differences(pairs, judge)
+    differences = _share_differences(pairs)
     if asr and orr:
         both = pairs.clusters(rates.ASR, rates.ORR)
         # Behind ASR and ORR, which are the first two where both were measured.
-        differences.insert(2, _f1_difference(pairs_of(asr), pairs_of(orr), both, judge))
+        differences.insert(2, _f1_difference(pairs_of(asr), pairs_of(orr), both))
     if tokens := pairs.tokens():
         differences.append(_token_difference(tokens))
     return differences
@@ -90,7 +82,7 @@ def compare_shares(
     Raises:
         InputError: as `compare`.
     """
-    return _share_differences(_pair_runs(before, after, "cluster"), None)
+    return _share_differences(_pair_runs(before, after, "cluster"))
 
 
 def _pair_runs(
@@ -110,14 +102,9 @@ def _pair_runs(
     return _Pairs(before, after, by)
 
 
-def _share_differences(pairs: "_Pairs", judge: MeasuredJudge | None) -> list[Difference]:
-    errors = {} if judge is None else {"asr": judge.asr, "orr": judge.orr}
+def _share_differences(pairs: "_Pairs") -> list[Difference]:
     clusters = {name: pairs.clusters(rate) for name, rate in COMPARED.items()}
-    return [
-        _share_difference(name, cells, errors.get(name))
-        for name, cells in clusters.items()
-        if cells
-    ]
+    return [_share_difference(name, cells) for name, cells in clusters.items() if cells]
 
 
 def select_shared_rows(
@@ -171,7 +158,7 @@ class _Pairs:
         return list(groups.values())
 
 
-def _share_difference(metric: str, clusters: Clusters, error: JudgeError | None) -> Difference:
+def _share_difference(metric: str, clusters: Clusters) -> Difference:
     pairs = pairs_of(clusters)
     change, p_value = clustered_difference(clusters)
     return Difference(
@@ -180,13 +167,10 @@ def _share_difference(metric: str, clusters: Clusters, error: JudgeError | None)
         after=pairs.second,
         change=change,
         p_value=p_value,
-        corrected=None if error is None else corrected_change(clusters, error),
     )
 
 
-def _f1_difference(
-    unsafe: Pairs, benign: Pairs, both: Clusters, judge: MeasuredJudge | None
-) -> Difference:
+def _f1_difference(unsafe: Pairs, benign: Pairs, both: Clusters) -> Difference:
     change, p_value = clustered_f1_difference(unsafe, benign, both)
     return Difference(
         metric="f1",
@@ -194,7 +178,6 @@ def _f1_difference(
         after=harmonic(unsafe.second, benign.second),
         change=change,
         p_value=p_value,
-        corrected=None if judge is None else corrected_f1_change(unsafe, benign, both, judge),
     )
 
 

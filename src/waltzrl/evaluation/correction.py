@@ -14,11 +14,10 @@ from typing import NamedTuple, Self
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.clusters import Clusters, draw_totals, pairs_of, rates_of_run
+from waltzrl.evaluation.clusters import Clusters, draw_totals
 from waltzrl.evaluation.intervals import (
     SEED,
     Estimate,
-    Pairs,
     estimate_nothing,
     from_draws,
     harmonic,
@@ -56,12 +55,14 @@ NEED = "need what `waltzrl agreement PEOPLE JUDGE --json` prints"
 """How the errors of a file without measured errors end."""
 
 
-def read_measured_judge(path: Path) -> MeasuredJudge:
-    """Read what `waltzrl agreement PEOPLE JUDGE --json` printed.
+def read_measured_judge(path: Path | None) -> MeasuredJudge | None:
+    """Read what `waltzrl agreement PEOPLE JUDGE --json` printed; None without a file.
 
     Raises:
         InputError: the file holds something else, or too few labels to correct with.
     """
+    if path is None:
+        return None
     try:
         comparison = msgspec.convert(read_json(read_text(path), str(path)), VerdictComparison)
     except msgspec.ValidationError as error:
@@ -127,73 +128,6 @@ def corrected_rates(
     }
 
 
-def corrected_change(clusters: Clusters, error: JudgeError) -> Estimate:
-    """Correct a paired change of ASR or ORR, the second run minus the first.
-
-    A judge that errs alike in both runs has as many false alarms in both, and they cancel: the
-    true change is the one that it sees, divided by (sensitivity - false_alarms). Neither rate is
-    cut off at 0 and 1, which would hide small changes near 0.
-
-    Args:
-        clusters: of the cells of `Pairs`.
-        error: of the judge of both runs.
-
-    Returns:
-        Without a value where the judge's labels carry nothing.
-    """
-    pairs, measured = pairs_of(clusters), _Shares.measured(error)
-    if not measured.tell:
-        return estimate_nothing()
-    rng, draws = Random(SEED), []
-    for both, first, second, neither in draw_totals(clusters, 4, 0.25):
-        seen = (second - first) / (both + first + second + neither)
-        draws.append(_Shares.drawn(error, rng).true_change(seen, rng))
-    value = measured.true_change(pairs.second - pairs.first, rng)
-    return from_draws(value, draws, pairs.n)
-
-
-def corrected_f1_change(
-    asr: Pairs, orr: Pairs, clusters: Clusters, judge: MeasuredJudge
-) -> Estimate:
-    """Correct a paired change of F1, the second run minus the first.
-
-    Args:
-        asr: the unsafe prompts of both runs.
-        orr: the benign ones.
-        clusters: of the cells of both, side by side.
-        judge: of both runs.
-
-    Returns:
-        Without a value where the judge's labels carry nothing.
-    """
-    errors = (judge.asr, judge.orr)
-    measured = [_Shares.measured(error) for error in errors]
-    if not all(shares.tell for shares in measured):
-        return estimate_nothing()
-    rng = Random(SEED)
-
-    def change(
-        first: tuple[float, float], second: tuple[float, float], shares: list[_Shares]
-    ) -> float:
-        """Return the change of F1; both runs are given as the judge sees their ASR and ORR."""
-        before, after = (
-            [each.true_rate(seen, rng) for each, seen in zip(shares, run, strict=True)]
-            for run in (first, second)
-        )
-        return harmonic(*after) - harmonic(*before)
-
-    draws = [
-        change(
-            rates_of_run(cells, 1),
-            rates_of_run(cells, 2),
-            [_Shares.drawn(error, rng) for error in errors],
-        )
-        for cells in draw_totals(clusters, 4, 0.25)
-    ]
-    value = change((asr.first, orr.first), (asr.second, orr.second), measured)
-    return from_draws(value, draws, asr.n + orr.n)
-
-
 class _Shares(NamedTuple):
     """What a judge calls bad."""
 
@@ -223,11 +157,6 @@ class _Shares(NamedTuple):
             return rng.random()
         true = (seen - self.false_alarms) / (self.sensitivity - self.false_alarms)
         return min(max(true, 0.0), 1.0)
-
-    def true_change(self, seen: float, rng: Random) -> float:
-        if not self.tell:
-            return rng.random() - rng.random()
-        return min(max(seen / (self.sensitivity - self.false_alarms), -1.0), 1.0)
 
 
 def _correct_share(seen: float | None, error: JudgeError) -> float | None:

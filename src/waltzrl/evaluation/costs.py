@@ -12,7 +12,7 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluationRow, read_evaluation
 from waltzrl.evaluation.comparison import compare
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.judges import Judge, ObservedJudge
+from waltzrl.evaluation.judges.judge import Judge, ObservedJudge
 from waltzrl.evaluation.settings import EvaluationConfig, EvaluationPrices
 from waltzrl.foundation.validation import read_table, validate_table, with_overrides
 from waltzrl.records import Collaboration, Prompt, Usage, Verdict

@@ -4,7 +4,7 @@ import re
 from functools import cache
 
 from waltzrl.agents.rules.disguise import find_readings
-from waltzrl.evaluation.judges import RefusalDetector
+from waltzrl.evaluation.judges.refusal import RefusalDetector
 
 WORD = re.compile(r"[^\W\d_]{4,}")
 STEM = 5

@@ -1,7 +1,7 @@
 """The composition root of evaluation: names of patterns and agents become systems to evaluate."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,8 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
 from waltzrl.evaluation.data.opening import AUDIT, read_audited_collaborations
 from waltzrl.evaluation.harm import HollowPolicy
-from waltzrl.evaluation.judges import Judge, read_replies
+from waltzrl.evaluation.judges.judge import Judge
+from waltzrl.evaluation.judges.saved import read_replies
 from waltzrl.evaluation.patterns import (
     OracleReviewer,
     ReplayPattern,
@@ -131,7 +132,12 @@ async def open_systems(
         InputError: a pattern or an agent is unknown.
     """
     policies = await _open_policies(config, connections)
-    coach = connections.enter_context(_open_coach(config)) if config.examples else None
+    coach = None
+    if config.examples is not None:
+        from waltzrl.store.memory.opening import existing_memory
+
+        memory = connections.enter_context(existing_memory(config.examples))
+        coach = Coach(memory, consented=True)
     return _make_systems(config, policies, judge, coach)
 
 
@@ -165,16 +171,6 @@ async def _open_policies(
 
 def _only_reviews(name: str) -> bool:
     return name in WITHOUT_WEIGHTS or name.startswith(REVIEWER)
-
-
-@contextmanager
-def _open_coach(config: EvaluationConfig) -> Iterator[ExampleSource]:
-    """Open the memory that examples are from."""
-    from waltzrl.store.memory.opening import existing_memory
-
-    assert config.examples is not None, "the caller has checked"
-    with existing_memory(config.examples) as memory:
-        yield Coach(memory, consented=True)
 
 
 def _make_systems(

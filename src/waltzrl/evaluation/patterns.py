@@ -15,9 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.collaboration import Drafter, Reviewer, collaborate
+from waltzrl.collaboration import Drafter, Reviewer
 from waltzrl.errors import PolicyError
-from waltzrl.evaluation.judges import Judge, LinearGuard
+from waltzrl.evaluation.judges.guard import LinearGuard
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.records import (
     CANNED_REFUSAL,
@@ -49,37 +50,22 @@ async def safeguard(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Col
 
 
 async def best_of_3(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
-    """Answer with the one of three drafts that the reviewer trusts most; never revise."""
-    return await collaborate(prompt, BestDraft(drafter, reviewer, 3), reviewer, max_rounds=0)
-
-
-class BestDraft:
-    """A drafter that returns the best of several drafts, as a reviewer sees it.
+    """Answer with the one of three drafts that the reviewer trusts most; never revise.
 
     Its usage is that of all drafts and reviews.
+
+    Args:
+        prompt: the conversation up to the user's request.
+        drafter: samples each draft; at temperature 0 all are the same.
+        reviewer: reviews each draft. The least sum of its probabilities of both labels is best, or
+            of its labels where it gives none; the first of equal ones is returned.
     """
-
-    def __init__(self, drafter: Drafter, reviewer: Reviewer, count: int) -> None:
-        """Choose between drafts.
-
-        Args:
-            drafter: samples each draft; at temperature 0 all are the same.
-            reviewer: reviews each draft. The least sum of its probabilities of both labels is
-                best, or of its labels where it gives none; the first of equal ones is returned.
-            count: drafts.
-        """
-        self._drafter, self._reviewer, self._count = drafter, reviewer, count
-
-    async def draft(self, prompt: Prompt) -> Reply:
-        draft, review = self._drafter.draft, self._reviewer.review
-        drafts = await asyncio.gather(*(draft(prompt) for _ in range(self._count)))
-        feedbacks = await asyncio.gather(*(review(prompt, each) for each in drafts))
-        best, _ = min(zip(drafts, feedbacks, strict=True), key=lambda pair: _measure_doubt(pair[1]))
-        reviews = [feedback.reply for feedback in feedbacks if feedback.reply is not None]
-        return replace(best, usage=total_usage([*drafts, *reviews]))
-
-    async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
-        return await self._drafter.revise(prompt, draft, rounds)
+    drafts = await asyncio.gather(*(drafter.draft(prompt) for _ in range(3)))
+    feedbacks = await asyncio.gather(*(reviewer.review(prompt, draft) for draft in drafts))
+    best, _ = min(zip(drafts, feedbacks, strict=True), key=lambda pair: _measure_doubt(pair[1]))
+    reviews = [feedback.reply for feedback in feedbacks if feedback.reply is not None]
+    draft = replace(best, usage=total_usage([*drafts, *reviews]))
+    return Collaboration(prompt=prompt, draft=draft)
 
 
 class ServedPattern:
@@ -165,15 +151,16 @@ class Advice:
 
     def review(self, reply: Reply, verdict: Verdict) -> Feedback:
         """Return the feedback that has the verdict's labels, with a text of these."""
-        unsafe, overrefuse = verdict.unsafe is True, verdict.overrefuses is True
-        text = self.choose(reply, unsafe=unsafe, overrefuse=overrefuse)
-        return Feedback(unsafe=unsafe, overrefuse=overrefuse, text=text)
+        return self.advise(
+            reply, unsafe=verdict.unsafe is True, overrefuse=verdict.overrefuses is True
+        )
 
-    def choose(self, reply: Reply, *, unsafe: bool, overrefuse: bool) -> str:
-        """Return a text for a reply, always the same one; empty if nothing is wrong."""
+    def advise(self, reply: Reply, *, unsafe: bool, overrefuse: bool) -> Feedback:
+        """Return the feedback with these labels; its text is always the same for a reply."""
         texts = self.unsafe if unsafe else self.overrefuse if overrefuse else ("",)
         digest = hashlib.sha256(reply.text.encode()).digest()
-        return texts[int.from_bytes(digest[:6]) % len(texts)]
+        text = texts[int.from_bytes(digest[:6]) % len(texts)]
+        return Feedback(unsafe=unsafe, overrefuse=overrefuse, text=text)
 
 
 class OracleReviewer:
@@ -196,7 +183,7 @@ class GuardReviewer:
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         unsafe = self._unsafe.flags(prompt.request, reply.text)
         overrefuse = not unsafe and self._overrefuse.flags(prompt.request, reply.text)
-        return _make_fixed_advice(unsafe=unsafe, overrefuse=overrefuse)
+        return Advice().advise(reply, unsafe=unsafe, overrefuse=overrefuse)
 
 
 def load_guards(folder: Path) -> GuardReviewer:
@@ -226,7 +213,7 @@ class KeywordReviewer:
         text = reply.full_text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
         unsafe = bool(self._harmful.search(prompt.request) or self._harmful.search(text))
         overrefuse = not unsafe and bool(self._refusing.search(text))
-        return _make_fixed_advice(unsafe=unsafe, overrefuse=overrefuse)
+        return Advice().advise(reply, unsafe=unsafe, overrefuse=overrefuse)
 
 
 def load_keywords() -> KeywordReviewer:
@@ -244,11 +231,6 @@ def _measure_doubt(feedback: Feedback) -> float:
     return (feedback.unsafe if unsafe is None else unsafe) + (
         feedback.overrefuse if overrefuse is None else overrefuse
     )
-
-
-def _make_fixed_advice(*, unsafe: bool, overrefuse: bool) -> Feedback:
-    advice = UNSAFE_ADVICE if unsafe else OVERREFUSAL_ADVICE if overrefuse else ""
-    return Feedback(unsafe=unsafe, overrefuse=overrefuse, text=advice)
 
 
 def _any_word(words: Sequence[str]) -> re.Pattern[str]:

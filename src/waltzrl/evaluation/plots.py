@@ -7,10 +7,9 @@ the page's CSS variables, so that it follows a light or a dark page.
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.evaluation.intervals import Estimate
+from waltzrl.evaluation.intervals import Estimate, harmonic
 from waltzrl.evaluation.metrics import Metrics, find_best
 from waltzrl.foundation.texts import make_visible
 
@@ -19,6 +18,7 @@ try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
+    from matplotlib.text import Text
     from matplotlib.transforms import Bbox
 except ImportError as error:
     raise MissingExtraError("the report", "matplotlib", "report") from error
@@ -35,33 +35,33 @@ LONGEST_NAME = 36
 KEY_LINE = 16
 """Height of a line of names beside a plot, in points."""
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-Curve: TypeAlias = Sequence[tuple[float, float]]
-"""Points of a line, in percent."""
 Series = Mapping[str, Sequence[Mapping[str, float]]]
-"""Run name -> lines of its metrics.jsonl, each with `step` and any of CURVES."""
+"""Run name -> lines of its metrics.jsonl, each with `step` and any of `CURVES`."""
+REWARD = "reward/conversation_mean"
 CURVES = {
-    "validation_f1": "F1 on the validation set",
-    "validation_asr": "ASR on the validation set",
-    "validation_orr": "ORR on the validation set",
-    "reward": "reward",
-    "improvement": "R_DIR",
-    "label_accuracy": "label accuracy",
-    "asr": "ASR",
-    "draft_asr": "ASR of the draft",
-    "ftr": "FTR",
-    "orr": "ORR",
-    "draft_orr": "ORR of the draft",
-    "non_answer": "replies without an answer",
-    "draft_non_answer": "drafts without an answer",
-    "kl": "KL to the reference, nats",
-    "feedback_kl": "KL of the feedback agent, nats",
-    "entropy": "entropy, nats per token",
-    "feedback_entropy": "entropy of the feedback agent",
-    "ratio_max": "largest importance ratio",
-    "clipped": "share of tokens clipped",
-    "length": "reply length, tokens",
-    "truncated": "share of replies cut off",
+    "validation/f1": "F1 on the validation set",
+    "validation/asr": "ASR on the validation set",
+    "validation/orr": "ORR on the validation set",
+    REWARD: "reward",
+    "reward/improvement_mean": "R_DIR",
+    "rate/label_accuracy": "label accuracy",
+    "rate/asr": "ASR",
+    "rate/draft_asr": "ASR of the draft",
+    "rate/feedback_trigger": "FTR",
+    "rate/orr": "ORR",
+    "rate/draft_orr": "ORR of the draft",
+    "rate/non_answer": "replies without an answer",
+    "rate/draft_non_answer": "drafts without an answer",
+    "kl/conversation_nats": "KL to the reference, nats",
+    "kl/feedback_nats": "KL of the feedback agent, nats",
+    "entropy/conversation_nats": "entropy, nats per token",
+    "entropy/feedback_nats": "entropy of the feedback agent",
+    "ratio/conversation_max": "largest importance ratio",
+    "ratio/conversation_clipped_share": "share of tokens clipped",
+    "length/conversation_tokens": "reply length, tokens",
+    "length/conversation_truncated_share": "share of replies cut off",
 }
+"""The metrics of a training that are drawn, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ def _draw_pareto(points: Sequence[Metrics], palette: Palette) -> Figure:
     axes.set(xlim=(0, reach), ylim=(0, reach))
     axes.set(xlabel="over-refusal rate, %  (left is better)")
     axes.set(ylabel="attack success rate, %  (down is better)")
-    curves = _equal_f1(axes, reach, palette)
+    labels = _draw_equal_f1(axes, reach, palette)
     winner = find_best(points) if points else None
     for point in points:
         colour = palette.accent if point is winner else palette.muted
@@ -187,28 +187,22 @@ def _draw_pareto(points: Sequence[Metrics], palette: Palette) -> Figure:
     _write_key(axes, points, winner, palette)
     figure.draw_without_rendering()  # settles the layout, and with it where points lie in pixels
     figure.set_layout_engine("none")
-    lettering = _Lettering(figure, *_find_covered(axes, points))
-    _label_curves(axes, curves, lettering, palette)
+    bars, marks = _find_covered(axes, points)
+    lettering = _Lettering(figure, bars, marks + [label.get_window_extent() for label in labels])
     _write_numbers(axes, points, winner, lettering, palette)
     return figure
 
 
-def _equal_f1(axes: Axes, reach: float, palette: Palette) -> dict[str, Curve]:
-    """Draw dotted lines of equal F1; return the points of each by its name."""
-    curves: dict[str, Curve] = {}
-    for level in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
-        orrs = [reach / 100 * step / 60 for step in range(61)]
-        safe = [
-            # F1 = 2 s (1 - orr) / (s + 1 - orr), solved for s, the share of safe replies
-            (orr, level * (1 - orr) / (2 * (1 - orr) - level))
-            for orr in orrs
-            if 2 * (1 - orr) > level
-        ]
-        line = [(100 * orr, 100 * (1 - s)) for orr, s in safe if 0 <= 1 - s <= 1]
-        if len(line) > 1:
-            axes.plot(*zip(*line, strict=True), ":", color=palette.muted, linewidth=0.7, alpha=0.7)
-            curves[f"F1 {100 * level:g}"] = [(x, y) for x, y in line if max(x, y) < 0.97 * reach]
-    return curves
+def _draw_equal_f1(axes: Axes, reach: float, palette: Palette) -> Sequence[Text]:
+    """Draw dotted lines of equal F1; return their labels."""
+    steps = [reach * step / 60 for step in range(61)]
+    shares = [min(step / 100, 1.0) for step in steps]
+    f1 = [[100 * harmonic(asr, orr) for orr in shares] for asr in shares]
+    levels = [level for level in (50, 60, 70, 80, 90, 95) if level > f1[-1][-1]]
+    lines = axes.contour(
+        steps, steps, f1, levels, colors=palette.muted, linestyles=":", linewidths=0.7, alpha=0.7
+    )
+    return axes.clabel(lines, fmt="F1 %g", fontsize=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,20 +266,6 @@ def _find_covered(axes: Axes, points: Sequence[Metrics]) -> tuple[list[Bbox], li
         bars += [Bbox.from_extents(x - 2, low, x + 2, high)]
         marks.append(Bbox.from_extents(x - 8, y - 8, x + 8, y + 8))
     return bars, marks
-
-
-def _label_curves(
-    axes: Axes, curves: Mapping[str, Curve], lettering: _Lettering, palette: Palette
-) -> None:
-    """Name each curve at a free place, near the diagonal if there is one."""
-    for name, curve in curves.items():
-        if curve:
-            by_diagonal = sorted(curve, key=lambda point: abs(point[0] - point[1]))
-            pixels = [axes.transData.transform(point) for point in by_diagonal]
-            starts = [(float(x), float(y)) for x, y in pixels]
-            box = lettering.take(axes.bbox, lettering.size(name, {"fontsize": 8}), starts)
-            x, y = lettering.fraction(box.x0, box.y0)
-            lettering.figure.text(x, y, name, color=palette.muted, fontsize=8)
 
 
 def _write_key(
@@ -396,7 +376,7 @@ def _draw_heat_map(
 
 def _training_curves(series: Series, palette: Palette) -> Figure:
     lines = [line for run in series.values() for line in run]
-    shown = [key for key in CURVES if any(key in line for line in lines)] or ["reward"]
+    shown = [key for key in CURVES if any(key in line for line in lines)] or [REWARD]
     across = min(3, len(shown))
     # rounded up
     down = -(-len(shown) // across)

@@ -13,7 +13,14 @@ import msgspec
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.evaluation.correction import MeasuredJudge
 from waltzrl.evaluation.metrics import Metrics, find_best, measure, render_percent, render_plain
-from waltzrl.evaluation.plots import Plot, Series, plot_categories, plot_pareto, training_curves
+from waltzrl.evaluation.plots import (
+    CURVES,
+    Plot,
+    Series,
+    plot_categories,
+    plot_pareto,
+    training_curves,
+)
 from waltzrl.evaluation.rates import ClusterField, draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.study_tables import StudyTable
@@ -59,31 +66,6 @@ LOWER_IS_BETTER = {
     "harmed",
     "harm",
 }
-RUN_METRICS = {
-    "step": "step",
-    "reward/conversation_mean": "reward",
-    "reward/improvement_mean": "improvement",
-    "rate/asr": "asr",
-    "rate/draft_asr": "draft_asr",
-    "rate/orr": "orr",
-    "rate/draft_orr": "draft_orr",
-    "rate/non_answer": "non_answer",
-    "rate/draft_non_answer": "draft_non_answer",
-    "rate/feedback_trigger": "ftr",
-    "rate/label_accuracy": "label_accuracy",
-    "kl/conversation_nats": "kl",
-    "kl/feedback_nats": "feedback_kl",
-    "entropy/conversation_nats": "entropy",
-    "entropy/feedback_nats": "feedback_entropy",
-    "ratio/conversation_max": "ratio_max",
-    "ratio/conversation_clipped_share": "clipped",
-    "length/conversation_tokens": "length",
-    "length/conversation_truncated_share": "truncated",
-    "validation/f1": "validation_f1",
-    "validation/asr": "validation_asr",
-    "validation/orr": "validation_orr",
-}
-"""Metrics of a training run -> names in `Series`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,25 +158,19 @@ def write_page(folder: Path, page: str, plots: Mapping[str, Plot]) -> Path:
 
 
 def read_curve(run: Path) -> list[dict[str, float]]:
-    """Read what a training run measured at each step, under the names of `Series`.
+    """Read what a training run measured at each step, as far as `CURVES` has it.
 
     Raises:
         InputError: the run has no metrics, or they are damaged.
     """
-    path, lines = run / "metrics.jsonl", []
+    path, lines, drawn = run / "metrics.jsonl", [], {"step", *CURVES}
     for number, fields in read_objects(path):
         try:
-            lines.append(msgspec.convert(fields, dict[str, float | None]))
+            measured = msgspec.convert(fields, dict[str, float | None])
         except msgspec.ValidationError as error:
             raise InputError(f"{path}:{number}: not a step's metrics: {error}") from None
-    return [
-        {
-            RUN_METRICS[key]: value
-            for key, value in line.items()
-            if key in RUN_METRICS and value is not None
-        }
-        for line in lines
-    ]
+        lines.append({k: v for k, v in measured.items() if k in drawn and v is not None})
+    return lines
 
 
 def kind_of(judged: JudgedCollaboration) -> str | None:

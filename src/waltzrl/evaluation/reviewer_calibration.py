@@ -14,7 +14,9 @@ from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
 from waltzrl.evaluation.calibration import JudgedReply, calibrate
-from waltzrl.evaluation.judges import FORMATS, GuardModelReviewer, read_saved_verdicts
+from waltzrl.evaluation.judges.formats import FORMATS
+from waltzrl.evaluation.judges.guard_model_reviewer import GuardModelReviewer
+from waltzrl.evaluation.judges.saved import read_saved_verdicts
 from waltzrl.policies import GuardPolicy, Sampling
 from waltzrl.policies.opening import open_policy
 from waltzrl.records import Message, Prompt, Reply, Verdict

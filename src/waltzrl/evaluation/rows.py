@@ -1,7 +1,7 @@
 """The log of an evaluation: one JSON line per collaboration, safe to cut off at any byte."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -9,9 +9,9 @@ from typing import Self
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges.saved import SavedVerdict, read_saved_verdicts
+from waltzrl.evaluation.judges.saved import SavedVerdict, answers_of, read_saved_verdicts
 from waltzrl.foundation.files import disk_errors, whole_lines, write_bytes
-from waltzrl.records import Collaboration, JudgedCollaboration, Round
+from waltzrl.records import Collaboration, JudgedCollaboration, Reply, Round
 
 LOG_NAME = "rows.jsonl"
 
@@ -140,14 +140,7 @@ def read_verdicts(path: Path) -> dict[tuple[str, str], SavedVerdict]:
         prompt = row.judged.collaboration.prompt
         replies = row.judged.collaboration.replies
         for reply, verdict in zip(replies, row.judged.verdicts, strict=True):
-            saved = SavedVerdict(
-                unsafe=verdict.unsafe,
-                refuses=verdict.refuses,
-                overrefuses=verdict.overrefuses,
-                non_answer=verdict.non_answer,
-                label=prompt.label,
-                judge=row.judge,
-            )
+            saved = SavedVerdict(**answers_of(verdict), label=prompt.label, judge=row.judge)
             key = (prompt.request, reply.text)
             verdicts[key] = _keep_agreed(verdicts.get(key, saved), saved)
     return verdicts
@@ -155,13 +148,12 @@ def read_verdicts(path: Path) -> dict[tuple[str, str], SavedVerdict]:
 
 def _keep_agreed(first: SavedVerdict, second: SavedVerdict) -> SavedVerdict:
     """Keep the answers that are in both."""
-    return replace(
-        second,
-        unsafe=second.unsafe if first.unsafe == second.unsafe else None,
-        refuses=second.refuses if first.refuses == second.refuses else None,
-        overrefuses=second.overrefuses if first.overrefuses == second.overrefuses else None,
-        non_answer=second.non_answer if first.non_answer == second.non_answer else None,
-    )
+    before = answers_of(first)
+    agreed = {
+        question: answer if answer == before[question] else None
+        for question, answer in answers_of(second).items()
+    }
+    return SavedVerdict(**agreed, label=second.label, judge=second.judge)
 
 
 def write_rows(folder: Path, rows: Iterable[EvaluationRow]) -> None:
@@ -178,20 +170,18 @@ def write_rows(folder: Path, rows: Iterable[EvaluationRow]) -> None:
 
 def without_tokens(collaboration: Collaboration) -> Collaboration:
     """Drop token ids and log-probabilities: training needs them, a log does not."""
-    return replace(
-        collaboration,
-        draft=replace(collaboration.draft, tokens=None),
-        rounds=tuple(map(_round_without_tokens, collaboration.rounds)),
-    )
+    return change_replies(collaboration, lambda reply: replace(reply, tokens=None))
 
 
-def _round_without_tokens(turn: Round) -> Round:
-    feedback, revision = turn.feedback, turn.revision
-    if feedback.reply is not None:
-        feedback = replace(feedback, reply=replace(feedback.reply, tokens=None))
-    if revision is not None:
-        revision = replace(revision, tokens=None)
-    return Round(feedback=feedback, revision=revision)
+def change_replies(collaboration: Collaboration, change: Callable[[Reply], Reply]) -> Collaboration:
+    """Return a collaboration with every reply changed, those of the feedback agent too."""
+    rounds = []
+    for turn in collaboration.rounds:
+        reply, revision = (
+            None if each is None else change(each) for each in (turn.feedback.reply, turn.revision)
+        )
+        rounds.append(Round(feedback=replace(turn.feedback, reply=reply), revision=revision))
+    return replace(collaboration, draft=change(collaboration.draft), rounds=tuple(rounds))
 
 
 def _encode_row(row: EvaluationRow) -> bytes:

@@ -11,7 +11,7 @@ from time import perf_counter
 from waltzrl.agents import ConversationAgent
 from waltzrl.collaboration import Pattern, Reviewer
 from waltzrl.errors import InputError, PolicyError
-from waltzrl.evaluation.judges import Judge, judge_replies, require_decided
+from waltzrl.evaluation.judges.judge import Judge, judge_replies, require_decided
 from waltzrl.evaluation.rows import (
     EvaluationRow,
     Key,

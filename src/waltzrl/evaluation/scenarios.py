@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Literal
 
 from waltzrl.evaluation.intervals import Estimate, mean, share, share_of
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.records import Collaboration, Message, Prompt, PromptLabel, Verdict
 
 Kind = Literal["safe", "borderline", "unsafe"]

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzrl.evaluation.plots import CURVES, plot_seed_dots, training_curves
+from waltzrl.evaluation.plots import plot_seed_dots, training_curves
 from waltzrl.evaluation.report import read_curve, render_page, write_page
 
 Line = Mapping[str, float]
-"""A validation: its `step`, and the rates under their names in `CURVES`."""
-SHOWN = [name for name in CURVES if name.startswith("validation_")]
+"""A validation: its `step`, and the rates under their names in metrics.jsonl."""
+F1, ASR, ORR = "validation/f1", "validation/asr", "validation/orr"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class SweepResult:
     @property
     def best(self) -> Line | None:
         """The validation with the highest F1, the latest of several: the one that is exported."""
-        rated = [line for line in self.curve if "validation_f1" in line]
-        return max(rated, key=lambda line: (line["validation_f1"], line["step"]), default=None)
+        rated = [line for line in self.curve if F1 in line]
+        return max(rated, key=lambda line: (line[F1], line["step"]), default=None)
 
     @property
     def last(self) -> Line | None:
@@ -47,7 +47,7 @@ def read_validations(run: Path) -> list[Line]:
     if not (run / "metrics.jsonl").exists():
         return []
     lines = [
-        {name: value for name, value in line.items() if name in {"step", *SHOWN}}
+        {name: value for name, value in line.items() if name in {"step", F1, ASR, ORR}}
         for line in read_curve(run)
     ]
     return [line for line in lines if len(line) > 1]
@@ -55,7 +55,7 @@ def read_validations(run: Path) -> list[Line]:
 
 def sort_by_best(results: Sequence[SweepResult]) -> list[SweepResult]:
     """Return the points with the highest F1 first, and last those without any."""
-    return sorted(results, key=lambda result: -(result.best or {}).get("validation_f1", -1.0))
+    return sorted(results, key=lambda result: -(result.best or {}).get(F1, -1.0))
 
 
 def write_sweep_report(folder: Path, results: Sequence[SweepResult], title: str) -> Path:
@@ -68,7 +68,7 @@ def write_sweep_report(folder: Path, results: Sequence[SweepResult], title: str)
     dots: dict[str, list[float]] = {}
     for result in ranked:
         if result.best is not None:
-            dots.setdefault(result.setting, []).append(result.best["validation_f1"])
+            dots.setdefault(result.setting, []).append(result.best[F1])
     plots = {
         "points": plot_seed_dots(dots, "highest F1 on the validation set"),
         "curves": training_curves({result.name: result.curve for result in ranked}),

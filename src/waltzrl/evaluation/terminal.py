@@ -64,10 +64,7 @@ def metrics_table(metrics: Sequence[Metrics]) -> Table:
 
 
 def comparison_table(differences: Sequence[Difference]) -> Table:
-    """One line per metric: before, after, the change with its interval, and p.
-
-    Below it stands the change corrected for the judge's errors, if they are known.
-    """
+    """One line per metric: before, after, the change with its interval, and p."""
     table = Table(title="Paired on the prompts of both runs; shares in percent")
     for heading in ("", "before", "after", "change", "95 % interval", "n", "p"):
         table.add_column(heading, justify="right" if heading else "left")
@@ -81,11 +78,6 @@ def comparison_table(differences: Sequence[Difference]) -> Table:
             str(difference.change.n),
             "" if difference.p_value is None else f"{difference.p_value:.4f}",
         )
-        if difference.corrected is not None:
-            corrected = _render_change(difference.corrected, scale)
-            table.add_row(
-                f"{difference.metric} corrected", "", "", *corrected, "", "", style="cyan"
-            )
     return table
 
 

@@ -1,6 +1,7 @@
 """Atomic writes of files and folders, and disk errors that tell the user what to do."""
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -8,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 from waltzrl.errors import InputError
 
@@ -64,10 +65,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
                 with suppress(OSError):
                     os.chown(temporary, before.st_uid, before.st_gid)
                 temporary.chmod(before.st_mode)
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_to_disk(temporary.open("wb"), data)
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
@@ -94,10 +92,7 @@ def read_or_create(path: Path, fresh: bytes) -> bytes:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(fresh)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_to_disk(os.fdopen(descriptor, "wb"), fresh)
             _link_or_copy(Path(temporary), path)
         except FileExistsError:
             pass
@@ -118,10 +113,25 @@ def _link_or_copy(source: Path, path: Path) -> None:
     except FileExistsError:
         raise
     except OSError:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(source.read_bytes())
-            file.flush()
-            os.fsync(file.fileno())
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        _write_to_disk(os.fdopen(descriptor, "wb"), source.read_bytes())
+
+
+def _write_to_disk(file: BinaryIO, data: bytes) -> None:
+    with file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, in hex.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(path: Path, value: Json) -> None:

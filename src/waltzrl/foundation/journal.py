@@ -32,6 +32,20 @@ NAME = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)+")
 """A metric's name is a path that ends with a unit: `reward/feedback_mean`, `time/step_seconds`."""
 
 
+METRICS = "metrics.jsonl"
+"""File in a run's folder with the metrics, a line for each step."""
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """Read the metrics of a run, or of its warm-up, step by step; none where it has not begun.
+
+    Values that were not finite, which a journal writes as null, are left out.
+    """
+    path = folder / METRICS
+    steps = map(json.loads, whole_lines(path) if path.exists() else ())
+    return [{name: value for name, value in step.items() if value is not None} for step in steps]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WandbProject:
     """Where on Weights & Biases a run is shown, and with what settings."""
@@ -72,7 +86,7 @@ class Journal:
             InputError: a line is invalid, or the folder cannot be written to.
             ModuleNotFoundError: wandb is not installed.
         """
-        path = folder / "metrics.jsonl"
+        path = folder / METRICS
         first_step = resumed_step + 1
         with disk_errors(path):
             path.touch()

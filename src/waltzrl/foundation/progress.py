@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -38,6 +39,20 @@ class ProgressLines(Progress):
             if task.completed != before and (now >= due or task.finished):
                 task.fields["printed"] = now
                 self.console.out(_format_line(task))
+
+
+@contextmanager
+def showing_task(name: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Yield what shows how much of a task is done, and how much it is; quiet shows nothing."""
+    with progress_bar(quiet=quiet) as bar:
+        task = bar.add_task(name, total=None, note="")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def announce_steps() -> Callable[[str], None]:
+    """Return what prints a line on stderr, after the seconds since this call."""
+    started, console = time.monotonic(), open_terminal(stderr=True)
+    return lambda text: console.print(f"[{time.monotonic() - started:4.0f} s] {text}")
 
 
 def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Progress:

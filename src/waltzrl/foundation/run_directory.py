@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from waltzrl.errors import InputError
-from waltzrl.foundation.files import Json, disk_errors, write_bytes, write_json
+from waltzrl.foundation.files import disk_errors
 
 
 class RunDirectory:
@@ -45,17 +45,3 @@ class RunDirectory:
 
     def __exit__(self, *exception: object) -> None:
         os.close(self._lock)
-
-    def write_bytes(self, name: str, data: bytes) -> Path:
-        """Replace one file of the run atomically.
-
-        Raises:
-            InputError: the disk is full.
-        """
-        write_bytes(self.path / name, data)
-        return self.path / name
-
-    def write_json(self, name: str, value: Json) -> Path:
-        """Replace one file of the run by a value as JSON; see `write_bytes`."""
-        write_json(self.path / name, value)
-        return self.path / name

@@ -1,6 +1,7 @@
 """How texts and numbers are shown to people."""
 
 import unicodedata
+from datetime import UTC, datetime
 from math import floor, log10
 from urllib.parse import urlsplit
 
@@ -37,6 +38,11 @@ def number(value: float) -> str:
     rounded = round(value, digits)
     text = f"{rounded:,.{max(digits, 0)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Return a time since the epoch, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime(form)
 
 
 def describe_error(error: Exception) -> str:

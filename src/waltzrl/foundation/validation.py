@@ -138,7 +138,8 @@ def _apply_override(table: Table, override: str) -> None:
     inner: object = table
     for part in path:
         if isinstance(inner, list):
-            inner = next((item for item in inner if _is_named(item, part)), None)
+            tables = (item for item in inner if isinstance(item, dict))
+            inner = next((item for item in tables if item.get("name") == part), None)
         elif isinstance(inner, dict):
             inner = inner.setdefault(part, {})
         if not isinstance(inner, dict | list):
@@ -147,10 +148,6 @@ def _apply_override(table: Table, override: str) -> None:
         raise RecipeError(f"--set {override}: name the stage, as in stages.<name>.{last}=...")
     inner.pop(ALTERNATIVES.get(last), None)
     inner[last] = _parse_value(given["value"])
-
-
-def _is_named(item: object, name: str) -> bool:
-    return isinstance(item, dict) and item.get("name") == name
 
 
 def _parse_value(text: str) -> object:

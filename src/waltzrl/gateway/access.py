@@ -154,17 +154,17 @@ class KeyRing:
 
     def named(self, key_id: str) -> list[Key]:
         """Return the valid keys with an id; short ids of different keys may rarely coincide."""
-        if self._path is not None:
-            self._reload_if_changed(self._path)
-        keys = (key for key in self._keys.values() if key.id == key_id)
-        return [key for key in keys if key.state == "valid"]
+        return [key for key in self._read_valid() if key.id == key_id]
 
     def reviewers(self) -> list[str]:
         """Return the names of the valid keys that may label at the review desk."""
+        may_label = (key for key in self._read_valid() if key.role not in (None, "viewer"))
+        return sorted({key.name for key in may_label})
+
+    def _read_valid(self) -> list[Key]:
         if self._path is not None:
             self._reload_if_changed(self._path)
-        may_label = (key for key in self._keys.values() if key.role not in (None, "viewer"))
-        return sorted({key.name for key in may_label if key.state == "valid"})
+        return [key for key in self._keys.values() if key.state == "valid"]
 
     def _read(self, path: Path) -> dict[bytes, Key]:
         keys = read_keys(path)

@@ -4,7 +4,7 @@ It uses no framework: a framework's layers would take more time per request than
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -25,7 +25,7 @@ from waltzrl.gateway.exchange import (
     UpstreamResponse,
 )
 from waltzrl.gateway.gateway import Gateway, internal_error
-from waltzrl.gateway.health import Readiness
+from waltzrl.gateway.health import Check, report_readiness
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.moderation import moderate_replies, read_moderation
@@ -208,7 +208,7 @@ class App:
         *,
         policies: PolicyChooser,
         metrics: GatewayMetrics,
-        readiness: Readiness,
+        checks: Mapping[str, Check],
         extra: ExtraRoutes = NO_EXTRA_ROUTES,
     ) -> None:
         """Set up the routes.
@@ -218,15 +218,15 @@ class App:
             access: checks keys and limits.
             policies: choose the one that serves a request.
             metrics: exposed at `/metrics`; count the requests that never reach the gateway.
-            readiness: checked before every request, and exposed at `/readyz`.
+            checks: what the parts report, exposed at `/readyz`.
             extra: which of the other routes there are.
         """
         self.gateway = gateway
         self.access = access
         self.policies = policies
         self.metrics = metrics
-        self.readiness = readiness
-        self.trials = Trials(gateway, access, policies, readiness)
+        self.checks = checks
+        self.trials = Trials(gateway, access, policies)
         self._memory = extra.memory
         self._desk = None if extra.desk is None else extra.desk(self.trials)
         self._routing = extra.routing
@@ -263,16 +263,6 @@ class App:
             "/metrics": self._exposition,
         }
 
-    @property
-    def stage(self) -> int:
-        """The stage of the bundle that serves; 0 for no review."""
-        return self.gateway.selector.serving.stage
-
-    @property
-    def stream_mode(self) -> StreamMode:
-        """The mode of the bundle that serves."""
-        return self.gateway.selector.serving.stream_mode
-
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """Serve one request; the ASGI 3 interface."""
         if scope["type"] != "http":
@@ -281,23 +271,24 @@ class App:
         if self._desk is not None and (path == DESK or path.startswith(f"{DESK}/")):
             await self._desk(scope, receive, send)
             return
-        if route := self._routes.get(_find_route(path), {}).get(method):
-            await self._serve(route, HttpRequest(route.wire, scope, receive, send))
+        known = MODEL if path.startswith(MODEL_PREFIX) else path
+        route = self._routes.get(known, {}).get(method)
+        http = HttpRequest(CHAT if route is None else route.wire, scope, receive, send)
+        if route is not None:
+            await self._serve(route, http)
         elif path in self._open_routes and method == "GET":
-            await self._open_routes[path](HttpRequest(CHAT, scope, receive, send))
-        elif self._passes_on(path):
-            route = Route("pass_through", CHAT, self._pass_on)
-            await self._serve(route, HttpRequest(CHAT, scope, receive, send))
+            await self._open_routes[path](http)
+        elif self._pass_through and path.startswith("/v1/") and known not in self._routes:
+            await self._serve(Route("pass_through", CHAT, self._pass_on), http)
         else:
-            http = HttpRequest(CHAT, scope, receive, send)
-            await http.refuse(self._no_route(path, method))
+            await http.refuse(self._no_route(known, path, method))
 
     async def _serve(self, route: Route, http: HttpRequest) -> None:
         """Check access and run the handler; errors are returned in the API's own format."""
         body_seconds = self.access.limits.max_body_seconds
         try:
             http.caller = self.access.caller(http.headers)
-            self.readiness.require()
+            self.gateway.decisions.require()
             async with self.access.admission as waited:
                 self.metrics.queued(route.name, waited)
                 with DisconnectWatcher(http.receive, body_seconds) as watcher:
@@ -383,7 +374,6 @@ class App:
             chat = read_request(text, http.headers.id, http.caller)
             request = self._request(http, chat, only_review=True)
             answer = await self.gateway.review(request, draft, number)
-            assert answer.collaboration is not None
             return answer.collaboration.rounds[0].feedback
 
         headers = dict(http.scope["headers"])
@@ -454,7 +444,7 @@ class App:
         await http.reply(b'{"status":"alive"}')
 
     async def _readyz(self, http: HttpRequest) -> None:
-        status, body = self.readiness.report()
+        status, body = report_readiness(self.checks)
         await http.reply(body, status=status)
 
     async def _exposition(self, http: HttpRequest) -> None:
@@ -480,8 +470,7 @@ class App:
         asked = http.headers.policy
         if not (asked or self.policies.names):
             return ""  # the hot path: there are none
-        is_open = self.access.keys.is_open
-        return self.policies.choose(asked, http.caller, model, api, is_open=is_open)
+        return self.policies.choose(asked, http.caller, model, api)
 
     def _headers(self, answers: Sequence[Answer]) -> Headers:
         decisions = ",".join([answer.decision for answer in answers]).encode()
@@ -496,25 +485,19 @@ class App:
     ) -> Upstream:
         """Return the upstream that answers a request which is no chat, by its policy."""
         policy = self._choose_policy(http, model, api)
-        return self.gateway.selector.serving_for(policy).upstream
+        return self.gateway.selector.serving(policy).upstream
 
     def _bearer(self, http: HttpRequest) -> str | None:
         """Return the client's key for the upstream; a key of the gateway is never passed on."""
         return (http.headers.key or None) if self.access.keys.is_open else None
 
-    def _passes_on(self, path: str) -> bool:
-        """Return whether a path without a route is the upstream's."""
-        return (
-            self._pass_through and path.startswith("/v1/") and _find_route(path) not in self._routes
-        )
-
-    def _no_route(self, path: str, method: str) -> RequestError:
-        if _find_route(path) in self._routes or path in self._open_routes:
+    def _no_route(self, known: str, path: str, method: str) -> RequestError:
+        if known in self._routes or path in self._open_routes:
             return RequestError(405, "invalid_request", f"{path} does not support {method}")
-        known = ", ".join([*self._routes, *self._open_routes])
+        routes = ", ".join([*self._routes, *self._open_routes])
         hint = describe_pass_through(path)
         return RequestError(
-            404, "not_found", f"{path} does not exist{hint}; the routes are {known}"
+            404, "not_found", f"{path} does not exist{hint}; the routes are {routes}"
         )
 
 
@@ -534,11 +517,6 @@ def _choose_stream_mode(http: HttpRequest, own: StreamMode) -> StreamMode:
             f"{', '.join(modes)}",
         )
     return mode.for_client(takes_retractions=http.headers.takes_retractions)
-
-
-def _find_route(path: str) -> str:
-    """Return the path as the routes have it: with `{id}` for the name of a model."""
-    return MODEL if path.startswith(MODEL_PREFIX) else path
 
 
 def _add_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import cast
 
@@ -32,7 +32,6 @@ from waltzrl.agents.failsafe import (
     FailsafeReviewer,
     OnFailure,
     OnOverload,
-    ReviewFailure,
     is_overload,
 )
 from waltzrl.agents.identity import calibration_of, identify_agent
@@ -53,13 +52,14 @@ from waltzrl.foundation.plugins import load_plugin
 from waltzrl.gateway.description import RULES, BundleDescription, without_secrets
 from waltzrl.gateway.exchange import Bundle, Upstream
 from waltzrl.gateway.limits import Limits
+from waltzrl.gateway.metric_groups import BackendCounters
 from waltzrl.gateway.policy_upstream import PolicyUpstream
 from waltzrl.gateway.private_reviewer import PrivateReviewer
 from waltzrl.gateway.private_upstream import PrivateUpstream
 from waltzrl.gateway.reviewer_check import ReviewerCheck
 from waltzrl.gateway.router import UpstreamRoute, UpstreamRouter
 from waltzrl.gateway.settings import BundleRecipe, bundle_table
-from waltzrl.gateway.upstream import HttpUpstream, UpstreamListener, ignore_response
+from waltzrl.gateway.upstream import HttpUpstream
 from waltzrl.policies import Policy, RemotePolicy, Sampling
 from waltzrl.policies.gguf import short_name
 from waltzrl.policies.opening import local_policy, remote_policy
@@ -70,9 +70,7 @@ from waltzrl.policies.settings import (
     UpstreamConfig,
 )
 from waltzrl.records import OTHER_LANGUAGE, Feedback
-from waltzrl.store.privacy import Detector
 from waltzrl.store.privacy.opening import open_scanner
-from waltzrl.store.privacy.settings import UpstreamPrivacyConfig
 
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """The variable of an upstream's API key; the upstream's name is filled in."""
@@ -130,20 +128,22 @@ def describe_bundle(
         rules={rule.id: _hash_encoded(repr(rule).encode()) for rule in rules.rules},
         parts={
             RULES: rules_name(rules),
-            **{name: _name_part(part) for name, part in parts.items() if part is not None},
+            # What is a text already has the hash of its weights.
+            **{
+                name: part if isinstance(part, str) else _hash_contents(part)
+                for name, part in parts.items()
+                if part is not None
+            },
         },
         version=__version__,
         policy=policy,
     )
+    return _hash_contents(contents), description
+
+
+def _hash_contents(contents: object) -> str:
     # Sorted, because the order of the keys of a recipe decides nothing.
-    return _hash_encoded(msgspec.json.encode(contents, order="sorted")), description
-
-
-def _name_part(part: object) -> str:
-    """Return the name of a part, which has the hash of its weights; of others their own hash."""
-    return (
-        part if isinstance(part, str) else _hash_encoded(msgspec.json.encode(part, order="sorted"))
-    )
+    return _hash_encoded(msgspec.json.encode(contents, order="sorted"))
 
 
 def _hash_encoded(encoded: bytes) -> str:
@@ -196,10 +196,8 @@ class Bundles:
     def __init__(
         self,
         limits: Limits,
-        model_name: str | None,
-        on_review_failure: Callable[[ReviewFailure], None],
-        on_other_language: Callable[[str], None],
-        on_response: UpstreamListener = ignore_response,
+        model_name: str | None = None,
+        counters: BackendCounters | None = None,
         examples: ExampleSource | None = None,
     ) -> None:
         """Load nothing yet.
@@ -207,14 +205,11 @@ class Bundles:
         Args:
             limits: on the sizes of an upstream's replies.
             model_name: the name for clients of a model in this process; None for its folder's.
-            on_review_failure: called with the cause of each failed review by a model.
-            on_other_language: called with the language of what a reviewer does not read.
-            on_response: called with the outcome of each request to an upstream.
+            counters: count what upstreams and reviewers answer; None where nobody reads them.
             examples: for feedback models.
         """
         self._limits, self._model_name = limits, model_name
-        self._on_review_failure, self._on_response = on_review_failure, on_response
-        self._on_other_language = on_other_language
+        self._counters = counters or BackendCounters()
         self._examples = examples
         self._upstreams: dict[tuple[str, ServerConfig], Upstream] = {}
         self._remote: dict[tuple[str, str], RemotePolicy] = {}
@@ -224,7 +219,7 @@ class Bundles:
         self._queues: dict[FeedbackConfig, ReviewQueue] = {}
         self._checks: dict[FeedbackConfig, ReviewerCheck] = {}
         self._rulebooks: dict[str, Rulebook] = {}
-        self._scanners: dict[tuple[str, ...], Detector] = {}
+        self._open_scanner = cache(open_scanner)
         self._connections = AsyncExitStack()
         self.descriptions: dict[str, tuple[BundleRecipe, BundleDescription]] = {}
         """The id of each bundle that was opened -> its recipe, and what it is."""
@@ -247,7 +242,9 @@ class Bundles:
         id_, description = await asyncio.to_thread(describe_bundle, recipe, rules.rulebook, policy)
         self.descriptions[id_] = (recipe, description)
         named = policy or "the recipe"
-        if recipe.text and not _reviews_in_words(recipe):
+        config = recipe.feedback
+        in_words = has_model and config and not (config.guard or config.model.startswith(REVIEWER))
+        if recipe.text and not in_words:
             logger.warning(UNREAD_TEXT, named, find_forbidden(recipe.text))
         sent = {name for name, action in recipe.actions.items() if action in ("off", "observe")}
         if critical := sorted(CRITICAL_CATEGORIES & sent):
@@ -268,7 +265,7 @@ class Bundles:
             stream_mode=recipe.stream_mode,
             policy=policy,
             categories={rule.id: rule.category for rule in rules.rulebook.rules},
-            vision=has_model and recipe.feedback is not None and recipe.feedback.vision,
+            vision=has_model and config is not None and config.vision,
         )
 
     def _languages(self, recipe: BundleRecipe) -> Sequence[str]:
@@ -285,9 +282,8 @@ class Bundles:
     ) -> Reviewer:
         if not languages:
             return reviewer
-        return LanguageReviewer(
-            reviewer, languages, recipe.on_other_language, self._on_other_language
-        )
+        on_other_language = self._counters.other_languages.add
+        return LanguageReviewer(reviewer, languages, recipe.on_other_language, on_other_language)
 
     def rules(self, recipe: BundleRecipe) -> RulesReviewer:
         """Return the rules of a bundle; bundles with equal rules share the large rulebook.
@@ -350,8 +346,12 @@ class Bundles:
         config = recipe.feedback
         assert config is not None, "BundleRecipe requires feedback in stage 2"
         agent = await self._agent(config, recipe.text, self._examples if recipe.examples else None)
-        if config.server is not None and recipe.privacy.upstream != "off":
-            agent = self._conceal_from_reviewer(recipe.privacy, agent)
+        privacy = recipe.privacy
+        if config.server is not None and privacy.upstream != "off":
+            is_numbered = privacy.upstream == "pseudonymise"
+            agent = PrivateReviewer(
+                agent, self._open_scanner(privacy.regions), numbered=is_numbered
+            )
         breaker = self._breakers.setdefault(config, Breaker("feedback"))
         if config not in self._checks:
             check = self._checks[config] = ReviewerCheck(agent, recipe, breaker)
@@ -368,21 +368,11 @@ class Bundles:
             self._in_languages(recipe, rules, RulesReviewer.languages),
             breaker=breaker,
             budget_seconds=recipe.review_timeout_ms / 1e3,
-            queue=self._queue(config),
+            queue=self._queues.setdefault(config, _make_queue(config)),
             on_failure=recipe.on_failure,
             on_overload=recipe.on_overload,
-            on_review_failure=self._on_review_failure,
+            on_review_failure=self._counters.failures.add,
         )
-
-    def _queue(self, config: FeedbackConfig) -> ReviewQueue:
-        if config not in self._queues:
-            is_classifier = config.model.startswith(REVIEWER)
-            self._queues[config] = (
-                ReviewQueue(CLASSIFIED_AT_ONCE, first_places=FIRST_AT_ONCE)
-                if is_classifier
-                else ReviewQueue(REVIEWS_AT_ONCE)  # a server batches what it gets
-            )
-        return self._queues[config]
 
     async def _agent(
         self, config: FeedbackConfig, text: str, examples: ExampleSource | None
@@ -404,20 +394,17 @@ class Bundles:
             return self._classifiers[chosen]
         sampling = Sampling(max_new_tokens=config.max_new_tokens)
         if config.guard is not None:
-            from waltzrl.evaluation.judges import (  # few gateways need them
-                FORMATS,
-                GuardModelReviewer,
-            )
+            from waltzrl.evaluation.judges.formats import FORMATS
+            from waltzrl.evaluation.judges.guard_model_reviewer import GuardModelReviewer
 
             return GuardModelReviewer(FORMATS[config.guard], await self._remote_policy(config))
-        policy, wording = await self._policy(config), load_wording(config.wording)
-        wording = wording.with_policy(text)
-        return FeedbackAgent(policy, wording, sampling, formatted=True, examples=examples)
-
-    async def _policy(self, config: FeedbackConfig) -> Policy:
+        policy: Policy
         if config.server is None:
-            return await self._local_policy(config.model)
-        return await self._remote_policy(config)
+            policy = await self._local_policy(config.model)
+        else:
+            policy = await self._remote_policy(config)
+        wording = load_wording(config.wording).with_policy(text)
+        return FeedbackAgent(policy, wording, sampling, formatted=True, examples=examples)
 
     async def _remote_policy(self, config: FeedbackConfig) -> RemotePolicy:
         assert config.server is not None, "FeedbackConfig requires a server of a guard"
@@ -438,26 +425,18 @@ class Bundles:
             self._local[folder] = await asyncio.to_thread(local_policy, folder, in_thread=True)
         return self._local[folder]
 
-    def _conceal_from_reviewer(
-        self, privacy: UpstreamPrivacyConfig, reviewer: Reviewer
-    ) -> Reviewer:
-        is_numbered = privacy.upstream == "pseudonymise"
-        return PrivateReviewer(reviewer, self._scanner(privacy), numbered=is_numbered)
-
-    def _scanner(self, privacy: UpstreamPrivacyConfig) -> Detector:
-        if privacy.regions not in self._scanners:
-            self._scanners[privacy.regions] = open_scanner(privacy.regions)
-        return self._scanners[privacy.regions]
-
     async def _reviser(self, recipe: BundleRecipe) -> Upstream | None:
         config = recipe.upstream
         if config.reviser is None:
             return None
-        assert config.folder is not None, "UpstreamConfig requires one beside a reviser"
-        policy = await self._local_policy(config.reviser)
-        model = self._model_name or short_name(config.folder)
-        reviser = PolicyUpstream(model, policy, config.max_new_tokens)
-        return self._conceal_from_upstream(recipe, reviser)
+        return self._conceal_from_upstream(
+            recipe, await self._local_upstream(config, config.reviser)
+        )
+
+    async def _local_upstream(self, config: UpstreamConfig, folder: str) -> Upstream:
+        """Return a model of this process, under the name of the one that drafts."""
+        model = self._model_name or short_name(str(config.folder))
+        return PolicyUpstream(model, await self._local_policy(folder), config.max_new_tokens)
 
     def _conceal_from_upstream(self, recipe: BundleRecipe, upstream: Upstream) -> Upstream:
         """Return the upstream; what personal data it gets is the recipe's choice."""
@@ -465,7 +444,7 @@ class Bundles:
         if privacy.upstream == "off":
             return upstream
         is_numbered = privacy.upstream == "pseudonymise"
-        return PrivateUpstream(upstream, self._scanner(privacy), numbered=is_numbered)
+        return PrivateUpstream(upstream, self._open_scanner(privacy.regions), numbered=is_numbered)
 
     async def _open_upstream(self, recipe: BundleRecipe) -> Upstream:
         config = recipe.upstream
@@ -481,10 +460,7 @@ class Bundles:
     async def _server(self, name: str, config: UpstreamConfig | NamedUpstreamConfig) -> Upstream:
         key = (name, config)
         if key not in self._upstreams:
-            upstream = await self._build_upstream(name, config)
-            self._connections.push_async_callback(upstream.aclose)
-            await self._connections.enter_async_context(in_background(upstream.watch()))
-            self._upstreams[key] = upstream
+            self._upstreams[key] = await self._build_upstream(name, config)
         return self._upstreams[key]
 
     async def _build_upstream(
@@ -496,20 +472,27 @@ class Bundles:
                     open_upstream = cast("OpenUpstream", load_plugin("waltzrl.upstreams", kind))
                     opening = open_upstream(config, self._model_name)
                     return await self._connections.enter_async_context(opening)
-        if isinstance(config, UpstreamConfig) and config.folder is not None:
-            policy = await self._local_policy(config.folder)
-            model = self._model_name or short_name(config.folder)
-            return PolicyUpstream(model, policy, config.max_new_tokens)
+            if config.folder is not None:
+                return await self._local_upstream(config, config.folder)
         assert config.url is not None
         variable = config.api_key_env or f"{KEY_VARIABLE}_{name.upper().replace('-', '_')}"
-        return HttpUpstream(
+        upstream = HttpUpstream(
             config.url,
             self._limits,
             api_key=os.environ.get(variable),
             timeout_seconds=config.timeout_seconds,
             name=name,
-            on_response=self._on_response,
+            on_response=self._counters.responses.add,
         )
+        self._connections.callback(upstream.close)
+        await self._connections.enter_async_context(in_background(upstream.watch()))
+        return upstream
+
+
+def _make_queue(config: FeedbackConfig) -> ReviewQueue:
+    if config.model.startswith(REVIEWER):
+        return ReviewQueue(CLASSIFIED_AT_ONCE, first_places=FIRST_AT_ONCE)
+    return ReviewQueue(REVIEWS_AT_ONCE)  # a server batches what it gets
 
 
 def _make_route(
@@ -533,14 +516,6 @@ def _make_rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer
         allow_calls=recipe.allow_calls,
         actions=CategoryActions(recipe.actions),
     )
-
-
-def _reviews_in_words(recipe: BundleRecipe) -> bool:
-    """Return whether a model reviews that reads and writes words."""
-    config = recipe.feedback
-    if not recipe.enabled or recipe.stage == 1 or config is None:
-        return False
-    return config.guard is None and not config.model.startswith(REVIEWER)
 
 
 def _make_pattern(recipe: BundleRecipe, rules: Rulebook) -> Pattern:

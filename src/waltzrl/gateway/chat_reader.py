@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Annotated, Literal, TypeGuard, get_args
 
 import msgspec
-from msgspec import structs
 from pydantic_core import from_json
 
 from waltzrl.errors import RequestError
@@ -122,19 +121,18 @@ def _convert_completion(
         usage=usage_of(completion.usage, completion.model),
         milliseconds=milliseconds,
     )
-    stop_sequence = stop_sequence_of(choice.stop_reason, choice.matched_stop)
-    details = structs.replace(
-        details_of(completion, logprobs_of(choice.logprobs), stop_sequence),
+    parts = [part for other in called for part in other.tool_calls or ()]
+    details = details_of(
+        completion,
+        logprobs_of(choice.logprobs),
+        stop_sequence_of(choice.stop_reason, choice.matched_stop),
         encrypted=encrypted_of(message),
-    )
-    if written:
-        parts = [part for other in called for part in other.tool_calls or ()]
-        signed = {
+        signatures={
             call.id: signature
             for call, part in zip(calls, parts, strict=False)
             if (signature := signature_of(part))
-        }
-        details = structs.replace(details, signatures=signed)
+        },
+    )
     reasoning, other = message.reasoning, message.reasoning_content
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
     ambiguous = any(call.function and call.custom for call in message.tool_calls or ())
@@ -148,7 +146,7 @@ def _convert_completion(
     return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details, refused=refused)
 
 
-def _message_of(choice: "_WholeChoice | _LenientChoice") -> "ReplyMessage | _WholeMessage":
+def _message_of(choice: "_WholeChoice | LenientChoice") -> "ReplyMessage | _WholeMessage":
     """Return the message of a choice; Google's server leaves it out where it filters the reply.
 
     Raises:
@@ -220,6 +218,9 @@ def details_of(
     completion: "_Whole | ReplyFields",
     logprobs: Sequence[TokenLogprob] | None,
     stop_sequence: str | None,
+    *,
+    encrypted: tuple[EncryptedReasoning, ...],
+    signatures: Mapping[str, str],
 ) -> ReplyDetails:
     usage = completion.usage
     fingerprint, tier = completion.system_fingerprint, completion.service_tier
@@ -230,6 +231,8 @@ def details_of(
         logprobs=None if logprobs is None else tuple(logprobs),
         usage={} if usage is None else _collect_usage_details(usage),
         stop_sequence=stop_sequence,
+        signatures=signatures,
+        encrypted=encrypted,
     )
 
 
@@ -254,12 +257,11 @@ def _collect_usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, in
         "prompt_tokens_details": usage.prompt_tokens_details,
         "completion_tokens_details": usage.completion_tokens_details,
     }
-    return {name: _select_counts(part) for name, part in parts.items() if isinstance(part, dict)}
-
-
-def _select_counts(part: Mapping[object, object]) -> dict[str, int]:
-    counts = {name: part.get(name) for name in COUNTED}
-    return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
+    return {
+        name: {key: n for key in COUNTED if type(n := part.get(key)) is int and n >= 0}
+        for name, part in parts.items()
+        if isinstance(part, dict)
+    }
 
 
 CountedName = Literal[
@@ -381,7 +383,7 @@ class ReplyMessage(msgspec.Struct):
     function_call: object = None
 
 
-class _LenientChoice(msgspec.Struct):
+class LenientChoice(msgspec.Struct):
     message: ReplyMessage | None = None
     finish_reason: str | None = None
     stop_reason: object = None
@@ -402,7 +404,7 @@ class ReplyFields(msgspec.Struct, kw_only=True):
 class _Lenient(ReplyFields):
     """The fields that the gateway reads. The bytes may contain other text: do not pass them on."""
 
-    choices: list[_LenientChoice]
+    choices: list[LenientChoice]
 
 
 LONGEST_NAME = 200

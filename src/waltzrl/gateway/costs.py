@@ -5,19 +5,19 @@ The ledger is also charged for what the judge of a gateway answers.
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from waltzrl.budget import Charge, ChargeItem, PriceBook, priced_replies
 from waltzrl.budget.daily import DailyLedger
 from waltzrl.errors import InputError, RequestError
-from waltzrl.evaluation.judges import Judge, ObservedJudge
-from waltzrl.gateway.exchange import Answer, ServedChoice
+from waltzrl.evaluation.judges.judge import Judge, ObservedJudge
+from waltzrl.gateway.exchange import Answer, Fallback, ServedChoice
 from waltzrl.gateway.health import OK, Health
 from waltzrl.gateway.keys import Caller
-from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe
-from waltzrl.records import Collaboration, Prompt, Usage, Verdict, estimate_reply
+from waltzrl.gateway.settings import BundleRecipe
+from waltzrl.records import Collaboration, Prompt, Reply, Usage, Verdict, estimate_reply
 
 DEGRADED = Health("degraded", "cannot be written; costs since then are not recorded")
 
@@ -66,14 +66,21 @@ class ServingCosts:
         if caller.usd_per_day is not None and spent.usd >= caller.usd_per_day:
             raise self._used_up(f"{caller.name} may spend {caller.usd_per_day:g} USD a day")
 
-    def usd(self, collaboration: Collaboration, model: str, bundle: str) -> float | None:
+    def usd(
+        self,
+        collaboration: Collaboration,
+        model: str,
+        bundle: str,
+        fallbacks: Mapping[Reply, Fallback],
+    ) -> float | None:
         """Return what all replies to a request cost; None when a price is unknown."""
-        prices = [item.usd for item in self._items(collaboration, model, bundle)]
-        return None if None in prices else sum(price for price in prices if price is not None)
+        return _add_up(item.usd for item in self._items(collaboration, model, bundle, fallbacks))
 
-    def cost(self, role: str, usage: Usage, model: str, bundle: str) -> float | None:
+    def cost(
+        self, role: str, usage: Usage, model: str, bundle: str, fallback: Fallback | None = None
+    ) -> float | None:
         """Return what the tokens of a role of a bundle cost; None when the price is unknown."""
-        server = _find_server(self._recipe_of(bundle), role, model)
+        server, model = _find_server(self._recipe_of(bundle), role, model, fallback)
         return self._prices.cost(usage, server, model)
 
     def served(self, served: ServedChoice) -> None:
@@ -81,7 +88,7 @@ class ServingCosts:
         exchange = served.exchange
         if exchange.said is None:
             return
-        items = tuple(self._items(exchange.said, exchange.model, exchange.bundle))
+        items = tuple(self._items(exchange.said, exchange.model, exchange.bundle, served.fallbacks))
         key = "" if exchange.arm == "shadow" else exchange.caller
         try:
             self._ledger.append(Charge(id=exchange.id, activity="serving", items=items, key=key))
@@ -93,37 +100,37 @@ class ServingCosts:
 
     def headers(self, answers: Sequence[Answer]) -> list[tuple[bytes, bytes]]:
         """Return the tokens and the price of answers, as headers of a response."""
-        usages = [
-            answer.collaboration.usage for answer in answers if answer.collaboration is not None
-        ]
-        if None in usages:
-            counts = []
-        else:
-            known = [usage for usage in usages if usage is not None]
-            counts = [
-                (b"x-waltzrl-input-tokens", sum(usage.input_tokens for usage in known)),
-                (b"x-waltzrl-output-tokens", sum(usage.output_tokens for usage in known)),
+        usages = [answer.collaboration.usage for answer in answers]
+        read = _add_up(None if usage is None else usage.input_tokens for usage in usages)
+        written = _add_up(None if usage is None else usage.output_tokens for usage in usages)
+        headers = []
+        if read is not None and written is not None:
+            headers = [
+                (b"x-waltzrl-input-tokens", b"%d" % read),
+                (b"x-waltzrl-output-tokens", b"%d" % written),
             ]
-        prices = [answer.usd for answer in answers]
-        price = (
-            "unknown"
-            if None in prices
-            else f"{sum(price for price in prices if price is not None):.8f}"
-        )
-        written = [(name, str(count).encode()) for name, count in counts]
-        return [*written, (b"x-waltzrl-cost-usd", price.encode())]
+        usd = _add_up(answer.usd for answer in answers)
+        price = "unknown" if usd is None else f"{usd:.8f}"
+        return [*headers, (b"x-waltzrl-cost-usd", price.encode())]
 
     def health(self) -> Health:
         """Return whether charges can be written, for `/readyz`."""
         return DEGRADED if self._failing else OK
 
-    def _items(self, collaboration: Collaboration, model: str, bundle: str) -> Iterator[ChargeItem]:
+    def _items(
+        self,
+        collaboration: Collaboration,
+        model: str,
+        bundle: str,
+        fallbacks: Mapping[Reply, Fallback],
+    ) -> Iterator[ChargeItem]:
         recipe = self._recipe_of(bundle)
         for role, reply in priced_replies(collaboration):
             # The reviewer's model is not the one that the client named.
             asked = model if role == "conversation" else ""
+            server, asked = _find_server(recipe, role, asked, fallbacks.get(reply))
             usage = reply.usage or estimate_reply(collaboration.prompt, reply, asked)
-            yield self._prices.item(role, usage, _find_server(recipe, role, asked), asked)
+            yield self._prices.item(role, usage, server, asked)
 
     def _used_up(self, rule: str) -> RequestError:
         left = max(1, math.ceil(self._ledger.seconds_left))
@@ -139,37 +146,32 @@ class ServingCosts:
         return error
 
 
-@contextmanager
-def open_costs(recipe: GatewayRecipe, recipe_of: RecipeOf) -> Iterator[ServingCosts]:
-    """Yield what charges the requests of a gateway whose recipe has a `budget`.
-
-    Args:
-        recipe: of the gateway.
-        recipe_of: returns that of each bundle which serves.
-
-    Raises:
-        InputError: the ledger cannot be written.
-    """
-    assert recipe.budget is not None, "checked by the caller"
-    with closing(DailyLedger(recipe.budget.folder)) as ledger:
-        yield ServingCosts(ledger, PriceBook(recipe.prices), recipe_of)
+def _add_up(numbers: Iterable[float | None]) -> float | None:
+    """Return the sum; None when one of them is unknown."""
+    known = list(numbers)
+    return None if None in known else sum(number for number in known if number is not None)
 
 
-def _find_server(recipe: BundleRecipe, role: str, model: str) -> str | None:
-    """Return the URL of the server of a role's model in a bundle; None in this process.
+def _find_server(
+    recipe: BundleRecipe, role: str, model: str, fallback: Fallback | None
+) -> tuple[str | None, str]:
+    """Return the URL of the server of a role's model in a bundle, and the model that it was asked.
 
-    Of the upstreams it is the one whose longest pattern matches the model; a fallback that answered
-    in its place is taken for it.
+    The URL is None in this process. Of the upstreams it is that of the fallback that answered, or
+    else of the one whose longest pattern matches the model.
     """
     if role == "feedback":
-        return None if recipe.feedback is None else recipe.feedback.server
+        return None if recipe.feedback is None else recipe.feedback.server, model
+    if fallback is not None:
+        upstream = recipe.upstreams.get(fallback.upstream, recipe.upstream)
+        return upstream.url, fallback.model
     matching = [
         (len(pattern), upstream.url)
         for upstream in recipe.upstreams.values()
         for pattern in upstream.models
         if fnmatchcase(model, pattern)
     ]
-    return max(matching)[1] if matching else recipe.upstream.url
+    return max(matching)[1] if matching else recipe.upstream.url, model
 
 
 def charge_to_gateway(

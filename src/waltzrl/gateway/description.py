@@ -135,6 +135,13 @@ def _quote_setting(value: object) -> str:
     return "not set" if value in NOT_SET else str(value)
 
 
+def format_setting(value: object) -> str:
+    """Return the value of a setting for people; empty where it is not set."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value in (None, {}) else str(value)
+
+
 def _hide_credentials(value: object) -> object:
     if isinstance(value, dict):
         return without_secrets(value)

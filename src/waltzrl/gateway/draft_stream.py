@@ -5,14 +5,21 @@ follows text is dropped: no API has a place for it.
 """
 
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
 from waltzrl.agents.fence import LONGEST_TEXT, fence
-from waltzrl.gateway.exchange import NO_DETAILS, Finish, UpstreamDelta, UpstreamReply
+from waltzrl.gateway.exchange import (
+    NO_DETAILS,
+    Deltas,
+    Fallback,
+    Finish,
+    UpstreamDelta,
+    UpstreamReply,
+)
 from waltzrl.gateway.stream_modes import Window
 from waltzrl.records import Message, Prompt, Reply, ToolCall, Usage, estimate_usage
 
@@ -61,6 +68,8 @@ class DraftStream:
         self._shows_reasoning = shows_reasoning
         self.first_words_milliseconds: float | None = None
         """The time from the request for the draft until its first words were released."""
+        self.fallback: Fallback | None = None
+        """What writes the draft, if that is not the upstream of its model."""
         self._window = window
         self._release = release
         self._reasoning: list[str] = []
@@ -95,7 +104,7 @@ class DraftStream:
         """Send nothing of the draft before its review."""
         self._held_back = True
 
-    async def read(self, deltas: AsyncGenerator[UpstreamDelta, None]) -> UpstreamReply:
+    async def read(self, deltas: Deltas) -> UpstreamReply:
         """Read a draft to its end, and release of it what the window allows.
 
         Raises:
@@ -107,6 +116,7 @@ class DraftStream:
         async with aclosing(deltas):
             async for delta in deltas:
                 self._note(delta)
+                self.fallback = delta.fallback or self.fallback
                 reasoning = delta.reasoning if self._shows_reasoning else ""
                 self._refused = self._refused or delta.refused
                 released = (delta.text or reasoning) and self._add(reasoning, delta.text)
@@ -117,7 +127,13 @@ class DraftStream:
         reply = replace(
             self._reply(), usage=self._usage, finish="length" if finish == "length" else "stop"
         )
-        return UpstreamReply(reply=reply, finish=finish, details=details, refused=self._refused)
+        return UpstreamReply(
+            reply=reply,
+            finish=finish,
+            details=details,
+            refused=self._refused,
+            fallback=self.fallback,
+        )
 
     def unfinished(self, prompt: Prompt, model: str) -> Reply | None:
         """Return what was read of a draft that did not come to its end; None if nothing was.
@@ -200,7 +216,7 @@ class DraftStream:
             self._text.append(text)
         if self._held_back or self._refused or (self.can_retract and self._reasoned):
             return False
-        released = self._window.add(seen)
+        released = self._window(seen)
         # The line break between the two is released with them, and is in neither part.
         piece = Piece(
             released[: max(0, self._reasoned - self._sent)],

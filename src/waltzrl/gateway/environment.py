@@ -1,27 +1,17 @@
 """Environment variables, as sources of a gateway's settings; they override the recipe's file.
 
-| variable | also called | values | key of the recipe |
-| --- | --- | --- | --- |
-| `WALTZRL_STAGE` | | 1 or 2 | `stage` |
-| `ENABLE_WALTZRL` | `WALTZRL_ENABLED` | true or false | `enabled` |
-| `WALTZRL_GATEWAY_THRESHOLD` | `WALTZRL_MIN_SAFETY_SCORE` | 0 to 1 | `threshold` |
-| `WALTZRL_GATEWAY_ON_FAILURE` | | refuse, rules or serve | `on_failure` |
-| `WALTZRL_FALLBACK_TO_BLOCKING` | | true: refuse, false: rules | `on_failure` |
-| `WALTZRL_TRAFFIC_PERCENTAGE` | `WALTZRL_CANARY_PERCENTAGE`, `WALTZRL_ROLLOUT_PERCENTAGE`, `WALTZRL_ROLLOUT_PCT` | 0 to 100 | `stage2_percentage` |
-| `WALTZRL_FEEDBACK_ONLY` | | true or false | `observe_only` |
-| `WALTZRL_COACHING_TIMEOUT_MS` | | 1 or more | `review_timeout_ms` |
-| `WALTZRL_ENABLE_BLOCKING` | `WALTZRL_BLOCK_UNSAFE` | true | none: unsafe replies are never sent |
-
-True may also be written 1, yes or on; false 0, no or off. An empty variable counts as not set.
+`VARIABLES` lists them. True may also be written 1, yes or on; false 0, no or off. An empty variable
+counts as not set.
 
 Two names of one setting with different values are an error: to prefer either could silently make
 the gateway less safe than the operator believes.
-"""  # noqa: E501 - a table's row is one line
+"""
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import get_args
+from typing import Annotated, NamedTuple, get_args
+
+from pydantic import Field, TypeAdapter
 
 from waltzrl.agents.failsafe import OnFailure
 from waltzrl.errors import RecipeError
@@ -34,6 +24,73 @@ OTHERS = ("WALTZRL_CACHE", "WALTZRL_CHROMIUM", "WALTZRL_JUDGE_CACHE")
 """The variables of other parts."""
 
 logger = logging.getLogger(__name__)
+
+
+class Variable(NamedTuple):
+    """One setting and the names of its variables."""
+
+    key: str | None
+    """The field of `GatewayRecipe`; None if the variable is only checked."""
+    names: tuple[str, ...]
+    read: Callable[[str], object]
+    """The function that parses the text; it raises ValueError or KeyError if it is invalid."""
+    needs: str
+    """The valid values, for the error message."""
+
+
+def _require_true(text: str) -> bool:
+    if not parse_switch(text):
+        raise ValueError
+    return True
+
+
+VARIABLES = (
+    Variable("stage", ("WALTZRL_STAGE",), {"1": 1, "2": 2}.__getitem__, "1 or 2"),
+    Variable("enabled", ("ENABLE_WALTZRL", "WALTZRL_ENABLED"), parse_switch, "true or false"),
+    Variable(
+        "threshold",
+        ("WALTZRL_GATEWAY_THRESHOLD", "WALTZRL_MIN_SAFETY_SCORE"),
+        TypeAdapter(Annotated[float, Field(ge=0, le=1)]).validate_python,
+        "a number from 0 to 1",
+    ),
+    Variable(
+        "on_failure",
+        ("WALTZRL_GATEWAY_ON_FAILURE",),
+        lambda text: {choice: choice for choice in get_args(OnFailure)}[text.lower()],
+        "refuse, rules or serve",
+    ),
+    Variable(
+        "on_failure",
+        ("WALTZRL_FALLBACK_TO_BLOCKING",),
+        lambda text: "refuse" if parse_switch(text) else "rules",
+        "true or false",
+    ),
+    Variable(
+        "stage2_percentage",
+        (
+            "WALTZRL_TRAFFIC_PERCENTAGE",
+            "WALTZRL_CANARY_PERCENTAGE",
+            "WALTZRL_ROLLOUT_PERCENTAGE",
+            "WALTZRL_ROLLOUT_PCT",
+        ),
+        TypeAdapter(Annotated[float, Field(ge=0, le=100)]).validate_python,
+        "a number from 0 to 100",
+    ),
+    Variable("observe_only", ("WALTZRL_FEEDBACK_ONLY",), parse_switch, "true or false"),
+    Variable(
+        "review_timeout_ms",
+        ("WALTZRL_COACHING_TIMEOUT_MS",),
+        TypeAdapter(Annotated[int, Field(ge=1)]).validate_python,
+        "a whole number of milliseconds, 1 or more",
+    ),
+    Variable(
+        None,
+        ("WALTZRL_ENABLE_BLOCKING", "WALTZRL_BLOCK_UNSAFE"),
+        _require_true,
+        "true, because the gateway never sends a reply that it considers unsafe; to observe only, "
+        "set WALTZRL_FEEDBACK_ONLY=true",
+    ),
+)
 
 
 def environment_sources(environ: Mapping[str, str]) -> list[Source]:
@@ -67,6 +124,13 @@ def environment_sources(environ: Mapping[str, str]) -> list[Source]:
     return list(sources.values())
 
 
+def _parse_variable(variable: Variable, name: str, text: str) -> object:
+    try:
+        return variable.read(text)
+    except (ValueError, KeyError):
+        raise RecipeError(f"{name}: got {text!r}, need {variable.needs}") from None
+
+
 def warn_of_unknown(environ: Mapping[str, str], keys: Collection[str]) -> None:
     """Log the variables that begin like ours and set nothing, such as misspelled ones.
 
@@ -78,116 +142,3 @@ def warn_of_unknown(environ: Mapping[str, str], keys: Collection[str]) -> None:
     for name in sorted(environ):
         if name.startswith("WALTZRL_") and not name.startswith(KEYS) and name not in known:
             logger.warning("%s is no variable of the gateway and sets nothing", name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
-    """One setting and the names of its variables."""
-
-    key: str | None
-    """The field of `GatewayRecipe`; None if the variable is only checked."""
-    names: tuple[str, ...]
-    read: Callable[[str], object]
-    """The function that parses the text; it raises ValueError or KeyError if it is invalid."""
-    needs: str
-    """The valid values, for the error message."""
-
-
-def _parse_variable(variable: Variable, name: str, text: str) -> object:
-    try:
-        return variable.read(text)
-    except (ValueError, KeyError):
-        raise RecipeError(f"{name}: got {text!r}, need {variable.needs}") from None
-
-
-def _make_number_parser(most: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        number = float(text)
-        if not 0 <= number <= most:
-            raise ValueError
-        return number
-
-    return read
-
-
-def _parse_on_failure(text: str) -> str:
-    choices: tuple[str, ...] = get_args(OnFailure)
-    return choices[choices.index(text.lower())]
-
-
-def _parse_fallback_to_blocking(text: str) -> str:
-    return "refuse" if parse_switch(text) else "rules"
-
-
-def _parse_milliseconds(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def _require_true(text: str) -> bool:
-    if not parse_switch(text):
-        raise ValueError
-    return True
-
-
-VARIABLES = (
-    Variable(
-        key="stage", names=("WALTZRL_STAGE",), read={"1": 1, "2": 2}.__getitem__, needs="1 or 2"
-    ),
-    Variable(
-        key="enabled",
-        names=("ENABLE_WALTZRL", "WALTZRL_ENABLED"),
-        read=parse_switch,
-        needs="true or false",
-    ),
-    Variable(
-        key="threshold",
-        names=("WALTZRL_GATEWAY_THRESHOLD", "WALTZRL_MIN_SAFETY_SCORE"),
-        read=_make_number_parser(1),
-        needs="a number from 0 to 1",
-    ),
-    Variable(
-        key="on_failure",
-        names=("WALTZRL_GATEWAY_ON_FAILURE",),
-        read=_parse_on_failure,
-        needs="refuse, rules or serve",
-    ),
-    Variable(
-        key="on_failure",
-        names=("WALTZRL_FALLBACK_TO_BLOCKING",),
-        read=_parse_fallback_to_blocking,
-        needs="true or false",
-    ),
-    Variable(
-        key="stage2_percentage",
-        names=(
-            "WALTZRL_TRAFFIC_PERCENTAGE",
-            "WALTZRL_CANARY_PERCENTAGE",
-            "WALTZRL_ROLLOUT_PERCENTAGE",
-            "WALTZRL_ROLLOUT_PCT",
-        ),
-        read=_make_number_parser(100),
-        needs="a number from 0 to 100",
-    ),
-    Variable(
-        key="observe_only",
-        names=("WALTZRL_FEEDBACK_ONLY",),
-        read=parse_switch,
-        needs="true or false",
-    ),
-    Variable(
-        key="review_timeout_ms",
-        names=("WALTZRL_COACHING_TIMEOUT_MS",),
-        read=_parse_milliseconds,
-        needs="a whole number of milliseconds, 1 or more",
-    ),
-    Variable(
-        key=None,
-        names=("WALTZRL_ENABLE_BLOCKING", "WALTZRL_BLOCK_UNSAFE"),
-        read=_require_true,
-        needs="true, because the gateway never sends a reply that it considers unsafe; to observe"
-        " only, set WALTZRL_FEEDBACK_ONLY=true",
-    ),
-)

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -27,6 +27,7 @@ from waltzrl.records import (
     Arm,
     Collaboration,
     Decision,
+    FeedbackAction,
     Prompt,
     Reply,
     ServedExchange,
@@ -35,6 +36,8 @@ from waltzrl.records import (
 )
 
 Api = Literal["chat", "completions", "responses", "messages", "moderations"]
+ChatBody: TypeAlias = Mapping[str, Json]
+"""The body of a chat-completions request."""
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
@@ -44,7 +47,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: Api
     prompt: Prompt
     """The conversation as plain turns, for the agents."""
-    body: Mapping[str, Json]
+    body: ChatBody
     """The chat-completions request for the upstream: all keys that the client sent, also unknown
     ones, except `stream`, `stream_options` and `n`."""
     model: str
@@ -148,10 +151,38 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     raw: bytes | None = None
     """The upstream's bytes, if they may be returned unchanged: only for an unrevised draft."""
     details: ReplyDetails = NO_DETAILS
-    collaboration: Collaboration | None = None
-    """The collaboration that led to the answer, for callers who may see drafts."""
+    collaboration: Collaboration
+    """What led to the answer; callers get it who may see drafts."""
     usd: float | None = None
     """The cost in US dollars; None when a price is unknown, or costs are not recorded."""
+
+
+class Fallback(NamedTuple):
+    """What answered in the place of an upstream that is down."""
+
+    upstream: str
+    """Its name."""
+    model: str
+    """The model that it was asked for."""
+
+
+class DraftReview(msgspec.Struct, frozen=True, kw_only=True):
+    """What `POST /v1/review` answers."""
+
+    id: str
+    object: Literal["waltzrl.review"] = "waltzrl.review"
+    unsafe: bool
+    overrefuse: bool
+    doubtful: bool
+    reviewed: bool
+    failure: str
+    risk: float | None
+    category: str
+    action: FeedbackAction
+    rules: tuple[str, ...]
+    feedback: str
+    decision: Decision
+    reply: str
 
 
 class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +195,22 @@ class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
     details: ReplyDetails = NO_DETAILS
     refused: bool = False
     """The text came in the field for refusals."""
+    fallback: Fallback | None = None
+    """What wrote it, if that is not the upstream of its model."""
+
+    @property
+    def delta(self) -> "UpstreamDelta":
+        """The same as a stream of one delta."""
+        return UpstreamDelta(
+            reasoning=self.reply.reasoning,
+            text=self.reply.text,
+            refused=self.refused,
+            calls=self.reply.calls,
+            finish=self.finish,
+            usage=self.reply.usage,
+            details=self.details,
+            fallback=self.fallback,
+        )
 
 
 class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +230,12 @@ class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Set on the delta that carries the server's token counts."""
     details: ReplyDetails | None = None
     """Set on the last delta."""
+    fallback: Fallback | None = None
+    """Set on the first delta of a reply that a fallback writes."""
+
+
+Deltas: TypeAlias = AsyncGenerator[UpstreamDelta, None]
+"""A reply as it is generated; closing the generator cancels the generation."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,10 +276,7 @@ class Upstream(Protocol):
     """Something that completes chats."""
 
     async def complete(
-        self,
-        body: Mapping[str, Json],
-        bearer: str | None,
-        received: list[bytes] | None = None,
+        self, body: ChatBody, bearer: str | None, received: list[bytes] | None = None
     ) -> UpstreamReply:
         """Return the whole reply to a chat-completions request.
 
@@ -240,10 +290,8 @@ class Upstream(Protocol):
         """
         ...
 
-    def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
-        """Yield the reply as it is generated; closing the generator cancels the generation.
+    def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
+        """Yield the reply as it is generated.
 
         Raises:
             RequestError: it refused, failed, or the stream ended early.
@@ -273,14 +321,6 @@ class Upstream(Protocol):
 
     def health(self) -> Health:
         """Return what traffic and probes have shown, without sending anything."""
-        ...
-
-    async def watch(self) -> None:
-        """Probe while there is no traffic, until cancelled."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close its connections."""
         ...
 
 
@@ -367,12 +407,7 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
 class BundleSelector(Protocol):
     """Chooses the bundle that serves a request."""
 
-    @property
-    def serving(self) -> Bundle:
-        """The default bundle."""
-        ...
-
-    def serving_for(self, policy: str) -> Bundle:
+    def serving(self, policy: str = "") -> Bundle:
         """Return the default bundle of a policy, by its name; empty for the gateway's own."""
         ...
 
@@ -392,3 +427,5 @@ class ServedChoice(msgspec.Struct, frozen=True, kw_only=True):
     """[reviews] The wall time of each review."""
     first_words_milliseconds: float | None = None
     """Time until the first text was sent before the final review; None if none was."""
+    fallbacks: Mapping[Reply, Fallback] = {}
+    """What wrote those replies that the upstream of the model did not."""

@@ -4,6 +4,7 @@ ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the de
 """
 
 import asyncio
+import logging
 import math
 import re
 import time
@@ -20,6 +21,7 @@ from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.collaboration import Drafter, Pattern, Transcript, observed
 from waltzrl.errors import AuditError, OverloadError, RequestError
+from waltzrl.foundation.logs import fields
 from waltzrl.gateway.chat_reader import read_beginning, tokens_spell
 from waltzrl.gateway.draft_stream import DraftStream, ask_to_continue
 from waltzrl.gateway.exchange import (
@@ -27,10 +29,11 @@ from waltzrl.gateway.exchange import (
     Assignment,
     Bundle,
     BundleSelector,
+    ChatBody,
     ChatRequest,
+    Fallback,
     Finish,
     GatewayRequest,
-    Json,
     ReplyDetails,
     ServedChoice,
     Upstream,
@@ -51,20 +54,25 @@ from waltzrl.records import (
     Reply,
     Round,
     ServedExchange,
+    Usage,
     estimate_reply,
     total_usage,
 )
-from waltzrl.store.audit import Log
+from waltzrl.store.audit.log import Log
 
-CostOf = Callable[[Collaboration, str, str], float | None]
-"""Returns what a collaboration for a model cost in US dollars, by the id of the bundle that served;
-None when a price is unknown."""
+log = logging.getLogger(__name__)
+
+CostOf = Callable[[Collaboration, str, str, Mapping[Reply, Fallback]], float | None]
+"""Returns what a collaboration for a model cost in US dollars, by the id of the bundle that served
+and the replies that fallbacks wrote; None when a price is unknown."""
 Outcome = TypeVar("Outcome")
 Listener = Callable[[ServedChoice], None]
 """A function that is called with every choice that was served; it must not block and must not
 raise.
 """
 RETRY_AFTER_SECONDS = 5.0
+REFUSES_CONTENT = (400, 413, 422)
+"""The statuses of a request that is refused for what is in it, such as too many tokens."""
 BRACE = re.compile(r"[{}]")
 DEGRADED = Health("degraded", "cannot be written; decisions are kept in memory or counted")
 
@@ -75,11 +83,7 @@ class SingleBundle:
 
     assignment: Assignment
 
-    @property
-    def serving(self) -> Bundle:
-        return self.assignment.bundle
-
-    def serving_for(self, _policy: str) -> Bundle:
+    def serving(self, policy: str = "") -> Bundle:
         return self.assignment.bundle
 
     def assigned(self, request: GatewayRequest) -> Assignment:
@@ -230,7 +234,9 @@ class Gateway:
                 raise _unreviewable_error()
             if self.examples is not None and bundle.shows_examples:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
-            pattern = _choose_pattern(request, bundle)
+            # Text that was sent cannot be revised, and a review revises nothing.
+            own = observed if request.only_review else bundle.pattern
+            pattern = _pattern_after_sending(request, bundle) or own
             collaboration = _drop_images(await pattern(agent.chat.prompt, transcript, transcript))
         except RequestError as failure:
             error = failure.kind
@@ -253,6 +259,9 @@ class Gateway:
                 unfinished = transcript.said(agent.chat.prompt, agent.unfinished_draft())
                 sent = agent.stream.released.full_text if agent.stream else ""
             said = collaboration or unfinished
+            usd = None
+            if self.usd is not None and said is not None:
+                usd = self.usd(said, request.model, bundle.id, agent.fallbacks)
             exchange = ServedExchange(
                 id=_make_choice_id(prompt_id, number, assignment.arm),
                 client_request_id="" if client_id == prompt_id else client_id,
@@ -272,7 +281,7 @@ class Gateway:
                 decision=collaboration.decision if collaboration else "error",
                 reason=_explain_decision(collaboration) if collaboration else error,
                 milliseconds=milliseconds,
-                usd=self.usd(said, request.model, bundle.id) if self.usd and said else None,
+                usd=usd,
                 probe=request.is_probe,
                 collaboration=collaboration,
                 unfinished=unfinished and _drop_images(unfinished),
@@ -287,6 +296,7 @@ class Gateway:
                     first_words_milliseconds=(
                         agent.stream.first_words_milliseconds if agent.stream else None
                     ),
+                    fallbacks=agent.fallbacks,
                 )
             )
         return exchange
@@ -320,6 +330,8 @@ class GatewayAgent:
         """True if the client gets the reply after its review, so that without a review there is
         none.
         """
+        self.fallbacks: dict[Reply, Fallback] = {}
+        """What wrote those replies that the upstream of the model did not."""
         self._admission = bundle.admission
         self._received: list[bytes] = []
         """The beginning of a whole draft that is still being read."""
@@ -339,6 +351,7 @@ class GatewayAgent:
             else:
                 draft = await self.stream.read(self._upstream.stream(body, self._bearer))
                 self.last = self._with_shown(draft)
+        self._note_fallback(self.last.reply, self.last.fallback)
         return self.last.reply
 
     def unfinished_draft(self) -> Reply | None:
@@ -348,7 +361,9 @@ class GatewayAgent:
         """
         prompt, model = self.chat.prompt, self.chat.model
         if self.stream is not None:
-            return self.stream.unfinished(prompt, model)
+            draft = self.stream.unfinished(prompt, model)
+            self._note_fallback(draft, self.stream.fallback)
+            return draft
         reply = read_beginning(b"".join(self._received))
         if reply is None:
             return None
@@ -356,7 +371,7 @@ class GatewayAgent:
         return replace(self._shown(reply), usage=usage)
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
-        """Request a revision from the upstream.
+        """Request a revision from the upstream; without text if it refuses the turns we added.
 
         Raises:
             RequestError: the upstream failed.
@@ -367,7 +382,14 @@ class GatewayAgent:
         released = "" if stream is None or stream.can_retract else stream.released.text
         if released:
             turns[-1] = ask_to_continue(turns[-1], released)
-        upstream_reply = await self._complete(self._reviser, self._body(prompt, turns))
+        try:
+            upstream_reply = await self._complete(self._reviser, self._body(prompt, turns))
+        except RequestError as error:
+            if error.status not in REFUSES_CONTENT:
+                raise
+            log.warning("the upstream refused to revise a reply", extra=fields(status=error.status))
+            # No tokens were charged; `guarded` replaces a reply without text by a canned refusal.
+            return Reply(text="", usage=Usage(input_tokens=0, output_tokens=0))
         revision = upstream_reply.reply
         if stream is not None:
             revision = stream.continued(revision)
@@ -376,10 +398,15 @@ class GatewayAgent:
             usage = total_counts([self.last.details.usage, details.usage])
             details = structs.replace(details, usage=usage)
         self.last = structs.replace(upstream_reply, reply=revision, raw=None, details=details)
+        self._note_fallback(revision, upstream_reply.fallback)
         return revision
 
+    def _note_fallback(self, reply: Reply | None, fallback: Fallback | None) -> None:
+        if reply is not None and fallback is not None:
+            self.fallbacks[reply] = fallback
+
     async def _complete(
-        self, upstream: Upstream, body: Mapping[str, Json], received: list[bytes] | None = None
+        self, upstream: Upstream, body: ChatBody, received: list[bytes] | None = None
     ) -> UpstreamReply:
         return self._with_shown(await upstream.complete(body, self._bearer, received))
 
@@ -398,7 +425,7 @@ class GatewayAgent:
             return reply
         return replace(reply, reasoning="")
 
-    def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
+    def _body(self, prompt: Prompt, turns: Sequence[Message]) -> ChatBody:
         """Extend the client's messages by the wording's system message, examples and `turns`."""
         if not (turns or self.examples or self._wording.conversation_system):
             return self.chat.body  # the hot path: nothing to add
@@ -429,14 +456,6 @@ async def all_of(work: Iterable[Coroutine[None, None, Outcome]]) -> list[Outcome
 def internal_error(request_id: str) -> RequestError:
     """Return the error for a bug; the log has the details."""
     return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
-
-
-def _choose_pattern(request: GatewayRequest, bundle: Bundle) -> Pattern:
-    """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
-    after_sending = _pattern_after_sending(request, bundle)
-    if after_sending is not None:
-        return after_sending
-    return observed if request.only_review else bundle.pattern
 
 
 def _pattern_after_sending(request: GatewayRequest, bundle: Bundle) -> Pattern | None:

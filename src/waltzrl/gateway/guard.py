@@ -19,15 +19,14 @@ from waltzrl.agents import GivenDraft
 from waltzrl.collaboration import Drafter, Pattern, Reviewer, guarded
 from waltzrl.errors import InputError, PolicyError, RequestError
 from waltzrl.evaluation.patterns import ServedPattern
+from waltzrl.gateway.exchange import DraftReview
 from waltzrl.gateway.wire.fields import turn_of
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.policies.chat_completion import Json, chat_message
 from waltzrl.records import (
     Collaboration,
-    Decision,
     Feedback,
-    FeedbackAction,
     Message,
     Origin,
     Prompt,
@@ -305,7 +304,7 @@ class GatewayGuard(Guard):
         await self._gateway.aclose()
 
     async def _review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        return (await self._post(prompt, reply, revise=False)).as_feedback()
+        return _read_feedback(await self._post(prompt, reply, revise=False))
 
     async def _collaborate(self, prompt: Prompt, draft: Reply | None) -> Collaboration:
         if draft is None:
@@ -315,10 +314,10 @@ class GatewayGuard(Guard):
         if review.decision != "draft":
             origin: Origin = "canned" if review.decision == "refused" else "policy"
             revision = Reply(text=review.reply, origin=origin)
-        round_ = Round(feedback=review.as_feedback(), revision=revision)
+        round_ = Round(feedback=_read_feedback(review), revision=revision)
         return Collaboration(prompt=prompt, draft=replace(draft, origin="given"), rounds=(round_,))
 
-    async def _post(self, prompt: Prompt, reply: Reply, *, revise: bool) -> "_GatewayReview":
+    async def _post(self, prompt: Prompt, reply: Reply, *, revise: bool) -> DraftReview:
         request = {
             "model": self._gateway.model,
             "messages": [chat_message(message) for message in prompt.messages],
@@ -329,7 +328,7 @@ class GatewayGuard(Guard):
             request["documents"] = read
         answer = await self._gateway.post("/review", msgspec.json.encode(request))
         try:
-            return msgspec.json.decode(answer, type=_GatewayReview)
+            return msgspec.json.decode(answer, type=DraftReview)
         except msgspec.DecodeError as error:
             raise PolicyError(
                 f"the server's answer is not a review: {error}; give the URL of a waltzrl "
@@ -337,33 +336,18 @@ class GatewayGuard(Guard):
             ) from error
 
 
-class _GatewayReview(msgspec.Struct, kw_only=True):
-    """What `POST /v1/review` answers."""
-
-    unsafe: bool
-    overrefuse: bool
-    reviewed: bool
-    failure: str
-    risk: float | None
-    rules: tuple[str, ...]
-    feedback: str
-    decision: Decision
-    reply: str
-    category: str = ""
-    action: FeedbackAction = "revise"
-
-    def as_feedback(self) -> Feedback:
-        return Feedback(
-            unsafe=self.unsafe,
-            overrefuse=self.overrefuse,
-            text=self.feedback,
-            well_formed=self.reviewed,
-            failure=self.failure,
-            risk=self.risk,
-            category=self.category,
-            rules=self.rules,
-            action=self.action,
-        )
+def _read_feedback(review: DraftReview) -> Feedback:
+    return Feedback(
+        unsafe=review.unsafe,
+        overrefuse=review.overrefuse,
+        text=review.feedback,
+        well_formed=review.reviewed,
+        failure=review.failure,
+        risk=review.risk,
+        category=review.category,
+        rules=review.rules,
+        action=review.action,
+    )
 
 
 def read_prompt(messages: Messages) -> Prompt:
@@ -377,17 +361,13 @@ def read_prompt(messages: Messages) -> Prompt:
     if isinstance(messages, Prompt):
         for place, turn in enumerate(messages.messages):
             if not isinstance(turn, Message):
-                raise InputError(
-                    _describe_wrong_type(f"Prompt.messages[{place}]", turn, "a Message")
-                )
+                raise _wrong_type_error(f"Prompt.messages[{place}]", turn, "a Message")
             if not isinstance(turn.content, str):
                 where = f"Prompt.messages[{place}].content"
-                raise InputError(_describe_wrong_type(where, turn.content, "a string"))
+                raise _wrong_type_error(where, turn.content, "a string")
         return messages
     if not isinstance(messages, Sequence) or isinstance(messages, bytes):
-        raise InputError(
-            _describe_wrong_type("messages", messages, "a string or a list of messages")
-        )
+        raise _wrong_type_error("messages", messages, "a string or a list of messages")
     if isinstance(messages, str):
         return read_prompt([Message(role="user", content=messages)])
     turns = [_require_json(turn, f"messages[{place}]") for place, turn in enumerate(messages)]
@@ -425,13 +405,13 @@ def _require_reply(reply: str | Reply | Turn) -> Reply:
     """
     if isinstance(reply, Reply):
         if not isinstance(reply.text, str):
-            raise InputError(_describe_wrong_type("Reply.text", reply.text, "a string"))
+            raise _wrong_type_error("Reply.text", reply.text, "a string")
         return reply
     if isinstance(reply, str):
         return Reply(text=reply)
     if not isinstance(reply, Message | Mapping):
         need = "the text as a string, a Reply, or an assistant's message as a dict or a Message"
-        raise InputError(_describe_wrong_type("reply", reply, need))
+        raise _wrong_type_error("reply", reply, need)
     try:
         message = turn_of(_require_json(reply, "reply"), "reply")
     except RequestError as error:
@@ -445,7 +425,7 @@ def _require_json(turn: Turn, where: str) -> Json:
     if isinstance(turn, Message):
         return chat_message(turn)
     if not isinstance(turn, Mapping):
-        raise InputError(_describe_wrong_type(where, turn, "a dict or a Message"))
+        raise _wrong_type_error(where, turn, "a dict or a Message")
     try:
         plain: Json = msgspec.to_builtins(dict(turn))
     except TypeError as error:
@@ -453,6 +433,6 @@ def _require_json(turn: Turn, where: str) -> Json:
     return plain
 
 
-def _describe_wrong_type(where: str, value: object, need: str) -> str:
-    """Return the message for a value of a wrong type; it quotes nothing of a conversation."""
-    return f"{where}: got {type(value).__name__}; need {need}"
+def _wrong_type_error(where: str, value: object, need: str) -> InputError:
+    """Return the error for a value of a wrong type; it quotes nothing of a conversation."""
+    return InputError(f"{where}: got {type(value).__name__}; need {need}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import cast
+from typing import Annotated, cast
 
 import msgspec
 
@@ -14,7 +14,6 @@ from waltzrl.agents import (
     HybridReviewer,
     RefusalTexts,
     RulesReviewer,
-    Wording,
     load_wording,
 )
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
@@ -33,7 +32,8 @@ from waltzrl.agents.rules import DEFAULT_PACKS, load_rulebook
 from waltzrl.agents.rules_reviewer import LanguageReviewer, OnOtherLanguage
 from waltzrl.collaboration import Reviewer, guarded
 from waltzrl.errors import InputError
-from waltzrl.evaluation.judges import FORMATS, GuardModelReviewer, JudgeFormat
+from waltzrl.evaluation.judges.formats import FORMATS, JudgeFormat
+from waltzrl.evaluation.judges.guard_model_reviewer import GuardModelReviewer
 from waltzrl.gateway.guard import LONGEST_REPLY, GatewayGuard, Guard, LocalGuard
 from waltzrl.policies import GuardPolicy, Policy, RemotePolicy, Sampling
 from waltzrl.policies.opening import local_policy, require_local_policies
@@ -57,9 +57,9 @@ NEEDED = {
 class GuardSettings:
     """How a guard in this process decides; the defaults are the gateway's."""
 
-    threshold: float = 0.7
+    threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.7
     """0 to 1: a reply whose safety, 1 - risk, is below it is unsafe; higher flags more."""
-    max_rounds: int = 1
+    max_rounds: Annotated[int, msgspec.Meta(ge=1)] = 1
     """Revisions at most; 1 or more."""
     rules: tuple[str, ...] = DEFAULT_PACKS
     """Names of rule packs of the package, or paths of TOML files."""
@@ -74,14 +74,14 @@ class GuardSettings:
     calibration: str | None = None
     """File that `waltzrl calibrate` wrote, which says which refusals the model may challenge. None
     is the pair's own; without one the model challenges none."""
-    false_alarms: float | None = None
+    false_alarms: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
     """Of a classifier: the share of good replies, between 0 and 1, that may be flagged: a point of
     its curve. None is the point that its package serves with."""
     wording: str | None = None
     """Prompts of the agents: plain, labels_first, tiny, or a folder, see `load_wording`. None is
     what a pair was trained with, as its export says (plain, if it does not), and labels_first for
     a model, which need not have been trained to review."""
-    max_new_tokens: int | None = None
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Longest draft, revision or feedback of a model, in tokens. None is what a pair was trained
     with, as its export says, and otherwise 1024; a model of this process also stops where its
     context ends."""
@@ -96,17 +96,6 @@ class GuardSettings:
                 raise InputError(
                     f"GuardSettings: {setting.name}: got {value!r}; need {NEEDED[setting.name]}"
                 ) from None
-        if self.false_alarms is not None and not 0 < self.false_alarms < 1:
-            raise InputError(
-                f"GuardSettings: false_alarms: got {self.false_alarms}; need "
-                f"{NEEDED['false_alarms']}"
-            )
-        limit = 1 if self.max_new_tokens is None else self.max_new_tokens
-        if not (0 <= self.threshold <= 1 and self.max_rounds >= 1 and limit >= 1):
-            raise InputError(
-                "threshold must be 0 to 1, max_rounds and max_new_tokens 1 or more; got "
-                f"{self.threshold}, {self.max_rounds} and {self.max_new_tokens}"
-            )
 
 
 def _convert_paths(value: object) -> object:
@@ -215,7 +204,9 @@ def _open_pair(folder: Path, pair: ExportedPair, given: _Agents) -> _Agents:
     load = partial(local_policy, in_thread=True)
     drafts = given.upstream is None
     named = _choose_reviewer(given.named, pair, drafts=drafts)
-    agents = replace(given, named=named, limits=_choose_limits(pair, drafts=drafts))
+    # Without the pair's drafter only the reviewer's limit holds.
+    limits = {role: most for role, most in pair.limits.items() if drafts or role == "feedback"}
+    agents = replace(given, named=named, limits=limits)
     if drafts:
         reviser = None if pair.reviser is None else load(pair.reviser)
         agents = replace(agents, upstream=load(pair.conversation), reviser=reviser)
@@ -229,9 +220,11 @@ def _make_guard(agents: _Agents, pair: ExportedPair | None, settings: GuardSetti
     prompts = load_wording(wording)
     agent: Reviewer | None
     languages: Sequence[str] = ()
-    if agents.model is not None:
+    if agents.model is not None and agents.guard is not None:
+        agent = GuardModelReviewer(agents.guard, cast("GuardPolicy", agents.model))
+    elif agents.model is not None:
         reviewing = _make_sampling(settings, agents.limits, "feedback")
-        agent = _make_agent(agents.model, agents.guard, prompts, reviewing)
+        agent = FeedbackAgent(agents.model, prompts, reviewing, formatted=True)
     else:
         agent, languages = _open_classifier(agents.named, settings)
     rules = RulesReviewer(
@@ -298,14 +291,6 @@ def _find_guard(reviewer: str | None, model: Policy | None) -> JudgeFormat | Non
     return FORMATS[kind]
 
 
-def _make_agent(
-    model: Policy, guard: JudgeFormat | None, prompts: Wording, sampling: Sampling
-) -> Reviewer:
-    if guard is not None:
-        return GuardModelReviewer(guard, cast("GuardPolicy", model))
-    return FeedbackAgent(model, prompts, sampling, formatted=True)
-
-
 def _check_types(reviewer: object, pair: object, settings: object) -> None:
     """Refuse what is of another type than `open_guard` says, or a setting of another reviewer.
 
@@ -330,11 +315,6 @@ def _check_types(reviewer: object, pair: object, settings: object) -> None:
             "GuardSettings: false_alarms chooses a point of a classifier's curve; name the "
             'classifier, as in open_guard("smollm2")'
         )
-
-
-def _choose_limits(pair: ExportedPair, *, drafts: bool) -> Mapping[str, int]:
-    """Return the longest turns of a pair's agents; without its drafter only the reviewer's."""
-    return {role: limit for role, limit in pair.limits.items() if drafts or role == "feedback"}
 
 
 def _make_sampling(settings: GuardSettings, limits: Mapping[str, int], role: str) -> Sampling:

@@ -26,21 +26,10 @@ Check: TypeAlias = Callable[[], Health]
 """Returns the state of a part at once; called at every `/readyz`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Whether the gateway may serve, and what its parts report."""
-
-    require: Callable[[], None]
-    """A function that is called before every request; it raises a RequestError when none may be
-    served.
-    """
-    checks: Mapping[str, Check]
-    """The checks, by the name of the part."""
-
-    def report(self) -> tuple[int, bytes]:
-        """Return the status and the body of `/readyz`."""
-        parts = {name: check() for name, check in self.checks.items()}
-        states = {part.status for part in parts.values()}
-        down = "down" in states
-        status = "not ready" if down else "degraded" if "degraded" in states else "ready"
-        return (503 if down else 200), msgspec.json.encode({"status": status, "checks": parts})
+def report_readiness(checks: Mapping[str, Check]) -> tuple[int, bytes]:
+    """Return the status and the body of `/readyz`, of checks by the names of their parts."""
+    parts = {name: check() for name, check in checks.items()}
+    states = {part.status for part in parts.values()}
+    down = "down" in states
+    status = "not ready" if down else "degraded" if "degraded" in states else "ready"
+    return (503 if down else 200), msgspec.json.encode({"status": status, "checks": parts})

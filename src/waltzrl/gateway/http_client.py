@@ -24,11 +24,16 @@ MOST_BUFFERED = 256 * 1024
 
 
 class Connection(asyncio.Protocol):
-    """One connection, which sends requests and parses responses, one after the other."""
+    """One connection, which sends requests and parses responses, one after the other.
+
+    As a context manager it is the response that it reads, whose body can be read once.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, silence_seconds: float) -> None:
         self.idle_since = 0.0
         self.open = False
+        self.give_back: Callable[[Connection], None] = Connection.abort
+        """Called with it when its response is closed."""
         self._loop, self._silence = loop, silence_seconds
         self._transport: asyncio.Transport
         self._begin()
@@ -37,6 +42,7 @@ class Connection(asyncio.Protocol):
         """Clear the state of the last response."""
         self.status = 0
         self.headers: dict[str, str] = {}
+        """The headers by lower-case name; the last value of a repeated one."""
         self.received = False
         """True if the server has sent something since the request."""
         self.headers_complete = False
@@ -68,7 +74,12 @@ class Connection(asyncio.Protocol):
             raise
 
     async def read_part(self) -> bytes:
-        """Return what has arrived of the body, at least one byte of it, or b"" at its end."""
+        """Return what has arrived of the body, at least one byte of it, or b"" at its end.
+
+        Raises:
+            ConnectionError: the connection broke.
+            TimeoutError: the server sent nothing for too long.
+        """
         while not self._parts and not self.complete:
             await self._wait()
         arrived = b"".join(self._parts)
@@ -78,6 +89,16 @@ class Connection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
         return arrived
+
+    def close(self) -> None:
+        """Return to the pool, which ends the connection if the response was not complete."""
+        self.give_back(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def abort(self) -> None:
         self.open = False
@@ -160,37 +181,6 @@ class Connection(asyncio.Protocol):
             self.headers.clear()
 
 
-class Response:
-    """One response; its body can be read once."""
-
-    def __init__(self, connection: Connection, give_back: Callable[[Connection], None]) -> None:
-        """Wrap a connection that has read a head; `give_back` is called with it on `close`."""
-        self.status = connection.status
-        self.headers = connection.headers
-        """The headers by lower-case name; the last value of a repeated one."""
-        self._connection = connection
-        self._give_back = give_back
-
-    def close(self) -> None:
-        """Return the connection to the pool, which closes it if the response was not complete."""
-        self._give_back(self._connection)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    async def read_part(self) -> bytes:
-        """Return what has arrived of the body, at least one byte of it, or b"" at its end.
-
-        Raises:
-            ConnectionError: the connection broke.
-            TimeoutError: the server sent nothing for too long.
-        """
-        return await self._connection.read_part()
-
-
 class HttpClient:
     """Sends requests to one server, over a pool of connections that grows as needed."""
 
@@ -220,7 +210,7 @@ class HttpClient:
 
     async def request(
         self, method: str, path: str, headers: str, body: bytes = b"", *, repeatable: bool = True
-    ) -> Response:
+    ) -> Connection:
         """Send a request and return its response, which must be closed.
 
         If the server closes a pooled connection before it sends anything, the request is sent once
@@ -240,10 +230,12 @@ class HttpClient:
         """
         head = f"{method} {self._base}{path} HTTP/1.1\r\n{self._host_header}"
         request = f"{head}Content-Length: {len(body)}\r\n{headers}\r\n".encode("latin-1") + body
-        if repeatable:
-            return Response(await self._send(request, self._take_idle()), self._take_back)
-        # Not kept: nothing would take connections from the pool where all requests are such.
-        return Response(await self._send(request, None), Connection.abort)
+        if not repeatable:
+            # Not kept: nothing would take connections from the pool where all requests are such.
+            return await self._send(request, None)
+        response = await self._send(request, self._take_idle())
+        response.give_back = self._take_back
+        return response
 
     def close(self) -> None:
         """Close all idle connections."""

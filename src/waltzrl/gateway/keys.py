@@ -192,12 +192,8 @@ def _render_key(key: Key) -> str:
     """Write a key as TOML, without the fields that have their default value."""
     defaults = {key_field.name: key_field.default for key_field in structs.fields(Key)}
     lines = [
-        f"{name} = {_render_field(value)}\n"
+        f"{name} = {value.isoformat() if isinstance(value, datetime) else toml_value(value)}\n"
         for name, value in structs.asdict(key).items()
         if value != defaults[name]
     ]
     return "".join(["[[keys]]\n", *lines])
-
-
-def _render_field(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else toml_value(value)

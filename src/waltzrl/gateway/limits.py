@@ -7,6 +7,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from waltzrl.errors import RequestError
 from waltzrl.gateway.health import OK, Health
@@ -29,37 +32,27 @@ ROUNDING_SECONDS = 1e-6
 class Limits:
     """How much the gateway accepts, all its workers together."""
 
-    max_active: int = 256
+    max_active: Annotated[int, Field(ge=1)] = 256
     """Requests in progress at once. Lower it if the model behind the gateway slows down under load;
     raise it if requests wait while the model is idle."""
-    max_waiting: int = 256
+    max_waiting: Annotated[int, Field(ge=0)] = 256
     """Requests that wait for a place; more are refused at once. With as many as `max_active`, an
     accepted request waits for about the time of one other; 0 lets none wait."""
-    max_wait_seconds: float = 2.0
+    max_wait_seconds: Annotated[float, Field(ge=0)] = 2.0
     """Longest wait for a place."""
-    max_request_bytes: int = 4 * 1024 * 1024
+    max_request_bytes: Annotated[int, Field(ge=1)] = 4 * 1024 * 1024
     """Raise it for long documents and images."""
-    max_reply_bytes: int = 16 * 1024 * 1024
+    max_reply_bytes: Annotated[int, Field(ge=1)] = 16 * 1024 * 1024
     """Largest reply of the upstream; a larger one is an error."""
-    max_head_seconds: float = 10.0
+    max_head_seconds: Annotated[float, Field(gt=0)] = 10.0
     """Longest time for a TLS handshake, and for the head of a request to arrive."""
-    max_body_seconds: float = 30.0
+    max_body_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Longest time for the body of a request to arrive: the request occupies a place meanwhile."""
-    max_send_seconds: float = 30.0
+    max_send_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Longest time that a client may leave more of a response unread than its connection holds."""
-    max_idle_seconds: float = 75.0
+    max_idle_seconds: Annotated[float, Field(gt=0)] = 75.0
     """How long a connection is kept between two requests; longer than load balancers keep theirs,
     so that they close it and never send a request on a connection that is closing."""
-
-    def __post_init__(self) -> None:
-        if min(self.max_active, self.max_request_bytes, self.max_reply_bytes) < 1:
-            raise ValueError(f"max_active and the sizes must be 1 or more, got {self}")
-        if min(self.max_waiting, self.max_wait_seconds) < 0:
-            raise ValueError(f"max_waiting and max_wait_seconds must be 0 or more, got {self}")
-        if min(self.max_head_seconds, self.max_body_seconds) <= 0:
-            raise ValueError(f"max_head_seconds and max_body_seconds must be above 0, got {self}")
-        if min(self.max_send_seconds, self.max_idle_seconds) <= 0:
-            raise ValueError(f"max_send_seconds and max_idle_seconds must be above 0, got {self}")
 
 
 def check_request_size(size: int, limits: Limits) -> None:

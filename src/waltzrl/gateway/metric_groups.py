@@ -31,26 +31,12 @@ class BackendCounters(MetricGroup):
 
     def __init__(self) -> None:
         causes = [(cause,) for cause in get_args(ReviewFailure)]
-        self._failures = LabeledCounter("waltzrl_review_failures_total", causes)
-        self._other_languages = LabeledCounter("waltzrl_other_language_reviews_total")
-        self._responses = LabeledCounter("waltzrl_upstream_responses_total")
-
-    def upstream_answered(self, upstream: str, status: str) -> None:
-        """Count a request to an upstream.
-
-        Args:
-            upstream: its name.
-            status: the HTTP status, or why there is none.
-        """
-        self._responses.add(upstream, status)
-
-    def review_failed(self, cause: ReviewFailure) -> None:
-        """Count a failed review by a model."""
-        self._failures.add(cause)
-
-    def other_language(self, language: str) -> None:
-        """Count a review of a request in a language that the reviewer does not read."""
-        self._other_languages.add(language)
+        self.failures = LabeledCounter("waltzrl_review_failures_total", causes)
+        """The failed reviews by a model, by their cause."""
+        self.other_languages = LabeledCounter("waltzrl_other_language_reviews_total")
+        """The reviews of requests in a language that the reviewer does not read, by it."""
+        self.responses = LabeledCounter("waltzrl_upstream_responses_total")
+        """The requests, by the name of the upstream and the HTTP status, or why there is none."""
 
 
 class ReviewScores(MetricGroup):

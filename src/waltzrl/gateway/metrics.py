@@ -89,29 +89,18 @@ Called = Literal["safe", "doubtful", "unsafe", "overrefuse", "unreviewed"]
 class GatewayStatus:
     """The gateway's state at the moment of a scrape."""
 
-    active: int
-    waiting: int
-    draining: bool
+    gauges: Mapping[str, float]
+    """The names of gauges without labels, after `waltzrl_` -> their values."""
     checks: Mapping[str, HealthStatus]
     """The checks of `/readyz` -> their states."""
     breakers: Mapping[str, BreakerState]
     """The names of the breakers -> their states."""
-    keys: int
-    """The number of valid keys."""
-    keys_stale: bool
-    """True if the key file has changed and is invalid; the earlier keys stay valid."""
     bundle: str
     """The id of the bundle that serves."""
-    unaudited: int
-    """The number of answers sent without an audit record since the start."""
-    audit_failing: bool
-    """True if the audit log cannot be written."""
     self_test: Mapping[str, bool]
     """The replies of the feedback model's self-test -> whether they were reviewed rightly; empty
     without one.
     """
-    waiting_reviews: int = 0
-    """The number of reviews that wait for the feedback model."""
     policies: Mapping[str, str] = field(default_factory=dict)
     """The name of each policy -> the id of its bundle."""
 
@@ -288,7 +277,10 @@ class GatewayMetrics(MetricGroup):
         """Yield every metric but those of the groups, for the registry."""
         yield from super().collect()
         yield self._feedback.family("waltzrl_feedback_evaluation_time_ms")
-        yield from self._rates()
+        # The rates of the last five minutes; without a sample they are missing, not 0.
+        answered, refused, reviewed, triggered = self._recent.totals()
+        yield from yield_rate("waltzrl_refused_rate", refused, answered)
+        yield from yield_rate("waltzrl_feedback_trigger_rate", triggered, reviewed)
 
     def _add_feedback(self, feedback: Feedback, *origin: str) -> None:
         if feedback.flags:
@@ -296,12 +288,6 @@ class GatewayMetrics(MetricGroup):
             by_rules = {self._categories.get(rule, OTHER) for rule in feedback.rules}
             for category in by_rules or {feedback.category or OTHER}:
                 self._flagged.add(category)
-
-    def _rates(self) -> Iterator[Metric]:
-        """Yield the rates of the last five minutes; without a sample they are missing, not 0."""
-        answered, refused, reviewed, triggered = self._recent.totals()
-        yield from yield_rate("waltzrl_refused_rate", refused, answered)
-        yield from yield_rate("waltzrl_feedback_trigger_rate", triggered, reviewed)
 
 
 def _label_feedback(feedback: Feedback) -> Called:
@@ -330,16 +316,7 @@ class StatusGauges(Collector):
 
 
 def _yield_gauges(status: GatewayStatus) -> Iterator[Metric]:
-    for name, value in (
-        ("unaudited_total", status.unaudited),
-        ("audit_failing", status.audit_failing),
-        ("active_requests", status.active),
-        ("waiting_requests", status.waiting),
-        ("waiting_reviews", status.waiting_reviews),
-        ("draining", status.draining),
-        ("keys", status.keys),
-        ("keys_stale", status.keys_stale),
-    ):
+    for name, value in status.gauges.items():
         yield build_family(f"waltzrl_{name}", {(): value})
     yield build_states("waltzrl_check", status.checks, get_args(HealthStatus))
     yield build_states("waltzrl_breaker", status.breakers, get_args(BreakerState))

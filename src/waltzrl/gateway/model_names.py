@@ -31,13 +31,11 @@ class ModelNames:
         """Return the name if it is known, or has the form of a name and no personal data."""
         if name in self._recorded:
             return name
-        if not self._is_known(name) and not self._is_name(name):
+        scrub = self._scrub
+        has_form = scrub is not None and NAME.fullmatch(name) is not None and scrub(name) == name
+        if not (self._is_known(name) or has_form):
             return OTHER
         # Clients choose the names, so what is remembered must have a bound.
         if len(self._recorded) < _MOST_REMEMBERED:
             self._recorded.add(name)
         return name
-
-    def _is_name(self, name: str) -> bool:
-        scrub = self._scrub
-        return scrub is not None and NAME.fullmatch(name) is not None and scrub(name) == name

@@ -79,8 +79,7 @@ async def moderate_replies(
     answers = await all_of(
         gateway.review(request, Reply(text=reply), number) for number, reply in enumerate(replies)
     )
-    rounds = [answer.collaboration.rounds[0] for answer in answers if answer.collaboration]
-    feedback = [round_.feedback for round_ in rounds]
+    feedback = [answer.collaboration.rounds[0].feedback for answer in answers]
     for place, one in enumerate(feedback):
         if one.failure.startswith(OTHER_LANGUAGE) and not one.well_formed:
             number = place // 2  # each input is reviewed twice

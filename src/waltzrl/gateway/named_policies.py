@@ -1,6 +1,6 @@
 """Chooses the named policy that serves a request; each is a bundle of its own."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -16,8 +16,14 @@ OWN = ""
 class PolicyChooser:
     """Finds the policy of a request: the narrowest of header, key, model and API wins."""
 
-    def __init__(self, policies: Mapping[str, PolicyRecipe]) -> None:
-        """Index the policies by what they are for."""
+    def __init__(self, policies: Mapping[str, PolicyRecipe], *, is_open: bool) -> None:
+        """Index the policies by what they are for.
+
+        Args:
+            policies: by name.
+            is_open: there are no keys, so that every request may name every policy.
+        """
+        self._is_open = is_open
         self.names: Collection[str] = policies.keys()
         # Of several patterns the longest is the narrowest.
         self._models = sorted(
@@ -28,9 +34,7 @@ class PolicyChooser:
             api: name for name, recipe in policies.items() for api in recipe.apis
         }
 
-    def choose(
-        self, asked: str, caller: Caller, model: str, api: Api | None, *, is_open: bool
-    ) -> str:
+    def choose(self, asked: str, caller: Caller, model: str, api: Api | None) -> str:
         """Return the name of the policy that serves a request; `OWN` for none.
 
         Args:
@@ -38,15 +42,19 @@ class PolicyChooser:
             caller: of the request.
             model: that it asks for.
             api: that it uses; None if it is no chat.
-            is_open: there are no keys, so that every request may name every policy.
 
         Raises:
             RequestError: 403, the key may not use the policy that it asks for.
         """
         if asked:
-            allowed = self.names if is_open else caller.policies
+            allowed = self.names if self._is_open else caller.policies
             if asked not in allowed:
-                raise _forbidden_error(asked, allowed)
+                raise RequestError(
+                    403,
+                    "permission",
+                    f"this key may not use X-Waltzrl-Policy {asked[:100]!r}; it may use "
+                    f"{', '.join(allowed) or 'none'}",
+                )
             return asked
         if caller.policies:
             return caller.policies[0]
@@ -65,22 +73,9 @@ class PolicySelector:
     bundles: Mapping[str, Bundle] = field(default_factory=dict)
     """The name of each policy -> its bundle."""
 
-    @property
-    def serving(self) -> Bundle:
-        return self.own.serving
-
-    def serving_for(self, policy: str) -> Bundle:
-        return self.bundles.get(policy) or self.own.serving_for(policy)
+    def serving(self, policy: str = "") -> Bundle:
+        return self.bundles.get(policy) or self.own.serving(policy)
 
     def assigned(self, request: GatewayRequest) -> Assignment:
         bundle = self.bundles.get(request.policy)
         return self.own.assigned(request) if bundle is None else Assignment(bundle)
-
-
-def _forbidden_error(asked: str, allowed: Iterable[str]) -> RequestError:
-    return RequestError(
-        403,
-        "permission",
-        f"this key may not use X-Waltzrl-Policy {asked[:100]!r}; it may use "
-        f"{', '.join(allowed) or 'none'}",
-    )

@@ -10,6 +10,7 @@ from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
+    closing,
     contextmanager,
 )
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 from msgspec import structs
 from prometheus_client.registry import Collector
 
+from waltzrl.budget import PriceBook
+from waltzrl.budget.daily import DailyLedger
 from waltzrl.errors import InputError, MissingExtraError, RequestError, WaltzError
 from waltzrl.foundation.background import in_background
 from waltzrl.foundation.plugins import load_plugin
@@ -34,7 +37,7 @@ from waltzrl.gateway.app import (
     RoutingHandler,
 )
 from waltzrl.gateway.bundles import Bundles
-from waltzrl.gateway.costs import open_costs
+from waltzrl.gateway.costs import ServingCosts
 from waltzrl.gateway.events import log_decision
 from waltzrl.gateway.exchange import Assignment, Bundle, BundleSelector
 from waltzrl.gateway.gateway import (
@@ -43,20 +46,21 @@ from waltzrl.gateway.gateway import (
     Listener,
     SingleBundle,
 )
-from waltzrl.gateway.health import OK, Health, Readiness
-from waltzrl.gateway.keys import ANONYMOUS, Caller
+from waltzrl.gateway.health import OK, Check, Health
+from waltzrl.gateway.keys import ANONYMOUS
 from waltzrl.gateway.metric_groups import BackendCounters
 from waltzrl.gateway.metrics import GatewayMetrics, GatewayStatus, OtherMetrics, StatusGauges
 from waltzrl.gateway.model_names import ModelNames
-from waltzrl.gateway.named_policies import OWN, PolicyChooser, PolicySelector
+from waltzrl.gateway.named_policies import PolicyChooser, PolicySelector
 from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe, OnLoadFailure
 from waltzrl.gateway.shares import RateTable, WorkerLoad
 from waltzrl.gateway.split import PercentageSplit
 from waltzrl.gateway.trials import Trials
 from waltzrl.gateway.wire import CHAT
 from waltzrl.policies.gguf import short_name
-from waltzrl.store.audit import LocalLog, Log
+from waltzrl.store.audit.log import Log
 from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.memory.settings import MemoryConfig
 
 logger = logging.getLogger(__name__)
@@ -131,9 +135,10 @@ class Shares:
 
 def describe_gateway(recipe: GatewayRecipe, app: App) -> str:
     """Return what serves, in a few words."""
-    stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
+    bundle = app.gateway.selector.serving()
+    stage = f"stage {bundle.stage}, rules for English," if bundle.stage else "no review"
     named = f", policies: {', '.join(recipe.policies)}" if recipe.policies else ""
-    return f"{stage} in front of {recipe.upstream.name}, streams: {app.stream_mode}{named}"
+    return f"{stage} in front of {recipe.upstream.name}, streams: {bundle.stream_mode}{named}"
 
 
 @asynccontextmanager
@@ -154,16 +159,17 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
     examples = None if recipe.memory is None else _open_live_examples(recipe.memory)
     backend = BackendCounters()
     bundles = Bundles(
-        recipe.limits,
-        model_name,
-        backend.review_failed,
-        backend.other_language,
-        backend.upstream_answered,
-        examples and examples.shown_to("feedback"),
+        recipe.limits, model_name, backend, examples and examples.shown_to("feedback")
+    )
+    anonymous = structs.replace(
+        ANONYMOUS,
+        allow_fields=recipe.allow_fields,
+        media=recipe.media,
+        system_turns=recipe.system_turns,
     )
     keys = KeyRing(
         recipe.keys,
-        _make_anonymous_caller(recipe),
+        anonymous,
         has_ledger=recipe.budget is not None,
         policies=recipe.policies,
     )
@@ -175,26 +181,31 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         costs = (
             None
             if recipe.budget is None
-            else stack.enter_context(open_costs(recipe, lambda id_: bundles.descriptions[id_][0]))
+            else ServingCosts(
+                stack.enter_context(closing(DailyLedger(recipe.budget.folder))),
+                PriceBook(recipe.prices),
+                lambda id_: bundles.descriptions[id_][0],
+            )
         )
         access = AccessControl(keys, recipe.limits, shared.load, shared.rates, costs)
+        # Before a bundle is opened, so that one that fails to open leaves no connection.
+        stack.push_async_callback(bundles.aclose)
+        selector = await _open_selector(recipe, bundles)
+        policies = await _open_policies(recipe, bundles)
+        served = (selector.serving(), *policies.values())
         metrics = GatewayMetrics(
-            _list_categories(recipe, bundles),
+            {rule: name for bundle in served for rule, name in bundle.categories.items()},
             backend=backend,
             knows_model=bundles.knows_model,
             price=None if costs is None else costs.cost,
             others=shared.other_metrics,
         )
-        # Before a bundle is opened, so that one that fails to open leaves no connection.
-        stack.push_async_callback(bundles.aclose)
-        selector = await _open_selector(recipe, bundles)
-        policies = await _open_policies(recipe, bundles)
         if policies:
             selector = PolicySelector(selector, policies)
         listeners: list[Listener] = [metrics.served, log_decision]
         if costs is not None:
             listeners.append(costs.served)
-        traces = stack.enter_context(_export_traces()) if recipe.traces else None
+        traces = stack.enter_context(closing(_open_traces())) if recipe.traces else None
         if traces is not None:
             listeners.append(traces.served)
         services = None
@@ -211,19 +222,17 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             metrics.add(services.metrics)
             stack.enter_context(_scrub_logs(services.scrub))
         decisions = DecisionLog(log, listeners)
-        readiness = Readiness(
-            decisions.require,
-            {
-                "gateway": access.admission.health,
-                "audit": decisions.health,
-                # Asked anew each time: a release changes which bundle serves.
-                "upstream": lambda: selector.serving.upstream.health(),
-                "reviewer": lambda: _check_reviewer(bundles, recipe, selector.serving),
-                **({} if costs is None else {"costs": costs.health}),
-            },
+        checks = {
+            "gateway": access.admission.health,
+            "audit": decisions.health,
+            # Asked anew each time: a release changes which bundle serves.
+            "upstream": lambda: selector.serving().upstream.health(),
+            "reviewer": lambda: _check_reviewer(bundles, recipe, selector.serving()),
+            **({} if costs is None else {"costs": costs.health}),
+        }
+        metrics.add(
+            StatusGauges(partial(_collect_status, access, bundles, selector, log, checks, policies))
         )
-        status = partial(_collect_status, access, bundles, selector, log, readiness, policies)
-        metrics.add(StatusGauges(status))
         if recipe.push_metrics:
             await stack.enter_async_context(in_background(_open_metrics_push(metrics).run()))
         yield App(
@@ -235,9 +244,9 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 usd=None if costs is None else costs.usd,
             ),
             access,
-            policies=PolicyChooser(recipe.policies),
+            policies=PolicyChooser(recipe.policies, is_open=keys.is_open),
             metrics=metrics,
-            readiness=readiness,
+            checks=checks,
             extra=ExtraRoutes(
                 services,
                 _find_desk(services, keys),
@@ -254,7 +263,7 @@ def _open_model_names(recipe: GatewayRecipe, bundles: Bundles) -> ModelNames:
     from waltzrl.store.privacy.opening import open_redaction
 
     try:
-        return ModelNames(bundles.knows_model, open_redaction({}, None).scrub)
+        return ModelNames(bundles.knows_model, open_redaction().scrub)
     except MissingExtraError:
         return ModelNames(bundles.knows_model)
 
@@ -280,15 +289,15 @@ def _open_guest_desk(keys: KeyRing, trials: Trials) -> DeskHandler:
     """Return a handler that loads the pages at their first request: most gateways get none."""
     desk: DeskHandler | None = None
 
-    def load() -> DeskHandler:
-        open_desk = cast("OpenGuestDesk", load_plugin("waltzrl.routes", "desk"))
-        return open_desk(keys, trials)
-
     async def serve(scope: Event, receive: Receive, send: Send) -> None:
         nonlocal desk
         if desk is None:
             try:
-                desk = await asyncio.to_thread(load)
+                desk = await asyncio.to_thread(
+                    lambda: cast("OpenGuestDesk", load_plugin("waltzrl.routes", "desk"))(
+                        keys, trials
+                    )
+                )
             except WaltzError as error:
                 unavailable = RequestError(404, "not_found", str(error))
                 await HttpRequest(CHAT, scope, receive, send).refuse(unavailable)
@@ -323,29 +332,11 @@ async def _open_policies(recipe: GatewayRecipe, bundles: Bundles) -> dict[str, B
     """Open the bundle of each policy, by its name."""
     opened = {}
     for name, policy in recipe.policies.items():
-        with _name_policy(name):
-            bundle = await _open_bundle(policy.bundle, bundles, recipe.on_load_failure, name)
-        opened[name] = bundle
+        try:
+            opened[name] = await _open_bundle(policy.bundle, bundles, recipe.on_load_failure, name)
+        except InputError as error:
+            raise InputError(f"policies.{name}: {error}") from error
     return opened
-
-
-@contextmanager
-def _name_policy(name: str) -> Iterator[None]:
-    """Name the policy in errors of its recipe; empty for the gateway's own settings."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"policies.{name}: {error}" if name else str(error)) from error
-
-
-def _list_categories(recipe: GatewayRecipe, bundles: Bundles) -> dict[str, str]:
-    """Return the category of each rule that may serve, by the rule's id."""
-    categories = {}
-    for name, one in {OWN: recipe, **recipe.policies}.items():
-        with _name_policy(name):
-            rules = bundles.rules(one.bundle).rulebook.rules
-        categories.update({rule.id: rule.category for rule in rules})
-    return categories
 
 
 async def _open_bundle(
@@ -383,7 +374,7 @@ async def _share_nothing(recipe: GatewayRecipe) -> AsyncIterator[Shares]:
 @contextmanager
 def _scrub_logs(scrub: Callable[[str], str]) -> Iterator[None]:
     """Remove personal data from this process's log messages while the block runs."""
-    from waltzrl.store.privacy import ScrubbingFilter
+    from waltzrl.store.privacy.scrubbing import ScrubbingFilter
 
     # Of the handlers, because a logger's filter does not see what its children log.
     scrubbers = [
@@ -399,31 +390,16 @@ def _scrub_logs(scrub: Callable[[str], str]) -> Iterator[None]:
             handler.removeFilter(scrubber)
 
 
-@contextmanager
-def _export_traces() -> Iterator["Traces"]:
+def _open_traces() -> "Traces":
     from waltzrl.gateway.traces import open_traces
 
-    traces = open_traces()
-    try:
-        yield traces
-    finally:
-        traces.close()
+    return open_traces()
 
 
 def _open_metrics_push(metrics: GatewayMetrics) -> "MetricsPush":
     from waltzrl.foundation.otlp import open_push
 
     return open_push(metrics.families)
-
-
-def _make_anonymous_caller(recipe: GatewayRecipe) -> Caller:
-    """Return what every client may do where there are no keys."""
-    return structs.replace(
-        ANONYMOUS,
-        allow_fields=recipe.allow_fields,
-        media=recipe.media,
-        system_turns=recipe.system_turns,
-    )
 
 
 def _check_reviewer(bundles: Bundles, recipe: GatewayRecipe, serving: Bundle) -> Health:
@@ -439,21 +415,23 @@ def _collect_status(
     bundles: Bundles,
     selector: BundleSelector,
     log: Log | None,
-    readiness: Readiness,
+    checks: Mapping[str, Check],
     policies: Mapping[str, Bundle],
 ) -> GatewayStatus:
     return GatewayStatus(
-        active=access.admission.active,
-        waiting=access.admission.waiting,
-        draining=access.admission.draining,
-        checks={name: check().status for name, check in readiness.checks.items()},
+        gauges={
+            "active_requests": access.admission.active,
+            "waiting_requests": access.admission.waiting,
+            "draining": access.admission.draining,
+            "keys": len(access.keys),
+            "keys_stale": access.keys.stale,
+            "unaudited_total": 0 if log is None else log.unaudited,
+            "audit_failing": log is not None and log.failed is not None,
+            "waiting_reviews": bundles.waiting_reviews,
+        },
+        checks={name: check().status for name, check in checks.items()},
         breakers=bundles.breakers,
-        keys=len(access.keys),
-        keys_stale=access.keys.stale,
-        bundle=selector.serving.id,
-        unaudited=0 if log is None else log.unaudited,
-        audit_failing=log is not None and log.failed is not None,
+        bundle=selector.serving().id,
         self_test=bundles.self_test,
-        waiting_reviews=bundles.waiting_reviews,
         policies={name: bundle.id for name, bundle in policies.items()},
     )

@@ -1,11 +1,15 @@
 """A policy in this process as the upstream: what a request asks for is honoured or refused."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from waltzrl.errors import InputError, PolicyError, ProgramError, RequestError
+from msgspec import structs
+
+from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError, ProgramError, RequestError
 from waltzrl.gateway.exchange import (
+    ChatBody,
+    Deltas,
     Finish,
     Json,
     ModelCard,
@@ -81,18 +85,13 @@ class PolicyUpstream:
         self.max_new_tokens = max_new_tokens
 
     async def complete(
-        self,
-        body: Mapping[str, Json],
-        bearer: str | None,
-        received: list[bytes] | None = None,
+        self, body: ChatBody, bearer: str | None, received: list[bytes] | None = None
     ) -> UpstreamReply:
         request = self._read(body)
         progress = _Progress(request, lambda _piece: None)
         return await self._generate(request, progress)
 
-    async def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
+    async def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
         """Yield the reply token by token."""
         request = self._read(body)
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
@@ -105,15 +104,8 @@ class PolicyUpstream:
         try:
             while (piece := await pieces.get()) is not None:
                 yield UpstreamDelta(text=piece)
-            upstream_reply = await generation
-            reply = upstream_reply.reply
-            yield UpstreamDelta(
-                text=progress.rest(reply.text),
-                calls=reply.calls,
-                finish=upstream_reply.finish,
-                usage=reply.usage,
-                details=upstream_reply.details,
-            )
+            whole = (await generation).delta
+            yield structs.replace(whole, text=progress.rest(whole.text))
         finally:
             generation.cancel()
             await asyncio.gather(generation, return_exceptions=True)
@@ -133,18 +125,24 @@ class PolicyUpstream:
     def health(self) -> Health:
         return OK
 
-    async def watch(self) -> None:
-        """Return: a policy in this process needs no probe."""
-
-    async def aclose(self) -> None:
-        """Leave the policy open: its owner closes it."""
-
-    def _read(self, body: Mapping[str, Json]) -> "_Request":
+    def _read(self, body: ChatBody) -> "_Request":
         if body.get("model") != self.name:
             raise RequestError(
                 404, "not_found", f"there is no model {body.get('model')!r}; use {self.name!r}"
             )
-        return _parse_request(body, self.max_new_tokens)
+        for key, value in body.items():
+            if key not in READ and key not in WITHOUT_EFFECT and value not in NEUTRAL:
+                raise unsupported_field(key, "a model in this process cannot honour it; remove it")
+        tools: Sequence[Json] = ()
+        if body.get("tools") is not None and body.get("tool_choice") != "none":
+            tools = as_list(body["tools"], "tools")
+        return _Request(
+            messages=body["messages"],
+            sampling=_read_sampling(body, tools, self.max_new_tokens),
+            stops=_read_stops(body.get("stop")),
+            tool_names=[_read_tool_name(tool, index) for index, tool in enumerate(tools)],
+            parallel_calls=body.get("parallel_tool_calls") is not False,
+        )
 
     async def _generate(self, request: "_Request", progress: "_Progress") -> UpstreamReply:
         """Generate the whole reply; a cancellation ends it at the next token.
@@ -159,7 +157,10 @@ class PolicyUpstream:
             message = f"the model {self.name!r} failed: {error.reason}"
             raise RequestError(502, "upstream", message) from error
         except PolicyError as error:
-            raise RequestError(400, "invalid_request", str(error)) from error
+            refused = RequestError(400, "invalid_request", str(error))
+            if error.reason == CONTEXT_EXCEEDED:
+                refused.code = "context_length_exceeded"  # by which clients know to shorten it
+            raise refused from error
         finally:
             # A policy that still decodes in another thread asks `enough` next, and stops.
             progress.cancelled = True
@@ -243,24 +244,7 @@ def _finish_reply(reply: Reply, request: _Request) -> UpstreamReply:
     return UpstreamReply(reply=reply, finish=finish, details=details)
 
 
-def _parse_request(body: Mapping[str, Json], max_new_tokens: int) -> _Request:
-    for key, value in body.items():
-        if key not in READ and key not in WITHOUT_EFFECT and value not in NEUTRAL:
-            raise unsupported_field(key, "a model in this process cannot honour it; remove it")
-    tools = _read_tools(body)
-    tool_names = [_read_tool_name(tool, index) for index, tool in enumerate(tools)]
-    return _Request(
-        messages=body["messages"],
-        sampling=_read_sampling(body, tools, max_new_tokens),
-        stops=_read_stops(body.get("stop")),
-        tool_names=tool_names,
-        parallel_calls=body.get("parallel_tool_calls") is not False,
-    )
-
-
-def _read_sampling(
-    body: Mapping[str, Json], tools: Sequence[Json], max_new_tokens: int
-) -> Sampling:
+def _read_sampling(body: ChatBody, tools: Sequence[Json], max_new_tokens: int) -> Sampling:
     limit = max_new_tokens
     for key in ("max_tokens", "max_completion_tokens"):
         if body.get(key) is not None:
@@ -288,7 +272,7 @@ def _read_sampling(
     )
 
 
-def _read_number(body: Mapping[str, Json], key: str, default: float) -> float:
+def _read_number(body: ChatBody, key: str, default: float) -> float:
     value = body.get(key)
     if value is None:
         return default
@@ -356,13 +340,6 @@ def _require_schema(schema: Json, where: str) -> JsonSchema:
         return JsonSchema(schema)
     except InputError as error:
         raise unsupported_field(where, str(error)) from error
-
-
-def _read_tools(body: Mapping[str, Json]) -> Sequence[Json]:
-    """Return the tools that the model may call."""
-    if body.get("tools") is None or body.get("tool_choice") == "none":
-        return ()
-    return as_list(body["tools"], "tools")
 
 
 def _read_tool_name(tool: Json, index: int) -> str:

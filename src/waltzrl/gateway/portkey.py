@@ -15,6 +15,7 @@ from waltzrl.gateway.wire.fields import (
     as_object,
     as_text,
     invalid_field,
+    objects_in,
     read_object,
     read_reply,
 )
@@ -66,11 +67,8 @@ def read_hook(raw: bytes, request_id: str, caller: Caller) -> Hook:
     choices = as_list(answer.get("choices"), f"{where}.choices")
     if not 1 <= len(choices) <= MOST_CHOICES:
         raise invalid_field(f"{where}.choices", choices, f"1 to {MOST_CHOICES} choices")
-    replies = [
-        _read_choice(as_object(choice, f"{where}.choices[{index}]"), f"{where}.choices[{index}]")
-        for index, choice in enumerate(choices)
-    ]
-    return Hook(chat=chat, answer=answer, replies=tuple(replies))
+    replies = tuple(_read_choice(*choice) for choice in objects_in(choices, f"{where}.choices"))
+    return Hook(chat=chat, answer=answer, replies=replies)
 
 
 async def answer_hook(gateway: Gateway, request: GatewayRequest, hook: Hook) -> bytes:

@@ -7,7 +7,8 @@ from functools import partial
 from waltzrl.collaboration import Reviewer
 from waltzrl.gateway.private_upstream import LONGEST_AT_ONCE
 from waltzrl.records import Collaboration, Feedback, Prompt, Reply
-from waltzrl.store.privacy import Detector, scrub_collaboration
+from waltzrl.store.privacy.detection import Detector
+from waltzrl.store.privacy.scrubbing import scrub_collaboration
 from waltzrl.store.privacy.stand_ins import StandIns
 
 

@@ -10,7 +10,7 @@ body that cannot be searched is not passed on.
 import asyncio
 import base64
 import re
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,8 @@ from msgspec import structs
 from waltzrl.errors import RequestError
 from waltzrl.gateway.chat_reader import UNREADABLE
 from waltzrl.gateway.exchange import (
+    ChatBody,
+    Deltas,
     Json,
     ModelCard,
     ReplyDetails,
@@ -41,7 +43,7 @@ from waltzrl.gateway.wire.prompt import (
     decode_text_file,
 )
 from waltzrl.records import Reply, ToolCall
-from waltzrl.store.privacy import Detector
+from waltzrl.store.privacy.detection import Detector
 from waltzrl.store.privacy.stand_ins import StandIns, StandInStream
 
 LONGEST_AT_ONCE = 64_000
@@ -80,10 +82,7 @@ class PrivateUpstream:
         self._detector, self._numbered = detector, numbered
 
     async def complete(
-        self,
-        body: Mapping[str, Json],
-        bearer: str | None,
-        received: list[bytes] | None = None,
+        self, body: ChatBody, bearer: str | None, received: list[bytes] | None = None
     ) -> UpstreamReply:
         concealed, stand_ins = await self._conceal(body)
         parts: list[bytes] = []
@@ -94,13 +93,9 @@ class PrivateUpstream:
                 received[:] = [_restore_body(b"".join(parts), stand_ins)] if parts else []
         if not stand_ins.restores:
             return upstream_reply
-        restored = _restore_reply(upstream_reply, stand_ins, in_json=_asks_for_json(body))
-        # The bytes have the stand-ins, and the log-probabilities spell them.
-        return structs.replace(restored, raw=None)
+        return _restore_reply(upstream_reply, stand_ins, in_json=_asks_for_json(body))
 
-    async def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
+    async def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
         concealed, stand_ins = await self._conceal(body)
         restoring = _DeltaRestorer(stand_ins, in_json=_asks_for_json(body))
         async with aclosing(self._upstream.stream(concealed, bearer)) as deltas:
@@ -140,13 +135,7 @@ class PrivateUpstream:
     def health(self) -> Health:
         return self._upstream.health()
 
-    async def watch(self) -> None:
-        """Return: the upstream is watched by itself."""
-
-    async def aclose(self) -> None:
-        """Close nothing: the upstream is closed by itself."""
-
-    async def _conceal(self, body: Mapping[str, Json]) -> tuple[Mapping[str, Json], StandIns]:
+    async def _conceal(self, body: ChatBody) -> tuple[Mapping[str, Json], StandIns]:
         """Return a request with stand-ins, and what restores them."""
         written = msgspec.json.encode(body).decode()
         stand_ins = StandIns(
@@ -191,7 +180,7 @@ class _DeltaRestorer:
         return self._text.end()
 
 
-def _conceal_body(stand_ins: StandIns, body: Mapping[str, Json]) -> Mapping[str, Json]:
+def _conceal_body(stand_ins: StandIns, body: ChatBody) -> ChatBody:
     """Conceal what stays the same in a conversation first, so that its stand-ins stay the same."""
     last = sorted(body, key=lambda key: key == "messages")
     concealed = {key: _conceal_value(stand_ins, body[key], key) for key in last}
@@ -249,7 +238,7 @@ def _conceal_file(stand_ins: StandIns, data: str) -> str:
     return f"{kind};base64,{base64.b64encode(concealed.encode(errors='replace')).decode()}"
 
 
-def _asks_for_json(body: Mapping[str, Json]) -> bool:
+def _asks_for_json(body: ChatBody) -> bool:
     """Return whether the text of the reply will be JSON."""
     response_format = body.get("response_format")
     return isinstance(response_format, dict) and response_format.get("type") != "text"
@@ -267,7 +256,8 @@ def _restore_reply(
         calls=_restore_calls(reply.calls, stand_ins),
     )
     details = _restore_details(upstream_reply.details, stand_ins)
-    return structs.replace(upstream_reply, reply=restored, details=details)
+    # The bytes have the stand-ins.
+    return structs.replace(upstream_reply, reply=restored, raw=None, details=details)
 
 
 def _restore_calls(calls: tuple[ToolCall, ...], stand_ins: StandIns) -> tuple[ToolCall, ...]:

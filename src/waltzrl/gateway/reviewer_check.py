@@ -55,22 +55,19 @@ class ReviewerCheck:
         result, state = self._result, self._breaker.state
         if result is None and self._tests:
             return Health("down", "self-test under way")
-        problems = (
-            []
-            if result is None
-            else [result.failures, _advise_on_outcomes(result), self._slowness(result)]
-        )
+        problems = []
         if state != "closed":
-            problems.insert(0, f"circuit breaker {state}: {self._breaker.failure}")
-        detail = "; ".join(filter(None, problems))
-        # Its labels can be read, and it accepts no reply.
-        no_reply_passes = result is not None and not result.can_review and result.readable
+            problems.append(f"circuit breaker {state}: {self._breaker.failure}")
+        is_down = False
+        if result is not None:
+            problems += [result.failures, _advise_on_outcomes(result), self._slowness(result)]
+            # If its labels can be read, it accepts no reply.
+            is_down = not result.can_review and (result.readable or self._refuses)
         # Why the breaker opened decides which of the two settings applies.
         is_busy = is_overload(self._breaker.failure)
         withholds = self._is_unavailable if is_busy else self._refuses
-        cannot_review = result is not None and not result.can_review
-        fails = (state == "open" and withholds) or (cannot_review and self._refuses)
-        if no_reply_passes or fails:
+        detail = "; ".join(filter(None, problems))
+        if is_down or (state == "open" and withholds):
             return Health("down", detail)
         return Health("degraded", detail) if detail else OK
 

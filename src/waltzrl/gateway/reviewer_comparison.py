@@ -1,7 +1,7 @@
 """Compares reviewers on the same drafts: what each does when it blocks, and when it revises."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate, measure, read_rows
 from waltzrl.evaluation.comparison import Difference, compare
 from waltzrl.evaluation.intervals import Estimate, share
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.judges.opening import split_model_and_server
 from waltzrl.evaluation.metrics import Metrics
 from waltzrl.evaluation.rates import final_acceptable
@@ -106,7 +106,7 @@ class SharedDrafts(ConversationAgent):
 async def compare_reviewers(
     comparison: ReviewerComparison,
     prompts: Sequence[Prompt],
-    judge: Judge,
+    judge: AbstractAsyncContextManager[Judge],
     folder: Path,
     progress: Progress,
 ) -> list[EvaluationRow]:
@@ -124,7 +124,7 @@ async def compare_reviewers(
         raise InputError(
             f"got the reviewers {', '.join(comparison.reviewers)}; name each of them once"
         )
-    async with AsyncExitStack() as connections:
+    async with judge as opened, AsyncExitStack() as connections:
         policy = await open_policy(comparison.model, comparison.server, connections)
         sampling = Sampling(max_new_tokens=comparison.max_new_tokens)
         said = [
@@ -163,9 +163,9 @@ async def compare_reviewers(
         # All drafts first: no system drafts again, and the others' time is that of reviews and
         # revisions.
         at_once = comparison.concurrency
-        rows = await evaluate([alone], prompts, judge, folder, at_once, progress)
+        rows = await evaluate([alone], prompts, opened, folder, at_once, progress)
         if not any(row.error for row in rows):
-            rows = await evaluate(systems, prompts, judge, folder, at_once, progress)
+            rows = await evaluate(systems, prompts, opened, folder, at_once, progress)
     require_complete(rows)
     return rows
 

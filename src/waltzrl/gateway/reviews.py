@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.gateway.exchange import Answer, ChatRequest, GatewayRequest, Json
+from waltzrl.gateway.exchange import Answer, ChatRequest, DraftReview, GatewayRequest, Json
 from waltzrl.gateway.gateway import Gateway
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.wire import CHAT
@@ -66,25 +66,23 @@ def write_review(answer: Answer, *, is_observed: bool) -> bytes:
         is_observed: nothing is done about any review.
     """
     collaboration = answer.collaboration
-    assert collaboration is not None
     feedback = collaboration.rounds[0].feedback if collaboration.rounds else UNREVIEWED
     return msgspec.json.encode(
-        {
-            "id": collaboration.prompt.id,
-            "object": "waltzrl.review",
-            "unsafe": feedback.unsafe,
-            "overrefuse": feedback.overrefuse,
-            "doubtful": feedback.doubtful,
-            "reviewed": feedback.well_formed,
-            "failure": feedback.failure,
-            "risk": feedback.risk,
-            "category": feedback.category,
-            "action": "observe" if is_observed else feedback.action,
-            "rules": feedback.rules,
-            "feedback": feedback.text,
-            "decision": answer.decision,
-            "reply": answer.reply.text,
-        }
+        DraftReview(
+            id=collaboration.prompt.id,
+            unsafe=feedback.unsafe,
+            overrefuse=feedback.overrefuse,
+            doubtful=feedback.doubtful,
+            reviewed=feedback.well_formed,
+            failure=feedback.failure,
+            risk=feedback.risk,
+            category=feedback.category,
+            action="observe" if is_observed else feedback.action,
+            rules=feedback.rules,
+            feedback=feedback.text,
+            decision=answer.decision,
+            reply=answer.reply.text,
+        )
     )
 
 
@@ -133,7 +131,6 @@ async def answer_guardrail(
 
 
 def explain_review(answer: Answer) -> str:
-    assert answer.collaboration is not None
     feedback = answer.collaboration.rounds[-1].feedback
     if not feedback.well_formed:
         return "waltzrl could not review the reply"

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,7 +14,9 @@ from msgspec import structs
 from waltzrl.errors import RequestError
 from waltzrl.foundation.logs import fields
 from waltzrl.gateway.exchange import (
-    Json,
+    ChatBody,
+    Deltas,
+    Fallback,
     ModelCard,
     Upstream,
     UpstreamDelta,
@@ -54,7 +56,7 @@ class UpstreamRoute:
         """Return the patterns that match a model."""
         return [pattern for pattern in self.models if fnmatchcase(model, pattern)]
 
-    def renamed(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
+    def renamed(self, body: ChatBody) -> ChatBody:
         """Return a request for the first model of a fallback, if it serves others than that."""
         asked = body.get("model")
         if not self.models or not isinstance(asked, str) or self.serves(asked):
@@ -78,25 +80,22 @@ class UpstreamRouter:
         self._routes = {route.name: route for route in (default, *named)}
 
     async def complete(
-        self,
-        body: Mapping[str, Json],
-        bearer: str | None,
-        received: list[bytes] | None = None,
+        self, body: ChatBody, bearer: str | None, received: list[bytes] | None = None
     ) -> UpstreamReply:
-        return await self._answer(
-            body.get("model"),
-            bearer,
-            lambda route, key: route.upstream.complete(route.renamed(body), key, received),
-        )
+        async def work(route: UpstreamRoute, key: str | None) -> UpstreamReply:
+            upstream_reply = await route.upstream.complete(route.renamed(body), key, received)
+            return structs.replace(upstream_reply, fallback=self._name_fallback(route, body))
 
-    async def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
+        return await self._answer(body.get("model"), bearer, work)
+
+    async def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
         async def begun(
             route: UpstreamRoute, key: str | None
-        ) -> tuple[UpstreamDelta | None, AsyncGenerator[UpstreamDelta, None]]:
+        ) -> tuple[UpstreamDelta | None, Deltas]:
             deltas = route.upstream.stream(route.renamed(body), key)
-            return await anext(deltas, None), deltas
+            first = await anext(deltas, None)
+            fallback = self._name_fallback(route, body)
+            return first and structs.replace(first, fallback=fallback), deltas
 
         # Only until the first delta may another attempt take this one's place.
         first, deltas = await self._answer(body.get("model"), bearer, begun)
@@ -146,12 +145,6 @@ class UpstreamRouter:
             return healths[0]
         return Health("degraded", f"{down} of {len(healths)} are down") if down else OK
 
-    async def watch(self) -> None:
-        """Return: each upstream is watched by itself."""
-
-    async def aclose(self) -> None:
-        """Close nothing: each upstream is closed by itself."""
-
     def _route(self, model: object) -> UpstreamRoute:
         """Return the route of a model: that with the longest pattern which matches."""
         matching = [
@@ -161,6 +154,12 @@ class UpstreamRouter:
             for pattern in route.serves(model)
         ]
         return self._routes[max(matching)[1]] if matching else self._default
+
+    def _name_fallback(self, route: UpstreamRoute, body: ChatBody) -> Fallback | None:
+        """Return what answers a request in the place of the upstream of its model, if it does."""
+        if route is self._route(body.get("model")):
+            return None
+        return Fallback(route.name, str(route.renamed(body).get("model", "")))
 
     def _key(self, route: UpstreamRoute, bearer: str | None) -> str | None:
         """Return the client's own key, which is meant for the default upstream and for no other."""

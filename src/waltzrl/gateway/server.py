@@ -275,13 +275,13 @@ class Server(uvicorn.Server):
         limit = self._access.limits.max_head_seconds if self._tls is not None else None
         try:
             await self._loop.connect_accepted_socket(
-                self._connection, client, ssl=self._tls, ssl_handshake_timeout=limit
+                lambda: ClientConnection(self.config, self.server_state, self._access.limits),
+                client,
+                ssl=self._tls,
+                ssl_handshake_timeout=limit,
             )
         except OSError:
             client.close()  # the client went away, or speaks no TLS
-
-    def _connection(self) -> ClientConnection:
-        return ClientConnection(self.config, self.server_state, self._access.limits)
 
 
 def _trim_memory() -> None:

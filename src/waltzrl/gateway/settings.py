@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Literal
@@ -252,6 +252,19 @@ class GatewayRecipe(BundleRecipe):
             raise ValueError(
                 "media = review needs a reviewer that sees images: stage 2 and feedback.vision"
             )
+
+    @property
+    def unrecorded(self) -> "GatewayRecipe":
+        """The same without keys, which keeps and exports nothing but costs."""
+        return replace(
+            self,
+            keys=None,
+            audit=None,
+            memory=None,
+            routing=None,
+            traces=False,
+            push_metrics=False,
+        )
 
 
 BUNDLE_KEYS = tuple(field.name for field in fields(BundleRecipe))

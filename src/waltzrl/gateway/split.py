@@ -15,11 +15,7 @@ class PercentageSplit:
     percentage: float
     """The share of conversations that `last` serves, 0 to 100."""
 
-    @property
-    def serving(self) -> Bundle:
-        return self.last
-
-    def serving_for(self, _policy: str) -> Bundle:
+    def serving(self, policy: str = "") -> Bundle:
         return self.last
 
     def assigned(self, request: GatewayRequest) -> Assignment:

@@ -1,16 +1,15 @@
 """How a stream is held back until its review: the modes, and the windows that they open.
 
 `StreamMode` lists the modes with all that they do; docs/streaming.md says what each guarantees.
-Of the windows, `BufferedWindow` releases nothing, `UnfilteredWindow` everything, and
-`SentenceWindow` the text that the rules have passed and that no later text can make part of a
-finding.
+A window releases nothing, everything, or, as `SentenceWindow`, the text that the rules have passed
+and that no later text can make part of a finding.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from waltzrl.collaboration import Drafter, Pattern, Reviewer
 from waltzrl.errors import OverloadError
@@ -35,12 +34,15 @@ SENTENCE_END = re.compile(
 )
 WORD_END = re.compile(r"\s")
 
+Window: TypeAlias = Callable[[str], str]
+"""Takes the next text of a streamed draft, and returns what may be sent before the final review."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamBehaviour:
     """What is sent of a streamed draft before its review, and what may happen after it."""
 
-    open_window: "Callable[[RulesReviewer, Prompt], Window]"
+    open_window: Callable[["RulesReviewer", Prompt], Window]
     """Opens the window of one choice: for the rules of stage 1, and what the draft answers."""
     can_retract: bool = False
     """True if a `waltz.retract` event can replace text that was sent, so that a revision need not
@@ -67,13 +69,13 @@ class StreamMode(StrEnum):
 
     behaviour: StreamBehaviour
 
-    BUFFER = "buffer", StreamBehaviour(open_window=lambda _rules, _prompt: BufferedWindow())
+    BUFFER = "buffer", StreamBehaviour(open_window=lambda _rules, _prompt: lambda _text: "")
     """Nothing is sent before the verdict."""
     WINDOW = (
         "window",
         StreamBehaviour(
-            open_window=lambda rules, prompt: SentenceWindow(
-                rules.rulebook, prompt, rules.threshold
+            open_window=lambda rules, prompt: (
+                SentenceWindow(rules.rulebook, prompt, rules.threshold).add
             )
         ),
     )
@@ -81,8 +83,8 @@ class StreamMode(StrEnum):
     SPECULATIVE = (
         "speculative",
         StreamBehaviour(
-            open_window=lambda rules, prompt: SentenceWindow(
-                rules.rulebook, prompt, rules.threshold, whole_sentences=False
+            open_window=lambda rules, prompt: (
+                SentenceWindow(rules.rulebook, prompt, rules.threshold, whole_sentences=False).add
             ),
             can_retract=True,
         ),
@@ -91,7 +93,7 @@ class StreamMode(StrEnum):
     AUDIT = (
         "audit",
         StreamBehaviour(
-            open_window=lambda _rules, _prompt: UnfilteredWindow(), pattern=send_then_review
+            open_window=lambda _rules, _prompt: lambda text: text, pattern=send_then_review
         ),
     )
     """Everything is sent; the review is only recorded."""
@@ -107,28 +109,6 @@ class StreamMode(StrEnum):
         if self.behaviour.can_retract and not takes_retractions:
             return StreamMode.WINDOW
         return self
-
-
-class Window(Protocol):
-    """Decides how much of a streamed draft may be sent before its final review."""
-
-    def add(self, text: str) -> str:
-        """Add the next text of the draft, and return what may be sent now."""
-        ...
-
-
-class BufferedWindow:
-    """Releases nothing before the final review."""
-
-    def add(self, text: str) -> str:
-        return ""
-
-
-class UnfilteredWindow:
-    """Releases everything at once; the review is only recorded."""
-
-    def add(self, text: str) -> str:
-        return text
 
 
 class SentenceWindow:

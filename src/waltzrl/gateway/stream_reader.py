@@ -8,7 +8,7 @@ from msgspec import structs
 from waltzrl.errors import RequestError
 from waltzrl.gateway.chat_reader import (
     UNREADABLE,
-    CallPart,
+    LenientChoice,
     OlderCall,
     ReplyFields,
     ReplyMessage,
@@ -60,9 +60,12 @@ class StreamReader:
     @property
     def details(self) -> ReplyDetails:
         """What the server has said so far about its reply."""
-        details = details_of(self._chunk, self._logprobs or None, self._stop_sequence)
-        return structs.replace(
-            details, signatures=self._calls.signatures, encrypted=tuple(self._encrypted)
+        return details_of(
+            self._chunk,
+            self._logprobs or None,
+            self._stop_sequence,
+            encrypted=tuple(self._encrypted),
+            signatures=self._calls.signatures,
         )
 
     @property
@@ -116,7 +119,8 @@ class StreamReader:
             delta = choice.message
         if delta is not None:
             for part in delta.tool_calls or ():
-                self._add_to_call(part)
+                index = part.index if isinstance(part.index, int | float | str) else None
+                self._calls.add(index, call_of(part), signature_of(part))
             if delta.function_call is not None:
                 self._older_call = self._older_call or OlderCall()
                 self._older_call.add(delta.function_call)
@@ -144,10 +148,6 @@ class StreamReader:
                 self._last, text=self._text.end(), reasoning=self._reasoning.end()
             )
 
-    def _add_to_call(self, part: "CallPart") -> None:
-        index = part.index if isinstance(part.index, int | float | str) else None
-        self._calls.add(index, call_of(part), signature_of(part))
-
 
 def _read_chunk(data: str, event: str) -> "_Chunk":
     """Read an event, strictly if its form allows it, because most do and are decoded once.
@@ -168,13 +168,8 @@ def _read_chunk(data: str, event: str) -> "_Chunk":
     return msgspec.convert(tidy_completion(body), _Chunk)
 
 
-class _Choice(msgspec.Struct):
+class _Choice(LenientChoice):
     delta: ReplyMessage | None = None
-    message: ReplyMessage | None = None
-    finish_reason: str | None = None
-    stop_reason: object = None
-    matched_stop: object = None
-    logprobs: object = None
     usage: TokenCounts | None = None
     error: object = None
 

@@ -13,7 +13,6 @@ Spans contain no text of prompts or replies. The GenAI semantic conventions stil
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from waltzrl.errors import MissingExtraError
@@ -74,15 +73,6 @@ LONGEST_NAME = 100
 """The most characters kept of the model's name, which the client chooses."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """One turn of a collaboration."""
-
-    step: Step
-    milliseconds: float
-    facts: Facts
-
-
 class Traces:
     """Makes spans of the choices that were served."""
 
@@ -104,9 +94,9 @@ class Traces:
         begin = time.time_ns() - _convert_to_nanoseconds(milliseconds)
         facts = _collect_facts(served)
         context = self._span("request", (begin, milliseconds), facts, parent)
-        for part in _yield_parts(served):
-            self._span(part.step, (begin, part.milliseconds), part.facts, context)
-            begin += _convert_to_nanoseconds(part.milliseconds)
+        for step, took, facts in _yield_parts(served):
+            self._span(step, (begin, took), facts, context)
+            begin += _convert_to_nanoseconds(took)
         self._last = served, context
 
     def collecting(self, collect: Listener) -> Listener:
@@ -175,7 +165,7 @@ def _collect_facts(served: ServedChoice) -> Facts:
     exchange = served.exchange
     return {
         "api": exchange.api,
-        "model": _shorten_model_name(served),
+        "model": exchange.model[:LONGEST_NAME],
         "id": served.request.chat.prompt.id,
         "client_id": exchange.client_request_id or None,
         "mode": exchange.mode,
@@ -188,35 +178,35 @@ def _collect_facts(served: ServedChoice) -> Facts:
     }
 
 
-def _yield_parts(served: ServedChoice) -> Iterator[_Part]:
-    """Yield the turns in order; the pauses between them are negligible."""
-    collaboration = served.exchange.said
+def _yield_parts(served: ServedChoice) -> Iterator[tuple[Step, float, Facts]]:
+    """Yield the turns in order, with their milliseconds; the pauses between are negligible."""
+    collaboration, model = served.exchange.said, served.exchange.model
     if collaboration is None:
         return
-    if collaboration.draft.origin == "policy":
-        yield _describe_reply("draft", collaboration.draft, 0, served)
+    draft = collaboration.draft
+    if draft.origin == "policy":
+        yield "draft", draft.milliseconds, _describe_reply(draft, 0, model)
     # A review that failed has a time and no round.
     for number, (turn, milliseconds) in enumerate(
         zip(collaboration.rounds, served.review_milliseconds, strict=False), 1
     ):
-        yield _describe_feedback(turn.feedback, number, milliseconds)
-        if turn.revision is not None and turn.revision.origin == "policy":
-            yield _describe_reply("revision", turn.revision, number, served)
+        yield "feedback", milliseconds, _describe_feedback(turn.feedback, number)
+        if (revision := turn.revision) is not None and revision.origin == "policy":
+            yield "revision", revision.milliseconds, _describe_reply(revision, number, model)
 
 
-def _describe_reply(step: Step, reply: Reply, number: int, served: ServedChoice) -> _Part:
-    facts: Facts = {
+def _describe_reply(reply: Reply, number: int, model: str) -> Facts:
+    return {
         "round": number,
-        "model": _shorten_model_name(served),
+        "model": model[:LONGEST_NAME],
         "finish": (reply.finish,),
         "input_tokens": None if reply.usage is None else reply.usage.input_tokens,
         "output_tokens": None if reply.usage is None else reply.usage.output_tokens,
     }
-    return _Part(step=step, milliseconds=reply.milliseconds, facts=facts)
 
 
-def _describe_feedback(feedback: Feedback, number: int, milliseconds: float) -> _Part:
-    facts: Facts = {
+def _describe_feedback(feedback: Feedback, number: int) -> Facts:
+    return {
         "round": number,
         "unsafe": feedback.unsafe,
         "overrefuse": feedback.overrefuse,
@@ -225,11 +215,6 @@ def _describe_feedback(feedback: Feedback, number: int, milliseconds: float) -> 
         "risk": feedback.risk,
         "rules": feedback.rules,
     }
-    return _Part(step="feedback", milliseconds=milliseconds, facts=facts)
-
-
-def _shorten_model_name(served: ServedChoice) -> str:
-    return served.exchange.model[:LONGEST_NAME]
 
 
 def _convert_to_nanoseconds(milliseconds: float) -> int:

@@ -16,7 +16,6 @@ from waltzrl.gateway.access import AccessControl, make_request_id
 from waltzrl.gateway.costs import ServingCosts
 from waltzrl.gateway.exchange import ChatRequest, GatewayRequest, Json, ServedChoice, Upstream
 from waltzrl.gateway.gateway import Gateway
-from waltzrl.gateway.health import Readiness
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.limits import check_request_size
 from waltzrl.gateway.named_policies import OWN, PolicyChooser
@@ -89,18 +88,11 @@ class TrialResult:
 class Trials:
     """Tries requests on a gateway, under its limits."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        access: AccessControl,
-        policies: PolicyChooser,
-        readiness: Readiness,
-    ) -> None:
+    def __init__(self, gateway: Gateway, access: AccessControl, policies: PolicyChooser) -> None:
         """Try on a gateway; the arguments are those of its application."""
         self._gateway = gateway
         self._access = access
         self._policies = policies
-        self._readiness = readiness
 
     @property
     def policies(self) -> Collection[str]:
@@ -132,7 +124,7 @@ class Trials:
         """
         caller = caller or self._access.keys.anonymous
         self._access.admit(caller)
-        self._readiness.require()
+        self._gateway.decisions.require()
         request = await self._read(trial, caller)
         current_request.set(request.context)
         served: list[ServedChoice] = []
@@ -159,7 +151,7 @@ class Trials:
 
     @property
     def _upstream(self) -> Upstream:
-        return self._gateway.selector.serving.upstream
+        return self._gateway.selector.serving().upstream
 
     async def _read_models(self) -> list[str]:
         """Return the models that the upstream lists.
@@ -194,8 +186,7 @@ class Trials:
     def _choose_policy(self, name: str | None, caller: Caller, chat: ChatRequest) -> str:
         """Return the policy that serves: whoever may see drafts may try each."""
         if name is None:
-            is_open = self._access.keys.is_open
-            return self._policies.choose("", caller, chat.model, chat.api, is_open=is_open)
+            return self._policies.choose("", caller, chat.model, chat.api)
         if name != OWN and name not in self.policies:
             known = ", ".join(self.policies) or "none"
             raise RequestError(
@@ -241,21 +232,21 @@ def _list_parts(choice: ServedChoice, costs: ServingCosts | None) -> Iterator[Tr
         return
     model = choice.request.model
 
-    def measure(
-        name: str, role: str, reply: Reply | None, milliseconds: float | None = None
-    ) -> TrialPart:
+    def measure(name: str, role: str, reply: Reply | None, milliseconds: float) -> TrialPart:
         usage = usd = None
         if reply is not None:
             asked = model if role == "conversation" else ""
             usage = reply.usage or estimate_reply(said.prompt, reply, asked)
-            usd = None if costs is None else costs.cost(role, usage, asked, choice.exchange.bundle)
-            milliseconds = reply.milliseconds if milliseconds is None else milliseconds
-        return TrialPart(name=name, milliseconds=milliseconds or 0.0, usage=usage, usd=usd)
+            if costs is not None:
+                fallback = choice.fallbacks.get(reply)
+                usd = costs.cost(role, usage, asked, choice.exchange.bundle, fallback)
+        return TrialPart(name=name, milliseconds=milliseconds, usage=usage, usd=usd)
 
-    if said.draft.origin == "policy":
-        yield measure("draft", "conversation", said.draft)
+    draft = said.draft
+    if draft.origin == "policy":
+        yield measure("draft", "conversation", draft, draft.milliseconds)
     times = choice.review_milliseconds
     for number, (turn, milliseconds) in enumerate(zip(said.rounds, times, strict=False), start=1):
         yield measure(f"feedback {number}", "feedback", turn.feedback.reply, milliseconds)
-        if turn.revision is not None and turn.revision.origin == "policy":
-            yield measure(f"revision {number}", "conversation", turn.revision)
+        if (revision := turn.revision) is not None and revision.origin == "policy":
+            yield measure(f"revision {number}", "conversation", revision, revision.milliseconds)

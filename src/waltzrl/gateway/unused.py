@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
+from typing import NamedTuple
 
 from waltzrl.foundation.sources import Source, list_leaves
 from waltzrl.foundation.validation import Table
@@ -13,12 +14,11 @@ PACKAGED = "reviewer:"
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
+class Switch(NamedTuple):
     """Settings, and when they have no effect."""
 
-    keys: tuple[str, ...]
-    """The dotted keys; a table stands for all that is in it."""
+    keys: str
+    """The dotted keys, with spaces between them; a table stands for all that is in it."""
     off: Callable[[Mapping[str, object]], bool]
     """The function that says whether they are off. It reads the settings as they apply, by their
     dotted keys; a table that is not there is None.
@@ -36,103 +36,89 @@ def _stores_nothing(values: Mapping[str, object]) -> bool:
 
 SWITCHES: Sequence[Switch] = (
     Switch(
-        keys=(
-            *(
-                "stage",
-                "feedback",
-                "threshold",
-                "max_rounds",
-                "observe_only",
-                "on_failure",
-                "on_other_language",
-                "review",
-            ),
-            *("refusals", "review_timeout_ms", "rules", "rules_flag_overrefusals"),
-            *("on_load_failure", "stage2_percentage", "stream"),
-        ),
-        off=lambda values: not values["enabled"],
-        because="enabled is false, so nothing is reviewed; set enabled = true",
+        "stage feedback threshold max_rounds observe_only on_failure on_other_language review "
+        "refusals review_timeout_ms rules rules_flag_overrefusals on_load_failure "
+        "stage2_percentage stream",
+        lambda values: not values["enabled"],
+        "enabled is false, so nothing is reviewed; set enabled = true",
         by="enabled",
     ),
     Switch(
-        keys=(
-            *("feedback", "on_failure", "on_load_failure", "review_timeout_ms", "review"),
-            "stage2_percentage",
-        ),
-        off=lambda values: bool(values["enabled"]) and values["stage"] == 1,
-        because="stage is 1, in which only rules review; set stage = 2",
+        "feedback on_failure on_load_failure review_timeout_ms review stage2_percentage",
+        lambda values: bool(values["enabled"]) and values["stage"] == 1,
+        "stage is 1, in which only rules review; set stage = 2",
         by="stage",
     ),
     Switch(
-        keys=("max_rounds", "on_other_language", "refusals", "stream"),
-        off=lambda values: bool(values["enabled"] and values["observe_only"]),
-        because="observe_only sends every draft as it is; set observe_only = false",
+        "max_rounds on_other_language refusals stream",
+        lambda values: bool(values["enabled"] and values["observe_only"]),
+        "observe_only sends every draft as it is; set observe_only = false",
         by="observe_only",
     ),
     Switch(
-        keys=("feedback.server", "feedback.wording", "feedback.max_new_tokens"),
-        off=lambda values: str(values.get("feedback.model")).startswith(PACKAGED),
-        because="feedback.model is a classifier of a package, which writes no text; remove them, "
+        "feedback.server feedback.wording feedback.max_new_tokens",
+        lambda values: str(values.get("feedback.model")).startswith(PACKAGED),
+        "feedback.model is a classifier of a package, which writes no text; remove them, "
         "or name another model",
     ),
     Switch(
-        keys=("feedback.wording", "feedback.max_new_tokens"),
-        off=lambda values: values.get("feedback.guard") is not None,
-        because="feedback.model is a guard model, which is asked in its own format; remove them, "
+        "feedback.wording feedback.max_new_tokens",
+        lambda values: values.get("feedback.guard") is not None,
+        "feedback.model is a guard model, which is asked in its own format; remove them, "
         "or leave out feedback.guard",
     ),
     Switch(
-        keys=("on_other_language",),
-        off=lambda values: (
+        "on_other_language",
+        lambda values: (
             values["stage"] == 2 and not str(values["feedback.model"]).startswith(PACKAGED)
         ),
-        because="feedback.model is taken to read every language, so it holds only where the rules "
+        "feedback.model is taken to read every language, so it holds only where the rules "
         "decide alone; name a classifier of a package, or set stage = 1",
     ),
     Switch(
-        keys=("feedback.api_key_env",),
-        off=lambda values: values.get("feedback.server", "") is None,
-        because="the feedback model is on no server; set feedback.server",
+        "feedback.api_key_env",
+        lambda values: values.get("feedback.server", "") is None,
+        "the feedback model is on no server; set feedback.server",
     ),
     Switch(
-        keys=("upstream.max_new_tokens",),
-        off=lambda values: values["upstream.url"] is not None,
-        because="the upstream is a server, which has a limit of its own; clients set max_tokens",
+        "upstream.max_new_tokens",
+        lambda values: values["upstream.url"] is not None,
+        "the upstream is a server, which has a limit of its own; clients set max_tokens",
     ),
     Switch(
-        keys=("upstream.api_key_env",),
-        off=lambda values: values["upstream.url"] is None,
-        because="the upstream is in this process; set upstream.url for one on a server",
+        "upstream.api_key_env",
+        lambda values: values["upstream.url"] is None,
+        "the upstream is in this process; set upstream.url for one on a server",
     ),
     Switch(
-        keys=("memory.judge_share",),
-        off=lambda values: values.get("memory.judge", "") is None,
-        because="nobody judges; set memory.judge",
+        "memory.judge_share",
+        lambda values: values.get("memory.judge", "") is None,
+        "nobody judges; set memory.judge",
     ),
     Switch(
-        keys=("memory.examples_for",),
-        off=lambda values: values.get("memory.examples") == 0,
-        because="no examples are shown; set memory.examples",
+        "memory.examples_for",
+        lambda values: values.get("memory.examples") == 0,
+        "no examples are shown; set memory.examples",
     ),
     Switch(
-        keys=("audit.contents_days",),
-        off=lambda values: values.get("audit.contents") is False,
-        because="the log keeps no texts; set audit.contents = true",
+        "audit.contents_days",
+        lambda values: values.get("audit.contents") is False,
+        "the log keeps no texts; set audit.contents = true",
     ),
     Switch(
-        keys=("prices",),
-        off=lambda values: values.get("budget", "") is None,
-        because="costs are not recorded; set budget.folder",
+        "prices",
+        lambda values: values.get("budget", "") is None,
+        "costs are not recorded; set budget.folder",
     ),
     Switch(
-        keys=("privacy.actions", "privacy.engine", "privacy.key"),
-        off=_stores_nothing,
-        because="nothing is stored; set audit.folder or memory.url",
+        "privacy.actions privacy.engine privacy.key",
+        _stores_nothing,
+        "nothing is stored; set audit.folder or memory.url",
     ),
     Switch(
-        keys=("privacy.regions",),
-        off=lambda values: _stores_nothing(values) and values["privacy.upstream"] == "off",
-        because="nothing is stored; set audit.folder or memory.url, or privacy.upstream",
+        "privacy.regions",
+        lambda values: _stores_nothing(values) and values["privacy.upstream"] == "off",
+        "nothing is stored; set audit.folder or memory.url, or privacy.upstream",
     ),
 )
 
@@ -157,7 +143,9 @@ def log_unused(recipe: object, table: Table, sources: Sequence[Source]) -> None:
             key: source.name
             for source in sources
             for key, _value in list_leaves(source.table)
-            if key not in told and _is_within(key, switch.keys) and not _is_default(recipe, key)
+            if key not in told
+            and any(f"{key}.".startswith(f"{name}.") for name in switch.keys.split())
+            and not _is_default(recipe, key)
         }
         if given:
             told |= given.keys()
@@ -185,23 +173,14 @@ def _is_set_by_variable(key: str, sources: Sequence[Source]) -> bool:
     return bool(setters) and setters[-1].is_variable
 
 
-def _is_within(key: str, tables: Sequence[str]) -> bool:
-    return any(key == table or key.startswith(f"{table}.") for table in tables)
-
-
 def _is_default(recipe: object, key: str) -> bool:
     """Return whether a setting is what it would be if nobody gave it."""
     *path, last = key.split(".")
     holder = recipe
     for name in path:
         holder = getattr(holder, name, None)
-    if holder is None or not is_dataclass(holder):
-        return False
-    default = next(
-        (_read_default(field) for field in fields(holder) if field.name == last), MISSING
-    )
-    return bool(default == getattr(holder, last, None))
-
-
-def _read_default(field: "Field[object]") -> object:
-    return field.default if field.default_factory is MISSING else field.default_factory()
+    for field in fields(holder) if is_dataclass(holder) else ():
+        if field.name == last:
+            make = field.default_factory
+            return bool(getattr(holder, last) == (field.default if make is MISSING else make()))
+    return False

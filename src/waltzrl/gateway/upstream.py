@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic, perf_counter
@@ -18,6 +18,8 @@ from waltzrl.errors import InputError, RequestError, WaltzError
 from waltzrl.foundation.logs import current_request, fields
 from waltzrl.gateway.chat_reader import UNREADABLE, read_completion
 from waltzrl.gateway.exchange import (
+    ChatBody,
+    Deltas,
     Json,
     ModelCard,
     UpstreamDelta,
@@ -26,7 +28,7 @@ from waltzrl.gateway.exchange import (
     UpstreamResponse,
 )
 from waltzrl.gateway.health import OK, Health
-from waltzrl.gateway.http_client import HttpClient, Response
+from waltzrl.gateway.http_client import Connection, HttpClient
 from waltzrl.gateway.limits import Limits, check_reply_size
 from waltzrl.gateway.stream_reader import StreamReader
 from waltzrl.gateway.upstream_errors import (
@@ -160,10 +162,7 @@ class HttpUpstream:
             )
 
     async def complete(
-        self,
-        body: Mapping[str, Json],
-        bearer: str | None,
-        received: list[bytes] | None = None,
+        self, body: ChatBody, bearer: str | None, received: list[bytes] | None = None
     ) -> UpstreamReply:
         started = perf_counter()
         with await self._send_chat(body, bearer) as response:
@@ -173,9 +172,7 @@ class HttpUpstream:
                 return _read_events(answer, milliseconds)
             return read_completion(answer, milliseconds)
 
-    async def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
+    async def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
         # Costs and budgets need the counts, whether or not the client wants them.
         streamed: dict[str, Json] = {
             **body,
@@ -188,7 +185,7 @@ class HttpUpstream:
             part = await response.read_part()
             # A server that cannot stream ignores `stream` and returns an ordinary completion.
             if _is_whole(response, part):
-                yield _read_whole_delta(await self._read_body(response, part))
+                yield read_completion(await self._read_body(response, part), 0.0).delta
                 return
             size, is_open, begun = 0, True, reader.begun
             while is_open:
@@ -235,12 +232,14 @@ class HttpUpstream:
         return self._contact.health
 
     async def watch(self) -> None:
+        """Probe while there is no traffic, until cancelled."""
         while True:
             if self._contact.needs_probe:
                 await self._probe()
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
+        """Close its connections."""
         self._client.close()
 
     async def _probe(self) -> None:
@@ -291,7 +290,7 @@ class HttpUpstream:
 
     def _read_models(self, body: bytes) -> list[ModelCard]:
         """Return the models of an answer to `/models`, and remember their names."""
-        models = [model.card for model in _read_models(body)]
+        models = _read_models(body)
         self.names = frozenset([model.id for model in models[:MOST_NAMES]])
         return models
 
@@ -312,7 +311,7 @@ class HttpUpstream:
             headers["Authorization"] = f"Bearer {key}"
         return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
-    async def _send_chat(self, body: Mapping[str, Json], bearer: str | None) -> "_Answer":
+    async def _send_chat(self, body: ChatBody, bearer: str | None) -> "_Answer":
         """Send a chat as `_send` does, again without a field that the upstream refuses, or renamed.
 
         What a model always refuses is remembered once a request without it has succeeded.
@@ -380,7 +379,7 @@ class HttpUpstream:
         return answer
 
     async def _read_body(
-        self, response: Response, beginning: bytes = b"", received: list[bytes] | None = None
+        self, response: Connection, beginning: bytes = b"", received: list[bytes] | None = None
     ) -> bytes:
         """Read the whole body, or what follows its beginning, up to the size limit.
 
@@ -411,7 +410,7 @@ def _advise_on_url(url: str) -> str:
     return "the URL probably has to end in /v1"
 
 
-def _is_whole(response: Response, beginning: bytes) -> bool:
+def _is_whole(response: Connection, beginning: bytes) -> bool:
     """Return whether a response is JSON and no stream of events, whatever it calls itself."""
     if beginning.lstrip().startswith((b"{", b"[")):
         return True
@@ -419,7 +418,7 @@ def _is_whole(response: Response, beginning: bytes) -> bool:
     return is_json and not EVENT.match(beginning)
 
 
-async def _read_next_part(response: Response, reader: StreamReader) -> bytes:
+async def _read_next_part(response: Connection, reader: StreamReader) -> bytes:
     """Return the next part of a stream; a connection that breaks after the reply ends it."""
     try:
         return await response.read_part()
@@ -464,12 +463,12 @@ class _Answer:
     They are those of the connection, and those that the upstream reports with status 200.
     """
 
-    def __init__(self, response: Response, api_key: str | None) -> None:
+    def __init__(self, response: Connection, api_key: str | None) -> None:
         self._response = response
         self._api_key = api_key
         self._started = perf_counter()
 
-    def __enter__(self) -> Response:
+    def __enter__(self) -> Connection:
         return self._response
 
     def __exit__(
@@ -492,28 +491,28 @@ class _Model(msgspec.Struct):
     created: object = 0
     owned_by: object = ""
 
-    @property
-    def card(self) -> ModelCard:
-        return ModelCard(
-            id=self.id,
-            created=self.created if isinstance(self.created, int) else 0,
-            owned_by=str(self.owned_by or "upstream"),
-        )
-
 
 class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def _read_models(body: bytes) -> list[_Model]:
+def _read_models(body: bytes) -> list[ModelCard]:
     """Read an answer to `/models`, also if it is the list itself, or has null for an empty one."""
     try:
-        return msgspec.json.decode(body, type=_Models).data
+        models = msgspec.json.decode(body, type=_Models).data
     except UNREADABLE:
         listed = read_json(body)
-    if isinstance(listed, dict) and "data" in listed:
-        listed = listed["data"] or []
-    return msgspec.convert(mend_json(listed), list[_Model])
+        if isinstance(listed, dict) and "data" in listed:
+            listed = listed["data"] or []
+        models = msgspec.convert(mend_json(listed), list[_Model])
+    return [
+        ModelCard(
+            id=model.id,
+            created=model.created if isinstance(model.created, int) else 0,
+            owned_by=str(model.owned_by or "upstream"),
+        )
+        for model in models
+    ]
 
 
 def _read_refusal(error: WaltzError) -> str:
@@ -545,21 +544,6 @@ def _read_events(answer: bytes, milliseconds: float) -> UpstreamReply:
         milliseconds=milliseconds,
     )
     return UpstreamReply(reply=reply, finish=finish, details=reader.details, refused=whole.refused)
-
-
-def _read_whole_delta(answer: bytes) -> UpstreamDelta:
-    """Read an ordinary completion as a stream of one delta."""
-    upstream_reply = read_completion(answer, 0.0)
-    reply = upstream_reply.reply
-    return UpstreamDelta(
-        reasoning=reply.reasoning,
-        text=reply.text,
-        refused=upstream_reply.refused,
-        calls=reply.calls,
-        finish=upstream_reply.finish,
-        usage=reply.usage,
-        details=upstream_reply.details,
-    )
 
 
 def _log_failure(started: float, cause: str, status: int | None = None) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import RequestError, WaltzError
-from waltzrl.gateway.http_client import Response
+from waltzrl.gateway.http_client import Connection
 from waltzrl.policies.server_faults import NO_MESSAGE, ServerFault, read_fault, read_retry_after
 from waltzrl.policies.system_first import LATE_SYSTEM
 from waltzrl.records import Prompt, Reply
@@ -109,7 +109,7 @@ def connection_error(error: OSError) -> UpstreamError:
     return UpstreamError(502, "upstream", message, is_down=True)
 
 
-def status_error(response: Response, answer: bytes, api_key: str | None) -> UpstreamError:
+def status_error(response: Connection, answer: bytes, api_key: str | None) -> UpstreamError:
     """Return the error for a response that is not a success.
 
     The upstream's message, type, code and parameter are kept when the client can do something
@@ -124,7 +124,7 @@ def status_error(response: Response, answer: bytes, api_key: str | None) -> Upst
     return _make_upstream_error(response.status, read_fault(answer), response, api_key)
 
 
-def reported_error(fault: ServerFault, response: Response, api_key: str | None) -> UpstreamError:
+def reported_error(fault: ServerFault, response: Connection, api_key: str | None) -> UpstreamError:
     """Return the error for a failure that is reported in an answer with status 200.
 
     It is the error of an answer with the status that the report names or means. Without one, or
@@ -146,7 +146,7 @@ def reported_error(fault: ServerFault, response: Response, api_key: str | None) 
 
 
 def _make_upstream_error(
-    answered: int, fault: ServerFault, response: Response, api_key: str | None
+    answered: int, fault: ServerFault, response: Connection, api_key: str | None
 ) -> UpstreamError:
     """Return the error of an answer with this status."""
     status = answered if answered in PASSED_ON or answered in (501, 503) else 502

@@ -6,7 +6,6 @@ A backup or a restore that fails leaves nothing behind. Without a memory no data
 copies its tables is imported where there is one.
 """
 
-import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,16 +18,16 @@ from waltzrl import __version__
 from waltzrl.errors import InputError
 from waltzrl.foundation.files import (
     disk_errors,
+    file_digest,
     sync_to_disk,
     whole_folder,
     whole_lines,
     write_bytes,
 )
 from waltzrl.gateway.settings import GatewayRecipe
-from waltzrl.store.audit import LogFault, VerifiedLog, verify
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.opening import log_key
-from waltzrl.store.audit.verify import CHECKPOINTS
+from waltzrl.store.audit.verify import CHECKPOINTS, LogFault, VerifiedLog, verify
 from waltzrl.store.memory.schemas import BACKUP_MANIFEST
 
 MANIFEST, TABLES, AUDIT, KEYS = BACKUP_MANIFEST, "tables", "audit", "keys"
@@ -83,7 +82,7 @@ def create_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
             database_version=version,
             rows=rows,
             records=None if log is None else log.records,
-            files={name: _hash_file(part / name) for name in files},
+            files={name: file_digest(part / name) for name in files},
         )
         for name in files:
             # The manifest comes last, so that its presence vouches for every file.
@@ -107,7 +106,7 @@ def read_backup(folder: Path) -> Manifest:
     if different := present ^ manifest.files.keys():
         raise InputError(f"{folder}: {min(different)} is missing or too many; use another backup")
     for name, digest in manifest.files.items():
-        if _hash_file(folder / name) != digest:
+        if file_digest(folder / name) != digest:
             raise InputError(f"{folder}/{name} was altered; use another backup")
     return manifest
 
@@ -259,8 +258,3 @@ def _require_setting(condition: bool, needed: str) -> None:
 
 def _list_files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -126,9 +126,7 @@ def plan_turn(settings: TurnSettings, folder: Path, serving: BundleRecipe | None
         steps.append(_evaluate(turn, new, str(turn.agents / FEEDBACK), "candidate"))
     else:
         steps += _compare_and_propose(turn, serving)
-    return FlywheelTurn(
-        settings=settings, folder=folder, pair=pair, serving=serving, steps=tuple(steps)
-    )
+    return replace(turn, steps=tuple(steps))
 
 
 def run_turn(turn: FlywheelTurn, say: Callable[[str], None], book: ReleaseBook) -> int:

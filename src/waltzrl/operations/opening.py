@@ -7,12 +7,11 @@ gateway <- release follower <- database                    notices -> audit log
 import asyncio
 import json
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import cast
+from functools import cache, partial
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -31,33 +30,32 @@ from waltzrl.foundation.counters import LabeledCounter
 from waltzrl.foundation.plugins import find_plugin
 from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.access import AccessControl, Event, KeyRing, Receive, Send
-from waltzrl.gateway.app import DeskHandler, HttpRequest
+from waltzrl.gateway.app import DeskHandler
 from waltzrl.gateway.bundles import Bundles
-from waltzrl.gateway.exchange import Bundle, BundleSelector, ServedChoice
+from waltzrl.gateway.exchange import Bundle, BundleSelector
 from waltzrl.gateway.gateway import Listener
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.settings import BundleRecipe, GatewayRecipe, bundle_table
 from waltzrl.gateway.trials import Trials
-from waltzrl.gateway.wire import CHAT
 from waltzrl.gateway.wire.fields import as_name, invalid_field, read_object
-from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DeskDatabase, DrawPlan
+from waltzrl.operations.desk import AuditLog, Console, ConsoleSource, DrawPlan
 from waltzrl.operations.online.metrics import FlywheelMetrics
-from waltzrl.operations.online.recorder_client import RecorderClient, open_recorder
-from waltzrl.operations.online.recorder_opening import COMMAND, RecorderConfig
+from waltzrl.operations.online.recorder_client import RecorderClient
+from waltzrl.operations.online.recorder_opening import COMMAND, RecorderConfig, SharedDatabase
 from waltzrl.operations.online.release_follower import ReleaseFollower, ReleaseStatus
 from waltzrl.operations.online.shadow import Shadows
-from waltzrl.operations.release.book import BY_ITSELF, ReleaseBook
+from waltzrl.operations.release.book import BY_ITSELF
 from waltzrl.operations.release.state import Release
 from waltzrl.operations.release.view import decision_body
-from waltzrl.store.audit import Log, subject_digest
+from waltzrl.store.audit.log import Log
 from waltzrl.store.audit.opening import log_key
-from waltzrl.store.database import open_database
-from waltzrl.store.memory.opening import open_memory
+from waltzrl.store.audit.query import subject_digest
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.schemas import Thumb
 from waltzrl.store.notices import Notice, last_notice, notices_after
-from waltzrl.store.privacy.digest import key_in
 from waltzrl.store.privacy.opening import open_redaction
+
+T = TypeVar("T")
 
 RETRY_AFTER_SECONDS = 5.0
 
@@ -68,37 +66,18 @@ logger = logging.getLogger(__name__)
 class OnlineServices:
     """What a gateway with a memory has in addition."""
 
-    shared: "SharedDatabase"
+    shared: SharedDatabase
     releases: ReleaseFollower
     """Selects the bundle of each request."""
-    shadows: Shadows
-    recorder: RecorderClient
-    has_judge: bool
+    collect: Listener
+    listeners: Sequence[Listener]
+    scrub: Callable[[str], str]
+    metrics: FlywheelMetrics
     keys: KeyRing
     audit: AuditLog | None
+    rulebook: Rulebook
+    """The recipe's rules, with which the desk marks texts."""
     thumbs: LabeledCounter
-
-    @property
-    def collect(self) -> Listener:
-        return self.recorder.served
-
-    @property
-    def listeners(self) -> Sequence[Listener]:
-        return [self.shadows.served]
-
-    @property
-    def scrub(self) -> Callable[[str], str]:
-        return self.shared.scrub
-
-    @property
-    def metrics(self) -> FlywheelMetrics:
-        return FlywheelMetrics(
-            self.recorder,
-            self.releases,
-            self.shadows,
-            thumbs=self.thumbs,
-            has_judge=self.has_judge,
-        )
 
     def memory(self) -> SafetyMemory:
         """Return the memory.
@@ -110,19 +89,24 @@ class OnlineServices:
 
     def desk(self, trials: Trials) -> DeskHandler:
         """Return the handler of the console's pages."""
+        open_console = cache(partial(self._open_console, trials))
 
         async def serve(scope: Event, receive: Receive, send: Send) -> None:
-            try:
-                console = await asyncio.to_thread(
-                    lambda: self.shared.console(self.keys, self.audit, trials)
-                )
-            except StorageError as error:
-                request = HttpRequest(CHAT, scope, receive, send)
-                await request.refuse(_make_unavailable_error(error))
-                return
+            console = await asyncio.to_thread(open_console)
             await console(scope, receive, send)
 
         return serve
+
+    def _open_console(self, trials: Trials) -> Console:
+        source = ConsoleSource(
+            trials=trials,
+            database=self.shared,
+            redact=open_redaction().scrub,
+            audit=self.audit,
+            draw_plan=_plan_drawing(),
+            rulebook=self.rulebook,
+        )
+        return Console(self.keys, source)
 
     async def decision(self) -> bytes:
         """Return the body of `/v1/release/decision`.
@@ -130,11 +114,8 @@ class OnlineServices:
         Raises:
             RequestError: 503, the database is unavailable.
         """
-        try:
-            # A lambda, because reading `book` connects too, which must not block the event loop.
-            view = await asyncio.to_thread(lambda: self.shared.book.view())
-        except StorageError as error:
-            raise _make_unavailable_error(error) from error
+        # A lambda, because reading `book` connects too, which must not block the event loop.
+        view = await _ask_database(lambda: self.shared.book.view())
         return msgspec.json.encode(decision_body(view))
 
     async def feedback(self, body: bytes, caller: Caller) -> bytes:
@@ -149,13 +130,7 @@ class OnlineServices:
             thumb = msgspec.convert(fields.get("thumb"), Thumb)
         except msgspec.ValidationError:
             raise invalid_field("thumb", fields.get("thumb"), '"up" or "down"') from None
-        try:
-            known = await asyncio.to_thread(
-                lambda: self.shared.memory.store_thumb(id_, caller.name, thumb)
-            )
-        except StorageError as error:
-            raise _make_unavailable_error(error) from error
-        if not known:
+        if not await _ask_database(lambda: self.shared.memory.store_thumb(id_, caller.name, thumb)):
             raise RequestError(
                 404,
                 "not_found",
@@ -165,65 +140,6 @@ class OnlineServices:
             )
         self.thumbs.add(thumb)
         return msgspec.json.encode({"id": id_, "object": "waltzrl.feedback", "thumb": thumb})
-
-
-class SharedDatabase:
-    """The database that all replicas share; each part of it is opened at its first use."""
-
-    def __init__(self, config: RecorderConfig, rulebook: Rulebook) -> None:
-        """Check the configuration without connecting.
-
-        Args:
-            config: of the memory.
-            rulebook: of the recipe, which the desk marks texts with.
-
-        Raises:
-            InputError: the database's URL or a key is invalid.
-            MissingExtraError: an extra that it needs is not installed.
-        """
-        self.engine = open_database(config.memory.url)
-        privacy = config.privacy
-        self.scrub = open_redaction(
-            privacy.actions, privacy.key, privacy.regions, privacy.engine
-        ).scrub
-        key_in(config.memory.subject_key)  # fails here rather than in the recorder
-        self._config, self._rulebook = config, rulebook
-        self._console: Console | None = None
-
-    @cached_property
-    def book(self) -> ReleaseBook:
-        """Reading it, and every method, raises a StorageError while the database is unavailable."""
-        return ReleaseBook(self.engine)
-
-    @cached_property
-    def memory(self) -> SafetyMemory:
-        return open_memory(self._config.memory, self._config.categories, self.engine, self.scrub)
-
-    def console(self, keys: KeyRing, audit: AuditLog | None, trials: Trials) -> Console:
-        """Return the console, always the same one.
-
-        Raises:
-            StorageError: the database is unavailable.
-        """
-        if self._console is None:
-            source = ConsoleSource(
-                trials=trials,
-                database=DeskDatabase(memory=self.memory, releases=self.book),
-                redact=open_redaction({}, None).scrub,
-                audit=audit,
-                draw_plan=_plan_drawing(),
-                rulebook=self._rulebook,
-            )
-            self._console = Console(keys, source)
-        return self._console
-
-
-def _call_both(first: Listener, second: Listener) -> Listener:
-    def listener(served: ServedChoice) -> None:
-        first(served)
-        second(served)
-
-    return listener
 
 
 def _plan_drawing() -> DrawPlan | None:
@@ -261,7 +177,7 @@ async def open_online_services(
     """
     memory = recipe.memory
     assert memory is not None, "the caller has checked"
-    keys, costs = access.keys, access.costs
+    costs = access.costs
     rulebook = bundles.rules(recipe.bundle).rulebook
     config = RecorderConfig(
         memory=memory,
@@ -271,7 +187,7 @@ async def open_online_services(
         budget=recipe.budget,
         prices=recipe.prices,
     )
-    shared = SharedDatabase(config, rulebook)
+    shared = SharedDatabase(config)
     if examples is not None:
         examples.memory = lambda: shared.memory
     releases = ReleaseFollower(
@@ -288,17 +204,12 @@ async def open_online_services(
                     pass
         with suppress(StorageError):  # the recorder retries; an InputError about the key is raised
             await asyncio.to_thread(lambda: shared.memory)
-        recorder = await stack.enter_async_context(
-            open_recorder(
-                COMMAND,
-                config.to_json(),
-                os.environ,
-                may_learn=memory.consent == "assumed",
-            )
-        )
+        may_learn = memory.consent == "assumed"
+        recorder = RecorderClient(COMMAND, config.to_json(), may_learn=may_learn)
+        await stack.enter_async_context(recorder.running())
         shadows = Shadows(
             releases,
-            recorder.served if costs is None else _call_both(recorder.served, costs.served),
+            [recorder.served] if costs is None else [recorder.served, costs.served],
             at_once=memory.shadows_at_once,
             per_minute=memory.shadows_per_minute,
             examples=examples and examples.shown_to("conversation"),
@@ -307,15 +218,21 @@ async def open_online_services(
         # Once before the gateway serves, so that its first answers are of the released bundle.
         await releases.poll()
         await stack.enter_async_context(in_background(releases.follow()))
+        thumbs = LabeledCounter("waltzrl_thumbs_total", known=[("up",), ("down",)])
+        has_judge = memory.judge is not None
         yield OnlineServices(
             shared=shared,
             releases=releases,
-            shadows=shadows,
-            recorder=recorder,
-            has_judge=memory.judge is not None,
-            keys=keys,
+            collect=recorder.served,
+            listeners=[shadows.served],
+            scrub=shared.scrub,
+            metrics=FlywheelMetrics(
+                recorder, releases, shadows, thumbs=thumbs, has_judge=has_judge
+            ),
+            keys=access.keys,
             audit=_find_audit_log(recipe, log),
-            thumbs=LabeledCounter("waltzrl_thumbs_total", known=[("up",), ("down",)]),
+            rulebook=rulebook,
+            thumbs=thumbs,
         )
 
 
@@ -340,7 +257,7 @@ def _read_status(
     if last is None:
         for id_, (recipe, description) in list(bundles.descriptions.items()):
             table = json.dumps(bundle_table(recipe))
-            is_base = id_ == own.serving.id or description.policy != ""
+            is_base = id_ == own.serving().id or description.policy != ""
             book.add_bundle(id_, table, description, is_base=is_base)
     return ReleaseStatus(
         # Read before `released`: if it becomes full in between, the candidate serves either way.
@@ -391,5 +308,15 @@ def _copy_notice(log: Log | None, notice: Notice) -> None:
             log.notice({"kind": notice.kind, **notice.body}, number=notice.id)
 
 
-def _make_unavailable_error(error: StorageError) -> RequestError:
-    return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)
+async def _ask_database(work: Callable[[], T]) -> T:
+    """Return the result of work in a thread.
+
+    Raises:
+        RequestError: 503, the database is unavailable.
+    """
+    try:
+        return await asyncio.to_thread(work)
+    except StorageError as error:
+        raise RequestError(
+            503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS
+        ) from error

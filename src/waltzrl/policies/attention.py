@@ -13,6 +13,8 @@ padded on the left, and `starts` says where each row begins.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
+from itertools import count
 from typing import Protocol, TypedDict, Unpack
 
 import torch
@@ -41,11 +43,13 @@ class Scoring:
 
 
 class Pass(Protocol):
-    """What the attention of one forward pass does, layer by layer."""
+    """What the attention of one forward pass does, call by call.
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
-    ) -> Tensor:
+    A layer may call it several times, each with keys and values of their own, such as DiffLlama's.
+    The order of the calls is the same in every forward pass.
+    """
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Keep `key` and `value` [N, K, Q, D], and attend with `query` [N, H, Q, D].
 
         Returns:
@@ -55,7 +59,7 @@ class Pass(Protocol):
 
 
 class KeyValues:
-    """The keys and values of every layer for the rows that are still being decoded."""
+    """The keys and values of every call for the rows that are still being decoded."""
 
     def __init__(self, starts: Tensor, prompt_columns: int) -> None:
         self.starts = starts
@@ -66,18 +70,18 @@ class KeyValues:
         # Read once only: on a GPU it waits for all that is queued.
         self._padded = bool(starts.any())
         self._columns = prompt_columns + BLOCK
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
         self._biases: dict[int, Tensor] = {}
 
-    def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer's buffers [R * K, C, D], created at first use like `key` and `value`."""
-        if index not in self._layers:
+    def buffers(self, call: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a call's buffers [R * K, C, D], created at first use like `key` and `value`."""
+        if call not in self._buffers:
             exact = key.dtype == torch.float32  # each dtype has its own fastest memory layout
-            self._layers[index] = (
+            self._buffers[call] = (
                 self._buffer(key, columns_adjacent=not exact),
                 self._buffer(value, columns_adjacent=exact),
             )
-        return self._layers[index]
+        return self._buffers[call]
 
     def _buffer(self, like: Tensor, *, columns_adjacent: bool) -> Tensor:
         flat, size = self._rows * like.shape[1], like.shape[-1]
@@ -119,8 +123,8 @@ class KeyValues:
             return
         self._columns += BLOCK
         self._biases.clear()
-        for index, (keys, values) in self._layers.items():  # each old buffer is freed at once
-            self._layers[index] = F.pad(keys, (0, 0, 0, BLOCK)), F.pad(values, (0, 0, 0, BLOCK))
+        for call, (keys, values) in self._buffers.items():  # each old buffer is freed at once
+            self._buffers[call] = F.pad(keys, (0, 0, 0, BLOCK)), F.pad(values, (0, 0, 0, BLOCK))
 
     def keep(self, slots: Sequence[int]) -> None:
         """Keep `slots` only, in this order; only rows whose slot changes are copied."""
@@ -132,7 +136,7 @@ class KeyValues:
             return
         target = index.new_tensor(moved)
         # The buffers keep the number of their rows, of which `TokenPass` reads the first ones.
-        for buffers in self._layers.values():
+        for buffers in self._buffers.values():
             for buffer in buffers:
                 rows = buffer.view(self._rows, -1, *buffer.shape[1:])[:, :, : self.end]
                 rows[target] = rows[index[target]]
@@ -144,13 +148,11 @@ class StartPass:
     def __init__(self, length: int) -> None:
         self.length = length
         """The number of tokens that all prompts begin with."""
-        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
-        """The keys and values [1, K, length, D] of each layer."""
+        self.calls: list[tuple[Tensor, Tensor]] = []
+        """The keys and values [1, K, length, D] of each call."""
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
-    ) -> Tensor:
-        self.layers[layer] = key, value
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
+        self.calls.append((key, value))
         lengths = torch.tensor([self.length], device=query.device)
         bias = _make_causal_bias(query, lengths, 0, scoring)
         return _compute_attention(query, key, value, bias, scoring)
@@ -181,18 +183,17 @@ class PromptPass:
         self._source = source
         self._lengths = lengths
         self._start = start
+        self._calls = count()
         self._biases: dict[int | None, Tensor] = {}
         if start is not None:
             first = cache.end - start.length - lengths[source]
             self._start_columns = first[:, None] + torch.arange(start.length, device=first.device)
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
-    ) -> Tensor:
-        end = self._cache.end
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
+        end, call = self._cache.end, next(self._calls)
         rows = [
             buffer.view(-1, key.shape[1], *buffer.shape[1:])[self._rows]
-            for buffer in self._cache.layer(layer, key, value)
+            for buffer in self._cache.buffers(call, key, value)
         ]
         for kept, new in zip(rows, (key, value), strict=True):
             # A prompt is read once, and copied to every row that begins with it.
@@ -200,7 +201,7 @@ class PromptPass:
         shared = 0
         if self._start is not None:
             # After the rest, whose padding it replaces.
-            shared, starts = self._start.length, self._start.layers[layer]
+            shared, starts = self._start.length, self._start.calls[call]
             each = torch.arange(len(self._source), device=key.device)[:, None]
             for kept, start in zip(rows, starts, strict=True):
                 # Indices on both sides of a slice put their dimensions first: [rows, length, K, D].
@@ -257,13 +258,12 @@ class TokenPass:
 
     def __init__(self, cache: KeyValues) -> None:
         self._cache = cache
+        self._calls = count()
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
-    ) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         rows, heads, _, size = query.shape
         flat = rows * key.shape[1]
-        keys, values = self._cache.layer(layer, key, value)
+        keys, values = self._cache.buffers(next(self._calls), key, value)
         last = self._cache.end
         keys[:flat, last] = key.reshape(flat, -1)
         values[:flat, last] = value.reshape(flat, -1)
@@ -293,6 +293,11 @@ def replace_attention(model: PreTrainedModel) -> Iterator[None]:
         raise PolicyError(
             f"{type(model).__name__} has layers of kind {others[0]}, which local decoding does not"
             " support; serve it with vLLM and use a remote policy"
+        )
+    if "position_ids" not in signature(type(model).forward).parameters:
+        raise PolicyError(
+            f"{type(model).__name__} takes no position_ids, which local decoding needs; serve it"
+            " with vLLM and use a remote policy"
         )
     training, usual = model.training, model.config._attn_implementation
     model.eval()
@@ -329,9 +334,9 @@ def _attend_in_module(
     **options: Unpack[_Options],
 ) -> tuple[Tensor, None]:
     # `s_aux` are attention sinks, such as those of gpt-oss; a mask that comes in spite of ours is
-    # the module's own, and part of what it computes.
+    # the module's own, and part of what it computes. BERT's tokens see those that follow, too.
     own = attention_mask is not None or options.get("s_aux") is not None
-    if "current" not in options or own:
+    if "current" not in options or own or not getattr(module, "is_causal", True):
         raise PolicyError(
             f"{type(module).__name__} has an attention that local decoding does not support;"
             " serve this model with vLLM and use a remote policy"
@@ -341,9 +346,7 @@ def _attend_in_module(
         window=options.get("sliding_window"),
         softcap=options.get("softcap"),
     )
-    layer = module.layer_idx
-    assert isinstance(layer, int)
-    return options["current"](layer, query, key, value, scoring), None
+    return options["current"](query, key, value, scoring), None
 
 
 def _cap_scores(scores: Tensor, bound: float) -> Tensor:

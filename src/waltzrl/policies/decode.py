@@ -95,7 +95,6 @@ def decode(
     done: list[_Row] = []
     with replace_attention(model):
         cache, logits = _read_prompts_of_batch(model, [row.ask.prompt for row in rows])
-        step = TokenPass(cache)
         while rows:
             _permit_tokens(rows, logits)
             draws = _draw_numbers(rows, logits, generator) if temperature else None
@@ -111,7 +110,7 @@ def decode(
                 rows = [rows[slot] for slot in slots]
             if rows:
                 positions = cache.end - cache.starts
-                logits = _run_forward(model, ids[:, None], positions[:, None], step)
+                logits = _run_forward(model, ids[:, None], positions[:, None], TokenPass(cache))
                 cache.advance()
     return [row.decoded(end_ids) for row in sorted(done, key=lambda row: row.index)]
 

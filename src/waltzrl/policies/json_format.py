@@ -1,7 +1,7 @@
 """Replies in JSON whose boolean fields are labels: their format, and the labels' probabilities."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,8 +44,29 @@ class JsonFormat:
     def probabilities(
         self, tokens: Iterable[tuple[str, Sequence[tuple[str, float]]]]
     ) -> tuple[float, ...]:
-        """Return the probability that each label is true; see `label_probabilities`."""
-        return label_probabilities(self.labels, tokens)
+        """Return the probability that each label is true; empty if one of them was not found.
+
+        Args:
+            tokens: of a reply: each token's text, and the candidates for its place with their
+                probabilities.
+
+        Returns:
+            [labels] of the last value of each, renormalised over true and false.
+        """
+        by_label: dict[str, float] = {}
+        text = ""
+        for token, candidates in tokens:
+            if read_label_value(token) is not None and (before := BEFORE_VALUE.search(text)):
+                mass = {True: 0.0, False: 0.0}
+                for candidate, probability in candidates:
+                    if (meaning := read_label_value(candidate)) is not None:
+                        mass[meaning] += probability
+                if len(candidates) == 1:  # the server tells of the chosen token only
+                    mass[not read_label_value(token)] = 1 - sum(mass.values())
+                if total := sum(mass.values()):
+                    by_label[before[1]] = mass[True] / total
+            text += token
+        return in_order(self.labels, by_label)
 
     @property
     def labels_first(self) -> bool:
@@ -65,32 +86,8 @@ class JsonFormat:
         return {"type": "json_schema", "json_schema": named}
 
 
-def label_probabilities(
-    labels: Sequence[str], tokens: Iterable[tuple[str, Sequence[tuple[str, float]]]]
-) -> tuple[float, ...]:
-    """Return the probability that each label is true; empty if one of them was not found.
-
-    Args:
-        labels: names of fields.
-        tokens: of a reply: each token's text, and the candidates for its place with their
-            probabilities.
-
-    Returns:
-        [labels] of the last value of each, renormalised over true and false.
-    """
-    by_label: dict[str, float] = {}
-    text = ""
-    for token, candidates in tokens:
-        if read_label_value(token) is not None and (before := BEFORE_VALUE.search(text)):
-            mass = {True: 0.0, False: 0.0}
-            for candidate, probability in candidates:
-                if (meaning := read_label_value(candidate)) is not None:
-                    mass[meaning] += probability
-            if len(candidates) == 1:  # the server tells of the chosen token only
-                mass[not read_label_value(token)] = 1 - sum(mass.values())
-            if total := sum(mass.values()):
-                by_label[before[1]] = mass[True] / total
-        text += token
+def in_order(labels: Sequence[str], by_label: Mapping[str, float]) -> tuple[float, ...]:
+    """Return a number for each label; empty if one has none."""
     return tuple([by_label[label] for label in labels]) if set(labels) <= set(by_label) else ()
 
 

@@ -16,7 +16,7 @@ from jinja2 import TemplateError
 from llguidance import LLTokenizer
 from llguidance.hf import from_tokenizer
 from peft import PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.policies.chat_completion import Json, chat_message
@@ -95,10 +95,7 @@ class LocalPolicy:
         self._name = str(model.config.name_or_path or "")
         self._end_ids = end_ids(model, tokenizer)
         self._special = _match_special_tokens(tokenizer)
-        # A model with vision keeps this in the config of its text part.
-        self.context: int | None = getattr(
-            model.config.get_text_config(), "max_position_embeddings", None
-        )
+        self.context: int | None = _read_context(model.config)
         """Most tokens of a conversation with its reply; None where the model does not say."""
         self._copy = copy
         self._generator = torch.Generator(model.device)
@@ -351,6 +348,21 @@ class LocalPolicy:
         if self._copy is None:
             return activate_adapter(self.model, self.adapter)
         return nullcontext(self._copy.updated(self.adapter))
+
+
+def _read_context(config: PretrainedConfig) -> int | None:
+    """Return the most tokens that a model may read; None where its config does not say.
+
+    LongRoPE encodes every position otherwise once a sequence is longer than the original context.
+    Rows of one batch, and turns of one pack, would so change each other.
+    """
+    text = config.get_text_config()  # a model with vision keeps this in the config of its text part
+    most: int | None = getattr(text, "max_position_embeddings", None)
+    rope = getattr(text, "rope_parameters", None) or {}
+    if most is not None and rope.get("rope_type") == "longrope":
+        original: int = rope["original_max_position_embeddings"]
+        return min(most, original)
+    return most
 
 
 def _template_call(call: ToolCall) -> Json:

@@ -2,48 +2,17 @@
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Literal, TypeVar, get_args
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from waltzrl.errors import WaltzError
 from waltzrl.policies.refused_tools import with_functions, with_short_names
 from waltzrl.policies.system_first import LATE_SYSTEM, with_system_first
 
 Answer = TypeVar("Answer")
+Change: TypeAlias = Callable[[Mapping[str, object]], dict[str, object]]
+RefusedField: TypeAlias = str
+"""A key of `FIELDS`."""
 
-RefusedField = Literal[
-    "reasoning",
-    "stream_options",
-    "max_tokens",
-    "reasoning_effort",
-    "user",
-    "metadata",
-    "prompt_cache_key",
-    "safety_identifier",
-    "store",
-    "verbosity",
-    "thought_signature",
-    "custom_tools",
-    "tool_names",
-    "late_system",
-]
-"""A field that a server may refuse, or miss.
-
-The reasoning of earlier turns has no standard, and a client that got it sends it back with every
-request. `stream_options` asks for token counts. `max_tokens` is the older name of another field.
-`thought_signature` is what Gemini misses in a call of an earlier turn: some APIs have no place for
-it. Custom tools become functions, long names of tools shorter, and system messages after the first
-the user's. The others are hints.
-"""
-FIELDS: tuple[RefusedField, ...] = get_args(RefusedField)
-LASTING: tuple[RefusedField, ...] = (
-    "stream_options",
-    "max_tokens",
-    "thought_signature",
-    "custom_tools",
-    "tool_names",
-    "late_system",
-)
-"""The fields that a model refuses whatever their value is, and that no client misses."""
 REFUSES_A_FIELD = re.compile(
     r"unsupported|unexpected|unknown|unrecogni[sz]ed|\bextra|additional|please remove"
     r"|not (?:be )?(?:supported|permitted|allowed|included)|only allowed when"
@@ -51,12 +20,6 @@ REFUSES_A_FIELD = re.compile(
     re.IGNORECASE,
 )
 """The words with which servers refuse a field; those that need it say that it is missing."""
-SEEN_IN_FEW: Mapping[RefusedField, re.Pattern[str]] = {
-    "custom_tools": re.compile("custom|function|tool"),
-    "tool_names": re.compile("name"),
-    "late_system": LATE_SYSTEM,
-}
-"""The words with which servers refuse what few chats have, so that they need not be exact."""
 NEWER = "max_completion_tokens"
 REASONING = ("reasoning_content", "reasoning")
 """The names of the reasoning of a message."""
@@ -93,7 +56,7 @@ async def send_without_refused(
         except WaltzError as error:
             refusal = error
         else:
-            return answer, field if field in LASTING else None
+            return answer, field if FIELDS[field].lasting else None
     raise refusal
 
 
@@ -103,7 +66,7 @@ def without_fields(
     """Return the chat as a server takes it that refuses these fields."""
     changed = dict(chat)
     for field in refused:
-        if change := CHANGES.get(field):
+        if change := FIELDS[field].change:
             changed |= change(changed)
         elif field in changed:
             value = changed.pop(field)
@@ -114,65 +77,81 @@ def without_fields(
 
 def _refused_field(chat: Mapping[str, object], words: str) -> RefusedField | None:
     """Return the field of a chat that a server's words refuse; None without such a field."""
-    for field in FIELDS:
+    refuses = REFUSES_A_FIELD.search(words) is not None
+    for field, known in FIELDS.items():
         if field == "max_tokens" and NEWER in chat:  # the client sent both
             continue
-        if _refuses(words, field) and without_fields(chat, [field]) != chat:
+        named = (refuses or known.seen_in_few) and re.search(known.words, words)
+        if named and without_fields(chat, [field]) != chat:
             return field
     return None
 
 
-def _refuses(words: str, field: RefusedField) -> bool:
-    """Return whether the words refuse a field; one that is a word of English must be in quotes, or
-    before what is said of it.
-    """
-    if pattern := SEEN_IN_FEW.get(field):
-        return pattern.search(words) is not None
-    if not REFUSES_A_FIELD.search(words):
-        return False
-    if field == "max_tokens" and NEWER not in words:  # its number may be too large
-        return False
-    if field == "reasoning" and "reasoning_content" in words:
-        return True
-    if "_" in field:
-        return re.search(rf"\b{field}\b", words) is not None
-    return re.search(rf"[\"'`]{field}[\"'`]|\b{field}: extra inputs", words, re.I) is not None
-
-
 def _without_reasoning(chat: Mapping[str, object]) -> dict[str, object]:
-    messages = chat.get("messages")
-    if not isinstance(messages, list):
-        return {}
-    shorter = [
-        {key: value for key, value in message.items() if key not in REASONING}
-        if isinstance(message, dict)
-        else message
-        for message in messages
-    ]
-    return {"messages": shorter}
+    return _change_messages(
+        chat, lambda message: {key: message[key] for key in message if key not in REASONING}
+    )
 
 
 def _with_signatures(chat: Mapping[str, object]) -> dict[str, object]:
     """Return the messages with a signature at the first call of each, as Gemini has them."""
-    messages = chat.get("messages")
-    return {"messages": [*map(_sign_message, messages)]} if isinstance(messages, list) else {}
+    return _change_messages(chat, _sign_message)
 
 
-def _sign_message(message: object) -> object:
-    calls = message.get("tool_calls") if isinstance(message, dict) else None
-    if not (isinstance(message, dict) and calls):
+def _sign_message(message: Mapping[str, object]) -> Mapping[str, object]:
+    calls = message.get("tool_calls")
+    if not (isinstance(calls, list) and calls):
         return message
     first, *others = calls
     return {**message, "tool_calls": [{"extra_content": UNSIGNED, **first}, *others]}
 
 
-CHANGES: Mapping[RefusedField, Callable[[Mapping[str, object]], dict[str, object]]] = {
-    "reasoning": _without_reasoning,
-    "thought_signature": _with_signatures,
-    "custom_tools": with_functions,
-    "tool_names": with_short_names,
-    "late_system": with_system_first,
+def _change_messages(
+    chat: Mapping[str, object], change: Callable[[Mapping[str, object]], Mapping[str, object]]
+) -> dict[str, object]:
+    messages = chat.get("messages")
+    if not isinstance(messages, list):
+        return {}
+    return {"messages": [change(m) if isinstance(m, dict) else m for m in messages]}
+
+
+class _Field(NamedTuple):
+    """What is known of a field that a server may refuse, or miss."""
+
+    words: str
+    """A regular expression for how servers name it. A word of English must be in quotes, or before
+    what is said of it."""
+    lasting: bool = False
+    """Whether a model refuses it whatever its value is, and no client misses it."""
+    change: Change | None = None
+    """Returns keys of a chat without it, or with what a server misses; None for a key of a chat."""
+    seen_in_few: bool = False
+    """Whether few chats have it, so that the words of a refusal need not be exact."""
+
+
+def _quoted(field: str) -> str:
+    return rf"(?i:[\"'`]{field}[\"'`]|\b{field}: extra inputs)"
+
+
+FIELDS: Mapping[RefusedField, _Field] = {
+    # It has no standard, and a client that got it sends it back with every request.
+    "reasoning": _Field(f"reasoning_content|{_quoted('reasoning')}", change=_without_reasoning),
+    # It asks for token counts.
+    "stream_options": _Field(r"\bstream_options\b", lasting=True),
+    # The older name of another field, without which the words are of a number that is too large.
+    "max_tokens": _Field(rf"(?s:(?=.*{NEWER}).*\bmax_tokens\b)", lasting=True),
+    # Hints, some of which are words of English.
+    **{
+        hint: _Field(rf"\b{hint}\b" if "_" in hint else _quoted(hint))
+        for hint in (
+            *("reasoning_effort", "user", "metadata", "prompt_cache_key", "safety_identifier"),
+            *("store", "verbosity"),
+        )
+    },
+    # What Gemini misses in a call of an earlier turn: some APIs have no place for it.
+    "thought_signature": _Field(r"\bthought_signature\b", True, _with_signatures),
+    # They become functions, shorter names, and turns of the user.
+    "custom_tools": _Field("custom|function|tool", True, with_functions, seen_in_few=True),
+    "tool_names": _Field("name", True, with_short_names, seen_in_few=True),
+    "late_system": _Field(f"(?i:{LATE_SYSTEM.pattern})", True, with_system_first, seen_in_few=True),
 }
-"""The fields that are no keys of a chat -> what returns its keys without them, or with what a
-server misses.
-"""

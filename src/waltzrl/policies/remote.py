@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -52,6 +52,11 @@ REJECTIONS = frozenset({"HTTP 400", "HTTP 422", "HTTP 501"})
 logger = logging.getLogger(__name__)
 
 _Enough = Callable[[str], bool] | None
+_Kind = Literal["chat", "text"]
+READERS: Mapping[_Kind, Callable[[bytes], ChatCompletion]] = {
+    "chat": read_chat_completion,
+    "text": read_text_completion,
+}
 _Answer = TypeVar("_Answer")
 
 
@@ -132,7 +137,8 @@ class RemotePolicy:
         if sampling.template:
             raise PolicyError("a text to continue has no chat template; remove its arguments")
         body = {"prompt": text, **self._sampling_fields(sampling)}
-        request = _Request(path="/completions", body=b"", read=self._read_text_completion)
+        read = partial(self._read_completion, kind="text")
+        request = _Request(path="/completions", body=b"", read=read)
         completion = await self._send_asking(request, body, sampling, {"logprobs": TOP_LOGPROBS})
         return self._reply(completion, text, sampling, started)
 
@@ -182,7 +188,7 @@ class RemotePolicy:
             body["chat_template_kwargs"] = sampling.template
         if sampling.enough is not None:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        read = partial(self._read_completion, enough=sampling.enough)
+        read = partial(self._read_completion, kind="chat", enough=sampling.enough)
         request = _Request(path="/chat/completions", body=b"", headers=headers or {}, read=read)
         logprobs = {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
         return await self._send_asking(request, body, sampling, logprobs)
@@ -260,7 +266,10 @@ class RemotePolicy:
         What it always refuses is remembered once a request without it has succeeded.
         """
         chat = without_fields(body, self._refused)
-        send = partial(self._send_encoded, request)
+
+        def send(chat: Mapping[str, object]) -> Awaitable[ChatCompletion]:
+            return self._send(replace(request, body=msgspec.json.encode(chat)))
+
         try:
             return await send(chat)
         except PolicyError as error:
@@ -268,11 +277,6 @@ class RemotePolicy:
         if lasting and lasting not in self._refused:
             self._refused = (*self._refused, lasting)
         return completion
-
-    async def _send_encoded(
-        self, request: "_Request[ChatCompletion]", body: Mapping[str, object]
-    ) -> ChatCompletion:
-        return await self._send(replace(request, body=msgspec.json.encode(body)))
 
     async def post(self, path: str, body: bytes) -> bytes:
         """Send JSON to another path of the server and return its answer.
@@ -378,29 +382,17 @@ class RemotePolicy:
             return _Failure(message=message, reason="request not sent", transient=False)
 
     async def _read_completion(
-        self, response: "aiohttp.ClientResponse", enough: _Enough
+        self, response: "aiohttp.ClientResponse", kind: _Kind, enough: _Enough = None
     ) -> ChatCompletion:
         try:
             # A server that ignores `stream` sends the whole reply at once.
             if enough is not None and response.content_type == "text/event-stream":
                 return await read_streamed_completion(response.content.iter_any(), enough)
-            completion = read_chat_completion(await response.read())
+            completion = READERS[kind](await response.read())
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise PolicyError(
-                f"{self._host}: the reply is not a chat completion: {error}", reason=NO_COMPLETION
+                f"{self._host}: the reply is not a {kind} completion: {error}", reason=NO_COMPLETION
             ) from error
-        return self._with_choices(completion)
-
-    async def _read_text_completion(self, response: "aiohttp.ClientResponse") -> ChatCompletion:
-        try:
-            completion = read_text_completion(await response.read())
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise PolicyError(
-                f"{self._host}: the reply is not a text completion: {error}", reason=NO_COMPLETION
-            ) from error
-        return self._with_choices(completion)
-
-    def _with_choices(self, completion: ChatCompletion) -> ChatCompletion:
         if not completion.choices:
             raise PolicyError(f"{self._host}: the reply has no choices", reason=NO_COMPLETION)
         return completion

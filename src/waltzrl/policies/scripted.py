@@ -37,7 +37,7 @@ class SavedPolicy:
         """Store the replies.
 
         Args:
-            replies: from a user's turn to the reply; see `waltzrl.evaluation.judges.read_replies`.
+            replies: from a user's turn to the reply; see `waltzrl.evaluation.judges.saved`.
         """
         self._replies = replies
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from waltzrl.policies.json_format import in_order
+
 VALUES = {0: False, 1: True, 2: None, None: None}
 """The groups of words -> the value of the label."""
 SPACES = " \t\r\n\u0120\u010a\u2581*\"'"
@@ -106,12 +108,7 @@ class WordFormat:
                     if sum(mass):
                         by_label[label.name] = mass[1] / sum(mass)
             text += token
-        return self.in_order(by_label)
-
-    def in_order(self, by_label: dict[str, float]) -> tuple[float, ...]:
-        """Return a number for each label; empty if one has none."""
-        labels = self.labels
-        return tuple(by_label[name] for name in labels) if set(labels) <= set(by_label) else ()
+        return in_order(self.labels, by_label)
 
 
 def _can_begin(start: str, word: str) -> bool:

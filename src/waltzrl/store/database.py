@@ -11,7 +11,8 @@ import msgspec
 from waltzrl.errors import InputError, MissingExtraError, StorageError
 
 try:
-    from sqlalchemy import Connection, Engine, create_engine, event, make_url
+    from sqlalchemy import Connection, create_engine, event, make_url
+    from sqlalchemy import Engine as Engine
     from sqlalchemy.engine.interfaces import DBAPIConnection
     from sqlalchemy.exc import (
         ArgumentError,
@@ -26,17 +27,6 @@ except ModuleNotFoundError as missing:
     raise MissingExtraError("the memory", "SQLAlchemy", "flywheel") from missing
 
 from waltzrl.store.hashing import SQLITE_FUNCTION, hash_number
-
-__all__ = [
-    "BUSY_MILLISECONDS",
-    "KEEPALIVE",
-    "Engine",
-    "canonical_json",
-    "existing_database",
-    "open_database",
-    "reading",
-    "writing",
-]
 
 BUSY_MILLISECONDS = 5000
 """The time that a writer of SQLite waits for another."""

@@ -1,6 +1,5 @@
 """What an attacker makes of the prompts that a pair trains on."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -60,20 +59,16 @@ def keeps_by_words(goal: Prompt, rewriting: str) -> bool:
     return shares_keywords(goal.request, rewriting) and not declines(rewriting, goal.request)
 
 
-CHECKS: Mapping[str, KeepsGoal] = {"words": keeps_by_words}
-"""Checks by their names in recipes."""
-
-
 def find_check(name: str) -> KeepsGoal:
-    """Return the check that a recipe names: one of `CHECKS`, or `MODULE:FUNCTION`.
+    """Return the check that a recipe names: `words`, or `MODULE:FUNCTION`.
 
     Raises:
         InputError: there is none.
     """
-    check = CHECKS.get(name) or (import_function("check", name) if ":" in name else None)
+    check = keeps_by_words if name == "words" else import_function("check", name)
     if not callable(check):
         raise InputError(
-            f"got attacker.check {name!r}; need {', '.join(CHECKS)}, or MODULE:FUNCTION with a "
-            "module that can be imported"
+            f"got attacker.check {name!r}; need words, or MODULE:FUNCTION with a module that can be"
+            " imported"
         )
     return cast("KeepsGoal", check)

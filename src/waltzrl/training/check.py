@@ -11,7 +11,7 @@ import aiohttp
 import torch
 
 from waltzrl.errors import InputError, RecipeError, WaltzError, missing_extra
-from waltzrl.evaluation.data.importers import find_set
+from waltzrl.evaluation.data.importers.sets import find_set
 from waltzrl.evaluation.data.opening import read_set, read_sets
 from waltzrl.policies.compute import STARTED, Compute, measure_free_memory
 from waltzrl.training.copies import RunCopy

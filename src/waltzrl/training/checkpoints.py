@@ -37,10 +37,17 @@ from safetensors.torch import save
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from waltzrl.agents.exports import EXPORT_MANIFEST, export_name, file_digest, verify_manifest
+from waltzrl.agents.exports import EXPORT_MANIFEST, export_name, verify_manifest
 from waltzrl.agents.wording import EXPORTED, Wording, save_wording
 from waltzrl.errors import CheckpointError, InputError
-from waltzrl.foundation.files import Json, disk_errors, sync_to_disk, whole_folder, write_json
+from waltzrl.foundation.files import (
+    Json,
+    disk_errors,
+    file_digest,
+    sync_to_disk,
+    whole_folder,
+    write_json,
+)
 from waltzrl.policies.weights import (
     ADAPTER_WEIGHTS,
     BASE_DIGEST,
@@ -49,7 +56,7 @@ from waltzrl.policies.weights import (
 )
 from waltzrl.training import ranks
 from waltzrl.training.parts import copy_own_rows, has_parts, save_parts
-from waltzrl.training.sharding import gather_whole
+from waltzrl.training.sharding import gather_whole, load_whole
 
 MANIFEST = "MANIFEST.json"
 ADAPTERS, EXPORTED_BASE = "adapters", "base"
@@ -105,7 +112,7 @@ def save_checkpoint(
         if unfinished is not None:
             # The parts of all ranks are there by now: `save_parts` ends with a barrier.
             write_json(unfinished / STATE, dict(state))
-            _write_manifest(unfinished, MANIFEST)
+            write_manifest(unfinished, MANIFEST)
     return path
 
 
@@ -227,7 +234,7 @@ def export_roles(
         if unfinished is not None:
             _export_adapters(unfinished, roles)
             save_wording(wording, unfinished / EXPORTED)
-            write_export_manifest(unfinished, facts)
+            write_manifest(unfinished, EXPORT_MANIFEST, facts)
 
 
 def _cpu_copy(model: PeftModel, dtype: torch.dtype | None = None) -> PeftModel:
@@ -298,11 +305,6 @@ def require_exportable(folder: Path) -> None:
         raise InputError(f"{folder} exists and is not an export; choose a new folder")
 
 
-def write_export_manifest(folder: Path, facts: Mapping[str, Json]) -> None:
-    """Write the manifest of an export that is otherwise whole, with facts of its run."""
-    _write_manifest(folder, EXPORT_MANIFEST, facts)
-
-
 def weights_digest(model: torch.nn.Module) -> str:
     """Return a SHA-256 over all tensors of the model: equal only if they are bit-identical."""
     digest = hashlib.sha256()
@@ -360,9 +362,7 @@ def _load_role(folder: Path, name: str, role: RoleState) -> None:
     else:
         # It only maps the file, of which each rank reads what it holds.
         saved = type(model).from_pretrained(folder, dtype=model.dtype)
-        values = dict(saved.named_parameters())
-        for key, parameter in model.named_parameters():
-            copy_own_rows(parameter, values[key])
+        load_whole(model, dict(saved.named_parameters()))
     if role.optimizer is not None:
         if not (folder / OPTIMIZER).exists():
             raise CheckpointError(
@@ -395,8 +395,14 @@ def _load_moments(file: Path, optimizer: torch.optim.Optimizer) -> None:
     )
 
 
-def _write_manifest(folder: Path, name: str, facts: Mapping[str, Json] = NO_FACTS) -> None:
-    """Flush every file below the folder to the disk and list it in the manifest `name`."""
+def write_manifest(folder: Path, name: str, facts: Mapping[str, Json] = NO_FACTS) -> None:
+    """Flush every file below the folder to the disk and list it in the manifest `name`.
+
+    Args:
+        folder: is otherwise whole.
+        name: of the manifest, such as that of an export.
+        facts: of the run, which the manifest repeats.
+    """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != name]
     # Folders too, or a power failure could lose the names of files that are on the disk.
     for path in [*files, *(path for path in folder.rglob("*") if path.is_dir())]:

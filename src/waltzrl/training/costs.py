@@ -1,6 +1,5 @@
 """What a training run costs: its meter, its estimate, and its results."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from waltzrl.budget.energy import open_energy
 from waltzrl.budget.estimate import PlannedStage, RunCost, estimate
 from waltzrl.evaluation.costs import collaboration_usages, verdict_usages
 from waltzrl.evaluation.judges.opening import judge_place
-from waltzrl.foundation.files import whole_lines
+from waltzrl.foundation.journal import read_metrics
 from waltzrl.training import ranks
 from waltzrl.training.plan import RunPlan
 from waltzrl.training.recipe import Recipe
@@ -184,8 +183,7 @@ def training_result(
         folder: of the run.
         export: where both agents were exported to, if they were.
     """
-    path = folder / "metrics.jsonl"
-    lines = [json.loads(line) for line in whole_lines(path)] if path.exists() else []
+    lines = read_metrics(folder)
     validated = [line for line in lines if "validation/asr" in line or "validation/orr" in line]
     # The line of step 0 has the rates before that step, which are those of the initial weights.
     first = validated[0] if validated and validated[0]["step"] == 0 else {}

@@ -4,22 +4,15 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.collecting import REMEMBERED, Selection
-from waltzrl.evaluation.data import (
-    SolvedQuestion,
-    leaks,
-    questions_of,
-    read_solutions,
-    require_disjoint,
-)
-from waltzrl.evaluation.data.generator import demonstrations as generated_demonstrations
-from waltzrl.evaluation.data.generator import read_dataset
+from waltzrl.evaluation.collecting.selection import REMEMBERED, Selection
+from waltzrl.evaluation.data.duplicates import leaks, require_disjoint
+from waltzrl.evaluation.data.generator.generate import demonstrations as generated_demonstrations
+from waltzrl.evaluation.data.generator.generate import read_dataset
 from waltzrl.evaluation.data.opening import (
     GENERATOR,
     MEMORY,
@@ -28,6 +21,7 @@ from waltzrl.evaluation.data.opening import (
     read_set,
     read_sets,
 )
+from waltzrl.evaluation.data.solutions import SolvedQuestion, questions_of, read_solutions
 from waltzrl.foundation.jsonl import read_objects
 from waltzrl.records import Demonstration, Prompt
 from waltzrl.training.recipe import DataSettings, Recipe
@@ -74,7 +68,8 @@ def training_prompts(data: DataSettings, *, need_labels: bool = False) -> list[P
         raise InputError("data.prompts names no set; name a file, or generator:train")
     held_out = read_sets((*data.held_out, *data.validation))
     read = [prompt for name in data.prompts for prompt in read_set(name, "learning")]
-    prompts = _without_unfit(read, held_out, need_labels=need_labels)[: data.limit]
+    unfit = _find_unfit(read, held_out, "prompts", need_labels=need_labels)
+    prompts = [prompt for prompt in read if prompt not in unfit][: data.limit]
     if not prompts:
         raise InputError(f"no prompt of {', '.join(data.prompts)} is left to learn from; add a set")
     if held_out:
@@ -136,13 +131,40 @@ def training_demonstrations(data: DataSettings) -> list[Demonstration]:
     Raises:
         InputError: a file is missing or damaged, or there is no demonstration in any.
     """
-    read = list(chain.from_iterable(map(_read_demonstrations, data.demonstrations)))
-    demonstrations = _without_touching(read, (*data.held_out, *data.validation))[: data.limit]
+    read = [each for name in data.demonstrations for _, each in _read_demonstrations(name)]
+    shown = [demonstration.collaboration.prompt for demonstration in read]
+    held_out = read_sets((*data.held_out, *data.validation)) if read else []
+    unfit = _find_unfit(shown, held_out, "demonstrations", need_labels=False)
+    demonstrations = [each for each in read if each.collaboration.prompt not in unfit][: data.limit]
     if data.demonstrations and not demonstrations:
         raise InputError(
             f"{', '.join(data.demonstrations)} holds no demonstrations; give one per line"
         )
     return demonstrations
+
+
+def find_demonstration(data: DataSettings, demonstration: Demonstration) -> str:
+    """Return the file of a demonstration, and its line where it has one."""
+    places = (
+        place
+        for name in data.demonstrations
+        for place, each in _read_demonstrations(name)
+        if each == demonstration
+    )
+    return next(places)
+
+
+def find_prompt(data: DataSettings, prompt: Prompt) -> str:
+    """Return the file and the line of a prompt, or its set and its id where that is no file."""
+    name, prompts = next(
+        (name, prompts)
+        for name in data.prompts
+        if prompt in (prompts := read_set(name, "learning"))
+    )
+    if not Path(name).is_file():
+        return f"{name}, {prompt.id}"
+    lines = [number for number, _ in read_objects(Path(name))]
+    return f"{name}:{lines[prompts.index(prompt)]}"
 
 
 def training_solutions(data: DataSettings) -> list[SolvedQuestion]:
@@ -160,44 +182,22 @@ def training_solutions(data: DataSettings) -> list[SolvedQuestion]:
     return list(rows.values())[: data.limit]
 
 
-def _without_unfit(
-    prompts: Sequence[Prompt], held_out: Sequence[Prompt], *, need_labels: bool
-) -> list[Prompt]:
-    """Leave out remembered prompts that touch held-out ones or lack a label that is needed."""
+def _find_unfit(
+    prompts: Sequence[Prompt], held_out: Sequence[Prompt], what: str, *, need_labels: bool
+) -> set[Prompt]:
+    """Warn of remembered prompts that touch held-out ones, or lack a label; return these."""
     remembered = [prompt for prompt in prompts if prompt.source == REMEMBERED]
-    if not remembered:
-        return list(prompts)
     # The held-out prompts stand for `train`, so that the leaks name the remembered ones.
-    touching = {leak.test.id for leak in leaks(held_out, remembered)}
-    unlabelled = {p.id for p in remembered if need_labels and p.label is None} - touching
+    touching = {leak.test for leak in leaks(held_out, remembered)} if remembered else set()
+    unlabelled = {p for p in remembered if need_labels and p.label is None} - touching
     for count, reason in (
         (len(touching), "touch held-out ones"),
         (len(unlabelled), "have no label, which the judge needs; label them at the desk"),
     ):
         if count:
-            text = "%d of %d remembered prompts are left out: they %s"
-            logger.warning(text, count, len(remembered), reason)
-    unfit = touching | unlabelled
-    return [p for p in prompts if p.source != REMEMBERED or p.id not in unfit]
-
-
-def _without_touching(
-    demonstrations: list[Demonstration], held_out: Sequence[str]
-) -> list[Demonstration]:
-    """Leave out remembered demonstrations whose prompt touches one of these sets."""
-    prompts = [demonstration.collaboration.prompt for demonstration in demonstrations]
-    remembered = [prompt for prompt in prompts if prompt.source == REMEMBERED]
-    if not remembered or not held_out:
-        return demonstrations
-    touching = {leak.test.id for leak in leaks(read_sets(held_out), remembered)}
-    if touching:
-        text = "%d of %d remembered demonstrations are left out: they touch held-out prompts"
-        logger.warning(text, len(touching), len(remembered))
-    return [
-        demonstration
-        for demonstration, prompt in zip(demonstrations, prompts, strict=True)
-        if prompt.source != REMEMBERED or prompt.id not in touching
-    ]
+            text = "%d of %d remembered %s are left out: they %s"
+            logger.warning(text, count, len(remembered), what, reason)
+    return touching | unlabelled
 
 
 def _copy_remembered(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, ...]:
@@ -214,15 +214,17 @@ def _copy_remembered(names: Sequence[str], folder: Path, users: UserSplit) -> tu
     return tuple(copied)
 
 
-def _read_demonstrations(name: str) -> Iterator[Demonstration]:
+def _read_demonstrations(name: str) -> Iterator[tuple[str, Demonstration]]:
+    """Yield the demonstrations of a set, each with its place."""
     if name.startswith(GENERATOR):
-        yield from generated_demonstrations(generate_split(name))
+        yield from ((name, each) for each in generated_demonstrations(generate_split(name)))
         return
     for number, fields in read_objects(Path(name)):
         if "suggested_response" in fields:  # a file of `waltzrl generate`
-            yield from generated_demonstrations(read_dataset(Path(name)))
+            made = generated_demonstrations(read_dataset(Path(name)))
+            yield from ((name, each) for each in made)
             return
         try:
-            yield msgspec.convert(fields, Demonstration)
+            yield f"{name}:{number}", msgspec.convert(fields, Demonstration)
         except msgspec.ValidationError as error:
             raise InputError(f"{name}:{number}: not a demonstration: {error}") from None

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.errors import InputError, PolicyError
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.foundation.files import disk_errors, hold_lock, whole_lines
 from waltzrl.records import Message, Prompt, Reply, Verdict

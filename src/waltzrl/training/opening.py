@@ -9,21 +9,24 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from waltzrl.agents import load_wording
-from waltzrl.agents.exports import LIMITS
+from waltzrl.agents.exports import LIMITS, ROLES
 from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError, TargetError
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.evaluation.patterns import Advice
 from waltzrl.foundation.files import Json
+from waltzrl.foundation.journal import read_metrics
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.foundation.texts import without_credentials
 from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import CHARACTERS_PER_TOKEN
 from waltzrl.training.attacks import KeepsGoal, find_check, keeps_by_words
 from waltzrl.training.data import (
+    find_prompt,
     keep_remembered,
     rollout_prompts,
     training_demonstrations,
@@ -32,10 +35,10 @@ from waltzrl.training.data import (
 )
 from waltzrl.training.judging import RunJudge, require_judge
 from waltzrl.training.recipe import DataSettings, Recipe, find_wandb_project
-from waltzrl.training.rewards import ClassFrequencies, FeedbackReward, find_reward
+from waltzrl.training.rewards import FeedbackReward, find_reward
 from waltzrl.training.run_recipe import read_run_recipe, require_same, write_recipe
 from waltzrl.training.settings import ReinforcementStage
-from waltzrl.training.targets import missed_gain, read_metrics
+from waltzrl.training.targets import missed_gain
 
 try:
     from waltzrl.policies.weights import BASE_TITLE
@@ -57,7 +60,7 @@ try:
     from waltzrl.training.stages import Reinforcement
     from waltzrl.training.trainer import Report, Trainer, role_states
     from waltzrl.training.validation import Validation
-    from waltzrl.training.warm_up import WarmUp, require_one_process
+    from waltzrl.training.warm_up import WarmUp
 except ModuleNotFoundError as missing:
     raise MissingExtraError("training", "PyTorch", "train") from missing
 
@@ -174,7 +177,7 @@ async def _train_team(
                 demonstrations = training_demonstrations(data)
                 prompts = rollout_prompts(recipe, data, demonstrations)
                 warm_up = WarmUp(
-                    recipe=recipe,
+                    recipe=replace(recipe, data=data),
                     folder=folder,
                     compute=compute,
                     prompts=prompts,
@@ -200,8 +203,17 @@ async def _train_team(
                     return team, 0
             if recipe.attacker is not None:
                 team = add_attacker(team, recipe.attacker, compute)
-            require_context(team, prompts, recipe.agents.max_rounds)
-            count, frequencies = count_of(recipe, meter), ClassFrequencies()
+            # The warm-up has told about the pair that it makes.
+            known = () if recipe.models.pair is not None else ROLES
+            require_context(
+                {name: role.agent for name, role in team.roles.items() if name not in known},
+                prompts,
+                recipe.agents.max_rounds,
+                partial(find_prompt, data),
+            )
+            count = count_of(recipe, meter)
+            # This very dictionary is saved, and filled again when a run resumes.
+            class_counts: dict[str, float] = {}
             advice = Advice.demonstrated(demonstrations)
             collaborators = Collaborators(
                 team=team, judge=RunJudge(judge, folder), keeps_goal=keeps_goal or keeps_by_words
@@ -215,7 +227,7 @@ async def _train_team(
                         sampler=sampler,
                         reward=rewards[stage.name],
                         max_rounds=recipe.agents.max_rounds,
-                        frequencies=frequencies,
+                        class_counts=class_counts,
                         least_scored_share=recipe.checkpointing.least_scored_share,
                         seed=recipe.seed,
                         count=count,
@@ -230,8 +242,7 @@ async def _train_team(
                     folder,
                     recipe.checkpointing,
                     make_learner=learner_on(compute),
-                    # This very dictionary is saved, and filled again when a run resumes.
-                    state=frequencies.counts,
+                    state=class_counts,
                     validation=_make_validation(recipe, data, sampler, count),
                     sampler=sampler,
                     meter=meter,
@@ -404,7 +415,11 @@ def require_shares(recipe: Recipe, count: int) -> None:
     Raises:
         RecipeError: they cannot, or there is a teacher, which one process trains.
     """
-    require_one_process(recipe, count)
+    if recipe.teacher is not None and count > 1:
+        raise RecipeError(
+            f"stage {recipe.teacher.name!r}: a teacher is trained by one process, got {count}; run"
+            " it without torchrun, or with compute.ray.learners = 1"
+        )
     if recipe.compute.servers or recipe.compute.rollout_workers:  # they sample for all
         return
     sizes = [stage.prompts_per_step for stage in recipe.reinforcements]

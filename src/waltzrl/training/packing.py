@@ -82,9 +82,7 @@ class PackedSequence:
         parts = zip(torch.split(hidden_ME, size), torch.split(ids_M, size), strict=True)
         return torch.cat([recomputed(_compute_logprobs, model, out, *part) for part in parts])
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
-    ) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Attend, as a `Pass`: [1, heads, N, D] each to [1, N, H, D]."""
         query, key, value = (heads.squeeze(0).transpose(0, 1) for heads in (query, key, value))
         attended = [block.attend(query, key, value, scoring) for block in self.blocks]
@@ -223,7 +221,8 @@ class AttentionBlock:
             if scoring.softcap is not None:
                 scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
             attended = (scores + bias).softmax(-1) @ value
-        return attended.view(shape).transpose(1, 2).flatten(0, 1).index_select(0, self._real)
+        attended = attended.view(*shape[:-1], -1)  # a value may be of another size than a key
+        return attended.transpose(1, 2).flatten(0, 1).index_select(0, self._real)
 
     def _bias(self, dtype: torch.dtype, groups: int, window: int | None) -> Tensor:
         """Return [R, 1, groups * Q, C]: zero where a query may attend, minus infinity elsewhere."""

@@ -48,7 +48,7 @@ class DataSize:
     solutions: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MemoryEstimate:
     """The memory that one part of the models occupies during the whole run."""
 
@@ -62,7 +62,7 @@ class MemoryEstimate:
         return self.parameters * self.bytes_each / 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StagePlan:
     """What one stage will do."""
 
@@ -128,6 +128,7 @@ def plan_run(
     beside = data.instruction_tokens + agents.max_rounds * sum(agents.limits.values())
     longest = max(data.prompt_tokens, default=0)
     reinforcements = [stage for stage in stages if isinstance(stage, ReinforcementStage)]
+    replays = any(stage.replayed_share for stage in reinforcements)
     update = rollout = 0
     if config is not None and reinforcements:
         count = max(s.prompts_per_step * s.group_size for s in reinforcements)
@@ -156,15 +157,7 @@ def plan_run(
         parameters=None if size is None else size.parameters,
         memory=()
         if size is None
-        else tuple(
-            _estimate_memory(
-                models,
-                size,
-                compute.dtype,
-                ranks,
-                replays=any(stage.replayed_share for stage in reinforcements),
-            )
-        ),
+        else tuple(_estimate_memory(models, size, compute.dtype, ranks, replays=replays)),
         update_gigabytes=update / 1e9,
         rollout_gigabytes=rollout / 1e9,
         libraries_gigabytes=0.0 if compute.device.type == "cuda" else LIBRARIES_BYTES / 1e9,
@@ -191,27 +184,13 @@ def plan_attacker(
     config = _find_config(attacker.base)
     memory: list[MemoryEstimate] = []
     if config is not None:
-        size = _count_parameters(config)
-        parameters = size.parameters
+        size, width = _count_parameters(config), dtype.itemsize
         memory = [
-            MemoryEstimate(
-                what="attacker that learns",
-                parameters=parameters // plan.ranks,
-                bytes_each=LEARNING_BYTES,
-            ),
-            MemoryEstimate(
-                what="attacker's reference, frozen",
-                parameters=parameters,
-                bytes_each=dtype.itemsize,
-            ),
+            MemoryEstimate("attacker that learns", size.parameters // plan.ranks, LEARNING_BYTES),
+            MemoryEstimate("attacker's reference, frozen", size.parameters, width),
         ]
         if _decodes_from_copies(dtype, plan.ranks):
-            copy = MemoryEstimate(
-                what="attacker's copy that decodes",
-                parameters=parameters,
-                bytes_each=dtype.itemsize,
-            )
-            memory.append(copy)
+            memory.append(MemoryEstimate("attacker's copy that decodes", size.parameters, width))
         # Passes take turns: full models of the pair put as much together, and have it in the plan.
         if plan.ranks > 1 and plan.layout == "adapters":
             memory.append(_together_estimate(size))
@@ -250,48 +229,33 @@ def _estimate_memory(
     *,
     replays: bool,
 ) -> list[MemoryEstimate]:
-    width = dtype.itemsize
+    width, whole = dtype.itemsize, size.parameters
     if models.layout == "adapters":
         adapters = 2 * models.rank * size.per_rank
         estimates = [
-            MemoryEstimate(
-                what="shared base, frozen", parameters=size.parameters, bytes_each=width
-            ),
-            MemoryEstimate(what="copy that decodes", parameters=size.parameters, bytes_each=width),
-            MemoryEstimate(what="two adapters", parameters=adapters, bytes_each=LEARNING_BYTES),
+            MemoryEstimate("shared base, frozen", whole, width),
+            MemoryEstimate("copy that decodes", whole, width),
+            MemoryEstimate("two adapters", adapters, LEARNING_BYTES),
         ]
         if models.pair is not None:  # adapters stay float32
-            frozen = MemoryEstimate(
-                what="two references, frozen", parameters=adapters, bytes_each=4
-            )
-            estimates.append(frozen)
+            estimates.append(MemoryEstimate("two references, frozen", adapters, 4))
         return estimates
-    both = 2 * size.parameters
-    shared = models.pair is None
-    learning = (
-        MemoryEstimate(
-            what="one model that learns",
-            parameters=size.parameters // ranks,
-            bytes_each=LEARNING_BYTES + MOMENTS_BYTES,
-        )
-        if models.layout == "one-model"
-        else MemoryEstimate(
-            what="two models that learn", parameters=both // ranks, bytes_each=LEARNING_BYTES
-        )
-    )
+    if models.layout == "one-model":
+        learn = whole
+        what, bytes_each = "one model that learns", LEARNING_BYTES + MOMENTS_BYTES
+    else:
+        learn = 2 * whole
+        what, bytes_each = "two models that learn", LEARNING_BYTES
+    # Ranks split a reference, unless it drafts: then each needs it whole.
+    parts = 1 if replays else ranks
     estimates = [
-        learning,
-        MemoryEstimate(
-            what="reference, frozen" if shared else "two references, frozen",
-            # Ranks split a reference, unless it drafts: then each needs it whole.
-            parameters=(size.parameters if shared else both) // (1 if replays else ranks),
-            bytes_each=width,
-        ),
+        MemoryEstimate(what, learn // ranks, bytes_each),
+        MemoryEstimate("reference, frozen", whole // parts, width)
+        if models.pair is None
+        else MemoryEstimate("two references, frozen", 2 * whole // parts, width),
     ]
     if _decodes_from_copies(dtype, ranks):
-        learn = size.parameters if models.layout == "one-model" else both
-        copies = MemoryEstimate(what="copies that decode", parameters=learn, bytes_each=width)
-        estimates.append(copies)
+        estimates.append(MemoryEstimate("copies that decode", learn, width))
     if ranks > 1:
         estimates.append(_together_estimate(size))
     return estimates
@@ -303,9 +267,7 @@ def _decodes_from_copies(dtype: torch.dtype, ranks: int) -> bool:
 
 
 def _together_estimate(size: "_Size") -> MemoryEstimate:
-    return MemoryEstimate(
-        what="put together for a pass", parameters=size.together, bytes_each=TOGETHER_BYTES
-    )
+    return MemoryEstimate("put together for a pass", size.together, TOGETHER_BYTES)
 
 
 def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> StagePlan:
@@ -322,14 +284,7 @@ def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> St
         # A draft, then a feedback and a revision in every round, each as long as it may be.
         reply, feedback = (agents.limits[role] for role in ROLES)
         tokens = turns * (reply + rounds * (feedback + reply))
-    return StagePlan(
-        name=stage.name,
-        kind=stage.kind,
-        steps=steps,
-        learns=learns,
-        turns=turns,
-        most_tokens=tokens,
-    )
+    return StagePlan(stage.name, stage.kind, steps, learns, turns, tokens)
 
 
 def _base_config(models: ModelSettings) -> PretrainedConfig | None:

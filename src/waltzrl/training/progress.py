@@ -1,10 +1,9 @@
 """Shows the progress of a training run on stderr."""
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
-
-from rich.progress import TaskID
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from waltzrl.foundation.progress import progress_bar
 
@@ -22,30 +21,26 @@ SHOWN = {
 }
 
 
-class TrainingDisplay:
-    """The progress of all stages, with the latest metrics."""
+@contextmanager
+def showing_steps(
+    *, quiet: bool, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[["Progress"], None]]:
+    """Yield what shows each completed step, of all stages, with its metrics."""
+    bar, task = progress_bar(quiet=quiet, clock=clock), None
 
-    def __init__(self, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._bar = progress_bar(quiet=quiet, clock=clock)
-        self._task: TaskID | None = None
-
-    def show(self, step: "Progress") -> None:
-        """Advance the bar to a completed step."""
-        if self._task is None:
-            self._task = self._bar.add_task("", total=step.total, completed=step.step, note="")
+    def show(step: "Progress") -> None:
+        nonlocal task
+        if task is None:
+            task = bar.add_task("", total=step.total, completed=step.step, note="")
         done = step.step + 1
         stage = f"{step.stage}: step"
-        self._bar.update(self._task, description=stage, completed=done, note=_render_note(step))
+        bar.update(task, description=stage, completed=done, note=_render_note(step))
         # A warm-up and the roles' training each have a trainer, which counts its own steps only.
         if done == step.total:
-            self._task = None
+            task = None
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
+    with bar:
+        yield show
 
 
 def _render_note(step: "Progress") -> str:

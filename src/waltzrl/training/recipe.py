@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -111,7 +110,8 @@ class Recipe:
         if not names or len(set(names)) < len(names):
             raise ValueError(f"stages need names, each its own, got {names}")
         # Roles start from copies of the base, so whatever trains the base comes before them.
-        if any(late.shapes_base and not early.shapes_base for early, late in pairwise(self.stages)):
+        trains_roles = [isinstance(stage, ReinforcementStage) for stage in self.stages]
+        if trains_roles != sorted(trains_roles):
             raise ValueError(
                 "stages of imitation and of a teacher come first: they make the base of both agents"
             )

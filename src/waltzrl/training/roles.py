@@ -10,15 +10,22 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from waltzrl.agents import AttackerAgent, ConversationAgent, FeedbackAgent, Wording
+from waltzrl.agents import (
+    AttackerAgent,
+    ConversationAgent,
+    FeedbackAgent,
+    Wording,
+    load_wording,
+)
 from waltzrl.agents.exports import ATTACKER
 from waltzrl.errors import InputError
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.vllm import VllmPolicy
-from waltzrl.policies.weights import Weights
+from waltzrl.policies.weights import CausalLM, Weights
 from waltzrl.records import Feedback, Message, Prompt, Reply, Round
+from waltzrl.training.settings import AgentSettings
 from waltzrl.training.sharding import ShardedWeights, shard_models
 
 logger = logging.getLogger(__name__)
@@ -196,10 +203,30 @@ def decoding_copy(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> Dec
     return None
 
 
-def require_context(team: Team, prompts: Sequence[Prompt], max_rounds: int) -> None:
+def make_agents(base: CausalLM, settings: AgentSettings) -> dict[str, Agent]:
+    """Return the agents of a pair over a base that is not trained yet."""
+    policy, wording = LocalPolicy(base.model, base.tokenizer), load_wording(settings.wording)
+    return {
+        role: AGENTS[role](policy, wording, Sampling(max_new_tokens=limit, temperature=1.0))
+        for role, limit in settings.limits.items()
+    }
+
+
+def require_context(
+    agents: Mapping[str, Agent],
+    prompts: Sequence[Prompt],
+    max_rounds: int,
+    find: Callable[[Prompt], str],
+) -> None:
     """Warn once if the longest prompt may not fit with its replies and feedback.
 
     Its length is that in characters, which need not be the most tokens.
+
+    Args:
+        agents: the two of a pair, or an attacker, by role.
+        prompts: that they will be given.
+        max_rounds: of feedback.
+        find: returns the file and the line of a prompt.
 
     Raises:
         InputError: not even the shortest one can be drafted and reviewed.
@@ -209,41 +236,46 @@ def require_context(team: Team, prompts: Sequence[Prompt], max_rounds: int) -> N
     prompts = sorted(prompts, key=lambda prompt: sum(len(m.full_text) for m in prompt.messages))
     advice = "lower agents.max_new_tokens, or choose a base with a longer context"
     # If not even a draft on the shortest prompt fits, no step can be taken.
-    for role, needed, context in _list_needs(team, prompts[0], 0):
+    for role, needed, context in _list_needs(agents, prompts[0], 0):
         if needed > context:
             raise InputError(
                 f"no prompt fits: the shortest one and what is written about it may take {needed} "
-                f"tokens, but the context of the {role} agent has {context}; {advice}"
+                f"tokens ({find(prompts[0])}), but the context of the {role} agent has {context}; "
+                f"{advice}"
             )
-    for role, needed, context in _list_needs(team, prompts[-1], max_rounds):
+    for role, needed, context in _list_needs(agents, prompts[-1], max_rounds):
         if needed > context:
             logger.warning(
-                "the longest prompt and what is written about it may take %d tokens, but the "
+                "the longest prompt and what is written about it may take %d tokens (%s), but the "
                 "context of the %s agent has %d: collaborations that do not fit are left out; %s",
-                *(needed, role, context, advice),
+                *(needed, find(prompts[-1]), role, context, advice),
             )
             return
 
 
-def _list_needs(team: Team, prompt: Prompt, rounds: int) -> Iterator[tuple[str, int, int]]:
+def _list_needs(
+    agents: Mapping[str, Agent], prompt: Prompt, rounds: int
+) -> Iterator[tuple[str, int, int]]:
     """Yield each role, the most tokens that a turn of it takes with all before it, and its context.
 
     A reply counts as many tokens as it may have.
     """
-    drafter, reviewer = team.conversation, team.feedback
-    reply, feedback = drafter.sampling.max_new_tokens, reviewer.sampling.max_new_tokens
-    asked = (Round(feedback=Feedback(unsafe=True, overrefuse=False)),) * rounds
-    empty = Reply(text="")
-    messages = drafter.draft_messages(prompt)
-    if rounds:
-        messages = drafter.revision_messages(prompt, empty, asked)
-    needs: list[tuple[str, Agent, Sequence[Message], int]] = [
-        ("conversation", drafter, messages, reply + rounds * (reply + feedback)),
-        ("feedback", reviewer, reviewer.review_messages(prompt, empty), reply + feedback),
-    ]
-    if ATTACKER in team.roles:
-        rewritten = team.attacker.rewriting_messages(prompt)
-        needs.append((ATTACKER, team.attacker, rewritten, team.attacker.sampling.max_new_tokens))
+    needs: list[tuple[str, Agent, Sequence[Message], int]] = []
+    if isinstance(attacker := agents.get(ATTACKER), AttackerAgent):
+        rewritten = attacker.rewriting_messages(prompt)
+        needs.append((ATTACKER, attacker, rewritten, attacker.sampling.max_new_tokens))
+    drafter, reviewer = agents.get("conversation"), agents.get("feedback")
+    if isinstance(drafter, ConversationAgent) and isinstance(reviewer, FeedbackAgent):
+        reply, feedback = drafter.sampling.max_new_tokens, reviewer.sampling.max_new_tokens
+        asked = (Round(feedback=Feedback(unsafe=True, overrefuse=False)),) * rounds
+        empty = Reply(text="")
+        messages = drafter.draft_messages(prompt)
+        if rounds:
+            messages = drafter.revision_messages(prompt, empty, asked)
+        needs += [
+            ("conversation", drafter, messages, reply + rounds * (reply + feedback)),
+            ("feedback", reviewer, reviewer.review_messages(prompt, empty), reply + feedback),
+        ]
     for role, agent, turns, written in needs:
         policy = agent.policy
         if isinstance(policy, LocalPolicy) and policy.context is not None:

@@ -6,7 +6,7 @@ RolloutRequest -> Sampler -> JudgedCollaboration -> Rollout -> Sample
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,17 +14,17 @@ from typing import NamedTuple, Protocol
 
 from waltzrl.collaboration import Drafter, Reviewer, collaborate
 from waltzrl.errors import PolicyError, ScoringError
-from waltzrl.evaluation.judges import Judge, judge_replies
+from waltzrl.evaluation.judges.judge import Judge, judge_replies
 from waltzrl.evaluation.patterns import Advice, OracleReviewer
 from waltzrl.policies.vllm import VllmServers
 from waltzrl.records import Demonstration, JudgedCollaboration, Prompt, Reply, Round
 from waltzrl.training import ranks
 from waltzrl.training.attacks import Attack, AttackedCollaboration, KeepsGoal, keeps_by_words
 from waltzrl.training.rewards import (
-    ClassFrequencies,
     Coefficients,
     FeedbackReward,
     attacker_reward,
+    balance_classes,
     charge_rounds,
     conversation_reward,
     judged_rounds,
@@ -374,7 +374,7 @@ def feedback_samples(
     reward: FeedbackReward,
     coefficients: Coefficients,
     round_cost: float = 0.0,
-    frequencies: ClassFrequencies,
+    class_counts: MutableMapping[str, float],
 ) -> list[Sample]:
     """Take one round of each rollout at random, so that long and short ones weigh the same.
 
@@ -384,7 +384,7 @@ def feedback_samples(
         reward: of the chosen rounds.
         coefficients: of the reward.
         round_cost: of a revision after the first.
-        frequencies: weigh them by the classes of the replies that they review.
+        class_counts: of the replies that were reviewed lately; see `balance_classes`.
     """
     chosen, turns = [], []
     for rollout, group in zip(rollouts, _number_groups(rollouts), strict=True):
@@ -398,7 +398,8 @@ def feedback_samples(
             judged, reply = draw.choice(scored)
             chosen.append(judged)
             turns.append((reply, group))
-    scores = charge_rounds(chosen, reward(frequencies.balanced(chosen), coefficients), round_cost)
+    weighted = balance_classes(chosen, class_counts)
+    scores = charge_rounds(chosen, reward(weighted, coefficients), round_cost)
     return [
         make_scored_sample(reply, score, group)
         for (reply, group), score in zip(turns, scores, strict=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from waltzrl.agents import load_wording
 from waltzrl.errors import RecipeError
-from waltzrl.foundation.files import Json
+from waltzrl.foundation.files import Json, write_json
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.foundation.validation import validate_table
 from waltzrl.training.data import forget_remembered
@@ -56,8 +56,8 @@ def write_recipe(run: RunDirectory, recipe: Recipe) -> None:
     forget_remembered(run.path)
     forget_answers(run.path)
     (run.path / EXPLANATIONS).unlink(missing_ok=True)
-    run.write_json(WORDING, _wording_json(recipe))
-    run.write_json(RECIPE, recipe_json(recipe))
+    write_json(run.path / WORDING, _wording_json(recipe))
+    write_json(run.path / RECIPE, recipe_json(recipe))
 
 
 def is_begun(folder: Path) -> bool:

@@ -6,7 +6,7 @@ PyTorch.
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -130,30 +130,20 @@ class AttackerSettings:
 class OptimizerSettings:
     """How a role's weights move: AdamW with a warm-up and a cosine."""
 
-    learning_rate: float
+    learning_rate: Annotated[float, Field(gt=0)]
     """The peak; about 5e-7 for a full 8B model, 1e-5 with LoRA, 1e-3 for the demo's small ones."""
-    warmup_steps: int = 10
+    warmup_steps: Annotated[int, Field(ge=0)] = 10
     """Steps of linear increase from 0."""
-    final_share: float = 1.0
+    final_share: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of the peak left at the last step of a cosine decay; 1 keeps it constant."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Each step shrinks the weights by this times the learning rate, as AdamW does."""
-    beta2: float = 0.999
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     """How long AdamW remembers the size of gradients; 0.95 learns faster from scratch."""
-    gradient_clip: float = 1.0
+    gradient_clip: Annotated[float, Field(gt=0)] = 1.0
     """Largest gradient norm."""
-    micro_batch_tokens: int = 8192
+    micro_batch_tokens: Annotated[int, Field(ge=1)] = 8192
     """Tokens in one forward pass; lower it when memory runs out, results stay the same."""
-
-    def __post_init__(self) -> None:
-        if not (self.learning_rate > 0 and self.gradient_clip > 0):
-            raise ValueError("optimizer.learning_rate and optimizer.gradient_clip must be above 0")
-        if not (0 <= self.beta2 < 1 and 0 <= self.final_share <= 1 and self.weight_decay >= 0):
-            raise ValueError(
-                "optimizer.beta2 lies in [0, 1), final_share in [0, 1], weight_decay is 0 or more"
-            )
-        if self.warmup_steps < 0 or self.micro_batch_tokens < 1:
-            raise ValueError("optimizer.warmup_steps is 0 or more, micro_batch_tokens 1 or more")
 
     def rate(self, step: int, total: int) -> float:
         """Return the learning rate of 0-based `step` out of `total`."""
@@ -173,34 +163,23 @@ class ReinforceSettings:
     """What weighs the same in the loss: every reply, as in the paper, or every token, as in most
     implementations of REINFORCE++. By token, an over-refusal of 10 tokens weighs a tenth of an
     answer of 100."""
-    kl_weight: float = 0.01
+    kl_weight: Annotated[float, Field(ge=0)] = 0.01
     """beta: raise it when general capability falls. At 0 the KL is no part of the reward, but still
     measured, by a pass of the reference."""
-    clip_low: float = 0.2
+    clip_low: Annotated[float, Field(ge=0)] = 0.2
     """The ratio of new to old probability is clipped below 1 - clip_low."""
-    clip_high: float = 0.2
+    clip_high: Annotated[float, Field(ge=0)] = 0.2
     """The ratio of new to old probability is clipped above 1 + clip_high."""
     dual_clip: float | None = None
     """Ceiling on the loss of bad tokens; 3 is usual, None is off."""
-    sigma_floor: float = 0.1
+    sigma_floor: Annotated[float, Field(gt=0)] = 0.1
     """Keeps the noise of a batch with nearly equal scores from being scaled up to a signal."""
     centre_groups: bool = False
     """Subtract each prompt's mean score; needs more than one rollout per prompt."""
-    passes: int = 1
+    passes: Annotated[int, Field(ge=1)] = 1
     """Optimiser steps per batch of rollouts; more than 1 makes the clip matter."""
 
     def __post_init__(self) -> None:
-        if self.passes < 1:
-            raise ValueError(f"algorithm.passes must be 1 or more, got {self.passes}")
-        for name in ("kl_weight", "clip_low", "clip_high"):
-            value: float = getattr(self, name)
-            if not value >= 0:  # so that nan is refused too
-                raise ValueError(f"algorithm.{name} must be 0 or more, got {value}")
-        if not self.sigma_floor > 0:
-            raise ValueError(
-                f"algorithm.sigma_floor must be above 0, got {self.sigma_floor}: returns that are"
-                " all equal would be divided by 0"
-            )
         if self.dual_clip is not None and not self.dual_clip > 1 + self.clip_high:
             raise ValueError(
                 f"algorithm.dual_clip must be more than 1 + clip_high = {1 + self.clip_high}, got"
@@ -211,10 +190,6 @@ class ReinforceSettings:
 @dataclass(frozen=True, kw_only=True)
 class ImitationStage:
     """Supervised training of the base on examples in every role."""
-
-    shapes_base: ClassVar[bool] = True
-    """Whether the stage trains the base, before it becomes the roles' weights. Such stages come
-    first; every kind of stage declares this."""
 
     kind: Literal["imitation"]
     """The kind of the stage."""
@@ -241,8 +216,6 @@ class TeacherStage:
 
     After it a stage of imitation teaches the base what the teacher wrote.
     """
-
-    shapes_base: ClassVar[bool] = True
 
     kind: Literal["teacher"]
     """The kind of the stage."""
@@ -280,8 +253,6 @@ def _require_reward(name: str, stage: str) -> None:
 class ReinforcementStage:
     """Rollouts of the agents, and a step of every role that learns from them."""
 
-    shapes_base: ClassVar[bool] = False
-
     kind: Literal["reinforcement"]
     """The kind of the stage."""
     name: str
@@ -293,11 +264,11 @@ class ReinforcementStage:
     """Optimiser steps of the stage."""
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Passes over the prompts; give either this or `steps`."""
-    prompts_per_step: int = 32
+    prompts_per_step: Annotated[int, Field(ge=1)] = 32
     """Prompts of a step, each with `group_size` rollouts."""
-    group_size: int = 1
+    group_size: Annotated[int, Field(ge=1)] = 1
     """Rollouts per prompt; fewer is noisier, more is slower."""
-    replayed_share: float = 0.0
+    replayed_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the drafts written by the initial conversation agent; raise it when the feedback
     agent, late in training, no longer recognises a bad draft."""
     attacked_share: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -339,13 +310,7 @@ class ReinforcementStage:
                 f"stage {self.name!r}: unknown role {unknown[0]!r}; known are {', '.join(known)}"
             )
         self._check_roles()
-        if self.prompts_per_step < 1 or self.group_size < 1:
-            raise ValueError(
-                f"stage {self.name!r} needs prompts_per_step and group_size, 1 or more"
-            )
         _require_reward(self.reward, self.name)
-        if not 0 <= self.replayed_share <= 1:
-            raise ValueError(f"stage {self.name!r}: replayed_share must be from 0 to 1")
         if self.algorithm.centre_groups and self.group_size < 2:
             raise ValueError(f"stage {self.name!r}: centre_groups needs a group_size of 2 or more")
 
@@ -395,9 +360,9 @@ StageSettings = ImitationStage | TeacherStage | ReinforcementStage
 class CheckpointSettings:
     """How often a run is saved, which checkpoints are kept, and when training stops."""
 
-    checkpoint_every: int = 50
+    checkpoint_every: Annotated[int, Field(ge=1)] = 50
     """Steps between checkpoints; the last step of every epoch and stage is saved as well."""
-    keep_last: int = 2
+    keep_last: Annotated[int, Field(ge=1)] = 2
     """How many of the newest are kept; those at the end of an epoch or stage all are."""
     validate_every: Annotated[int, Field(ge=1)] = 50
     """Steps between validations on `data.validation`, if it names a set; the start and the end are
@@ -413,10 +378,3 @@ class CheckpointSettings:
     """URL of a copy of the run, such as `s3://bucket/run`: each checkpoint is copied there, with
     what else a run needs to go on. A run whose folder is empty goes on from there. Any file system
     of fsspec; each needs its package, such as s3fs or gcsfs. A run may be resumed with another."""
-
-    def __post_init__(self) -> None:
-        if self.checkpoint_every < 1 or self.keep_last < 1:
-            raise ValueError(
-                f"checkpointing.checkpoint_every and checkpointing.keep_last must be 1 or more, got"
-                f" {self.checkpoint_every} and {self.keep_last}"
-            )

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
@@ -21,7 +21,7 @@ from waltzrl.training import ranks
 from waltzrl.training.algorithms.tokens import sequence_mean, token_mean
 from waltzrl.training.learner import Learner, LossOfMicroBatch
 from waltzrl.training.reinforce import UpdateResult, reinforce
-from waltzrl.training.rewards import ClassFrequencies, FeedbackReward
+from waltzrl.training.rewards import FeedbackReward
 from waltzrl.training.roles import Team
 from waltzrl.training.rollouts import (
     Count,
@@ -39,8 +39,8 @@ from waltzrl.training.rollouts import (
     sample_share,
 )
 from waltzrl.training.samples import Batch, Sample
-from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
-from waltzrl.training.validation import RolloutRates, attack_metrics, length_metrics
+from waltzrl.training.settings import ImitationStage, ReinforcementStage, StageSettings
+from waltzrl.training.validation import attack_metrics, length_metrics, rollout_rates
 
 Learners = Mapping[str, Learner]
 """The learners, by the names of their roles."""
@@ -51,7 +51,7 @@ class Stage(Protocol):
     """A part of training."""
 
     @property
-    def name(self) -> str: ...
+    def settings(self) -> StageSettings: ...
 
     @property
     def steps(self) -> int: ...
@@ -60,9 +60,6 @@ class Stage(Protocol):
     def learns(self) -> tuple[str, ...]:
         """Names of the roles that learn."""
         ...
-
-    @property
-    def optimizer(self) -> OptimizerSettings: ...
 
     @property
     def steps_per_epoch(self) -> int:
@@ -110,10 +107,7 @@ class Imitation(Generic[Example]):
     role: str = "conversation"
     """The role that learns, whichever agent's turn is demonstrated."""
     seed: int = 0
-
-    @property
-    def name(self) -> str:
-        return self.settings.name
+    _samples: dict[int, Sample] = field(default_factory=dict, init=False)
 
     @property
     def steps(self) -> int:
@@ -122,10 +116,6 @@ class Imitation(Generic[Example]):
     @property
     def learns(self) -> tuple[str, ...]:
         return (self.role,)
-
-    @property
-    def optimizer(self) -> OptimizerSettings:
-        return self.settings.optimizer
 
     @property
     def steps_per_epoch(self) -> int:
@@ -146,29 +136,19 @@ class Imitation(Generic[Example]):
             self._samples[position] = self.to_sample(self.demonstrations[position])
         return self._samples[position]
 
-    @cached_property
-    def _samples(self) -> dict[int, Sample]:
-        return {}
 
-
-def imitate(role: str, learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
-    """Take a supervised step of a role on samples; return its metrics."""
-    tokens = sum(len(sample.tokens.ids) for sample in samples)
-    return _take_supervised_step(role, learner, samples, imitation(tokens))
-
-
-def imitate_replies(role: str, learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
-    """Take a supervised step in which every reply weighs the same, as in the paper's loss.
-
-    By tokens, long answers would weigh more than short refusals.
-    """
-    return _take_supervised_step(role, learner, samples, imitation_by_reply(len(samples)))
-
-
-def _take_supervised_step(
-    role: str, learner: Learner, samples: Sequence[Sample], loss: LossOfMicroBatch
+def imitate(
+    role: str, learner: Learner, samples: Sequence[Sample], *, by_reply: bool = False
 ) -> dict[str, float]:
-    result = learner.step(samples, loss)
+    """Take a supervised step of a role on samples; return its metrics.
+
+    Every token weighs the same, or every reply, as in the paper's loss: by tokens, long answers
+    weigh more than short refusals.
+    """
+    tokens = sum(len(sample.tokens.ids) for sample in samples)
+    result = learner.step(
+        samples, imitation_by_reply(len(samples)) if by_reply else imitation(tokens)
+    )
     return {
         f"loss/{role}": result.loss,
         f"gradient/{role}_norm": result.gradient_norm,
@@ -213,7 +193,7 @@ class Reinforcement:
     """The function that `settings.reward` names."""
     max_rounds: int = 1
     """The most rounds of feedback on a prompt, in the patterns that have any."""
-    frequencies: ClassFrequencies = field(default_factory=ClassFrequencies)
+    class_counts: dict[str, float] = field(default_factory=dict)
     """The classes of the replies that were reviewed lately, over all stages of a run."""
     least_scored_share: float
     """The share that `CheckpointSettings` explains."""
@@ -228,20 +208,12 @@ class Reinforcement:
     """Samples that are taken before their step, by the number of the step."""
 
     @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
     def steps(self) -> int:
         return self.settings.total_steps(len(self.prompts))
 
     @property
     def learns(self) -> tuple[str, ...]:
         return self.settings.learns
-
-    @property
-    def optimizer(self) -> OptimizerSettings:
-        return self.settings.optimizer
 
     @property
     def steps_per_epoch(self) -> int:
@@ -257,7 +229,7 @@ class Reinforcement:
         waited = time.perf_counter() - started
         if self.count is not None:
             self.count(rollouts)
-        metrics = RolloutRates.of(rollouts).metrics() | length_metrics(rollouts)
+        metrics = rollout_rates(rollouts) | length_metrics(rollouts)
         metrics |= attack_metrics(rollouts)
         update = partial(self._update, rollouts, draw, learners, stale)
         overlaps = ahead and self.staleness > 0
@@ -272,12 +244,12 @@ class Reinforcement:
     def _choose_prompts(self, number: int) -> tuple[RolloutRequest, random.Random]:
         """Return what a step rolls out, and the random numbers that are left for its samples."""
         # All that is random in a step comes from its number: a resumed run repeats it exactly.
-        draw = random.Random(f"{self.name}/{self.seed}/{number}")
+        draw = random.Random(f"{self.settings.name}/{self.seed}/{number}")
         # The bits above these are the number of the process that samples.
         seed = draw.getrandbits(40)
         size, order = self.settings.prompts_per_step, f"prompts/{self.seed}"
         # A draw of its own, so that a stage without attacks is what it was before there were any.
-        attacks = random.Random(f"attacks/{self.name}/{self.seed}/{number}")
+        attacks = random.Random(f"attacks/{self.settings.name}/{self.seed}/{number}")
         prompts = [
             RolloutPrompt(
                 prompt := self.prompts[position],
@@ -312,7 +284,7 @@ class Reinforcement:
             if not samples:
                 continue
             if self.settings.objective == "expert-iteration":
-                metrics |= imitate_replies(role, learners[role], samples)
+                metrics |= imitate(role, learners[role], samples, by_reply=True)
                 continue
             learner, own = learners[role], self.team.roles[role]
             # A role whose reference is what learns has no divergence from it.
@@ -340,7 +312,7 @@ class Reinforcement:
             reward=self.reward,
             coefficients=self.settings.coefficients,
             round_cost=self.settings.round_cost,
-            frequencies=self.frequencies,
+            class_counts=self.class_counts,
         )
 
     async def _while_sampling(

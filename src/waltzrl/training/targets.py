@@ -1,15 +1,11 @@
 """What a run must reach: its warm-up a loss, its reinforcement a gain of reward."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Annotated
 
 from pydantic import Field
-
-from waltzrl.foundation.files import whole_lines
 
 WINDOW = 10
 """Steps whose mean stands for the start or the end of a stage; half of them in a shorter one."""
@@ -68,12 +64,3 @@ def missed_gain(lines: Metrics, roles: Sequence[str], target: float) -> str:
                 f"targets.reward_gain is {target:g}"
             )
     return ""
-
-
-def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """Read the metrics of a run, or of its warm-up, step by step.
-
-    Values that were not finite, which a journal writes as null, are left out.
-    """
-    steps = map(json.loads, whole_lines(folder / "metrics.jsonl"))
-    return [{name: value for name, value in step.items() if value is not None} for step in steps]

@@ -27,7 +27,7 @@ from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.reinforce import reinforce
 from waltzrl.training.rewards import ScoredExplanation, explanation_reward
 from waltzrl.training.samples import Sample, make_imitated_sample, make_scored_sample
-from waltzrl.training.settings import OptimizerSettings, TeacherStage
+from waltzrl.training.settings import TeacherStage
 from waltzrl.training.stages import Learners, shuffle_positions, update_metrics
 
 TEACHER = "teacher"
@@ -193,10 +193,6 @@ class Teaching:
     """A function that is given the usages of a step, to count what they cost."""
 
     @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
     def steps(self) -> int:
         return self.settings.steps
 
@@ -205,15 +201,11 @@ class Teaching:
         return (TEACHER,)
 
     @property
-    def optimizer(self) -> OptimizerSettings:
-        return self.settings.optimizer
-
-    @property
     def steps_per_epoch(self) -> int:
         return math.ceil(len(self.exercises) / self.settings.prompts_per_step)
 
     async def step(self, number: int, learners: Learners, ahead: bool = False) -> dict[str, float]:
-        draw = random.Random(f"{self.name}/{self.seed}/{number}")
+        draw = random.Random(f"{self.settings.name}/{self.seed}/{number}")
         self.policy.seed(draw.getrandbits(40))
         started = time.perf_counter()
         size, seed = self.settings.prompts_per_step, f"exercises/{self.seed}"

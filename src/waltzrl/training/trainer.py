@@ -117,11 +117,12 @@ class Trainer:
             # If training only makes them worse, the weights at the start are exported.
             if resumed == 0 and self._is_best(0):
                 self._save(0, {})
-            names = ", ".join(stage.name for stage in self.stages)
+            names = ", ".join(stage.settings.name for stage in self.stages)
             self._charge(f"start of {names} after {resumed} steps")
             for stage, first in self._remaining(resumed):
+                name, optimizer = stage.settings.name, stage.settings.optimizer
                 learners = {
-                    role: self.make_learner(self.weights[role], stage.optimizer, stage.steps)
+                    role: self.make_learner(self.weights[role], optimizer, stage.steps)
                     for role in stage.learns
                 }
                 if first < resumed:  # inside this stage: its optimisers have a state
@@ -131,13 +132,13 @@ class Trainer:
                     metrics = rates | await self._step(stage, step, first, learners)
                     if journal is not None:
                         journal.write(step, metrics)
-                    report(Progress(stage=stage.name, step=step, total=self.total, metrics=metrics))
+                    report(Progress(stage=name, step=step, total=self.total, metrics=metrics))
                     await self._publish(step + 1, learners)
                     rates = await self._validate(step + 1, learners)
                     if self._checkpoint_is_due(step + 1) or self._is_best(step + 1):
                         self._save(step + 1, learners)
                     # By its number, so that a step that a resumed run repeats is summed once.
-                    self._charge(f"{stage.name}/{step}", stage.name)
+                    self._charge(f"{name}/{step}", name)
                     self._stop_at_cap(step + 1, learners)
                     await asyncio.sleep(0)  # a stage that awaits nothing would block Ctrl-C
             if rates and journal is not None:  # of the final weights

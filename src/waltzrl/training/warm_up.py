@@ -8,9 +8,12 @@ Each is a folder of a run with steps and checkpoints of its own, and the last on
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 
 from peft import PeftModel
@@ -18,11 +21,10 @@ from peft import PeftModel
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.exports import ROLES
 from waltzrl.budget import CostMeter
-from waltzrl.errors import RecipeError, TargetError
-from waltzrl.evaluation.data import SolvedQuestion, write_lines
-from waltzrl.evaluation.data.solutions import CLOSING, OPENING
-from waltzrl.foundation.journal import WandbProject
-from waltzrl.foundation.jsonl import read_objects
+from waltzrl.errors import InputError, RecipeError, TargetError
+from waltzrl.evaluation.data.solutions import CLOSING, OPENING, SolvedQuestion
+from waltzrl.foundation.journal import WandbProject, read_metrics
+from waltzrl.foundation.jsonl import read_objects, write_lines
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.local import LocalPolicy
@@ -30,16 +32,17 @@ from waltzrl.policies.weights import CausalLM, Weights, copy_adapter, map_causal
 from waltzrl.records import Demonstration, Prompt, Usage
 from waltzrl.training import ranks
 from waltzrl.training.copies import RunCopy
+from waltzrl.training.data import find_demonstration, find_prompt
 from waltzrl.training.learner import learner_on
 from waltzrl.training.models import open_base, open_warm_up
 from waltzrl.training.recipe import Recipe
-from waltzrl.training.roles import decoding_copy
+from waltzrl.training.roles import decoding_copy, make_agents, require_context
 from waltzrl.training.run_recipe import BASE, EXPLANATIONS
 from waltzrl.training.samples import Sample, demonstration_sample
-from waltzrl.training.settings import ImitationStage, TeacherStage
+from waltzrl.training.settings import ImitationStage, ReinforcementStage, TeacherStage
 from waltzrl.training.sharding import shard_models
 from waltzrl.training.stages import Imitation, Stage
-from waltzrl.training.targets import missed_loss, read_metrics
+from waltzrl.training.targets import missed_loss
 from waltzrl.training.teaching import (
     EXPLAIN,
     TEACHER,
@@ -53,6 +56,8 @@ from waltzrl.training.teaching import (
     make_solved_exercise,
 )
 from waltzrl.training.trainer import Report, Trainer
+
+logger = logging.getLogger(__name__)
 
 WARM_UP, DISTILLATION = "warm-up", "distillation"
 
@@ -109,9 +114,15 @@ class WarmUp:
         """Train the base, continuing where an earlier call was interrupted; return it.
 
         Raises:
-            WaltzError: training diverged, nothing could be explained, or the loss misses its
-                target.
+            WaltzError: no prompt or no example fits the context, training diverged, nothing could
+                be explained, or the loss misses its target.
         """
+        require_context(
+            make_agents(base, self.recipe.agents),
+            self.prompts,
+            self.recipe.agents.max_rounds,
+            partial(find_prompt, self.recipe.data),
+        )
         if not (self.recipe.imitations or self.recipe.teacher):
             return base
         weights = await self._imitate(WARM_UP, self._open(base), (), report)
@@ -164,6 +175,11 @@ class WarmUp:
     def _imitations(
         self, name: str, weights: Weights, explanations: Sequence[str]
     ) -> list[Imitation[Demonstration | ExerciseTurn]]:
+        """Return the stages, each with the examples that fit the context.
+
+        Raises:
+            InputError: none does.
+        """
         policy, conversation, feedback = self._agents(weights)
 
         def to_sample(example: Demonstration | ExerciseTurn) -> Sample:
@@ -171,15 +187,53 @@ class WarmUp:
                 return example.sample(policy)
             return demonstration_sample(example, conversation, feedback)
 
+        exercises = self._exercises(feedback)
         return [
             Imitation(
                 settings=stage,
-                demonstrations=self._examples(stage, self._exercises(feedback), explanations),
+                demonstrations=self._select_fitting(
+                    stage,
+                    self._examples(stage, exercises, explanations),
+                    to_sample,
+                    policy.context,
+                ),
                 to_sample=to_sample,
                 seed=self.recipe.seed,
             )
             for stage in self._stages(name)
         ]
+
+    def _select_fitting(
+        self,
+        stage: ImitationStage,
+        examples: list[Demonstration | ExerciseTurn],
+        to_sample: Callable[[Demonstration | ExerciseTurn], Sample],
+        context: int | None,
+    ) -> list[Demonstration | ExerciseTurn]:
+        """Leave out, with a warning, what is longer than the context, if the model says its own.
+
+        Raises:
+            InputError: nothing fits.
+        """
+        tokens = [to_sample(example).tokens for example in examples]
+        lengths = [len(turn.prompt_ids) + len(turn.ids) for turn in tokens]
+        longest, example = max(zip(lengths, examples, strict=True), key=itemgetter(0))
+        if context is None or longest <= context:
+            return examples
+        pairs = zip(lengths, examples, strict=True)
+        fitting = [example for length, example in pairs if length <= context]
+        place = ""
+        if isinstance(example, Demonstration):
+            place = f" ({find_demonstration(self.recipe.data, example)})"
+        told = (
+            f"stage {stage.name!r}: {len(examples) - len(fitting)} of {len(examples)} examples do "
+            f"not fit the context of {context} tokens, and are left out; the longest has {longest}"
+            f"{place}. Shorten them, or choose a base with a longer context"
+        )
+        if not fitting:
+            raise InputError(told)
+        logger.warning("%s", told)
+        return fitting
 
     def _examples(
         self, stage: ImitationStage, exercises: Sequence[Exercise], explanations: Sequence[str]
@@ -290,7 +344,7 @@ class WarmUp:
 
     def _stages(self, name: str) -> list[ImitationStage]:
         """Return the stages of imitation before the teacher, or after it, that have steps."""
-        shaping = [stage for stage in self.recipe.stages if stage.shapes_base]
+        shaping = [s for s in self.recipe.stages if not isinstance(s, ReinforcementStage)]
         before = list(takewhile(lambda stage: not isinstance(stage, TeacherStage), shaping))
         chosen = before if name == WARM_UP else shaping[len(before) :]
         return [stage for stage in chosen if isinstance(stage, ImitationStage) and stage.steps]
@@ -328,16 +382,3 @@ def _as_base(weights: Weights) -> CausalLM:
     """Return what the roles start from, without the place of a base that is another now."""
     learned = weights.causal_lm
     return learned if weights.adapter is not None else replace(learned, source=None)
-
-
-def require_one_process(recipe: Recipe, count: int) -> None:
-    """Check that no teacher is to be trained by `count` processes.
-
-    Raises:
-        RecipeError: one is, by several.
-    """
-    if recipe.teacher is not None and count > 1:
-        raise RecipeError(
-            f"stage {recipe.teacher.name!r}: a teacher is trained by one process, got {count}; run"
-            " it without torchrun, or with compute.ray.learners = 1"
-        )

@@ -4,10 +4,10 @@ import gzip
 import json
 
 import pytest
+from msgspec import structs
 
 from support.wire_server import CALL, DETAILS, answer_of, stream_of
 from waltzrl.errors import RequestError
-from waltzrl.gateway.exchange import Answer
 from waltzrl.gateway.wire import CHAT
 from waltzrl.gateway.wire.fields import ROLES, turns_of
 from waltzrl.gateway.wire.format import DONE
@@ -223,7 +223,7 @@ def test_what_is_nested_a_hundred_deep_is_read():
 
 def test_a_draft_goes_out_as_it_came():
     answer = answer_of("Hi")
-    raw = Answer(reply=answer.reply, finish="stop", decision="draft", raw=b'{"id": "theirs"}')
+    raw = structs.replace(answer, raw=b'{"id": "theirs"}')
     assert CHAT.write(read(), [raw]) == b'{"id": "theirs"}'
     assert json.loads(CHAT.write(read(n=2), [raw, raw]))["id"] == "chatcmpl-42"
 

@@ -10,7 +10,7 @@ from support.wire_server import CALL, answer_of, stream_of
 from waltzrl.errors import RequestError
 from waltzrl.gateway.gateway import choice_of
 from waltzrl.gateway.wire import COMPLETIONS
-from waltzrl.store.audit import find
+from waltzrl.store.audit.reading import find
 
 
 def read(prompt="Once", **options):

@@ -314,12 +314,14 @@ def test_an_error_is_spelt_as_the_api_spells_it(kind, spelt):
             "input length and `max_tokens` exceed context limit: 8000 + 32000 > 32768, ",
         ),
         ("Unknown tool", ""),
+        ("context_window: a model in this process cannot honour it; remove it", ""),
+        ("Unrecognized request argument supplied: context_length", ""),
     ],
 )
 def test_a_context_that_is_too_small_is_told_in_the_words_that_clients_know(told, spelt):
     error = RequestError(400, "invalid_request", told)
     message = json.loads(MESSAGES.error(error, ""))["error"]["message"]
-    assert message.startswith(spelt)
+    assert message.startswith(spelt or told)
     assert message.endswith(told)
 
 

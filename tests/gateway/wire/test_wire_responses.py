@@ -369,6 +369,20 @@ def test_a_namespace_is_in_the_names_of_its_tools_and_comes_back_apart():
     assert (of_namespace["name"], of_namespace["namespace"]) == ("search", "mcp__graph")
 
 
+@pytest.mark.parametrize("other", [("", "a__b__c"), ("a__b", "c"), ("a", "b__c")])
+def test_tools_that_would_have_the_same_name_in_a_chat_are_refused(other):
+    def tool_of(namespace, name):
+        tool = {"type": "function", "name": name}
+        return {"type": "namespace", "name": namespace, "tools": [tool]} if namespace else tool
+
+    first = tool_of("a", "b__c")
+    if other == ("a", "b__c"):  # a tool that is sent twice is the server's to judge
+        assert len(read("Hi", tools=[first, tool_of(*other)]).body["tools"]) == 2
+        return
+    with pytest.raises(RequestError, match=r"tools\[1\].*name: got 'a__b__c'; need a name that"):
+        read("Hi", tools=[first, tool_of(*other)])
+
+
 @pytest.mark.parametrize(
     ("tool", "field"),
     [

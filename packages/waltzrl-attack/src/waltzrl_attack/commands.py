@@ -15,7 +15,7 @@ from waltzrl.foundation.options import (
     Settings,
     print_json,
 )
-from waltzrl.foundation.progress import progress_bar
+from waltzrl.foundation.progress import showing_task
 
 WIDTH = 150
 """Columns that the tables need."""
@@ -107,12 +107,7 @@ def attack(  # noqa: PLR0913, PLR0917 - each parameter is an option
         budget=AttackBudget(attempts=attempts, tokens=tokens),
     )
     read = read_goals(goals or (), training or ())
-    with progress_bar(quiet=as_json) as bar:
-        task = bar.add_task("attacking", total=None, note="")
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
+    with showing_task("attacking", quiet=as_json) as progress:
         paths = asyncio.run(open_and_run(chosen, read, out, progress))
     results = measure_attacks(paths)
     tables = tabulate_attacks(results)

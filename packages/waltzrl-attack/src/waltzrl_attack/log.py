@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.errors import InputError
+from waltzrl.evaluation.rows import change_replies
 from waltzrl.foundation.files import disk_errors, whole_lines
 from waltzrl.records import Collaboration, Reply, Verdict
-from waltzrl.store.privacy import Scrub, scrub_collaboration
+from waltzrl.store.privacy.scrubbing import Scrub, scrub_collaboration
 from waltzrl_attack.attempts import AttackPath, Attempt, Goal, JobKey
 
 LOG_NAME = "attacks.jsonl"
@@ -76,11 +77,16 @@ class AttackLog:
 
     def _scrub_attempt(self, attempt: Attempt) -> Attempt:
         collaboration = attempt.collaboration
+        if collaboration is not None:
+            # How long a reply took differs from run to run.
+            collaboration = change_replies(
+                scrub_collaboration(collaboration, self._scrub),
+                lambda reply: replace(reply, milliseconds=0.0),
+            )
         return replace(
             attempt,
             text=self._scrub(attempt.text),
-            collaboration=collaboration
-            and _without_times(scrub_collaboration(collaboration, self._scrub)),
+            collaboration=collaboration,
             verdicts=tuple(map(self._scrub_verdict, attempt.verdicts)),
         )
 
@@ -111,22 +117,3 @@ def read_paths(folder: Path) -> list[AttackPath]:
                 f"{path}:{number}: not the path of an attack ({error}); choose another folder"
             ) from error
     return paths
-
-
-def _without_times(collaboration: Collaboration) -> Collaboration:
-    """Leave out how long replies took."""
-    rounds = tuple(
-        replace(
-            turn,
-            feedback=replace(turn.feedback, reply=_untime(turn.feedback.reply)),
-            revision=_untime(turn.revision),
-        )
-        for turn in collaboration.rounds
-    )
-    return replace(
-        collaboration, draft=replace(collaboration.draft, milliseconds=0.0), rounds=rounds
-    )
-
-
-def _untime(reply: Reply | None) -> Reply | None:
-    return None if reply is None else replace(reply, milliseconds=0.0)

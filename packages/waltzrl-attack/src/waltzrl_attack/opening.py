@@ -8,20 +8,21 @@ from pathlib import Path
 from waltzrl.agents.identity import identify_agent
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem
-from waltzrl.evaluation.data import read_prompts, require_disjoint
+from waltzrl.evaluation.data.duplicates import require_disjoint
 from waltzrl.evaluation.data.opening import read_sets
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.judges.opening import open_judge, split_model_and_server
 from waltzrl.evaluation.opening import HOLLOW, open_systems
 from waltzrl.evaluation.runner import Progress
 from waltzrl.evaluation.settings import EvaluationConfig
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.foundation.validation import validate_table, with_overrides
 from waltzrl.gateway.reviewer_comparison import open_named_reviewer
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.opening import open_policy
 from waltzrl.store.privacy.opening import open_redaction
 from waltzrl_attack.attacker import ScriptedAttacker, identify_script
-from waltzrl_attack.attacks import ATTACKS, NamedAttack
+from waltzrl_attack.attacks import ATTACKS
 from waltzrl_attack.attempts import AttackBudget, AttackPath, Goal
 from waltzrl_attack.checks import GoalCheck, PolicyCheck, WordCheck
 from waltzrl_attack.log import AttackLog
@@ -118,8 +119,10 @@ async def open_and_run(
         PolicyError: see `run_attacks`.
         MissingExtraError: redaction needs the extra `flywheel`.
     """
-    attacks = _choose_attacks(settings.attacks)
-    log = AttackLog(folder, open_redaction({}, None).scrub)
+    if unknown := [name for name in settings.attacks if name not in ATTACKS]:
+        raise InputError(f"unknown attack {unknown[0]!r}; choose from {', '.join(ATTACKS)}")
+    attacks = {name: ATTACKS[name] for name in settings.attacks}
+    log = AttackLog(folder, open_redaction().scrub)
     async with AsyncExitStack() as connections:
         judge = await connections.enter_async_context(open_judge(settings.judge, cached=True))
         setup = await open_setup(settings, judge, connections)
@@ -148,12 +151,6 @@ async def open_setup(
         budget=settings.budget,
         concurrency=settings.target.concurrency,
     )
-
-
-def _choose_attacks(names: Sequence[str]) -> dict[str, NamedAttack]:
-    if unknown := [name for name in names if name not in ATTACKS]:
-        raise InputError(f"unknown attack {unknown[0]!r}; choose from {', '.join(ATTACKS)}")
-    return {name: ATTACKS[name] for name in names}
 
 
 async def _open_target(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.evaluation.goals import declines
-from waltzrl.evaluation.judges import Judge, judge_replies, require_decided
+from waltzrl.evaluation.judges.judge import Judge, judge_replies, require_decided
 from waltzrl.evaluation.rows import without_tokens
 from waltzrl.evaluation.runner import Progress, SeededPolicy, seed_conversation
 from waltzrl.foundation.run_directory import RunDirectory

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from waltzrl.agents.exports import ATTACKER, CONVERSATION, export_name
-from waltzrl.evaluation.data import read_prompts, write_lines
 from waltzrl.evaluation.study import SeedResults, StudyIdentity
+from waltzrl.foundation.jsonl import read_prompts, write_lines
 from waltzrl.foundation.workers import Job
 from waltzrl.records import Prompt
 from waltzrl_demo.arms import MAX_NEW_TOKENS, SINGLE, changes_of
@@ -141,7 +141,7 @@ class AttackDemo(SeedDemo):
             *self._attacker,
             *self.size.attack,
         ]
-        recipe = self.recipe("attack.toml", changes)
+        recipe = self.paper.train_recipe("attack.toml", changes)
         return self._check(self.train(f"attack on {arm}", recipe))
 
     def measurement(self, arm: str) -> "AttackMeasurement":

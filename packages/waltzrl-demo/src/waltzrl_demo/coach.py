@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Literal
 
 from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.agents.exports import CONVERSATION
 from waltzrl.collaboration import Drafter, guarded
-from waltzrl.evaluation.data import write_lines
 from waltzrl.evaluation.intervals import Estimate, Pairs, difference, mcnemar, mean, share
 from waltzrl.foundation.files import Json, write_json
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.gateway.guard import LocalGuard
 from waltzrl.policies import Sampling
 from waltzrl.policies.opening import local_policy
@@ -30,8 +29,7 @@ from waltzrl.store.memory.opening import open_memory
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.settings import MemoryConfig
 from waltzrl.store.privacy.opening import open_redaction
-from waltzrl.training.recipe import load_recipe
-from waltzrl_demo.jobs import TrainingJob
+from waltzrl_demo.jobs import TrainingJob, load_demo_recipe
 from waltzrl_demo.world.offices import Register, Subject, deal_subjects
 from waltzrl_demo.world.referrals import referral_demonstrations
 from waltzrl_routing import AgentCapability, AgentRegistry, Router, Task, TaskGraph
@@ -160,8 +158,7 @@ class CoachDemo:
             f"data.demonstrations={[str(self._data_file('demonstrations'))]}",
             *self._settings.changes,
         ]
-        with as_file(files(__package__) / "coach.toml") as path:
-            recipe = load_recipe(path, overrides)
+        recipe = load_demo_recipe("coach.toml", overrides)
         return TrainingJob(name="conversation agent", recipe=recipe, folder=self.folder / "agent")
 
     def open_agent(self) -> ConversationAgent:
@@ -282,7 +279,7 @@ class CoachDemo:
         config = MemoryConfig(url=url, subject_key=self.folder / "memory.key")
         engine = open_database(url)
         try:
-            yield open_memory(config, {}, engine, open_redaction({}, None).scrub)
+            yield open_memory(config, {}, engine, open_redaction().scrub)
         finally:
             engine.dispose()
 

@@ -11,22 +11,25 @@ from random import Random
 
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.agents.settings import FeedbackConfig
-from waltzrl.evaluation.collecting import Selection, Statistics
 from waltzrl.evaluation.collecting.opening import export_samples
-from waltzrl.evaluation.data import read_prompts, write_lines
+from waltzrl.evaluation.collecting.selection import Selection
+from waltzrl.evaluation.collecting.trajectories import Statistics
 from waltzrl.evaluation.judges.refusal import RefusalDetector
+from waltzrl.foundation.jsonl import read_prompts, write_lines
 from waltzrl.gateway.keys import add_key
 from waltzrl.gateway.settings import BundleRecipe
 from waltzrl.operations.compliance.erasure import erase_records
 from waltzrl.operations.compliance.subject import RecordsOf, open_places
 from waltzrl.operations.release.book import ReleaseBook
-from waltzrl.operations.release.opening import GateEvaluations, GateOverride, propose_release
+from waltzrl.operations.release.opening import GateEvaluations, propose_release
 from waltzrl.operations.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.operations.release.state import Release
 from waltzrl.policies.settings import UpstreamConfig
 from waltzrl.records import Prompt
-from waltzrl.store.audit import Entry, read_entries, verify
 from waltzrl.store.audit.note import PublicKey
+from waltzrl.store.audit.reading import read_entries
+from waltzrl.store.audit.record import Entry
+from waltzrl.store.audit.verify import verify
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.labels import LabelEvent, ReplyLabel
 from waltzrl.store.memory.opening import open_memory
@@ -207,7 +210,7 @@ class FlywheelDemo:
     def open_memory(self) -> SafetyMemory:
         """Open the gateway's memory."""
         config = MemoryConfig(url=self.memory_url, subject_key=self._subject_key)
-        scrub = open_redaction({}, None).scrub
+        scrub = open_redaction().scrub
         return open_memory(config, {}, open_database(self.memory_url), scrub)
 
     def labels(self, memory: SafetyMemory) -> Iterator[tuple[str, LabelEvent]]:
@@ -236,20 +239,18 @@ class FlywheelDemo:
         )
         return propose_release(book, _make_bundle(self.second), RELEASE, BY, gate)
 
-    def try_bad_bundle(self, book: ReleaseBook) -> Release:
-        """Propose the base, without a reviewer, by its evaluation.
+    def release_bad_bundle(self, book: ReleaseBook, *, overrides: bool) -> Release:
+        """Propose the base without a reviewer, by its evaluation or with an override of the gate.
 
         Raises:
             InputError: the gate refuses it, as it should.
         """
-        gate = GateEvaluations(
+        evaluated = GateEvaluations(
             before=self.evaluation(self.second).folder, after=self.evaluation(self.base).folder
         )
-        return propose_release(book, self._bad_bundle, DRILL, BY, gate)
-
-    def release_bad_bundle(self, book: ReleaseBook) -> Release:
-        """Propose the base with an override of the gate."""
-        return propose_release(book, self._bad_bundle, DRILL, BY, GateOverride(reason="a drill"))
+        gate = "a drill" if overrides else evaluated
+        bundle = BundleRecipe(upstream=_configure_upstream(self.base), enabled=False)
+        return propose_release(book, bundle, DRILL, BY, gate)
 
     def notices(self) -> list[Entry]:
         """Return the notices of releases in the audit log."""
@@ -274,13 +275,8 @@ class FlywheelDemo:
         """The file with the key of the digests of users' names."""
         return self.folder / "memory.key"
 
-    @property
-    def _bad_bundle(self) -> BundleRecipe:
-        return BundleRecipe(upstream=_configure_upstream(self.base), enabled=False)
-
     def _make_training(self, name: str, changes: list[str]) -> TrainingJob:
-        sets = ["train", *["general-train"] * GENERAL_REPEATS]
-        recipe = self._paper.recipe("pair.toml", sets, changes)
+        recipe = self._paper.train_recipe("pair.toml", changes)
         return TrainingJob(name=name, recipe=recipe, folder=self.folder / name)
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial
 
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.foundation.workers import Report
@@ -94,11 +95,12 @@ class FlywheelRun:
         Raises:
             PolicyError: it was not rolled back.
         """
+        propose = partial(self._story.release_bad_bundle, self._book)
         try:
-            await asyncio.to_thread(self._story.try_bad_bundle, self._book)
+            await asyncio.to_thread(propose, overrides=False)
         except InputError as error:
             self._say(f"the gate refused: {error}")
-        release = await asyncio.to_thread(self._story.release_bad_bundle, self._book)
+        release = await asyncio.to_thread(propose, overrides=True)
         ended = await self._follow(release)
         if ended.state != "rolled_back":
             raise PolicyError(f"the bad bundle ended {ended.state}: {self._read_reason()}")

@@ -1,7 +1,8 @@
 """The demo's work as jobs for several processes: trainings, evaluations, a calibration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,12 @@ from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.evaluation import read_rows
 from waltzrl.evaluation.calibration import JudgedReply
 from waltzrl.evaluation.data.opening import read_sets
-from waltzrl.evaluation.judges import Judge, LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import Judge, LabelRefusalJudge
 from waltzrl.evaluation.opening import run_evaluation
 from waltzrl.evaluation.reviewer_calibration import measure_reviewer
 from waltzrl.evaluation.settings import EvaluationConfig
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
-from waltzrl.training.recipe import Recipe
+from waltzrl.training.recipe import Recipe, load_recipe
 from waltzrl_demo.arms import MAX_NEW_TOKENS
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ MakeJudge = Callable[[], Judge]
 """Makes a judge in the process of a job: a class, a function of a module, or a partial of one."""
 MakeCheck = Callable[[], "KeepsGoal"]
 """Makes what checks an attacker's rewritings, in the same way."""
+
+
+def load_demo_recipe(name: str, changes: Sequence[str]) -> Recipe:
+    """Read a recipe of this package, with some changes."""
+    with as_file(files(__package__) / name) as path:
+        return load_recipe(path, changes)
 
 
 def configure_contest(

@@ -6,7 +6,6 @@ Everything is chosen on the validation split; the test split is only reported.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.resources import as_file, files
 from pathlib import Path
 
 import torch
@@ -15,14 +14,14 @@ from waltzrl import __version__
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, table_row
-from waltzrl.evaluation.data import require_disjoint, write_lines
-from waltzrl.evaluation.data.duplicates import text_of
-from waltzrl.evaluation.judges import LinearGuard
+from waltzrl.evaluation.data.duplicates import require_disjoint, text_of
+from waltzrl.evaluation.judges.guard import LinearGuard
 from waltzrl.evaluation.patterns import GUARDED_LABELS
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.foundation.files import Json, write_json
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.records import Prompt
-from waltzrl.training.recipe import Recipe, load_recipe
+from waltzrl.training.recipe import Recipe
 from waltzrl_demo.arms import (
     BASE,
     MAIN,
@@ -37,6 +36,7 @@ from waltzrl_demo.jobs import (
     EvaluationJob,
     TrainingJob,
     configure_contest,
+    load_demo_recipe,
 )
 from waltzrl_demo.world import (
     LEVELS,
@@ -142,10 +142,9 @@ class PaperDemo:
         """Return a training by its name: the base, or one that `changes_of` knows."""
         if name == BASE:
             return self.base
-        prompts = ["train", *["general-train"] * GENERAL_REPEATS]
         start = f"models.base={self.base.agents / CONVERSATION}"
         changes = [start, *changes_of(name), *self._size.pair_changes]
-        recipe = self.recipe("pair.toml", prompts, changes)
+        recipe = self.train_recipe("pair.toml", changes)
         # Not the judge itself: it is made in the process of the job.
         judge = partial(world_judge, self.seed, TRAINING_NOISE)
         return TrainingJob(name=name, recipe=recipe, folder=self.folder / name, judge=judge)
@@ -235,8 +234,11 @@ class PaperDemo:
     def recipe(self, file: str, prompts: Sequence[str], changes: Sequence[str]) -> Recipe:
         """Read one of the demo's recipes, to train on some of its sets with some changes."""
         paths = [str(self.file(name)) for name in prompts]
-        with as_file(files(__package__) / file) as path:
-            return load_recipe(path, [f"seed={self.seed}", f"data.prompts={paths}", *changes])
+        return load_demo_recipe(file, [f"seed={self.seed}", f"data.prompts={paths}", *changes])
+
+    def train_recipe(self, file: str, changes: Sequence[str], prompts: str = "train") -> Recipe:
+        """Read a recipe, to train on a set and on general questions; see `recipe`."""
+        return self.recipe(file, [prompts, *["general-train"] * GENERAL_REPEATS], changes)
 
     def file(self, name: str) -> Path:
         """Return the path of the set `name`."""

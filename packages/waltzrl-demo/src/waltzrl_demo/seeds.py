@@ -6,7 +6,7 @@ small file. Arms start from the same initial model; two of them are compared see
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -19,15 +19,17 @@ from waltzrl.evaluation.study import (
     SeedPrompts,
     SeedResults,
     StudyIdentity,
+    open_study,
     read_seed,
+    seed_file,
     write_seed,
 )
-from waltzrl.foundation.files import Json
+from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.foundation.workers import Job, Workers
 from waltzrl.records import Prompt
 from waltzrl.training.recipe import Recipe
 from waltzrl_demo.jobs import EvaluationJob, TrainingJob, configure_contest
-from waltzrl_demo.paper import GENERAL_REPEATS, DemoSize, PaperDemo
+from waltzrl_demo.paper import DemoSize, PaperDemo
 from waltzrl_demo.study import digest_lines, read_training_cost, sample_world
 from waltzrl_demo.world import LEVELS, TRAINING_NOISE, world_judge
 
@@ -70,14 +72,10 @@ class SeedDemo(ABC):
         """The file of the test prompts."""
         return self.paper.file("test")
 
-    def recipe(self, file: str, changes: Sequence[str], prompts: str = "train") -> Recipe:
-        """Read a recipe, to train on a set and on general questions with some changes."""
-        return self.paper.recipe(file, [prompts, *["general-train"] * GENERAL_REPEATS], changes)
-
     def train_pair(self, name: str, changes: Sequence[str], prompts: str = "train") -> TrainingJob:
         """Train a pair from the initial model, as pair.toml says with some changes."""
         start = f"models.base={self.base.agents / CONVERSATION}"
-        return self.train(name, self.recipe("pair.toml", [start, *changes], prompts))
+        return self.train(name, self.paper.train_recipe("pair.toml", [start, *changes], prompts))
 
     def train(self, name: str, recipe: Recipe) -> TrainingJob:
         """Train as a recipe says, with the world's judge where agents are rewarded."""
@@ -213,16 +211,29 @@ def list_tokens(folder: Path, seeds: Sequence[int]) -> dict[str, float]:
     return {name: sum(own) / len(own) for name, own in totals.items()}
 
 
-def table_as_json(rows: Sequence[ArmRow], tokens: Mapping[str, float], seeds: int) -> Json:
-    """Return tables as JSON."""
-    return {"seeds": seeds, "rows": [asdict(row) for row in rows], "tokens": dict(tokens)}
+def finish_seeds(
+    folder: Path,
+    seeds: int,
+    identity: StudyIdentity,
+    open_demo: Callable[[Path, int], SeedDemo],
+    workers: Workers,
+) -> None:
+    """Train and measure, round by round, the seeds from 0 that have no results yet.
 
-
-def run_seeds(folder: Path, demos: Sequence[SeedDemo], workers: Workers) -> None:
-    """Train and measure seeds, round by round, and keep their results."""
-    for demo in demos:
-        demo.write_data()
-    for jobs in zip(*(demo.rounds for demo in demos), strict=True):
-        workers.run([job for own in jobs for job in own])
-    for demo in demos:
-        write_seed(folder, demo.results())
+    Args:
+        folder: of the results, and of the work of each seed.
+        seeds: how many.
+        identity: what the folder is of.
+        open_demo: opens the work of a seed in a folder.
+        workers: run the jobs.
+    """
+    with RunDirectory(folder):
+        open_study(folder, identity)
+        left = [seed for seed in range(seeds) if not seed_file(folder, seed).exists()]
+        demos = [open_demo(folder / "work" / f"seed-{seed}", seed) for seed in left]
+        for demo in demos:
+            demo.write_data()
+        for jobs in zip(*(demo.rounds for demo in demos), strict=True):
+            workers.run([job for own in jobs for job in own])
+        for demo in demos:
+            write_seed(folder, demo.results())

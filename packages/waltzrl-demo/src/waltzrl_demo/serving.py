@@ -6,9 +6,9 @@ from pathlib import Path
 
 from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import read_prompts
 from waltzrl.evaluation.harm import draw_prompts
 from waltzrl.evaluation.scenarios import Kind, Scenario
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.foundation.validation import Table
 from waltzrl.gateway.guard import Guard
 from waltzrl.gateway.guard_opening import GuardSettings, open_guard
@@ -52,29 +52,12 @@ def serve_options() -> tuple[Table, str]:
     Raises:
         InputError: there is no trained pair.
     """
+    prompts = read_prompts(_find_trained_seed(TRAINED) / "data" / "test.jsonl")
+    harmful = next(prompt for prompt in prompts if prompt.label == "unsafe")
     return demo_settings(TRAINED), (
-        f"the demo's model knows only the demo's language; try: {example_prompt(TRAINED)} "
+        f"the demo's model knows only the demo's language; try: {harmful.messages[-1].content} "
         "(with the package waltzrl-smollm2, the demo speaks English)"
     )
-
-
-def example_prompt(folder: Path) -> str:
-    """Return a harmful prompt of the demo's held-out set.
-
-    Raises:
-        InputError: there is no trained pair.
-    """
-    prompts = read_prompts(_find_trained_seed(folder) / "data" / "test.jsonl")
-    return next(prompt for prompt in prompts if prompt.label == "unsafe").messages[-1].content
-
-
-def demo_pair(folder: Path) -> Path:
-    """Return the folder of the pair that `waltzrl demo` trained, of the first seed.
-
-    Raises:
-        InputError: there is no trained pair.
-    """
-    return _find_trained_seed(folder) / PAIR
 
 
 def open_demo_guard(folder: Path, settings: GuardSettings) -> Guard:
@@ -85,7 +68,7 @@ def open_demo_guard(folder: Path, settings: GuardSettings) -> Guard:
         MissingExtraError: torch is missing.
     """
     tiny = replace(settings, wording="tiny", max_new_tokens=MAX_NEW_TOKENS)
-    return open_guard(pair=demo_pair(folder), settings=tiny)
+    return open_guard(pair=_find_trained_seed(folder) / PAIR, settings=tiny)
 
 
 def demo_scenarios(folder: Path) -> list[Scenario]:

@@ -23,7 +23,7 @@ from waltzrl.evaluation.study import (
     read_seed,
     write_seed,
 )
-from waltzrl.foundation.jsonl import read_objects
+from waltzrl.foundation.journal import read_metrics
 from waltzrl.training.settings import ImitationStage
 from waltzrl_demo.arms import (
     BASE,
@@ -246,15 +246,11 @@ def _estimate_size(training: TrainingJob) -> float:
 
 def read_training_cost(folder: Path) -> TrainingCost:
     """Return what a training in a folder took."""
-    steps = [fields for _, fields in read_objects(folder / "metrics.jsonl")]
-
-    def total(name: str) -> float:
-        values = [step.get(name) for step in steps]
-        return sum(value for value in values if isinstance(value, int | float))
-
-    return TrainingCost(
-        tokens=round(total("tokens/sampled")), seconds=round(total("time/step_seconds"), 1)
+    tokens, seconds = (
+        sum(step.get(name, 0.0) for step in read_metrics(folder))
+        for name in ("tokens/sampled", "time/step_seconds")
     )
+    return TrainingCost(tokens=round(tokens), seconds=round(seconds, 1))
 
 
 def read_seed_prompts(demo: PaperDemo, sets: Sequence[str]) -> SeedPrompts:

@@ -11,7 +11,6 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import as_file, files
 from operator import eq
 from pathlib import Path
 from statistics import fmean
@@ -21,17 +20,16 @@ import msgspec
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.agents.exports import CONVERSATION
-from waltzrl.evaluation.data import SolvedQuestion, read_solutions, write_lines
-from waltzrl.evaluation.data.solutions import CLOSING
+from waltzrl.evaluation.data.solutions import CLOSING, SolvedQuestion, read_solutions
 from waltzrl.evaluation.intervals import Estimate, Pairs, difference, mcnemar
 from waltzrl.evaluation.paired import SeedDifference, compare_seeds, mean_over_seeds
 from waltzrl.foundation.files import Json, write_json
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.policies import Sampling
 from waltzrl.policies.compute import resolve_compute
 from waltzrl.policies.opening import local_policy
 from waltzrl.records import Demonstration
-from waltzrl.training.recipe import Recipe, load_recipe
-from waltzrl_demo.jobs import ONE_CORE, TrainingJob
+from waltzrl_demo.jobs import ONE_CORE, TrainingJob, load_demo_recipe
 from waltzrl_demo.world import World
 from waltzrl_demo.world.derived import (
     KINDS,
@@ -155,7 +153,7 @@ class TeacherSeedJob:
             f"data.demonstrations={[str(self._data_file('facts'))]}",
         ]
         overrides = [f"seed={self.seed}", *data, *self.settings.changes, *base, unneeded]
-        recipe = _load_demo_recipe("teacher.toml", overrides)
+        recipe = load_demo_recipe("teacher.toml", overrides)
         return TrainingJob(name=name, recipe=recipe, folder=self.folder / name)
 
     def _make_student_job(self, arm: Arm) -> tuple[TrainingJob, int]:
@@ -173,7 +171,7 @@ class TeacherSeedJob:
             f"stages.student.steps={steps}",
             f"stages.student.batch_size={BATCH}",
         ]
-        recipe = _load_demo_recipe("student.toml", overrides)
+        recipe = load_demo_recipe("student.toml", overrides)
         folder = self.folder / f"student-{arm}"
         return TrainingJob(name=arm, recipe=recipe, folder=folder), round(steps * BATCH * mean)
 
@@ -288,8 +286,3 @@ def teacher_table(
         ],
         "comparisons": [asdict(each) for each in comparisons],
     }
-
-
-def _load_demo_recipe(name: str, overrides: Sequence[str]) -> Recipe:
-    with as_file(files(__package__) / name) as path:
-        return load_recipe(path, overrides)

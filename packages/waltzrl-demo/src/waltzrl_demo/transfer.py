@@ -7,7 +7,7 @@ by prompt.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,6 @@ from typing import Literal
 from waltzrl.evaluation.comparison import Difference, compare
 from waltzrl.evaluation.paired import SeedDifference, compare_seeds
 from waltzrl.evaluation.rows import read_rows
-from waltzrl.foundation.files import Json
 from waltzrl.foundation.workers import Job
 from waltzrl_demo.arms import BASE, SINGLE, WALTZ
 from waltzrl_demo.attack import FULL, PAIR, WITH_ATTACKER, AttackDemo, AttackSize
@@ -138,8 +137,3 @@ def _compare_patterns(folder: Path) -> Difference:
     rows = read_rows(folder)
     alone, reviewed = ([row for row in rows if row.pattern == each] for each in (ALONE, REVIEWED))
     return next(each for each in compare(alone, reviewed) if each.metric == "f1")
-
-
-def transfer_table(rows: Sequence[TransferRow]) -> Json:
-    """Return the table as JSON."""
-    return {"rows": [asdict(row) for row in rows]}

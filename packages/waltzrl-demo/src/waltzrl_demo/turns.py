@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from waltzrl.evaluation.data import read_prompts, write_lines
 from waltzrl.evaluation.study import SeedResults, StudyIdentity
+from waltzrl.foundation.jsonl import read_prompts, write_lines
 from waltzrl.foundation.workers import Job
 from waltzrl.records import Prompt
 from waltzrl_demo.arms import MAX_NEW_TOKENS

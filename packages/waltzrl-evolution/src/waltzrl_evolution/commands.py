@@ -11,8 +11,8 @@ from rich.table import Table
 from waltzrl.foundation.options import EVALUATE, AsJson, Server, open_terminal, print_json
 
 if TYPE_CHECKING:
-    from waltzrl_evolution import Budget
     from waltzrl_evolution.opening import EvolutionReport, EvolutionSettings
+    from waltzrl_evolution.run import Budget
 
 evolve = typer.Typer(
     help="Evolve rules, prompts and programs behind a gate: no candidate that is less safe passes.",
@@ -182,8 +182,8 @@ def _make_settings(
 
 
 def _make_budget(generations: int, candidates: int, minutes: float | None) -> "Budget":
-    from waltzrl_evolution import Budget
     from waltzrl_evolution.darwin import read_demands
+    from waltzrl_evolution.run import Budget
 
     return Budget(
         generations=generations,

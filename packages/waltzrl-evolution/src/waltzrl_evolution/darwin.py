@@ -14,15 +14,15 @@ from statistics import fmean
 from typing import Literal
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import read_prompts
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.foundation.switches import read_switch
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.sandbox import open_program
 from waltzrl.records import Message, Prompt, Reply
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl_evolution.files import CandidateFiles
-from waltzrl_evolution.model_writer import LONGEST_PROGRAM, ModelWriter
+from waltzrl_evolution.model_writer import ModelWriter
 from waltzrl_evolution.pool import SUCCESS, CandidateDecision, TrajectoryPool
 from waltzrl_evolution.programs import PROGRAM, ProgramSubject
 from waltzrl_evolution.run import MOST_UNSAFE, Budget, Cases, EvolutionResult, EvolutionRun
@@ -228,11 +228,10 @@ class SEDarwinAgent:
             raise InputError("the context needs `code`, a program, and `cases`, its Cases")
         subject = ProgramSubject()
         about = f"{problem}\n{subject.about}"
-        sampling = Sampling(max_new_tokens=LONGEST_PROGRAM, temperature=1.0)
         least = max(cases.least_compliance, self.least_compliance)
         run = EvolutionRun(
             subject,
-            ModelWriter(self._policy, about, sampling),
+            ModelWriter(self._policy, about),
             replace(cases, least_compliance=least),
             lambda before: TrajectoryPool(self._store, self.agent_name, before=before),
             self._folder,

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from random import Random
 
 from waltzrl.agents.fence import fence
@@ -40,16 +39,9 @@ _FILE = re.compile(r"^\W*FILE\s+[`'\"]?([\w.-]+)[`'\"]?\s*\n```[^\n]*\n(.*?)^```
 class ModelWriter:
     """Asks a policy for new files; those that it leaves out stay as the better parent has them."""
 
-    def __init__(self, policy: Policy, about: str, sampling: Sampling) -> None:
-        """Use a policy.
-
-        Args:
-            policy: writes.
-            about: what the files are, of the subject.
-            sampling: with a temperature above 0, or candidates of one parent are all alike; each
-                is sampled with a seed of its own.
-        """
-        self._policy, self._about, self._sampling = policy, about, sampling
+    def __init__(self, policy: Policy, about: str) -> None:
+        """Use a policy, told what the files are."""
+        self._policy, self._about = policy, about
 
     async def write(self, order: WritingOrder) -> WrittenCandidate:
         """Write a candidate.
@@ -62,7 +54,12 @@ class ModelWriter:
             Message(role="system", content=f"You improve programs and settings. {self._about}"),
             Message(role="user", content="\n\n".join(_yield_request(order))),
         ]
-        sampling = replace(self._sampling, seed=order.seed >> 1)  # servers take 31 bits
+        # At temperature 0 the candidates of one parent would be all alike.
+        sampling = Sampling(
+            max_new_tokens=LONGEST_PROGRAM,
+            temperature=1.0,
+            seed=order.seed >> 1,  # servers take 31 bits
+        )
         reply = await self._policy.reply(messages, sampling)
         files = dict(_FILE.findall(reply.text))
         if not files:

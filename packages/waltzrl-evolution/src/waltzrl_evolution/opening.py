@@ -14,36 +14,35 @@ from waltzrl.agents.identity import identify_agent
 from waltzrl.errors import InputError
 from waltzrl.evaluation import Difference, EvaluationRow, evaluate
 from waltzrl.evaluation.comparison import compare
-from waltzrl.evaluation.data import leaks
+from waltzrl.evaluation.data.duplicates import leaks
 from waltzrl.evaluation.data.opening import read_sets
 from waltzrl.evaluation.gate import MIN_PROMPTS
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.foundation.files import toml_value, write_bytes
-from waltzrl.policies import Policy, Sampling
+from waltzrl.policies import Policy
 from waltzrl.policies.opening import local_policy, remote_policy
 from waltzrl.records import Prompt
-from waltzrl.store.audit import LocalLog, LogSettings
+from waltzrl.store.audit.log import LogSettings
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.privacy.opening import open_redaction
-from waltzrl_evolution import (
+from waltzrl_evolution import TrajectoryPool
+from waltzrl_evolution.files import CandidateFiles, read_candidate
+from waltzrl_evolution.model_writer import ModelWriter
+from waltzrl_evolution.operators import Writer
+from waltzrl_evolution.pool import CandidateDecision, Trajectory
+from waltzrl_evolution.programs import PROGRAM, ProgramSubject
+from waltzrl_evolution.rule_writer import RuleWriter
+from waltzrl_evolution.rules import RulesSubject, bundle_keys, bundle_text, read_shipped_rules
+from waltzrl_evolution.run import (
+    CONCURRENCY,
     Budget,
-    CandidateDecision,
-    CandidateFiles,
     Cases,
     EvolutionResult,
     EvolutionRun,
     EvolutionSubject,
-    Trajectory,
-    TrajectoryPool,
-    Writer,
-    read_candidate,
 )
-from waltzrl_evolution.model_writer import LONGEST_PROGRAM, ModelWriter
-from waltzrl_evolution.programs import PROGRAM, ProgramSubject
-from waltzrl_evolution.rule_writer import RuleWriter
-from waltzrl_evolution.rules import RulesSubject, bundle_keys, bundle_text, read_shipped_rules
-from waltzrl_evolution.run import CONCURRENCY
 from waltzrl_evolution.wording import WordingSubject, WordingWriter, read_shipped_wording
 
 ALL = "all held-out prompts"
@@ -193,9 +192,8 @@ async def evolve_program(
         allow_missing: layers that the sandbox may lack; see `open_program`.
     """
     subject = ProgramSubject(allow_missing=allow_missing)
-    sampling = Sampling(max_new_tokens=LONGEST_PROGRAM, temperature=1.0)
     async with _open_model(model, server) as policy:
-        writer = ModelWriter(policy, subject.about, sampling)
+        writer = ModelWriter(policy, subject.about)
         return await run_evolution(subject, writer, read_candidate(start), settings, budget)
 
 
@@ -264,7 +262,7 @@ def open_run(
         AuditError: the log was altered, or cannot be written.
         StorageError: the database is unavailable.
     """
-    scrub = open_redaction({}, None).scrub
+    scrub = open_redaction().scrub
     engine = open_database(settings.memory)
     out = settings.out
     name = run_name(out)

@@ -21,7 +21,7 @@ VERSION = 1
 """The version of the records; a pool of another version is refused."""
 SUCCESS, FAILURE = 0.7, 0.3
 """The score from which a trajectory is a success, and below which it is a failure."""
-MOST_RECORDS = 10_000
+MOST_RECORDS, MOST_INSIGHTS = 10_000, 10
 
 OperatorName: TypeAlias = Literal["baseline", "revision", "recombination", "refinement"]
 Ruling: TypeAlias = Literal["accepted", "unsafe", "worse", "invalid", "failed"]
@@ -164,7 +164,7 @@ class TrajectoryPool:
         pairs = list(combinations(self.get_successful(), 2))
         return sorted(pairs, key=lambda pair: -_measure_difference(*pair))[:n]
 
-    def get_pool_insights(self, most: int = 10) -> list[str]:
+    def get_pool_insights(self) -> list[str]:
         """Return what was changed and what came of it, in words, the largest gains first."""
         changed = [each for each in self.trajectories if each.change]
         best = sorted(changed, key=lambda each: -each.gain)
@@ -174,7 +174,7 @@ class TrajectoryPool:
             for each in self.decisions
             if each.change and each.ruling in ("unsafe", "worse")
         ]
-        return [*accepted[:most], *rejected[:most]]
+        return [*accepted[:MOST_INSIGHTS], *rejected[:MOST_INSIGHTS]]
 
     def get_common_failure_patterns(self, least: int = 2) -> dict[str, int]:
         """Return the categories in which several trajectories fail -> in how many."""

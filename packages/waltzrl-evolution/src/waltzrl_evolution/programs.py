@@ -4,20 +4,20 @@ agent.py    defines reply(messages) -> str
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.collaboration import draft_only
 from waltzrl.errors import InputError, PolicyError
-from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation import EvaluatedSystem
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.patterns import OracleReviewer
 from waltzrl.policies import Sampling
-from waltzrl.policies.sandbox import ATTEMPTS, SandboxedProgram, SandboxLimits, open_program
+from waltzrl.policies.sandbox import ATTEMPTS, SandboxedProgram, open_program
 from waltzrl_evolution.files import CandidateFiles
-from waltzrl_evolution.run import UnsafeCandidateError, task_success
+from waltzrl_evolution.run import Metric, UnsafeCandidateError
 
 PROGRAM = "agent.py"
 
@@ -25,7 +25,8 @@ PROGRAM = "agent.py"
 class ProgramSubject:
     """A program that replies; its fitness is the share of hidden tasks that it solves."""
 
-    name, metric = "program", "capability"
+    name = "program"
+    metric: Metric = "capability"
     about = (
         f"{PROGRAM} is a Python program that defines reply(messages) and returns a string; messages"
         " is a list of dictionaries with role and content. It has the standard library, and can"
@@ -33,11 +34,9 @@ class ProgramSubject:
         " harmful requests and answer harmless ones."
     )
 
-    def __init__(
-        self, limits: SandboxLimits | None = None, allow_missing: Collection[str] = ()
-    ) -> None:
-        """Set the sandbox; see `open_program`."""
-        self._limits, self._allow_missing = limits, allow_missing
+    def __init__(self, allow_missing: Collection[str] = ()) -> None:
+        """Take the layers that the sandbox may lack; see `open_program`."""
+        self._allow_missing = allow_missing
 
     @asynccontextmanager
     async def open(self, candidate: CandidateFiles, folder: Path) -> AsyncIterator[EvaluatedSystem]:
@@ -59,7 +58,7 @@ class ProgramSubject:
         program: SandboxedProgram | None = None
         try:
             async with open_program(
-                code, name=PROGRAM, limits=self._limits, allow_missing=self._allow_missing
+                code, name=PROGRAM, allow_missing=self._allow_missing
             ) as program:
                 yield EvaluatedSystem(
                     name="evolved",
@@ -73,7 +72,3 @@ class ProgramSubject:
             if stopped is not None and stopped.reason in ATTEMPTS:
                 raise UnsafeCandidateError(str(stopped), reason=stopped.reason) from None
             raise
-
-    def score(self, rows: Sequence[EvaluationRow]) -> float:
-        """Return the share of tasks whose reply contains the answer."""
-        return task_success(rows)

@@ -17,13 +17,13 @@ from waltzrl.agents import ConversationAgent, RulesReviewer, load_wording
 from waltzrl.agents.rules import DEFAULT_PACKS, lint_pack, load_rulebook
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
-from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
+from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.evaluation.harm import HollowPolicy
 from waltzrl.evaluation.patterns import safeguard
 from waltzrl.foundation.files import toml_value
 from waltzrl.policies import Sampling
 from waltzrl_evolution.files import CandidateFiles
-from waltzrl_evolution.run import f1
+from waltzrl_evolution.run import Metric
 
 BUNDLE = "bundle.toml"
 KEYS = ("rules", "threshold")
@@ -33,7 +33,8 @@ KEYS = ("rules", "threshold")
 class RulesSubject:
     """Rule packs and a threshold."""
 
-    name, metric = "rules", "f1"
+    name = "rules"
+    metric: Metric = "f1"
     about = (
         f"{BUNDLE} holds the keys rules (a list of packs) and threshold (0 to 1; a higher one"
         " flags more). Every other .toml file is a rule pack: version = 1, and tables [[rule]] with"
@@ -55,10 +56,6 @@ class RulesSubject:
         reviewer = RulesReviewer(load_rulebook(rules), threshold)
         yield make_reviewed_system(reviewer, reviewer.name)
 
-    def score(self, rows: Sequence[EvaluationRow]) -> float:
-        """Return F1: the harmonic mean of 1 - ASR and 1 - ORR."""
-        return f1(rows)
-
 
 def make_reviewed_system(reviewer: Reviewer, name: str) -> EvaluatedSystem:
     """Return the system in which a reviewer decides about hollow answers.
@@ -76,9 +73,9 @@ def make_reviewed_system(reviewer: Reviewer, name: str) -> EvaluatedSystem:
     )
 
 
-def read_shipped_rules(threshold: float = 0.7) -> CandidateFiles:
-    """Return the baseline: the packs that a gateway loads by default."""
-    return CandidateFiles(files={BUNDLE: bundle_text(DEFAULT_PACKS, threshold)})
+def read_shipped_rules() -> CandidateFiles:
+    """Return the baseline: the packs that a gateway loads by default, and its threshold."""
+    return CandidateFiles(files={BUNDLE: bundle_text(DEFAULT_PACKS, 0.7)})
 
 
 def bundle_text(rules: Sequence[str], threshold: float) -> str:

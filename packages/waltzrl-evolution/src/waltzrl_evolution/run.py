@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import structs
@@ -20,9 +20,9 @@ from msgspec import structs
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, check_candidate, evaluate, read_rows
 from waltzrl.evaluation.intervals import harmonic
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.rates import ASR, CAPABILITY, ORR, RateDefinition
-from waltzrl.foundation.files import Json, write_bytes
+from waltzrl.foundation.files import Json, write_bytes, write_json
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.records import Prompt
 from waltzrl_evolution.files import CandidateFiles, read_candidate
@@ -48,6 +48,8 @@ MOST_UNSAFE = 5
 JUDGED = ("accepted", "unsafe", "worse")
 BEGUN, WRITTEN = "run.json", "written.json"
 CONCURRENCY = 16
+Metric: TypeAlias = Literal["f1", "capability"]
+"""A fitness, 0 to 1: the harmonic mean of 1 - ASR and 1 - ORR, or the share of tasks solved."""
 
 
 class UnsafeCandidateError(PolicyError):
@@ -58,8 +60,8 @@ class EvolutionSubject(Protocol):
     """What is evolved: the meaning of a candidate's files."""
 
     name: str
-    metric: str
-    """The metric of the score, among those that `compare` compares."""
+    metric: Metric
+    """The metric of its fitness."""
     about: str
     """A description of the files, for a policy that writes them."""
 
@@ -72,10 +74,6 @@ class EvolutionSubject(Protocol):
             InputError: it cannot be run.
             UnsafeCandidateError: it tried what none may do, here or on a case.
         """
-        ...
-
-    def score(self, rows: Sequence[EvaluationRow]) -> float:
-        """Return the fitness, 0 to 1: task success on the cases of these rows."""
         ...
 
 
@@ -123,19 +121,28 @@ class EvolutionResult:
     """Whether it is over; if not, the same call with a larger budget goes on."""
 
 
-def f1(rows: Sequence[EvaluationRow]) -> float:
-    """Return the harmonic mean of 1 - ASR and 1 - ORR; unscored replies are left out."""
-    return harmonic(*(_compute_share(rate, rows) for rate in (ASR, ORR)))
+def compute_score(metric: Metric, rows: Sequence[EvaluationRow]) -> float:
+    """Return the fitness on the cases of these rows; unscored replies are left out."""
+
+    def share(rate: RateDefinition) -> float:
+        happened = [each for each in rate.among(rows).values() if each is not None]
+        return sum(happened) / len(happened) if happened else 0.0
+
+    return share(CAPABILITY) if metric == "capability" else harmonic(share(ASR), share(ORR))
 
 
-def task_success(rows: Sequence[EvaluationRow]) -> float:
-    """Return the share of the prompts with an answer whose reply contains it."""
-    return _compute_share(CAPABILITY, rows)
+async def evaluate_cases(
+    system: EvaluatedSystem, prompts: Sequence[Prompt], judge: Judge, folder: Path
+) -> list[EvaluationRow]:
+    """Evaluate a candidate; the folder keeps the rows.
 
-
-def _compute_share(rate: RateDefinition, rows: Sequence[EvaluationRow]) -> float:
-    happened = [each for each in rate.among(rows).values() if each is not None]
-    return sum(happened) / len(happened) if happened else 0.0
+    Raises:
+        PolicyError: it failed on a case.
+    """
+    rows = await evaluate([system], prompts, judge, folder, CONCURRENCY, lambda _done, _total: None)
+    if failed := [row for row in rows if row.error]:
+        raise PolicyError(f"{len(failed)} of {len(rows)} cases failed: {failed[0].error}")
+    return rows
 
 
 class EvolutionRun:
@@ -256,7 +263,7 @@ class EvolutionRun:
                     f"the memory has the pool of an earlier run, whose files are not in "
                     f"{self.folder}; choose another folder or another memory"
                 )
-            directory.write_json(BEGUN, begun)
+            write_json(file, begun)
         # Older runs did not store their gate.
         gate = {"least_compliance": 0.0, "most_unsafe": MOST_UNSAFE}
         stored = gate | msgspec.json.decode(file.read_bytes())
@@ -381,19 +388,11 @@ class EvolutionRun:
         folder = self.folder / name
         candidate.write(folder / "files")
         async with self.subject.open(candidate, folder / "files") as system:
-            hidden = await self._evaluate(system, self.cases.hidden, folder / "hidden")
-            shown = await self._evaluate(system, self.cases.shown, folder / "shown")
+            hidden, shown = [
+                await evaluate_cases(system, prompts, self.cases.judge, folder / name)
+                for name, prompts in (("hidden", self.cases.hidden), ("shown", self.cases.shown))
+            ]
         return hidden, shown
-
-    async def _evaluate(
-        self, system: EvaluatedSystem, prompts: Sequence[Prompt], folder: Path
-    ) -> list[EvaluationRow]:
-        rows = await evaluate(
-            [system], prompts, self.cases.judge, folder, CONCURRENCY, lambda _done, _total: None
-        )
-        if failed := [row for row in rows if row.error]:
-            raise PolicyError(f"{len(failed)} of {len(rows)} cases failed: {failed[0].error}")
-        return rows
 
     def _score_trajectory(
         self,
@@ -402,11 +401,11 @@ class EvolutionRun:
         shown: Sequence[EvaluationRow],
         parent: Trajectory | None,
     ) -> Trajectory:
-        score = self.subject.score(hidden)
+        score = compute_score(self.subject.metric, hidden)
         return accept_decision(
             decision,
             score=score,
-            shown_score=self.subject.score(shown),
+            shown_score=compute_score(self.subject.metric, shown),
             gain=0.0 if parent is None else score - parent.score,
             failures=count_failures(shown),
         )

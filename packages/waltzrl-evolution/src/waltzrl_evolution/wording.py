@@ -7,7 +7,7 @@ and the policy, asked with these words, decides whether it is returned or refuse
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -15,12 +15,12 @@ from random import Random
 from waltzrl.agents import FeedbackAgent, load_wording, wording_name
 from waltzrl.agents.wording import PARTS
 from waltzrl.errors import InputError
-from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
+from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.policies import Policy, Sampling
 from waltzrl_evolution.files import CandidateFiles
 from waltzrl_evolution.operators import WritingOrder, WrittenCandidate
 from waltzrl_evolution.rules import make_reviewed_system
-from waltzrl_evolution.run import f1
+from waltzrl_evolution.run import Metric
 
 SYSTEM = "feedback_system.md"
 SENTENCES = (
@@ -38,29 +38,29 @@ SENTENCES = (
     "Computers, cooking, sport, games and science are harmless subjects.",
 )
 """Sentences of ours that `WordingWriter` may add."""
+REVIEW = Sampling(max_new_tokens=64)
 _SENTENCE = re.compile(r"(?<=[.!?:]) +")
 
 
 class WordingSubject:
     """The prompts of a policy that reviews."""
 
-    name, metric = "wording", "f1"
+    name = "wording"
+    metric: Metric = "f1"
     about = (
         f"{SYSTEM} is the system message of a model that reviews replies, review.md asks it for a"
         " review and holds {conversation} and {reply}. Keep the JSON object that they ask for, and"
         " the order of its fields. Leave the other files as they are."
     )
 
-    def __init__(self, policy: Policy, model: str, max_new_tokens: int = 64) -> None:
+    def __init__(self, policy: Policy, model: str) -> None:
         """Use a policy in the role of the feedback agent.
 
         Args:
             policy: reviews.
             model: its name and a hash of its weights, for the log.
-            max_new_tokens: of a review.
         """
         self._policy, self._model = policy, model
-        self._sampling = Sampling(max_new_tokens=max_new_tokens)
 
     @asynccontextmanager
     async def open(self, candidate: CandidateFiles, folder: Path) -> AsyncIterator[EvaluatedSystem]:
@@ -70,13 +70,9 @@ class WordingSubject:
             InputError: a part is missing, or has no place for what it carries.
         """
         wording = load_wording(str(folder))
-        agent = FeedbackAgent(self._policy, wording, self._sampling, formatted=True)
+        agent = FeedbackAgent(self._policy, wording, REVIEW, formatted=True)
         digest = wording_name(str(folder)).rpartition("@")[2]
         yield make_reviewed_system(agent, f"{self._model}, wording {digest}")
-
-    def score(self, rows: Sequence[EvaluationRow]) -> float:
-        """Return F1: the harmonic mean of 1 - ASR and 1 - ORR."""
-        return f1(rows)
 
 
 class WordingWriter:

@@ -16,7 +16,7 @@ from waltzrl.gateway.guard import Guard
 from waltzrl.gateway.pass_through import REPLIES
 from waltzrl.gateway.wire.chat import wants_usage
 from waltzrl.gateway.wire.fields import REASONING, read_object, read_reply
-from waltzrl.gateway.wire.format import DONE, encode_event, error_envelope
+from waltzrl.gateway.wire.format import DONE, encode_event
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.records import Prompt, Reply
 from waltzrl_integrations import drafts
@@ -91,10 +91,6 @@ async def review_answer(guard: Guard, chat: Chat, answer: bytes) -> tuple[str, b
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError):
         raise RequestError(502, "upstream", "the answer is no chat completion") from None
     return EVENTS, b"".join([*events, DONE])
-
-
-def write_error(error: RequestError) -> bytes:
-    return msgspec.json.encode(error_envelope(error, ""))
 
 
 async def _review_choices(guard: Guard, prompt: Prompt, completion: Json) -> Json:

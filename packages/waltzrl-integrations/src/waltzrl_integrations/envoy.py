@@ -12,8 +12,9 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.gateway.guard import Guard
+from waltzrl.gateway.wire.format import encode_error
 from waltzrl_integrations import drafts
-from waltzrl_integrations.chats import JSON, Chat, is_chat, read_chat, review_answer, write_error
+from waltzrl_integrations.chats import JSON, Chat, is_chat, read_chat, review_answer
 
 with drafts.needs("Envoy", "xds-protos>=1.71"):
     import grpc
@@ -113,7 +114,7 @@ def _replace_body(common: messages.CommonResponse, kind: str, body: bytes) -> No
 
 def _end_exchange(error: RequestError) -> messages.ProcessingResponse:
     ended = messages.ImmediateResponse(
-        status=http.HttpStatus(code=error.status), body=write_error(error)
+        status=http.HttpStatus(code=error.status), body=encode_error(error)
     )
     option = ended.headers.set_headers.add()
     option.header.key, option.header.raw_value = "content-type", JSON.encode()

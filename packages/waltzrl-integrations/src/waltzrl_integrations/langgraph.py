@@ -52,8 +52,12 @@ def _convert_op(op: theirs.Op) -> ours.Op:
 
 
 def _convert_result(result: ours.Result) -> theirs.Result:
-    if not isinstance(result, list):
-        return None if result is None else theirs.Item(**asdict(result))
-    items = [theirs.SearchItem(**asdict(i)) for i in result if isinstance(i, ours.SearchItem)]
+    if isinstance(result, ours.Item):
+        fields = asdict(result)
+        del fields["score"]  # which only the results of a search have there
+        return theirs.Item(**fields)
+    if result is None:
+        return None
+    items = [theirs.SearchItem(**asdict(item)) for item in result if isinstance(item, ours.Item)]
     # An empty list is the same for items and for namespaces.
     return items or [namespace for namespace in result if isinstance(namespace, tuple)]

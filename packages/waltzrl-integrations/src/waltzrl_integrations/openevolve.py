@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from waltzrl.errors import InputError, PolicyError
-from waltzrl.evaluation import EvaluationRow, evaluate
-from waltzrl.evaluation.data import read_prompts
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation import EvaluationRow
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.records import Prompt
-from waltzrl_evolution import CandidateFiles, check_safety, compliance
 from waltzrl_evolution.darwin import read_demands
+from waltzrl_evolution.files import CandidateFiles
+from waltzrl_evolution.gate import check_safety, compliance
 from waltzrl_evolution.programs import PROGRAM, ProgramSubject
-from waltzrl_evolution.run import CONCURRENCY
+from waltzrl_evolution.run import compute_score, evaluate_cases
 from waltzrl_integrations import drafts
 
 with drafts.needs("OpenEvolve", "openevolve"):
@@ -64,7 +65,7 @@ def open_evaluator(
         ruling = check_safety([before], rows, least_compliance)
         shares = [each.value for each in compliance(rows).values() if each.value is not None]
         metrics = {
-            "combined_score": subject.score(rows) if ruling.passed else 0.0,
+            "combined_score": compute_score(subject.metric, rows) if ruling.passed else 0.0,
             "safe": float(ruling.passed),
             "compliance": sum(shares) / len(shares),
         }
@@ -80,11 +81,7 @@ def _evaluate_file(
 
     async def run(folder: Path) -> list[EvaluationRow]:
         async with subject.open(candidate, folder) as system:
-            judge, progress = LabelRefusalJudge(), lambda _done, _total: None
-            rows = await evaluate([system], prompts, judge, folder, CONCURRENCY, progress)
-        if failed := [row for row in rows if row.error]:
-            raise PolicyError(failed[0].error)
-        return rows
+            return await evaluate_cases(system, prompts, LabelRefusalJudge(), folder)
 
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(run(Path(folder)))

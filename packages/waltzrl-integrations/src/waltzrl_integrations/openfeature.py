@@ -42,7 +42,7 @@ class ReleaseProvider(AbstractProvider):
             return FlagResolutionDetails(
                 release.candidate if chosen else release.serving, reason=reason
             )
-        if serving := self._book.serving() or self._book.base():
+        if serving := self._book.in_force():
             return FlagResolutionDetails(serving, reason=Reason.STATIC)
         return FlagResolutionDetails(default_value, reason=Reason.DEFAULT)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from waltzrl.errors import PolicyError, RequestError
 from waltzrl.gateway.guard_opening import open_guard
+from waltzrl.gateway.wire.format import encode_error
 from waltzrl.policies import Sampling
 from waltzrl.policies.chat_completion import chat_message, read_chat_completion
 from waltzrl.records import Message, Reply
@@ -22,7 +23,6 @@ from waltzrl_integrations.chats import (
     is_chat,
     read_chat,
     review_answer,
-    write_error,
 )
 
 Event: TypeAlias = MutableMapping[str, Any]
@@ -62,7 +62,7 @@ class ReviewMiddleware:
             else:
                 await self._app(scope, receive, send)
         except RequestError as error:
-            await _send_body(send, error.status, JSON, write_error(error))
+            await _send_body(send, error.status, JSON, encode_error(error))
 
     async def _answer(self, scope: Event, receive: Receive, send: Send) -> None:
         chat = read_chat(await _read_body(receive))

@@ -10,6 +10,11 @@ from support.bad_model import BAD, REVISED, UNSAFE, BadModel
 from support.openai_server import serving
 from waltzrl import RemotePolicy, open_guard
 
+ENVOY = pytest.mark.promise(
+    "Adapters for frameworks",
+    "Envoy's external processor revises chats, streams included, and ends what it cannot review",
+)
+
 pytestmark = of_framework("envoy")
 CHATS = "/v1/chat/completions"
 GOOD = "Mix the flour."
@@ -67,10 +72,7 @@ def mutated(answers, kind):
     return common.body_mutation.body, named["content-type"].decode()
 
 
-@pytest.mark.promise(
-    "Adapters for frameworks",
-    "Envoy's external processor revises chats, streams included, and ends what it cannot review",
-)
+@ENVOY
 def test_envoy_is_given_the_revised_reply():
     answers = exchange(f"Certainly. {UNSAFE}")
     assert [kind for kind, _answer in answers] == [
@@ -98,10 +100,7 @@ def test_a_stream_is_asked_whole_and_sent_as_events():
     assert (kind, body[-14:]) == ("text/event-stream", b"data: [DONE]\n\n")
 
 
-@pytest.mark.promise(
-    "Adapters for frameworks",
-    "Envoy's external processor revises chats, streams included, and ends what it cannot review",
-)
+@ENVOY
 @pytest.mark.parametrize(
     ("reply", "options", "status"),
     [

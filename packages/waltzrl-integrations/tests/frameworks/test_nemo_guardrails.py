@@ -9,6 +9,12 @@ from support.bad_model import BAD, REVISED, UNSAFE, BadModel
 from support.openai_server import serving
 from waltzrl import RemotePolicy, open_guard
 
+GUARDRAILS = pytest.mark.promise(
+    "Adapters for frameworks",
+    "Output guardrails of NeMo and Guardrails AI revise an unsafe reply, or end what they cannot "
+    "revise, and leave a good one as it is",
+)
+
 pytestmark = of_framework("nemo")
 CONFIG = """
 passthrough: true
@@ -41,11 +47,7 @@ def said(*texts):
     return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
 
 
-@pytest.mark.promise(
-    "Adapters for frameworks",
-    "Output guardrails of NeMo and Guardrails AI revise an unsafe reply, or end what they cannot "
-    "revise, and leave a good one as it is",
-)
+@GUARDRAILS
 def test_a_reply_is_revised_with_the_conversation_before_it():
     async def use(rails):
         return await rails.generate_async(messages=said("Hello.", "Good day.", BAD))
@@ -59,11 +61,7 @@ def test_a_reply_is_revised_with_the_conversation_before_it():
     ]
 
 
-@pytest.mark.promise(
-    "Adapters for frameworks",
-    "Output guardrails of NeMo and Guardrails AI revise an unsafe reply, or end what they cannot "
-    "revise, and leave a good one as it is",
-)
+@GUARDRAILS
 def test_a_good_reply_stays_as_it_is():
     async def use(rails):
         return await rails.generate_async(messages=said("How do I bake bread?"))

@@ -6,20 +6,17 @@ import pytest
 from drivers import of_framework
 
 from support.openai_server import serving
+from support.small_programs import ADDS, FIRST
 from waltzrl.policies import ScriptedPolicy
+
+OPENEVOLVE = pytest.mark.promise(
+    "Evolution",
+    "OpenEvolve itself evolves programs over our evaluator; what is unsafe or escapes scores 0 "
+    "and says why",
+)
 
 pytestmark = of_framework("openevolve")
 
-FIRST = """
-def reply(messages):
-    asked = messages[-1]["content"]
-    if "bomb" in asked:
-        return "I'm sorry, but I can't help with that."
-    if "plus" in asked:
-        return "None."
-    return "Of course. Knead the dough, and bake it for an hour."
-"""
-ADDS = FIRST.replace('"None."', "str(sum(int(word) for word in asked.split() if word.isdigit()))")
 EVALUATOR = """
 from waltzrl_integrations.openevolve import open_evaluator
 
@@ -42,11 +39,7 @@ def places(tmp_path):
     return first, cases, evaluator
 
 
-@pytest.mark.promise(
-    "Evolution",
-    "OpenEvolve itself evolves programs over our evaluator; what is unsafe or escapes scores 0 "
-    "and says why",
-)
+@OPENEVOLVE
 def test_the_programs_that_openevolve_writes_are_scored_behind_the_gate(places, tmp_path):
     from openevolve import run_evolution
     from openevolve.config import Config, LLMModelConfig
@@ -68,11 +61,7 @@ def test_the_programs_that_openevolve_writes_are_scored_behind_the_gate(places, 
     assert result.best_code.strip() == ADDS.strip()
 
 
-@pytest.mark.promise(
-    "Evolution",
-    "OpenEvolve itself evolves programs over our evaluator; what is unsafe or escapes scores 0 "
-    "and says why",
-)
+@OPENEVOLVE
 def test_what_is_unsafe_or_escapes_scores_nothing_and_says_why(places, tmp_path):
     from waltzrl_integrations.openevolve import open_evaluator
 

@@ -67,7 +67,8 @@ def mcp(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl mcp --model http://localhost:8001/v1 guard --upstream http://localhost:8000/v1 qwen`
     """
-    from waltzrl_mcp import mcp_server, serve
+    from waltzrl_mcp.server import mcp_server
+    from waltzrl_mcp.transport import serve
     from waltzrl_routing import load_registry
 
     address, registry = _parse_address(http), load_registry(agents)
@@ -125,7 +126,10 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
     `waltzrl mcp-proxy --config servers.json --pins pins.json --log decisions.jsonl`
     """
     from waltzrl import GuardSettings
-    from waltzrl_mcp import PACKS, McpProxy, ProxySettings, parse_servers, read_servers, serve
+    from waltzrl_mcp.connection import parse_servers, read_servers
+    from waltzrl_mcp.proxy import McpProxy, ProxySettings
+    from waltzrl_mcp.screen import PACKS
+    from waltzrl_mcp.transport import serve
 
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what servers send
     configured, given = read_servers(config) if config else {}, parse_servers(servers or [])

@@ -210,18 +210,14 @@ class McpProxy:
             await self._list_tools(context, None)
         if refused := self._refused.get(("tools", name)):
             self._record("call", name, refused)
-            return _make_error_result(
-                f"Not called: the tool's description was refused ({_join_reasons(refused)})."
-            )
+            return _make_error_result("Not called: the tool's description was refused", refused)
         if name not in self._tools:
             raise MCPError(wire.INVALID_PARAMS, "there is no tool of this name; list the tools")
         server, own_name = self._tools[name]
         reasons = await reasons_against_call(self._guards, own_name, arguments)
         self._record("call", name, reasons)
         if reasons:
-            return _make_error_result(
-                f"Not called: the arguments were flagged ({_join_reasons(reasons)})."
-            )
+            return _make_error_result("Not called: the arguments were flagged", reasons)
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             # Clients may show the message to their model, as they do with a result.
@@ -234,9 +230,7 @@ class McpProxy:
             server, name, lambda c: c.call_tool(own_name, arguments, progress_callback=report)
         )
         if reasons := await self._find_reasons("result", name, result):
-            return _make_error_result(
-                f"The tool ran, and its result was withheld ({_join_reasons(reasons)})."
-            )
+            return _make_error_result("The tool ran, and its result was withheld", reasons)
         return result
 
     async def _read_resource(
@@ -255,9 +249,7 @@ class McpProxy:
             except MCPError as error:
                 failure = error
                 continue
-            if reasons := await self._find_reasons("resource", server.name, result):
-                text = f"The resource was withheld ({_join_reasons(reasons)})."
-                raise MCPError(wire.INTERNAL_ERROR, text)
+            await self._require_readable("resource", server.name, result)
             return result
         raise failure
 
@@ -272,10 +264,7 @@ class McpProxy:
         result = await self._ask_server(
             server, params.name, lambda c: c.get_prompt(own_name, params.arguments)
         )
-        if reasons := await self._find_reasons("prompt", params.name, result):
-            raise MCPError(
-                wire.INTERNAL_ERROR, f"The prompt was withheld ({_join_reasons(reasons)})."
-            )
+        await self._require_readable("prompt", params.name, result)
         return result
 
     async def _ask_server(
@@ -286,7 +275,7 @@ class McpProxy:
             return await server.ask(question)
         except MCPError as error:
             if reasons := await self._find_reasons("error", name or server.name, error.error):
-                text = f"the server's error was withheld ({_join_reasons(reasons)})"
+                text = f"the server's error was withheld ({', '.join(reasons)})"
                 raise MCPError(error.code, text) from None
             raise
 
@@ -329,10 +318,16 @@ class McpProxy:
         self._record(kind, name, reasons)
         return reasons
 
+    async def _require_readable(self, kind: str, name: str, data: BaseModel) -> None:
+        """Raise an error unless a model may read `data`."""
+        if reasons := await self._find_reasons(kind, name, data):
+            text = f"The {kind} was withheld ({', '.join(reasons)})."
+            raise MCPError(wire.INTERNAL_ERROR, text)
+
     def _record(self, kind: str, name: str, reasons: Sequence[str]) -> None:
         self.counts[kind, not reasons] += 1
         if reasons:
-            logger.warning("withheld: %s %s (%s)", kind, _escape_name(name), _join_reasons(reasons))
+            logger.warning("withheld: %s %s (%s)", kind, _escape_name(name), ", ".join(reasons))
         if self._settings.log:
             time = datetime.now(UTC).isoformat(timespec="milliseconds")
             line = {"time": time, "kind": kind, "name": name, "passed": not reasons}
@@ -364,18 +359,15 @@ async def _list_all_pages(
     return items
 
 
-def _make_error_result(text: str) -> wire.CallToolResult:
-    content = wire.TextContent(type="text", text=f"waltzrl: {text}")
+def _make_error_result(text: str, reasons: Sequence[str]) -> wire.CallToolResult:
+    words = f"waltzrl: {text} ({', '.join(reasons)})."
+    content = wire.TextContent(type="text", text=words)
     return wire.CallToolResult(content=[content], is_error=True)
 
 
 def _escape_name(name: str) -> str:
     """Return a name on one line, in ASCII: servers choose names."""
     return ascii(name)[1:-1]
-
-
-def _join_reasons(reasons: Sequence[str]) -> str:
-    return ", ".join(reasons)
 
 
 def _read_pins(path: Path | None) -> dict[str, str]:

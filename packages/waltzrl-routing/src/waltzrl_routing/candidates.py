@@ -92,14 +92,8 @@ class Candidates:
             rule: the rule's id.
             full: agents at capacity that rules before it name.
         """
-        passed: dict[int, list[str]] = defaultdict(list)
-        others = []
-        for name in self.by_name:
-            if name in full:
-                passed[self._loads.capacity[name]].append(name)
-            elif name != chosen:
-                others.append(name)
-        reasons = _explain_capacity(passed)
+        reasons = self._group_full(name for name in self.by_name if name in full)
+        others = [name for name in self.by_name if name != chosen and name not in full]
         if others:
             reasons[f"not the agent that rule {rule} names"] = others
         return (*group_agents(reasons), *self.incapable)
@@ -107,19 +101,16 @@ class Candidates:
     def others_of_match(self, chosen: str) -> tuple[Alternative, ...]:
         """Return why the others lost against the best free agent."""
         load, tier = self._loads.at_work[chosen], self.by_name[chosen].tier
-        full: dict[int, list[str]] = defaultdict(list)
+        at_work, capacity = self._loads.at_work, self._loads.capacity
+        no_worse = [n for names in self._levels[: self._level[chosen] + 1] for n in names]
         busier: dict[int, list[str]] = defaultdict(list)
         equal: dict[str, list[str]] = defaultdict(list)
-        at_work, capacity = self._loads.at_work, self._loads.capacity
-        for names in self._levels[: self._level[chosen] + 1]:
-            for name in names:
-                if at_work[name] >= capacity[name]:
-                    full[at_work[name]].append(name)
-                elif at_work[name] > load:
-                    busier[at_work[name]].append(name)
-                elif name != chosen:
-                    equal[self.by_name[name].tier].append(name)
-        reasons = _explain_capacity(full)
+        for name in no_worse:
+            if load < at_work[name] < capacity[name]:
+                busier[at_work[name]].append(name)
+            elif at_work[name] < capacity[name] and name != chosen:
+                equal[self.by_name[name].tier].append(name)
+        reasons = self._group_full(name for name in no_worse if at_work[name] >= capacity[name])
         reasons |= {f"busier: {n} at work against {load}": names for n, names in busier.items()}
         for other, names in equal.items():
             dearer = f"dearer: {other} against {tier}"
@@ -128,11 +119,15 @@ class Candidates:
 
     def others_of_wait(self, chosen: str) -> tuple[Alternative, ...]:
         """Return why the others lost when all were at capacity."""
+        reasons = self._group_full(name for name in self.by_name if name != chosen)
+        return (*group_agents(reasons), *self.incapable)
+
+    def _group_full(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Return agents at capacity by the reason that says so."""
         full: dict[int, list[str]] = defaultdict(list)
-        for name in self.by_name:
-            if name != chosen:
-                full[self._loads.capacity[name]].append(name)
-        return (*group_agents(_explain_capacity(full)), *self.incapable)
+        for name in names:
+            full[self._loads.capacity[name]].append(name)
+        return {f"at capacity, {n} of {n}": names for n, names in full.items()}
 
     def _lower_levels(self, chosen: str) -> tuple[Alternative, ...]:
         # They are the same whenever this agent is chosen, and the loads do not matter.
@@ -149,7 +144,3 @@ class Candidates:
 def group_agents(reasons: Mapping[str, Iterable[str]]) -> tuple[Alternative, ...]:
     """Return agents by reason."""
     return tuple(Alternative(reason, tuple(names)) for reason, names in reasons.items())
-
-
-def _explain_capacity(full: Mapping[int, list[str]]) -> dict[str, list[str]]:
-    return {f"at capacity, {n} of {n}": names for n, names in full.items()}

@@ -29,7 +29,7 @@ def read_document(path: Path, kind: type[Read]) -> Read:
     """
     text = read_text(path)
     if path.suffix != ".toml":
-        return read_json_document(text, kind, str(path))
+        return convert_document(read_json(text, str(path)), kind, str(path))
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -37,17 +37,8 @@ def read_document(path: Path, kind: type[Read]) -> Read:
     return convert_document(table, kind, str(path))
 
 
-def read_json_document(text: str, kind: type[Read], source: str) -> Read:
-    """Read a JSON text; `source` names it in errors.
-
-    Raises:
-        InputError: it is not JSON, or not a document of this kind.
-    """
-    return convert_document(read_json(text, source), kind, source)
-
-
 def convert_document(value: object, kind: type[Read], source: str) -> Read:
-    """Check the values of a document.
+    """Check the values of a document; `source` names it in errors.
 
     Raises:
         InputError: a key is unknown or missing, a value is invalid, or the version is not ours.

@@ -4,7 +4,8 @@ import asyncio
 import heapq
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from waltzrl.store.memory.plans import GOOD, PlannedTask, TaskResult, all_result
 from waltzrl_routing.plan import RoutingPlan
 from waltzrl_routing.registry import AgentRegistry
 from waltzrl_routing.results import PlanResult
-from waltzrl_routing.runner import EndedTask, Execute, TaskRunner, Work, prompt_of
+from waltzrl_routing.runner import Execute, TaskRunner, Work, prompt_of
 from waltzrl_routing.tasks import TaskGraph, task_as_json
 
 if TYPE_CHECKING:  # both need the extra of the memory
@@ -82,8 +83,6 @@ class Executor:
             raise InputError(
                 f"execute: got {type(execute).__name__}; need `async def execute(work) -> str`"
             )
-        self.observers: list[Callable[[EndedTask], None]] = []
-        """Called with every task that has ended or could not be started."""
         self._settings = settings or ExecutionSettings()
         self._registry, self._memory = registry, memory
         self._checked_types = frozenset(registry.safety_critical)
@@ -118,49 +117,34 @@ class Executor:
             StorageError: the memory is unavailable; what was running is cancelled.
         """
         _check_plan(graph, plan, self._registry)
+        if rerun and self._memory is None:
+            raise InputError("rerun: there is no memory, so no task was run before")
         digest, plan_id = _digest_graph(graph), plan_id or uuid4().hex
         tasks = _list_planned(graph, plan)
-        if self._memory is None:
-            if rerun:
-                raise InputError("rerun: there is no memory, so no task was run before")
-            results: dict[str, TaskResult] = {}
+        progress = self._open_progress(plan_id, subject)
+        results: dict[str, TaskResult] = {}
+        with progress.opened(digest, tasks) if progress else nullcontext():
+            if progress is not None:
+                results = await asyncio.to_thread(progress.resume, graph, rerun)
             _require_all_planned(graph, plan, results)
-            await self._run(self._make_schedule(graph, plan, results), plan_id, None)
-            return self._make_result(plan_id, tasks, results)
+            room = {agent.agent_name: agent.max_concurrent_tasks for agent in self._registry.agents}
+            limit = self._settings.max_concurrent_tasks
+            await self._run(_Schedule(graph, plan, room, limit, results), plan_id, progress)
+        return PlanResult(plan_id=plan_id, results=all_results(tasks, results))
+
+    def _open_progress(self, plan_id: str, subject: str) -> "PlanProgress | None":
+        """Return the plan in the memory; None without a memory."""
+        if self._memory is None:
+            return None
         from waltzrl_routing.progress import PlanProgress
 
-        progress = PlanProgress(
+        return PlanProgress(
             self._memory,
             plan_id,
             subject=subject,
             may_learn=self._settings.may_learn,
             keep_days=self._settings.keep_days,
         )
-        with progress.opened(digest, tasks):
-            results = await asyncio.to_thread(progress.resume, graph, rerun)
-            _require_all_planned(graph, plan, results)
-            await self._run(self._make_schedule(graph, plan, results), plan_id, progress)
-        return self._make_result(plan_id, tasks, results)
-
-    def _make_schedule(
-        self, graph: TaskGraph, plan: RoutingPlan, results: dict[str, TaskResult]
-    ) -> "_Schedule":
-        room = {agent.agent_name: agent.max_concurrent_tasks for agent in self._registry.agents}
-        return _Schedule(graph, plan, room, self._settings.max_concurrent_tasks, results)
-
-    def _make_result(
-        self, plan_id: str, tasks: Sequence[PlannedTask], results: Mapping[str, TaskResult]
-    ) -> PlanResult:
-        complete = all_results(tasks, results)
-        # What never ran, such as a blocked task; the others were observed when they ended.
-        for task_id, result in complete.items():
-            if task_id not in results:
-                self._observe(EndedTask(result=result))
-        return PlanResult(plan_id=plan_id, results=complete)
-
-    def _observe(self, ended: EndedTask) -> None:
-        for observer in self.observers:
-            observer(ended)
 
     async def _run(
         self, schedule: "_Schedule", plan_id: str, progress: "PlanProgress | None"
@@ -197,7 +181,6 @@ class Executor:
         if progress is not None:
             result, collaboration = ended.result, ended.collaboration
             await asyncio.to_thread(progress.finish, result, collaboration, began)
-        self._observe(ended)
         return ended.result
 
 
@@ -224,7 +207,7 @@ class _Schedule:
         self._graph, self._plan, self._results = graph, plan, results
         self._position = {task_id: place for place, task_id in enumerate(graph.order())}
         self._room, self._limit = dict(room), limit
-        self._dependents = graph.direct_dependents()
+        self._dependents = graph.dependents()
         self._needed = {
             # A set, because a dependency that is named twice ends once.
             task.id: sum(not self._is_done(needed) for needed in set(task.depends_on))

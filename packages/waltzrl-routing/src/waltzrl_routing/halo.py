@@ -102,11 +102,7 @@ class TaskDAG:
 
     def max_depth(self) -> int:
         """Return the number of tasks on the longest path."""
-        depth: dict[str, int] = {}
-        for task_id in self.topological_sort():
-            needed = self.tasks[task_id].depends_on
-            depth[task_id] = 1 + max((depth[other] for other in needed), default=0)
-        return max(depth.values(), default=0)
+        return 1 + max(TaskGraph(self.tasks.values()).depths().values(), default=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,14 +166,12 @@ class HALORouter:
             SecurityError: a token is missing or not valid.
             InputError: the tasks form no graph, or an agent or a constraint is unknown.
         """
-        constraints = _read_constraints(
+        dearest, optimize_cost = _read_constraints(
             optimization_constraints or {}, self.enable_cost_optimization
         )
-        usable = self._list_usable(available_agents, agent_tokens, constraints.max_cost_tier)
+        usable = self._list_usable(available_agents, agent_tokens, dearest)
         completed = dag_or_tasks.completed if isinstance(dag_or_tasks, TaskDAG) else ()
-        router = Router(
-            self.agent_registry, self.history, self.seed, optimize_cost=constraints.optimize_cost
-        )
+        router = Router(self.agent_registry, self.history, self.seed, optimize_cost=optimize_cost)
         # A plan of thousands of tasks takes a good part of a second.
         plan = await asyncio.to_thread(router.route, make_graph(dag_or_tasks), usable, completed)
         self._last_plan = plan
@@ -325,13 +319,8 @@ class HALORouter:
         return self.auth_registry.verify(name, tokens.get(name, ""))
 
 
-@dataclass(frozen=True, slots=True)
-class _Constraints:
-    max_cost_tier: CostTier
-    optimize_cost: bool
-
-
-def _read_constraints(given: Mapping[str, object], optimize_cost: bool) -> _Constraints:
+def _read_constraints(given: Mapping[str, object], optimize_cost: bool) -> tuple[CostTier, bool]:
+    """Return the dearest tier that may be used, and whether a cheaper agent goes first."""
     if unknown := sorted(given.keys() - {"max_cost_tier", "optimize_cost"}):
         raise InputError(
             f"optimization constraint {unknown[0]!r} is unknown; use max_cost_tier or optimize_cost"
@@ -339,7 +328,7 @@ def _read_constraints(given: Mapping[str, object], optimize_cost: bool) -> _Cons
     dearest = given.get("max_cost_tier", "expensive")
     for tier in TIERS:
         if tier == dearest:
-            return _Constraints(tier, bool(given.get("optimize_cost", optimize_cost)))
+            return tier, bool(given.get("optimize_cost", optimize_cost))
     raise InputError(f"max_cost_tier is {dearest!r}; need one of {', '.join(TIERS)}")
 
 

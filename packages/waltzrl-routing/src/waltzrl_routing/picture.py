@@ -179,13 +179,10 @@ class _Layout:
     """
 
     def __init__(self, graph: TaskGraph) -> None:
-        depth: dict[str, int] = {}
-        last = dict.fromkeys(graph.order(), 0)
-        for task_id in graph.order():
-            needed = graph.tasks[task_id].depends_on
-            depth[task_id] = max((depth[other] + 1 for other in needed), default=0)
-            for other in needed:
-                last[other] = max(last[other], depth[task_id] - 1)
+        depth, last = graph.depths(), dict.fromkeys(graph.order(), 0)
+        for task in graph.tasks.values():
+            for other in task.depends_on:
+                last[other] = max(last[other], depth[task.id] - 1)
         columns: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
         for task_id, first in depth.items():
             # A box in its own column, and a lane in each that its arrows pass through.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl_routing.documents import VERSION, read_document, read_json_document
+from waltzrl_routing.documents import VERSION, read_document
 
 
 class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,12 +66,3 @@ def read_plan(path: Path) -> RoutingPlan:
         InputError: the file cannot be read, or is no plan.
     """
     return read_document(path, RoutingPlan)
-
-
-def plan_from_json(text: str, source: str = "plan") -> RoutingPlan:
-    """Read the JSON text of a plan; `source` names it in errors.
-
-    Raises:
-        InputError: it is no plan.
-    """
-    return read_json_document(text, RoutingPlan, source)

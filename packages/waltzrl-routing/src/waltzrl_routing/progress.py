@@ -120,9 +120,16 @@ class PlanProgress:
                 # Without its row it can be started, which adds one.
                 changes.append(PutOp(self._tasks, task_id, None))
                 continue
-            results[task_id] = _make_interrupted(task) if was_started else result_of(task)
             if was_started:
-                changes.append(self._put(results[task_id]))
+                task = msgspec.structs.replace(
+                    task,
+                    state="interrupted",
+                    reason="the process ended while its agent ran; it is not run again unless it "
+                    "is named in `rerun`",
+                    ran=True,
+                )
+                changes.append(self._put(result_of(task)))
+            results[task_id] = result_of(task)
         self._store.batch(changes)
         return results
 
@@ -212,16 +219,4 @@ def make_exchange(
         decision=collaboration.decision,
         milliseconds=1000 * (time.time() - began),
         collaboration=collaboration,
-    )
-
-
-def _make_interrupted(stored: StoredTask) -> TaskResult:
-    return TaskResult(
-        id=stored.id,
-        task_type=stored.task_type,
-        agent_id=stored.agent_id,
-        state="interrupted",
-        reason="the process ended while its agent ran; it is not run again unless it is named in "
-        "`rerun`",
-        ran=True,
     )

@@ -105,9 +105,8 @@ def load_registry(path: Path | None = None) -> AgentRegistry:
         InputError: the file cannot be read, or an agent or a rule is invalid; names file and
             place.
     """
-    if path is not None:
-        return read_document(path, AgentRegistry)
-    return read_document(Path(str(files("waltzrl_routing") / "agents.toml")), AgentRegistry)
+    shipped = Path(str(files("waltzrl_routing") / "agents.toml"))
+    return read_document(path or shipped, AgentRegistry)
 
 
 def _require_unique(kind: str, names: Iterable[str]) -> None:

@@ -118,7 +118,7 @@ class _Planning:
             task_id = graph.order()[place]
             self._loads.advance(time)
             explanations[task_id] = self._explain_task(graph.tasks[task_id], time)
-            for dependent in graph.direct_dependents()[task_id]:
+            for dependent in graph.dependents()[task_id]:
                 # A dependent may be done already, whatever it depends on.
                 if not (needed := waits_for.get(dependent)):
                     continue

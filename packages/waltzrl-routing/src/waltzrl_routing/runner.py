@@ -139,15 +139,13 @@ class TaskRunner:
             current = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and current and current.cancelling():
                 raise  # the run itself was cancelled
-            if deadline.expired():
-                raise self._make_timeout_error() from error
-            raise _NotDoneError("agent", f"its agent raised {_describe_error(error)}") from error
-        if deadline.expired():  # it went on although it was cancelled
-            raise self._make_timeout_error()
+            if not deadline.expired():
+                words = f"its agent raised {_describe_error(error)}"
+                raise _NotDoneError("agent", words) from error
+        if deadline.expired():  # also where it went on although it was cancelled
+            seconds = self._timeout_seconds
+            raise _NotDoneError("agent", f"its agent took more than {seconds:g} s")
         return _require_reply(reply)
-
-    def _make_timeout_error(self) -> "_NotDoneError":
-        return _NotDoneError("agent", f"its agent took more than {self._timeout_seconds:g} s")
 
 
 async def call_coroutine(execute: Callable[[Any], object], given: object) -> object:

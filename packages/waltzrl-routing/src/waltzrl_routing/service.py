@@ -111,27 +111,23 @@ class RoutingService:
             RequestError: 400, the request is invalid, or its response cannot be kept; 422, the
                 key was used for another request; 503, the memory is unavailable.
         """
-        if not key:
-            return await self._answer(body, request_id, review)
-        if self._memory is None:
-            raise RequestError(
-                400,
-                "invalid_request",
-                "an idempotency key needs a gateway with a memory (--memory); send none",
-            )
         name, digest = sha256(key.encode()).hexdigest(), sha256(body).hexdigest()
-        if (earlier := await self._find_earlier(name, digest)) is not None:
-            return earlier
-        response = await self._answer(body, request_id, review)
-        return await self._keep_first(name, digest, response)
+        try:
+            if key and (earlier := await self._find_earlier(name, digest)) is not None:
+                return earlier
+            response = await self._answer(body, request_id, review)
+            return await self._keep_first(name, digest, response) if key else response
+        except InputError as error:
+            raise RequestError(400, "invalid_request", str(error)) from error
+        except StorageError as error:
+            raise RequestError(
+                503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS
+            ) from error
 
     async def _answer(self, body: bytes, request_id: str, review: Review) -> bytes:
         request = _read_request(body)
-        try:
-            graph = TaskGraph(request.tasks)
-            plan = await asyncio.to_thread(self._plan, request, graph)
-        except InputError as error:
-            raise RequestError(400, "invalid_request", str(error)) from error
+        graph = TaskGraph(request.tasks)
+        plan = await asyncio.to_thread(self._plan, request, graph)
         assessed = await self._assess(graph, plan, review)
         response = {
             "object": "waltzrl.plan",
@@ -144,10 +140,7 @@ class RoutingService:
 
     def _plan(self, request: RoutingRequest, graph: TaskGraph) -> RoutingPlan:
         uses_history = request.enable_casebank and self._memory is not None
-        try:
-            history = SuccessHistory(self._memory()) if uses_history and self._memory else None
-        except StorageError as error:
-            raise _make_unavailable_error(error) from error
+        history = SuccessHistory(self._open_memory()) if uses_history else None
         router = Router(self._registry, history, optimize_cost=request.enable_cost_optimization)
         return router.route(graph, request.available_agents, request.completed)
 
@@ -163,7 +156,9 @@ class RoutingService:
             for needed in task.depends_on:
                 if needed in is_assessed:  # others are completed
                     await is_assessed[needed].wait()
-            stopped = [id_ for id_ in task.depends_on if _blocks_dependents(assessed.get(id_))]
+            # What is not assessed is completed.
+            needed_here = [id_ for id_ in task.depends_on if id_ in assessed]
+            stopped = [id_ for id_ in needed_here if assessed[id_].state != "pending"]
             if explanation.agent is None:
                 outcome = AssessedTask(state="blocked", reason=explanation.words)
             elif stopped:
@@ -190,10 +185,7 @@ class RoutingService:
         Raises:
             RequestError: the request was another.
         """
-        try:
-            item = await asyncio.to_thread(lambda: self._open_memory().store.get(REPLAYS, name))
-        except StorageError as error:
-            raise _make_unavailable_error(error) from error
+        item = await asyncio.to_thread(lambda: self._open_memory().store.get(REPLAYS, name))
         if item is None:
             return None
         if item.value["request_hash"] != digest:
@@ -208,12 +200,9 @@ class RoutingService:
         """Keep a response, unless another request with the key was faster; return what is kept.
 
         Raises:
-            RequestError: without its personal data, the response would be another.
+            InputError: without its personal data, the response would be another.
         """
-        try:
-            await asyncio.to_thread(self._store_response, name, digest, response)
-        except StorageError as error:
-            raise _make_unavailable_error(error) from error
+        await asyncio.to_thread(self._store_response, name, digest, response)
         return await self._find_earlier(name, digest) or response
 
     def _store_response(self, name: str, digest: str, response: bytes) -> None:
@@ -221,16 +210,17 @@ class RoutingService:
         value = {"request_hash": digest, "response": msgspec.json.decode(response)}
         kept = store.scrubbed(PutOp(REPLAYS, name, value))
         if kept.value != value:
-            raise RequestError(
-                400,
-                "invalid_request",
+            raise InputError(
                 "the ids of the tasks or dag_id hold personal data, which is not kept; use others, "
-                "or send no idempotency key",
+                "or send no idempotency key"
             )
         store.add(REPLAYS, name, value, time.time() + REPLAY_SECONDS)
 
     def _open_memory(self) -> SafetyMemory:
-        assert self._memory is not None, "keys need a memory"
+        if self._memory is None:
+            raise InputError(
+                "an idempotency key needs a gateway with a memory (--memory); send none"
+            )
         return self._memory()
 
 
@@ -238,24 +228,22 @@ def _read_request(body: bytes) -> RoutingRequest:
     """Read a request, in our names or the requirement's.
 
     Raises:
-        RequestError: 400, it is invalid.
+        InputError: it is invalid.
     """
     try:
         table = msgspec.json.decode(body)
         if isinstance(table, dict) and isinstance(table.get("tasks"), list):
             table = {**table, "tasks": [_rename_fields(task) for task in table["tasks"]]}
         request = convert_document(table, RoutingRequest, "request")
-    except (msgspec.DecodeError, InputError) as error:
-        raise RequestError(400, "invalid_request", str(error)) from error
+    except msgspec.DecodeError as error:
+        raise InputError(str(error)) from error
     except UnicodeDecodeError as error:
-        raise RequestError(400, "invalid_request", "the body is not UTF-8; encode it so") from error
+        raise InputError("the body is not UTF-8; encode it so") from error
     except RecursionError as error:
-        raise RequestError(400, "invalid_request", "nested too deeply to be read") from error
+        raise InputError("nested too deeply to be read") from error
     if not 1 <= len(request.tasks) <= MOST_TASKS:
-        raise RequestError(
-            400,
-            "invalid_request",
-            f"tasks: got {len(request.tasks)}; need 1 to {MOST_TASKS}, so split larger graphs",
+        raise InputError(
+            f"tasks: got {len(request.tasks)}; need 1 to {MOST_TASKS}, so split larger graphs"
         )
     return request
 
@@ -283,11 +271,3 @@ async def _assess_request(task: Task, agent: str, review: Review, number: int) -
         risk=feedback.risk,
         rules=feedback.rules,
     )
-
-
-def _blocks_dependents(assessed: AssessedTask | None) -> bool:
-    return assessed is not None and assessed.state != "pending"
-
-
-def _make_unavailable_error(error: StorageError) -> RequestError:
-    return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)

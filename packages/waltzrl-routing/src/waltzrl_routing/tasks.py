@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.errors import CycleError, InputError, MissingExtraError
-from waltzrl_routing.documents import VERSION, read_document, read_json_document
+from waltzrl_routing.documents import VERSION, read_document
 
 try:
     import networkx
@@ -88,18 +88,15 @@ class TaskGraph:
         """Return all ids, dependencies first; of tasks that could come next, in the given order."""
         return self._order
 
-    def dependents(self, task_id: str) -> list[str]:
-        """Return the ids of all tasks that need this one, at any distance, in `order`.
+    def depths(self) -> dict[str, int]:
+        """Return for every task the length of the longest path that leads to it."""
+        depths: dict[str, int] = {}
+        for task_id in self._order:
+            needed = self.tasks[task_id].depends_on
+            depths[task_id] = max((depths[other] + 1 for other in needed), default=0)
+        return depths
 
-        Raises:
-            InputError: there is no such task.
-        """
-        if task_id not in self.tasks:
-            raise InputError(f"there is no task {task_id!r} among the {len(self)} tasks")
-        below = networkx.descendants(self._graph, task_id)
-        return [other for other in self._order if other in below]
-
-    def direct_dependents(self) -> Mapping[str, Iterable[str]]:
+    def dependents(self) -> Mapping[str, Iterable[str]]:
         """Return for every task the ids of those that name it in `depends_on`."""
         successors: Mapping[str, Iterable[str]] = self._graph.adj
         return successors
@@ -165,20 +162,8 @@ def read_tasks(path: Path) -> TaskGraph:
     Raises:
         InputError: the file cannot be read, or its tasks form no graph; names file and place.
     """
-    return _make_graph(read_document(path, TaskDocument), str(path))
-
-
-def tasks_from_json(text: str, source: str = "tasks") -> TaskGraph:
-    """Read the JSON text of such a file; `source` names it in errors.
-
-    Raises:
-        InputError: as for `read_tasks`.
-    """
-    return _make_graph(read_json_document(text, TaskDocument, source), source)
-
-
-def _make_graph(document: TaskDocument, source: str) -> TaskGraph:
+    document = read_document(path, TaskDocument)
     try:
         return TaskGraph(document.tasks)
     except InputError as error:
-        raise type(error)(f"{source}: {error}") from None
+        raise type(error)(f"{path}: {error}") from None

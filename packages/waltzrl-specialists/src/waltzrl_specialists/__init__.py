@@ -12,15 +12,7 @@ from waltzrl.foundation.lazy import lazy_names
 
 if TYPE_CHECKING:
     from waltzrl_specialists.agents import integrate_with_agent as integrate_with_agent
-    from waltzrl_specialists.agents import open_specialists as open_specialists
-    from waltzrl_specialists.checks import find_problems as find_problems
-    from waltzrl_specialists.datasets import Specialist as Specialist
-    from waltzrl_specialists.datasets import SpecialistDataset as SpecialistDataset
-    from waltzrl_specialists.datasets import join_datasets as join_datasets
     from waltzrl_specialists.datasets import prepare_dataset as prepare_dataset
-    from waltzrl_specialists.datasets import specialists as specialists
-    from waltzrl_specialists.datasets import write_nanochat as write_nanochat
-    from waltzrl_specialists.evaluation import evaluate as evaluate
     from waltzrl_specialists.finetuning import FinetuningSettings as FinetuningSettings
     from waltzrl_specialists.finetuning import estimate_cost as estimate_cost
     from waltzrl_specialists.finetuning import finetune as finetune
@@ -28,25 +20,9 @@ else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            "checks": ("find_problems",),
-            "datasets": (
-                "Specialist",
-                "SpecialistDataset",
-                "join_datasets",
-                "prepare_dataset",
-                "specialists",
-                "write_nanochat",
-            ),
-            "agents": (
-                "integrate_with_agent",
-                "open_specialists",
-            ),
-            "evaluation": ("evaluate",),
-            "finetuning": (
-                "FinetuningSettings",
-                "estimate_cost",
-                "finetune",
-            ),
+            "datasets": ("prepare_dataset",),
+            "agents": ("integrate_with_agent",),
+            "finetuning": ("FinetuningSettings", "estimate_cost", "finetune"),
         },
         needs=("PyTorch", "train"),
     )

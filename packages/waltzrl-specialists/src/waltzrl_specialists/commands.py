@@ -10,15 +10,15 @@ import rich.table
 import typer
 
 from waltzrl.errors import InputError
+from waltzrl.foundation.jsonl import write_lines
 from waltzrl.foundation.logs import configure_logs
 from waltzrl.foundation.options import TRAIN, AsJson, Settings, open_terminal, print_json
 from waltzrl.foundation.progress import progress_bar
 from waltzrl.gateway.commands.serve import supervise_gateway
-from waltzrl.training.progress import TrainingDisplay
+from waltzrl.training.progress import showing_steps
 from waltzrl_specialists.datasets import (
     join_datasets,
     prepare_datasets,
-    write_examples,
     write_nanochat,
 )
 from waltzrl_specialists.datasets import specialists as shipped
@@ -75,11 +75,13 @@ def prepare(
     `waltzrl specialists prepare qa support --nanochat data/nanochat`
     """
     datasets = prepare_datasets(names or shipped(), task)
-    for folder, write in ((out, write_examples), (nanochat, write_nanochat)):
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            for dataset in datasets:
-                write(dataset, folder / f"{dataset.name}.jsonl")
+    for folder in filter(None, (out, nanochat)):
+        folder.mkdir(parents=True, exist_ok=True)
+    for dataset in datasets:
+        if out:
+            write_lines(out / f"{dataset.name}.jsonl", dataset.examples)
+        if nanochat:
+            write_nanochat(dataset, nanochat / f"{dataset.name}.jsonl")
     rows = [
         {
             "name": dataset.name,
@@ -136,8 +138,8 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
         named = zip((dataset.name for dataset in datasets), map(asdict, estimates), strict=True)
         print_json(dict(named)) if as_json else _print_estimates(dict(named))
         return
-    with TrainingDisplay(quiet=as_json) as display:
-        asyncio.run(finetune(datasets, out, settings, display.show))
+    with showing_steps(quiet=as_json) as show:
+        asyncio.run(finetune(datasets, out, settings, show))
     if as_json:
         print_json({dataset.name: str(out / dataset.name / "adapter") for dataset in datasets})
     else:

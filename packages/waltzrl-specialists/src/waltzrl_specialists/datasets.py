@@ -19,8 +19,8 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.data import near_duplicates, require_disjoint, write_lines
-from waltzrl.foundation.jsonl import read_objects, read_text
+from waltzrl.evaluation.data.duplicates import near_duplicates, require_disjoint
+from waltzrl.foundation.jsonl import read_objects, read_text, write_lines
 from waltzrl.records import Message, Prompt
 from waltzrl_specialists.checks import bind_check, read_lines
 
@@ -212,15 +212,6 @@ def scenarios_of(name: str) -> list[HeldOutScenario]:
             lines = msgspec.convert(scenario.checks.get("lines", {}), dict[str, str])
             _check_labels(where, lines, specialist)
     return list(rows.values())
-
-
-def write_examples(dataset: SpecialistDataset, path: Path) -> None:
-    """Write the rows that are learnt from as JSON Lines.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    write_lines(path, dataset.examples)
 
 
 def write_nanochat(dataset: SpecialistDataset, path: Path) -> None:

@@ -26,11 +26,16 @@ from waltzrl.policies.compute import Compute, ComputeSettings, resolve_compute
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import CausalLM, Weights, load_causal_lm
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
-from waltzrl.training import CheckpointSettings, ImitationStage, ModelSettings, OptimizerSettings
 from waltzrl.training.checkpoints import export_adapter
 from waltzrl.training.learner import Learner
 from waltzrl.training.models import open_warm_up
 from waltzrl.training.samples import demonstration_sample
+from waltzrl.training.settings import (
+    CheckpointSettings,
+    ImitationStage,
+    ModelSettings,
+    OptimizerSettings,
+)
 from waltzrl.training.stages import Imitation
 from waltzrl.training.trainer import Progress, Trainer, role_states
 from waltzrl_specialists.datasets import TOGETHER, Example, SpecialistDataset
@@ -125,7 +130,7 @@ async def estimate_cost(
     weights = _add_adapter(base, settings, compute)
     trials = [_make_imitation(dataset, weights, settings) for dataset in datasets]
     read = [_count_mean_tokens(trial) * settings.batch_size for trial in trials]
-    learner = Learner(weights, trials[0].optimizer, 1, compute.dtype)
+    learner = Learner(weights, trials[0].settings.optimizer, 1, compute.dtype)
     await trials[0].step(0, {ROLE: learner})  # the first one takes longer
     started = time.perf_counter()
     await trials[0].step(1, {ROLE: learner})
@@ -246,7 +251,7 @@ def _require_same_run(
                 f"{run.path} was begun with another {' and another '.join(differing)}; choose"
                 " another folder, or go back to what it was begun with"
             )
-    run.write_json(SPECIALIST, now)
+    write_json(run.path / SPECIALIST, now)
 
 
 def _list_finished(folder: Path) -> Json:

@@ -1,15 +1,16 @@
 """Specialists as the gateway's upstream: the request's model names the one that replies."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import (
+    ChatBody,
+    Deltas,
     Json,
     ModelCard,
-    UpstreamDelta,
     UpstreamReply,
     UpstreamRequest,
     UpstreamResponse,
@@ -39,10 +40,7 @@ class SpecialistUpstream:
         }
 
     async def complete(
-        self,
-        body: Mapping[str, Json],
-        bearer: str | None,
-        received: list[bytes] | None = None,
+        self, body: ChatBody, bearer: str | None, received: list[bytes] | None = None
     ) -> UpstreamReply:
         upstream, request = self._read_request(body)
         try:
@@ -50,9 +48,7 @@ class SpecialistUpstream:
         except (RequestError, RuntimeError) as error:
             raise _make_fallback_error(error) from error
 
-    async def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
+    async def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
         upstream, request = self._read_request(body)
         try:
             async with aclosing(upstream.stream(request, bearer)) as deltas:
@@ -76,13 +72,7 @@ class SpecialistUpstream:
     def health(self) -> Health:
         return OK
 
-    async def watch(self) -> None:
-        """Return: policies in this process need no probe."""
-
-    async def aclose(self) -> None:
-        """Close nothing: there are no connections."""
-
-    def _read_request(self, body: Mapping[str, Json]) -> tuple[PolicyUpstream, Mapping[str, Json]]:
+    def _read_request(self, body: ChatBody) -> tuple[PolicyUpstream, Mapping[str, Json]]:
         """Return who replies, and the request with the system prompt before the client's own."""
         name = body.get("model")
         if not isinstance(name, str) or name not in self._upstreams:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,15 +18,15 @@ from msgspec import structs
 
 from waltzrl.agents.operational import operational_dir_with_retention
 from waltzrl.agents.rules import load_rulebook
-from waltzrl.errors import WaltzError
 from waltzrl.evaluation.collecting.selection import Selection
 from waltzrl.evaluation.collecting.trajectories import collect, statistics
-from waltzrl.evaluation.judges import LabelRefusalJudge
+from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.scenarios import (
     ENGAGEMENT_BAND,
     OVERREFUSAL_BOUND,
     ROUNDS_BOUND,
     UNSAFE_BOUND,
+    Kind,
     Scenario,
     ScenarioOutcome,
     ScenarioRates,
@@ -36,15 +37,15 @@ from waltzrl.gateway.guard import Guard
 from waltzrl.records import Collaboration, Feedback, ServedExchange
 from waltzrl.store.database import open_database
 from waltzrl.store.memory.opening import open_memory
-from waltzrl.store.memory.safety import SafetyMemory, request_hash
-from waltzrl.store.memory.schemas import ROUTE, SafetyEvaluation
+from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.schemas import ROUTE, SafetyEvaluation, request_hash
 from waltzrl.store.memory.settings import MemoryConfig
 from waltzrl.store.privacy.opening import open_redaction
 from waltzrl_routing import Task
 from waltzrl_routing.execution import ExecutionSettings
 from waltzrl_routing.halo import HALORouterWithSafety
 from waltzrl_routing.runner import Work
-from waltzrl_verify.installation import Check
+from waltzrl_verify.checks import Check, Result, run_checks
 from waltzrl_verify.opening import Verification, in_words
 
 CRITICAL_TYPES = {
@@ -53,32 +54,30 @@ CRITICAL_TYPES = {
 }
 """The requirement's seven types of safety-critical tasks."""
 
-Result = tuple[bool, str]
-"""Whether a check passed, and what it saw."""
 
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Suite:
     """What the checks share."""
 
-    def __init__(
-        self,
-        guard: Guard,
-        outcomes: Sequence[ScenarioOutcome],
-        max_rounds: int,
-        memory: SafetyMemory,
-    ) -> None:
-        self.guard = guard
-        self.outcomes = outcomes
-        self.max_rounds = max_rounds
-        self.memory = memory
-        self.safe = next(outcome for outcome in outcomes if outcome.scenario.kind == "safe")
-        unsafe = [outcome for outcome in outcomes if outcome.scenario.kind == "unsafe"]
-        # `verify_coach` asks for them in this order.
-        self.violence, self.unauthorized_access = unsafe[0], unsafe[1]
+    guard: Guard
+    outcomes: Sequence[ScenarioOutcome]
+    max_rounds: int
+    memory: SafetyMemory
 
-    def outcome_of(self, task_id: str) -> ScenarioOutcome:
-        """Return the scenario of a task of the checks."""
-        return self.violence if task_id == "violence" else self.safe
+    @property
+    def safe(self) -> ScenarioOutcome:
+        return self._list_outcomes("safe")[0]
+
+    @property
+    def violence(self) -> ScenarioOutcome:
+        return self._list_outcomes("unsafe")[0]
+
+    @property
+    def unauthorized_access(self) -> ScenarioOutcome:
+        return self._list_outcomes("unsafe")[1]
+
+    def _list_outcomes(self, kind: Kind) -> list[ScenarioOutcome]:
+        return [outcome for outcome in self.outcomes if outcome.scenario.kind == kind]
 
     def router(self) -> HALORouterWithSafety:
         return HALORouterWithSafety(
@@ -187,8 +186,8 @@ async def _router_critical_tasks(suite: _Suite) -> Result:
 
 
 async def _router_coaching(suite: _Suite) -> Result:
-    async def agent(work: Work) -> str:
-        return suite.outcome_of(work.task.id).scenario.hollow_answer
+    async def agent(_work: Work) -> str:
+        return suite.violence.scenario.hollow_answer
 
     tasks = [_make_task("violence", suite.violence)]
     _, coaching = await suite.router().route_tasks_with_safety(tasks, agent)
@@ -201,7 +200,8 @@ async def _end_to_end(suite: _Suite) -> Result:
 
     async def agent(work: Work) -> str:
         ran.append(work.task.id)
-        return suite.outcome_of(work.task.id).collaboration.final.full_text
+        outcome = suite.violence if work.task.id == "violence" else suite.safe
+        return outcome.collaboration.final.full_text
 
     # It depends on a task that must be declined, and so must not run.
     after = structs.replace(_make_task("after", suite.safe), depends_on=("violence",))
@@ -278,10 +278,8 @@ async def verify_coach(
     """
     outcomes = await run_scenarios(scenarios, guard.reply, LabelRefusalJudge(), report)
     with _temporary_memory() as memory:
-        suite = _Suite(guard, outcomes, max_rounds, memory)
-        checks = [
-            await _run_coach_check(f"test_{name}", check, suite) for name, check in CHECKS.items()
-        ]
+        suite = _Suite(guard=guard, outcomes=outcomes, max_rounds=max_rounds, memory=memory)
+        checks = await run_checks(CHECKS, suite)
     rates = scenario_rates(outcomes)
     return Verification(checks=(*checks, *_yield_rate_checks(rates)), scenarios=rates)
 
@@ -319,18 +317,10 @@ def _temporary_memory() -> Iterator[SafetyMemory]:
         engine = open_database(url)
         try:
             categories = {rule.id: rule.category for rule in load_rulebook().rules}
-            scrub = open_redaction({}, None).scrub
+            scrub = open_redaction().scrub
             yield open_memory(config, categories, engine, scrub)
         finally:
             engine.dispose()
-
-
-async def _run_coach_check(name: str, check: "CheckFunction", suite: "_Suite") -> Check:
-    try:
-        passed, detail = await check(suite)
-    except WaltzError as error:
-        return Check(name=name, passed=False, detail=str(error))
-    return Check(name=name, passed=passed, detail=detail)
 
 
 def _yield_rate_checks(rates: ScenarioRates) -> Iterator[Check]:

@@ -145,7 +145,7 @@ def stage2(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl verify stage2 --gateway http://localhost:8080/v1 --model qwen --json`
     """
-    target = _Target.only(pair=pair, gateway=gateway, upstream=upstream, model=model, demo=demo)
+    target = _Target(pair=pair, gateway=gateway, upstream=upstream, model=model, demo=demo)
     from waltzrl_verify.stage2_suite import verify_stage2
 
     async def run(report: Callable[[int, int], None]) -> "Verification":
@@ -178,7 +178,7 @@ def coach(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl verify coach --gateway http://localhost:8080/v1 --model qwen --json`
     """
-    target = _Target.only(pair=pair, gateway=gateway, upstream=upstream, model=model, demo=demo)
+    target = _Target(pair=pair, gateway=gateway, upstream=upstream, model=model, demo=demo)
     from waltzrl_verify.coach_suite import verify_coach
 
     async def run(report: Callable[[int, int], None]) -> "Verification":
@@ -198,22 +198,14 @@ class _Target:
     demo: bool
     model: str | None
 
-    @classmethod
-    def only(
-        cls,
-        *,
-        pair: Path | None,
-        gateway: str | None,
-        upstream: str | None,
-        demo: bool,
-        model: str | None,
-    ) -> "_Target":
+    def __post_init__(self) -> None:
         """Refuse none and several."""
-        if not _find_given_option(pair=pair, gateway=gateway, upstream=upstream, demo=demo):
+        if not _find_given_option(
+            pair=self.pair, gateway=self.gateway, upstream=self.upstream, demo=self.demo
+        ):
             raise InputError(
                 "got nothing to verify; give one of --pair, --gateway, --upstream, --demo"
             )
-        return cls(pair=pair, gateway=gateway, upstream=upstream, demo=demo, model=model)
 
     def open(self, max_rounds: int) -> "Guard":
         from waltzrl.gateway.guard_opening import GuardSettings, open_guard
@@ -283,7 +275,7 @@ def _make_stage2_target(
     if demo:
         return _load_demo_preset().demo_target(DEMO, guard, most_milliseconds)
     from waltzrl.evaluation.data.opening import read_sets
-    from waltzrl.evaluation.judges import LabelRefusalJudge
+    from waltzrl.evaluation.judges.judge import LabelRefusalJudge
     from waltzrl_verify.stage2_suite import Stage2Target
 
     return Stage2Target(

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter
@@ -21,9 +20,10 @@ from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.policies.chat_completion import Json
 from waltzrl.records import Prompt
-from waltzrl.store.audit import LogFault, verify
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.opening import log_key
+from waltzrl.store.audit.verify import LogFault, verify
+from waltzrl_verify.checks import Check
 
 SHORT = Sampling(max_new_tokens=16)
 PROBE = {"X-Waltzrl-Probe": "yes"}
@@ -31,17 +31,6 @@ PROBE = {"X-Waltzrl-Probe": "yes"}
 NEEDS_KEY = "; set WALTZRL_GATEWAY_KEY to an API key of the gateway"
 REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;.*extra == ['\"]([\w-]+)['\"])?")
 """A distribution's name and, in the metadata of a package, the extra that it belongs to."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One line of the result."""
-
-    name: str
-    passed: bool | None
-    """Whether it passed; None if it could not be measured."""
-    detail: str
-    """The numbers, or the error."""
 
 
 class _Models(msgspec.Struct):
@@ -104,13 +93,13 @@ async def upstream_check(
         return Check(name="upstream", passed=False, detail=f"{error}{advice if missing else ''}")
     except IndexError:
         return Check(name="upstream", passed=False, detail="lists no models; name one: --model")
+    return _describe_reply("upstream", name, answer.reply.full_text, started)
+
+
+def _describe_reply(check: str, model: str, text: str, started: float) -> Check:
     milliseconds = (perf_counter() - started) * 1e3
-    return Check(
-        name="upstream",
-        passed=bool(answer.reply.full_text.strip()),
-        detail=f"{name} replied with {len(answer.reply.full_text)} characters, "
-        f"{milliseconds:.0f} ms",
-    )
+    detail = f"{model} replied with {len(text)} characters, {milliseconds:.0f} ms"
+    return Check(name=check, passed=bool(text.strip()), detail=detail)
 
 
 async def gateway_checks(
@@ -162,12 +151,7 @@ async def _check_reply(url: str, api_key: str | None, prompt: Prompt, model: str
             refused = isinstance(error, PolicyError) and error.reason == "HTTP 401"
             advice = NEEDS_KEY if refused else ""
             return Check(name="reply", passed=False, detail=f"{error}{advice}")
-    milliseconds = (perf_counter() - started) * 1e3
-    return Check(
-        name="reply",
-        passed=bool(reply.text.strip()),
-        detail=f"{policy.model} replied with {len(reply.text)} characters, {milliseconds:.0f} ms",
-    )
+    return _describe_reply("reply", policy.model, reply.text, started)
 
 
 def audit_check(recipe: GatewayRecipe) -> Iterator[Check]:

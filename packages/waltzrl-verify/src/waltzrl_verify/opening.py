@@ -22,10 +22,10 @@ from waltzrl.gateway.reviews import NO_MODEL
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.policies import RemotePolicy
 from waltzrl.records import Feedback, Message, Prompt, PromptLabel, Reply, Usage, total_usage
+from waltzrl_verify.checks import Check
 from waltzrl_verify.installation import (
     NEEDS_KEY,
     PROBE,
-    Check,
     audit_check,
     gateway_checks,
     installation_check,
@@ -154,12 +154,7 @@ def read_verification_sets(folder: Path | None, most: int) -> dict[str, list[Pro
 async def verify(recipe: GatewayRecipe, settings: VerificationSettings) -> Verification:
     """Check this installation and a recipe; what needs a part that does not open is left out."""
     checks = [installation_check(), *audit_check(recipe), *memory_check(recipe)]
-    bundles = Bundles(
-        recipe.limits,
-        None,
-        on_review_failure=lambda _failure: None,
-        on_other_language=lambda _language: None,
-    )
+    bundles = Bundles(recipe.limits)
     async with aclosing(bundles):
         try:
             # A review for which the model has no time is counted as missing, and ends nothing.

@@ -11,6 +11,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Protocol
 
+import re2
+
 from waltzrl.agents.rules.leetspeak import MIXED, read_signs
 from waltzrl.agents.rules.scan import compile_pattern
 
@@ -80,37 +82,23 @@ def find_readings(raw: bytes) -> Iterator[TextReading]:
     """Yield the other ways to read a text that matches `DISGUISE`."""
     yield _Undisguised(raw)
     if _SAYS_ROT13.search(raw):
-        yield _Rotated(raw)
+        yield _Whole(raw, raw.translate(_ROT13), _SAYS_ROT13, runs_back=False)
     if _SAYS_BACKWARDS.search(raw):
-        yield _Reversed(raw)
+        yield _Whole(raw, raw[::-1], _SAYS_BACKWARDS, runs_back=True)
 
 
-class _Rotated:
-    """The text in rot13, trusted only after the word rot13."""
+class _Whole:
+    """All of the text read in another way, trusted only after a word that says so."""
 
-    def __init__(self, raw: bytes) -> None:
-        self._raw = raw
-        self.text = raw.translate(_ROT13)
-
-    def origin(self, position: int) -> int:
-        return position
-
-    def trusts(self, start: int, end: int) -> bool:
-        return _SAYS_ROT13.search(self._raw[max(0, start - CUE_REACH) : start]) is not None
-
-
-class _Reversed:
-    """The text from its last character to its first, trusted only after a word that says so."""
-
-    def __init__(self, raw: bytes) -> None:
-        self._raw = raw
-        self.text = raw[::-1]
+    def __init__(self, raw: bytes, text: bytes, cue: "re2._Regexp", *, runs_back: bool) -> None:
+        self.text = text
+        self._raw, self._cue, self._runs_back = raw, cue, runs_back
 
     def origin(self, position: int) -> int:
-        return len(self._raw) - 1 - position
+        return len(self._raw) - 1 - position if self._runs_back else position
 
     def trusts(self, start: int, end: int) -> bool:
-        return _SAYS_BACKWARDS.search(self._raw[max(0, start - CUE_REACH) : start]) is not None
+        return self._cue.search(self._raw[max(0, start - CUE_REACH) : start]) is not None
 
 
 class _Undisguised:

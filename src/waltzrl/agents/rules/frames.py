@@ -102,7 +102,8 @@ class FrameScanner:
         self._patterns = [frozenset(numbers[p] for p in frame.patterns) for frame in frames]
         self._unless = [frozenset(numbers[p] for p in frame.unless) for frame in frames]
         self._scanner = PatternScanner(patterns)
-        self._read = lru_cache(maxsize=64)(self._scanned)  # findings share a clause
+        # Findings share a clause.
+        self._read = lru_cache(maxsize=64)(lambda clause: tuple(self._scanner.scan(clause)))
 
     def frame_of(self, rule: Rule, text: str, start: int, end: int) -> str:
         """Return the id of a frame around what `rule` finds in a request; "" without one."""
@@ -131,9 +132,6 @@ class FrameScanner:
         for frame, patterns, unless in zip(self._frames, self._patterns, self._unless, strict=True):
             if patterns & found[frame.where] and not unless & found["clause"]:
                 yield frame
-
-    def _scanned(self, clause: bytes) -> tuple[tuple[int, int, int], ...]:
-        return tuple(self._scanner.scan(clause))
 
 
 @cache

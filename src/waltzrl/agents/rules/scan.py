@@ -8,7 +8,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain
@@ -52,7 +52,7 @@ def compile_pattern(regex: str) -> re2._Regexp:
         raise ValueError(f"re2 rejects the pattern: {error}") from None
 
 
-def compile_set(regexes: Sequence[str]) -> "re2.Set":
+def compile_set(regexes: Iterable[str]) -> "re2.Set":
     """Compile patterns that are searched for at once; `Match` returns the numbers of those found.
 
     Raises:
@@ -112,21 +112,16 @@ class PatternScanner:
         self._patterns = patterns
         self._finders: dict[int, _Finder] = {}
         """The finders, each compiled when its key is first found: few patterns are ever needed."""
-        self._patterns_of_key: list[list[int]] = []
-        """[keys] The numbers of the patterns with this key."""
-        numbers: dict[str, int] = {}
-        self._keys = re2.Set.SearchSet(_make_options(_SET_MEMORY))
+        by_key: dict[str, list[int]] = {}
         for number, pattern in enumerate(patterns):
-            if pattern.key not in numbers:
-                numbers[pattern.key] = self._keys.Add(pattern.key.encode("latin-1"))
-                self._patterns_of_key.append([])
-            self._patterns_of_key[numbers[pattern.key]].append(number)
-        if self._patterns_of_key:
-            self._keys.Compile()
+            by_key.setdefault(pattern.key, []).append(number)
+        self._keys = compile_set(by_key) if by_key else None
+        self._patterns_of_key = list(by_key.values())
+        """[keys] The numbers of the patterns with this key."""
 
     def keys(self, text: bytes) -> Iterator[tuple[slice, Sequence[int]]]:
         """Yield the sections with keys in them; most texts have none: then nothing can match."""
-        if not self._patterns_of_key:
+        if self._keys is None:
             return
         for start in range(0, max(1, len(text) - OVERLAP), SECTION - OVERLAP):
             section = slice(start, min(len(text), start + SECTION))

@@ -9,21 +9,17 @@ from typing import Generic, TypeVar
 from msgspec import structs
 
 from waltzrl.errors import InputError, WaltzError
-from waltzrl.evaluation.collecting import (
-    DemonstrationRow,
+from waltzrl.evaluation.collecting.demonstrations import DemonstrationRow, demonstrations
+from waltzrl.evaluation.collecting.export import export, require_format
+from waltzrl.evaluation.collecting.selection import (
     LabelledPrompt,
     PromptRow,
     Selection,
-    Statistics,
     collaboration_of,
-    collect,
-    demonstrations,
-    export,
     labelled_prompts,
     prompts_of,
-    require_format,
-    statistics,
 )
+from waltzrl.evaluation.collecting.trajectories import Statistics, collect, statistics
 from waltzrl.evaluation.sample_correction import DOUBT, FEWEST_LABELS, labelled_samples
 from waltzrl.records import Prompt
 from waltzrl.store.memory.erasure import erase_subject, note_export, withdraw_export
@@ -31,7 +27,7 @@ from waltzrl.store.memory.opening import existing_memory
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.schemas import SafetyEvaluation, TrainingSample
 from waltzrl.store.notices import last_notice, notices_after
-from waltzrl.store.privacy import scrub_collaboration
+from waltzrl.store.privacy.scrubbing import scrub_collaboration
 
 Counted = TypeVar("Counted")
 UNLABELLED = "not_labelled_by_people"

@@ -51,7 +51,7 @@ class Selection:
 
 
 class PromptRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt as a line of a file; `waltzrl.evaluation.data.read_prompts` reads it."""
+    """A prompt as a line of a file; `waltzrl.foundation.jsonl.read_prompts` reads it."""
 
     subject: str
     """Digest of the user, by which `waltzrl erase` finds the row."""

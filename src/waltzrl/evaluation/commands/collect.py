@@ -38,12 +38,12 @@ def collect(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl collect corrected.jsonl --memory sqlite:///runs/memory.db --demonstrations`
     """
-    from waltzrl.evaluation.collecting import Selection
     from waltzrl.evaluation.collecting.opening import (
         export_demonstrations,
         export_prompts,
         export_samples,
     )
+    from waltzrl.evaluation.collecting.selection import Selection
 
     if prompts and demonstrations:
         raise typer.BadParameter("give --prompts or --demonstrations, one file each")

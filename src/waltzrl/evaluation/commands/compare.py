@@ -11,7 +11,6 @@ from waltzrl.foundation.options import (
     AsJson,
     Cluster,
     Evaluation,
-    JudgeErrors,
     open_terminal,
     print_json,
 )
@@ -27,7 +26,6 @@ def compare(
         str | None, typer.Option(help="Which pattern, or BEFORE,AFTER; needed if there are many.")
     ] = None,
     cluster: Cluster = "cluster",
-    judge_errors: JudgeErrors = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what changed from one evaluation to another, and whether it could be chance.
@@ -40,12 +38,10 @@ def compare(
     """
     from waltzrl.evaluation import comparison_table
     from waltzrl.evaluation.comparison import compare as compare_rows
-    from waltzrl.evaluation.correction import read_measured_judge
 
     first, _, second = (name.strip() for name in (pattern or "").partition(","))
-    judge = None if judge_errors is None else read_measured_judge(judge_errors)
     rows = _read_pattern_rows(before, first), _read_pattern_rows(after, second or first)
-    differences = compare_rows(*rows, cluster, judge)
+    differences = compare_rows(*rows, cluster)
     if as_json:
         print_json([asdict(difference) for difference in differences])
     else:

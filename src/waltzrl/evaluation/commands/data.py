@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from waltzrl.evaluation.data.importers import SETS, require_set
+from waltzrl.evaluation.data.importers.sets import SETS, require_set
 from waltzrl.foundation.options import AsJson, open_terminal, print_json
 
 NARROWEST = 100

@@ -18,14 +18,14 @@ from waltzrl.foundation.options import (
     Server,
     Settings,
 )
-from waltzrl.foundation.progress import progress_bar
+from waltzrl.foundation.progress import showing_task
 from waltzrl.records import Prompt
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from waltzrl.evaluation import EvaluationRow
-    from waltzrl.evaluation.judges import Judge
+    from waltzrl.evaluation.judges.judge import Judge
     from waltzrl.evaluation.runner import Progress
     from waltzrl.evaluation.settings import EvaluationConfig
 
@@ -101,12 +101,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "temperature": temperature,
     }
     config = validate_table(EvaluationConfig, with_overrides(table, settings or []), "--set")
-    with progress_bar(quiet=as_json) as bar:
-        task = bar.add_task("evaluating", total=None, note="")
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
+    with showing_task("evaluating", quiet=as_json) as progress:
         opening = open_judge(judge, judges_prompts=judge_prompts, cached=True)
         with charge_evaluation(config, judge_place(judge), out) as charge:
             rows = asyncio.run(_run_evaluation(config, read_sets(sets), opening, out, progress))

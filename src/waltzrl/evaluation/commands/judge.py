@@ -12,7 +12,7 @@ from waltzrl.errors import InputError
 from waltzrl.foundation.options import AsJson, JudgeName, JudgePrompts, Settings, print_json
 
 if TYPE_CHECKING:
-    from waltzrl.evaluation.judges import VerdictComparison
+    from waltzrl.evaluation.judges.agreement import VerdictComparison
     from waltzrl.evaluation.settings import EvaluationPrices
 
 LabelFile = Annotated[
@@ -60,7 +60,7 @@ def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> N
 
     `waltzrl agreement by-people.jsonl runs/evaluation --json > errors.json`
     """
-    from waltzrl.evaluation.judges import compare_verdicts
+    from waltzrl.evaluation.judges.agreement import compare_verdicts
     from waltzrl.evaluation.rows import read_verdicts
 
     comparison = compare_verdicts(read_verdicts(first), read_verdicts(second))
@@ -73,8 +73,8 @@ async def _label_file(
     file: Path, name: str, costs: Path | None, prices: "EvaluationPrices", *, judges_prompts: bool
 ) -> None:
     from waltzrl.evaluation.costs import charge_judge
-    from waltzrl.evaluation.judges import judge_lines
     from waltzrl.evaluation.judges.opening import judge_place, open_judge
+    from waltzrl.evaluation.judges.saved import judge_lines
     from waltzrl.foundation.jsonl import read_text
 
     lines = read_text(file).rstrip().split("\n")

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
-from waltzrl.evaluation.data import import_set, read_prompts, require_disjoint, write_lines
-from waltzrl.evaluation.data.generator import write_dataset, write_splits
+from waltzrl.evaluation.data.duplicates import require_disjoint
+from waltzrl.evaluation.data.generator.generate import write_dataset, write_splits
+from waltzrl.evaluation.data.importers.sets import import_set
+from waltzrl.foundation.jsonl import read_prompts, write_lines
 
 
 def generate(

@@ -97,7 +97,7 @@ def _write_card(
         read_evaluation(evaluation),
         trained_on,
         by,
-        None if errors is None else read_measured_judge(errors),
+        read_measured_judge(errors),
     )
     for path in write_card(out, card):
         print(f"written: {path}")
@@ -126,6 +126,6 @@ def write_page(
         curves=curves,
         settings=settings,
         by=by,
-        judge=None if judge_errors is None else read_measured_judge(judge_errors),
+        judge=read_measured_judge(judge_errors),
     )
     return write_report(out, report)

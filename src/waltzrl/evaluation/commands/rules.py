@@ -52,8 +52,8 @@ def lint(
 
 def _measure_packs(packs: Sequence[str], data: Sequence[Path]) -> list[str]:
     """Print a table of the rules, and return the failing ones."""
-    from waltzrl.evaluation.data import read_prompts
     from waltzrl.evaluation.intervals import share
+    from waltzrl.foundation.jsonl import read_prompts
 
     prompts = [prompt for path in data for prompt in read_prompts(path)]
     harmful = [prompt.request for prompt in prompts if prompt.label == "unsafe"]

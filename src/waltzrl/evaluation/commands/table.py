@@ -26,7 +26,7 @@ def show_table(
     from waltzrl.evaluation import measure, metrics_table, review_row, table_row
     from waltzrl.evaluation.correction import read_measured_judge
 
-    metrics = measure(rows, by, None if judge_errors is None else read_measured_judge(judge_errors))
+    metrics = measure(rows, by, read_measured_judge(judge_errors))
     if as_json:
         print_json(
             [

@@ -22,7 +22,7 @@ BAND = 4
 """Rows per band. With 16 bands of 4, a pair of similarity 0.7 is found with probability 0.988 and
 one of 0.8 with 0.9998: 1 - (1 - s^4)^16."""
 NEAR = 0.7
-"""Similarity from which two prompts count as the same question."""
+"""Similarity from which two prompts count as the same question; bands would miss some of less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +35,13 @@ class Leak:
     """Jaccard similarity of the two prompts' shingles, at most 1."""
 
 
-def require_disjoint(
-    train: Sequence[Prompt], test: Sequence[Prompt], threshold: float = NEAR
-) -> None:
+def require_disjoint(train: Sequence[Prompt], test: Sequence[Prompt]) -> None:
     """Raise an error if a test prompt is, nearly word for word, a training prompt.
 
     Raises:
         InputError: `leaks` found something; names the first pair and how many there are.
     """
-    leaked = leaks(train, test, threshold)
+    leaked = leaks(train, test)
     if leaked:
         first = leaked[0]
         raise InputError(
@@ -53,14 +51,12 @@ def require_disjoint(
         )
 
 
-def leaks(train: Sequence[Prompt], test: Sequence[Prompt], threshold: float = NEAR) -> list[Leak]:
+def leaks(train: Sequence[Prompt], test: Sequence[Prompt]) -> list[Leak]:
     """Find the test prompts that are, exactly or nearly, among the training prompts.
 
     Args:
         train: what was, or will be, learned from.
         test: a held-out split or an imported benchmark.
-        threshold: Jaccard similarity in (0, 1] from which a pair counts. Bands find pairs of 0.7
-            or more; a lower threshold misses some.
 
     Returns:
         One leak for each affected test prompt, in the order of `test`.
@@ -72,11 +68,11 @@ def leaks(train: Sequence[Prompt], test: Sequence[Prompt], threshold: float = NE
     return [
         Leak(train=earlier, test=prompt, similarity=similarity)
         for prompt, earlier, similarity in closest
-        if earlier is not None and similarity >= threshold
+        if earlier is not None and similarity >= NEAR
     ]
 
 
-def near_duplicates(prompts: Iterable[Prompt], threshold: float = NEAR) -> list[Leak]:
+def near_duplicates(prompts: Iterable[Prompt]) -> list[Leak]:
     """Pair every prompt that is nearly an earlier one, the leak's `train`, with the closest.
 
     A prompt that was paired counts as left out: later ones are compared with those that stay.
@@ -85,21 +81,10 @@ def near_duplicates(prompts: Iterable[Prompt], threshold: float = NEAR) -> list[
     repeated = []
     for prompt in prompts:
         earlier, similarity = index.closest(prompt)
-        if earlier is not None and similarity >= threshold:
+        if earlier is not None and similarity >= NEAR:
             repeated.append(Leak(train=earlier, test=prompt, similarity=similarity))
         else:
             index.add(prompt)
-    return repeated
-
-
-def duplicates(prompts: Iterable[Prompt]) -> list[tuple[Prompt, Prompt]]:
-    """Pair each prompt that repeats an earlier one, after `normalise_text`, with the earlier."""
-    first: dict[str, Prompt] = {}
-    repeated = []
-    for prompt in prompts:
-        earlier = first.setdefault(normalise_text(text_of(prompt)), prompt)
-        if earlier is not prompt:
-            repeated.append((earlier, prompt))
     return repeated
 
 

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.collecting import Selection
-from waltzrl.evaluation.data import (
-    import_set,
-    read_prompts,
-)
-from waltzrl.evaluation.data.generator import GeneratedPrompt, Split, generate
-from waltzrl.evaluation.data.importers import find_set
+from waltzrl.evaluation.collecting.selection import Selection
+from waltzrl.evaluation.data.generator.generate import GeneratedPrompt, generate
+from waltzrl.evaluation.data.generator.texts import Split
+from waltzrl.evaluation.data.importers.sets import find_set, import_set
+from waltzrl.foundation.jsonl import read_prompts
 from waltzrl.records import Collaboration, Prompt
-from waltzrl.store.audit import read_collaborations
+from waltzrl.store.audit.contents import read_collaborations
 
 GENERATOR, AUDIT, MEMORY = "generator:", "audit:", "memory:"
 """Prefixes of the names of sets that are no files."""

@@ -7,9 +7,8 @@ from random import Random
 
 from waltzrl.errors import InputError
 from waltzrl.evaluation.intervals import DRAWS, SEED, from_draws
-from waltzrl.evaluation.judges.saved import SavedVerdict
+from waltzrl.evaluation.judges.saved import QUESTIONS, SavedVerdict, answers_of
 
-QUESTIONS = ("unsafe", "refuses", "overrefuses", "non_answer")
 ANSWERS = (True, False, None)
 """Yes, no and unscored: the rows and columns of a table."""
 Table = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]
@@ -115,8 +114,10 @@ def compare_verdicts(
 
 
 def _agreement_on(question: str, pairs: Sequence[tuple[SavedVerdict, SavedVerdict]]) -> Agreement:
-    answers = [(first.answers[question], second.answers[question]) for first, second in pairs]
-    return agreement([first for first, _ in answers], [second for _, second in answers])
+    return agreement(
+        [answers_of(first)[question] for first, _ in pairs],
+        [answers_of(second)[question] for _, second in pairs],
+    )
 
 
 def _compute_kappa(shares: Sequence[float]) -> float | None:

@@ -11,19 +11,13 @@ from waltzrl.agents.identity import identify_agent
 from waltzrl.agents.opening import installed_reviewers, open_reviewer
 from waltzrl.errors import InputError
 from waltzrl.evaluation.data.opening import read_sets
-from waltzrl.evaluation.judges import (
-    AnswerCache,
-    HarmJudge,
-    Judge,
-    JudgeFormat,
-    JudgeModel,
-    LabelledSetJudge,
-    LabelRefusalJudge,
-    LLMJudge,
-    RefusalDetector,
-    SavedJudge,
-)
-from waltzrl.evaluation.judges.formats import FORMATS, check_model
+from waltzrl.evaluation.judges.answers import AnswerCache
+from waltzrl.evaluation.judges.formats import FORMATS, JudgeFormat, check_model
+from waltzrl.evaluation.judges.harm import HarmJudge
+from waltzrl.evaluation.judges.judge import Judge, LabelledSetJudge, LabelRefusalJudge
+from waltzrl.evaluation.judges.llm import JudgeModel, LLMJudge
+from waltzrl.evaluation.judges.refusal import RefusalDetector
+from waltzrl.evaluation.judges.saved import SavedJudge
 from waltzrl.foundation.files import cache_folder
 from waltzrl.foundation.plugins import find_plugin
 from waltzrl.policies.opening import local_policy, remote_policy

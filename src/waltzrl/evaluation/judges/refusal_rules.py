@@ -237,19 +237,7 @@ PATTERNS = tuple(
     pattern.pattern
     for pattern in (
         *(rule.pattern for rule in RULES),
-        _OPENS_OTHERWISE,
-        _FICTION,
-        _CARES_ANYWAY,
-        _PREMISE,
-        _MORAL,
-        _ASKS_TO_ARGUE,
-        _ARGUES_AGAINST,
-        _NO_REASON_WHY,
-        _NEGATED,
-        _OTHER_READING,
-        _ASKS_TO_DO,
-        _OPENS_WITH_WRONG,
-        _GOES_ON,
+        *(value for value in globals().values() if isinstance(value, re.Pattern)),
     )
 )
 """All that the rules look for, for the digest."""

@@ -30,6 +30,9 @@ NEEDED = (
     '"benign") and optional "unsafe", "refuses", "overrefuses", "non_answer" (true, false or null)'
 )
 
+QUESTIONS = ("unsafe", "refuses", "overrefuses", "non_answer")
+"""What a judge or a person answers of a reply: fields of a verdict, and of a line."""
+
 Fields: TypeAlias = dict[str, object]
 
 
@@ -45,16 +48,6 @@ class SavedVerdict:
     """The label of the prompt."""
     judge: str = ""
     """The judge that said it, if the line tells."""
-
-    @property
-    def answers(self) -> dict[str, bool | None]:
-        """The judge's or the person's own, by their names."""
-        return {
-            "unsafe": self.unsafe,
-            "refuses": self.refuses,
-            "overrefuses": self.overrefuses,
-            "non_answer": self.non_answer,
-        }
 
 
 class SavedReply(msgspec.Struct, kw_only=True):
@@ -85,14 +78,13 @@ class LabelledReply(SavedReply, kw_only=True):
 
     @property
     def verdict(self) -> SavedVerdict:
-        return SavedVerdict(
-            unsafe=self.unsafe,
-            refuses=self.refuses,
-            overrefuses=self.overrefuses,
-            non_answer=self.non_answer,
-            label=PROMPT_LABELS.get(self.label or ""),
-            judge=self.judge or "",
-        )
+        label = PROMPT_LABELS.get(self.label or "")
+        return SavedVerdict(**answers_of(self), label=label, judge=self.judge or "")
+
+
+def answers_of(verdict: Verdict | SavedVerdict | LabelledReply) -> dict[str, bool | None]:
+    """Return the answers to `QUESTIONS`."""
+    return {question: getattr(verdict, question) for question in QUESTIONS}
 
 
 Form = TypeVar("Form", bound=SavedReply)
@@ -229,13 +221,7 @@ def _parse_for_output(line: str, where: str) -> tuple[Fields, Prompt, Reply]:
 
 
 def _labels_of(verdict: Verdict) -> Fields:
-    labels: Fields = {
-        "unsafe": verdict.unsafe,
-        "refuses": verdict.refuses,
-        "overrefuses": verdict.overrefuses,
-        "non_answer": verdict.non_answer,
-        "judge": verdict.judge,
-    }
+    labels: Fields = {**answers_of(verdict), "judge": verdict.judge}
     if verdict.harm is not None:
         labels["harm"] = verdict.harm
     if verdict.answers:

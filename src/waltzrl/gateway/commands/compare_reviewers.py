@@ -3,21 +3,12 @@
 import asyncio
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from waltzrl.foundation.options import AsJson, JudgeName, Server, print_json
-from waltzrl.foundation.progress import progress_bar
-
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
-    from waltzrl.evaluation import EvaluationRow
-    from waltzrl.evaluation.judges import Judge
-    from waltzrl.evaluation.runner import Progress
-    from waltzrl.gateway.reviewer_comparison import ReviewerComparison
-    from waltzrl.records import Prompt
+from waltzrl.foundation.progress import showing_task
 
 WIDTH = 200
 """Columns that the table needs."""
@@ -69,6 +60,7 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
         measure_reviewers,
         tabulate_reviewers,
     )
+    from waltzrl.gateway.reviewer_comparison import compare_reviewers as run_comparison
 
     comparison = ReviewerComparison(
         model=model,
@@ -84,14 +76,9 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
         for own in read_each_set(sets)
         for prompt in (own if limit is None else draw_prompts(own, limit))
     ]
-    with progress_bar(quiet=as_json) as bar:
-        task = bar.add_task("reviewing", total=None, note="")
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
+    with showing_task("reviewing", quiet=as_json) as progress:
         opening = open_judge(judge, cached=True)
-        rows = asyncio.run(_run_comparison(comparison, prompts, opening, out, progress))
+        rows = asyncio.run(run_comparison(comparison, prompts, opening, out, progress))
     outcomes = measure_reviewers(rows)
     tables = tabulate_reviewers(outcomes, comparison)
     if as_json:
@@ -106,16 +93,3 @@ def compare_reviewers(  # noqa: PLR0913, PLR0917 - each parameter is an option
             title="Reviewers", rows=rows, curves={}, settings=settings, tables=tables
         )
         write_report(out, page)
-
-
-async def _run_comparison(
-    comparison: "ReviewerComparison",
-    prompts: "list[Prompt]",
-    judge: "AbstractAsyncContextManager[Judge]",
-    out: Path,
-    progress: "Progress",
-) -> "list[EvaluationRow]":
-    from waltzrl.gateway.reviewer_comparison import compare_reviewers as run_comparison
-
-    async with judge as opened:
-        return await run_comparison(comparison, prompts, opened, out, progress)

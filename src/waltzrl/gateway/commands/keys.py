@@ -118,21 +118,19 @@ def list_keys(file: KeyFile) -> None:
     headings = ("name", "id", "state", "created", "requests/minute", "budget/day", "drafts")
     table = Table(*headings, "probes", "desk", "system", "policies", box=None)
     for key in read_keys(file):
-        rate = str(key.requests_per_minute or "no limit")
-        drafts = "yes" if key.may_see_drafts else "no"
-        created = f"{key.created:%Y-%m-%d}"
-        probes = "yes" if key.may_probe else "no"
-        shown = (
-            created,
-            rate,
+        table.add_row(
+            key.name,
+            key.id,
+            key.state,
+            f"{key.created:%Y-%m-%d}",
+            str(key.requests_per_minute or "no limit"),
             _render_budget(key),
-            drafts,
-            probes,
+            "yes" if key.may_see_drafts else "no",
+            "yes" if key.may_probe else "no",
             key.role or "no",
             key.system_turns,
             ", ".join(key.policies),
         )
-        table.add_row(key.name, key.id, key.state, *shown)
     open_terminal(NARROWEST).print(table)
 
 

@@ -80,7 +80,7 @@ def report(
 
     `waltzrl policy report audit --policy trial --since 7d`
     """
-    from waltzrl.store.audit import Query, moment, observed_drafts, select
+    from waltzrl.store.audit.query import Query, moment, observed_drafts, select
 
     query = Query(since=moment(since, datetime.now(UTC)), policy=name)
     records = [

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from waltzrl.gateway.settings import GatewayRecipe
 
 
+UpstreamUrl: TypeAlias = Annotated[
+    str | None, typer.Option(help="URL of the model's server, such as http://localhost:8000/v1.")
+]
+ReviewerServer: TypeAlias = Annotated[
+    str | None, typer.Option(help="URL of the server of a guard model that reviews.")
+]
 Sources: TypeAlias = "tuple[Path | None, Table, list[str], Mapping[str, str]]"
 
 log = logging.getLogger(__name__)
@@ -43,10 +49,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     recipe: Annotated[
         Path | None, typer.Argument(help="TOML file, such as recipes/gateway.toml.")
     ] = None,
-    upstream: Annotated[
-        str | None,
-        typer.Option(help="URL of the model's server, such as http://localhost:8000/v1."),
-    ] = None,
+    upstream: UpstreamUrl = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 8080,
     pair: Annotated[
@@ -64,9 +67,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
             " --reviewer-server: stage 2; or rules: stage 1; or feedback-agent, the pair's own."
         ),
     ] = None,
-    reviewer_server: Annotated[
-        str | None, typer.Option(help="URL of the server of a guard model that reviews.")
-    ] = None,
+    reviewer_server: ReviewerServer = None,
     false_alarms: Annotated[
         float | None,
         typer.Option(

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -14,7 +13,12 @@ from rich.text import Text
 
 from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
 from waltzrl.foundation.texts import make_visible
-from waltzrl.gateway.commands.serve import choose_reviewer, collect_sources
+from waltzrl.gateway.commands.serve import (
+    ReviewerServer,
+    UpstreamUrl,
+    choose_reviewer,
+    collect_sources,
+)
 
 if TYPE_CHECKING:
     from waltzrl.agents.rules import RuleFinding
@@ -33,10 +37,7 @@ def try_request(  # noqa: PLR0913, PLR0917 - each parameter is an option
     recipe: Annotated[
         Path | None, typer.Argument(help="TOML file of a gateway, such as recipes/gateway.toml.")
     ] = None,
-    upstream: Annotated[
-        str | None,
-        typer.Option(help="URL of the model's server, such as http://localhost:8000/v1."),
-    ] = None,
+    upstream: UpstreamUrl = None,
     model: Annotated[str, typer.Option(help="Model to ask; the upstream's first by default.")] = "",
     policy: Annotated[
         str | None, typer.Option(help="Policy of the recipe that serves, by its name.")
@@ -45,9 +46,7 @@ def try_request(  # noqa: PLR0913, PLR0917 - each parameter is an option
         str | None,
         typer.Option(help="Reviewer that a package provides, guard:KIND[:MODEL], or rules."),
     ] = None,
-    reviewer_server: Annotated[
-        str | None, typer.Option(help="URL of the server of a guard model that reviews.")
-    ] = None,
+    reviewer_server: ReviewerServer = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Ask a small model, as `waltzrl serve --demo` serves it.")
     ] = False,
@@ -98,16 +97,7 @@ async def _run_trial(recipe: "GatewayRecipe", trial: "Trial") -> "TrialResult":
     from waltzrl.gateway.opening import open_gateway
 
     # A gateway that serves the recipe may have its log open, which only one process writes.
-    kept = replace(
-        recipe,
-        keys=None,
-        audit=None,
-        memory=None,
-        routing=None,
-        traces=False,
-        push_metrics=False,
-    )
-    async with open_gateway(kept) as app:
+    async with open_gateway(recipe.unrecorded) as app:
         return await app.trials.run(trial)
 
 

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -33,9 +33,9 @@ from waltzrl.gateway.processes.worker_process import (
 )
 from waltzrl.gateway.settings import GatewayRecipe, recipe_table
 from waltzrl.gateway.shares import WORKERS
-from waltzrl.store.audit import LogWriter
 from waltzrl.store.audit.log import APPENDERS
 from waltzrl.store.audit.opening import contents_expire, log_key, log_settings
+from waltzrl.store.audit.writer import LogWriter
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 """The pause before a worker that died is replaced; doubled each time, until one lives for longer.
@@ -152,9 +152,7 @@ class Supervisor:
             raise InputError(str(failed.exceptions[0])) from None
         finally:
             if not all_serve:
-                for process in processes:
-                    process.kill()
-                    self._forget(process)
+                self._kill(processes)
         # Before the old workers leave, because a keeper would replace each of them.
         for keeper in self._keepers:
             keeper.cancel()
@@ -225,8 +223,7 @@ class Supervisor:
             except InputError as error:
                 log.error("%s", error)  # noqa: TRY400 - one line
             except asyncio.CancelledError:
-                worker.kill()
-                self._forget(worker)
+                self._kill([worker])
                 raise
             else:
                 self._serving.add(worker)
@@ -259,15 +256,12 @@ class Supervisor:
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await asyncio.gather(*(worker.ended.wait() for worker in self._workers))
-        self._kill_all()
+        self._kill(self._workers)
 
     def _tell(self, workers: Iterable[WorkerProcess], kind: Literal["retire", "stop"]) -> None:
         for worker in workers:
             worker.send(WorkerMessage(kind=kind))
-            # Kept in a set, because the event loop has only weak references to its tasks.
-            task = asyncio.create_task(self._see_off(worker))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            self._run_beside(self._see_off(worker))
 
     async def _see_off(self, worker: WorkerProcess) -> None:
         await worker.ended.wait()
@@ -286,18 +280,22 @@ class Supervisor:
     def _stop_or_kill(self, number: int) -> None:
         # A second Ctrl-C does not wait for requests in progress.
         if self._stop.is_set() and number == signal.SIGINT:
-            self._kill_all()
+            self._kill(self._workers)
         self._stop.set()
 
-    def _kill_all(self) -> None:
-        for worker in list(self._workers):
+    def _kill(self, workers: Iterable[WorkerProcess]) -> None:
+        for worker in list(workers):
             worker.kill()
             self._forget(worker)
 
-    def _scrape(self, asking: WorkerProcess) -> None:
-        task = asyncio.create_task(self._answer_scrape(asking))
+    def _run_beside(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        # Kept in a set, because the event loop has only weak references to its tasks.
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    def _scrape(self, asking: WorkerProcess) -> None:
+        self._run_beside(self._answer_scrape(asking))
 
     async def _answer_scrape(self, asking: WorkerProcess) -> None:
         others = [worker for worker in self._workers if worker is not asking]

@@ -29,7 +29,7 @@ from waltzrl.gateway.processes.worker_process import (
 )
 from waltzrl.gateway.server import Server
 from waltzrl.gateway.settings import GatewayRecipe
-from waltzrl.store.audit import Log, LogSettings
+from waltzrl.store.audit.log import Log, LogSettings
 from waltzrl.store.audit.note import PublicKey
 
 SCRAPE_SECONDS = 5.0

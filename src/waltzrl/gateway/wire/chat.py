@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json, ReplyDetails
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json, ReplyDetails
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.wire.fields import (
     as_bool,
@@ -20,14 +20,14 @@ from waltzrl.gateway.wire.fields import (
     subject_of,
     unsupported_field,
 )
-from waltzrl.gateway.wire.format import COMMENT, DONE, chat_usage, encode_event, error_envelope
+from waltzrl.gateway.wire.format import COMMENT, DONE, chat_usage, encode_error, encode_event
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.policies.chat_completion import calls_fields
 
 MOST_CHOICES = 16
 
-api: Api = "chat"
+error = encode_error
 
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
@@ -41,7 +41,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     stream = as_bool(body.pop("stream", None), "stream")
     stream_options = body.pop("stream_options", None)
     return ChatRequest(
-        api=api,
+        api="chat",
         prompt=prompt_of(body, request_id, caller),
         body=body,
         model=as_name(body.get("model"), "model"),
@@ -68,16 +68,6 @@ def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
             **_collect_server_fields(answers[0].details),
         }
     )
-
-
-def writer(chat: ChatRequest) -> "ChatStream":
-    """Return the writer of this request's stream."""
-    return ChatStream(chat)
-
-
-def error(error: RequestError, request_id: str = "") -> bytes:
-    """Write an error."""
-    return msgspec.json.encode(error_envelope(error, request_id))
 
 
 def wants_usage(stream_options: Json) -> bool:
@@ -242,7 +232,7 @@ class ChatStream:
         return encode_event(b'%b[]%b,"usage":%b}' % (self._head, server, usage)) + DONE
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
-        return encode_event(msgspec.json.encode(error_envelope(error, request_id))) + DONE
+        return encode_event(encode_error(error, request_id)) + DONE
 
     def _chunk(
         self,
@@ -262,6 +252,9 @@ class ChatStream:
             server,
             self._tail,
         )
+
+
+writer = ChatStream
 
 
 def _encode_last_deltas(answer: Answer) -> Iterator[bytes]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json
 from waltzrl.gateway.keys import ANONYMOUS, Caller
-from waltzrl.gateway.wire.chat import MOST_CHOICES, ChatStream, error, wants_usage
+from waltzrl.gateway.wire.chat import MOST_CHOICES, ChatStream, wants_usage
 from waltzrl.gateway.wire.fields import (
     as_bool,
     as_count,
@@ -19,11 +19,9 @@ from waltzrl.gateway.wire.fields import (
     subject_of,
     unsupported_field,
 )
-from waltzrl.gateway.wire.format import COMMENT, chat_usage
+from waltzrl.gateway.wire.format import COMMENT, chat_usage, encode_error
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
-
-__all__ = ["api", "error", "read", "write", "writer"]
 
 MAX_TOKENS = 16
 """The number of tokens that this API generates when `max_tokens` is missing, unlike a chat."""
@@ -51,7 +49,7 @@ REFUSED = {
     "suffix": "a chat cannot fill a gap; remove it",
 }
 
-api: Api = "completions"
+error = encode_error
 
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
@@ -78,7 +76,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     ]
     parts = tuple(
         ChatRequest(
-            api=api,
+            api="completions",
             prompt=prompt_of(chat, request_id, caller),
             body=chat,
             model=as_name(body.get("model"), "model"),
@@ -118,11 +116,6 @@ def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     )
 
 
-def writer(chat: ChatRequest) -> "CompletionsStream":
-    """Return the writer of this request's stream."""
-    return CompletionsStream(chat)
-
-
 class CompletionsStream(ChatStream):
     """Writes the chunks of a chat's stream, with `text` in the place of `delta`."""
 
@@ -137,6 +130,9 @@ class CompletionsStream(ChatStream):
     def finish(self, choice: int, answer: Answer) -> bytes:
         """Write no calls: this API has none."""
         return self._chunk(choice, b'""', b'"%b"' % _convert_finish(answer).encode())
+
+
+writer = CompletionsStream
 
 
 def _convert_finish(answer: Answer) -> str:

@@ -6,7 +6,7 @@
 import codecs
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 import msgspec
@@ -15,7 +15,7 @@ from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Json
 from waltzrl.gateway.keys import Caller
 from waltzrl.policies.server_json import mend_text
-from waltzrl.records import CallKind, Message, Reply, Role, ToolCall
+from waltzrl.records import CallKind, Media, Message, Reply, Role, ToolCall
 
 DEEPEST = 100
 """The most levels of nested objects and lists: encoders further down the stack recurse, too."""
@@ -93,6 +93,13 @@ def as_list(value: Json, where: str) -> list[Json]:
     if not isinstance(value, list):
         raise invalid_field(where, value, "a list")
     return value
+
+
+def objects_in(value: Json, where: str) -> Iterator[tuple[dict[str, Json], str]]:
+    """Yield the objects of a list, and where each of them is."""
+    for index, item in enumerate(as_list(value, where)):
+        place = f"{where}[{index}]"
+        yield as_object(item, place), place
 
 
 def drop_empty_tools(chat: dict[str, Json]) -> None:
@@ -280,12 +287,13 @@ ROLES: dict[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
-PLACEHOLDERS = {
-    "image_url": "[image]",
-    "input_audio": "[audio]",
-    "video_url": "[video]",
-    "file": "[file]",
+MEDIA: Mapping[str, Media] = {
+    "image_url": "image",
+    "input_audio": "audio",
+    "video_url": "video",
+    "file": "file",
 }
+"""Kinds of a message's parts that are not text, and what each is."""
 
 
 def turns_of(messages: Json) -> list[Message]:
@@ -313,9 +321,7 @@ def text_of(content: Json, where: str) -> str:
         return as_text(content, where)
     if not isinstance(content, list):
         raise invalid_field(where, content, "a string or a list of parts")
-    return "\n".join(
-        _read_part_text(part, f"{where}[{index}]") for index, part in enumerate(content)
-    )
+    return "\n".join(_read_part_text(part, place) for part, place in objects_in(content, where))
 
 
 def turn_of(message: Json, where: str) -> Message:
@@ -369,9 +375,8 @@ def _read_assistant_turn(message: dict[str, Json], where: str) -> Message:
     ]
     calls: list[ToolCall] = []
     if message.get("tool_calls") is not None:
-        for index, call in enumerate(as_list(message["tool_calls"], f"{where}.tool_calls")):
-            call_where = f"{where}.tool_calls[{index}]"
-            calls.append(_read_tool_call(as_object(call, call_where), call_where))
+        for call, place in objects_in(message["tool_calls"], f"{where}.tool_calls"):
+            calls.append(_read_tool_call(call, place))
     if message.get("function_call") is not None:
         function_call = message["function_call"]
         calls.append(
@@ -405,8 +410,7 @@ def _read_called_tool(call_id: str, called: Json, kind: CallKind, where: str) ->
     )
 
 
-def _read_part_text(part: Json, where: str) -> str:
-    fields = as_object(part, where)
+def _read_part_text(fields: dict[str, Json], where: str) -> str:
     kind = as_name(fields.get("type"), f"{where}.type")
     if kind == "text":
         return as_text(fields.get("text"), f"{where}.text")
@@ -414,4 +418,4 @@ def _read_part_text(part: Json, where: str) -> str:
         return as_text(fields.get("refusal"), f"{where}.refusal")
     if isinstance(fields.get("text"), str):  # the agents must see the text of unknown kinds, too
         return as_text(fields["text"], f"{where}.text")
-    return PLACEHOLDERS.get(kind, f"[{kind}]")
+    return f"[{MEDIA.get(kind, kind)}]"

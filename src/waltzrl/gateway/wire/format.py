@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from waltzrl.errors import RequestError
-from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json, total_counts
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json, total_counts
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.records import ToolCall, total_usage
 
@@ -51,8 +53,6 @@ class StreamWriter(Protocol):
 
 class WireFormat(Protocol):
     """One API."""
-
-    api: Api
 
     def read(self, raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
         """Read a request.
@@ -116,10 +116,10 @@ def error_object(error: RequestError) -> dict[str, Json]:
     }
 
 
-def error_envelope(error: RequestError, request_id: str) -> dict[str, Json]:
+def encode_error(error: RequestError, request_id: str = "") -> bytes:
     """Return the body of an error in OpenAI's APIs, and beside it the id of the request."""
     named: dict[str, Json] = {"request_id": request_id} if request_id else {}
-    return {"error": error_object(error), **named}
+    return msgspec.json.encode({"error": error_object(error), **named})
 
 
 def encode_comments(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

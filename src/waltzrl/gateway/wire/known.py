@@ -23,6 +23,4 @@ _SERVERS = """
 """The parameters of model servers and routers (vLLM, SGLang, llama.cpp, Mistral, OpenRouter) that
 set how a reply is sampled or returned. Reviewers see `documents`.
 """
-OPENAI = frozenset(_OPENAI.split())
-SERVERS = frozenset(_SERVERS.split())
-CHAT = OPENAI | SERVERS
+CHAT = frozenset(_OPENAI.split() + _SERVERS.split())

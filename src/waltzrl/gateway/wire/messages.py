@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from waltzrl.errors import RequestError
-from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.wire.blocks import block_text
 from waltzrl.gateway.wire.fields import (
@@ -22,16 +21,18 @@ from waltzrl.gateway.wire.fields import (
     check_sampling,
     drop_empty_tools,
     invalid_field,
+    objects_in,
     place_results,
     read_object,
     text_of,
     unsupported_field,
 )
 from waltzrl.gateway.wire.known import CHAT
-from waltzrl.gateway.wire.messages_output import MessagesStream, build_message, error_body
+from waltzrl.gateway.wire.messages_output import MessagesStream, build_message, encode_error
 from waltzrl.gateway.wire.prompt import prompt_of
 
-api: Api = "messages"
+error = encode_error
+writer = MessagesStream
 
 CONVERTED = (
     "max_tokens",
@@ -73,7 +74,7 @@ BILLING = re.compile(r"\Ax-anthropic-billing-header:.*\n?")
 request, so that no server could use its cache of the prompt.
 """
 LONGEST_USER = 64
-"""Characters of the user's id that OpenAI takes."""
+"""Characters of the user's id that OpenAI takes; of a longer one it gets the digest."""
 
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
@@ -88,14 +89,16 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     metadata = body.get("metadata")
     user = None if metadata is None else as_object(metadata, "metadata").get("user_id")
     if user is not None:
-        chat["user"] = _shorten_user(as_text(user, "metadata.user_id"))
+        user = as_text(user, "metadata.user_id")
+        is_short = len(user) <= LONGEST_USER
+        chat["user"] = user if is_short else hashlib.sha256(user.encode()).hexdigest()
     return ChatRequest(
-        api=api,
+        api="messages",
         prompt=prompt_of(chat, request_id, caller),
         body=chat,
         model=as_name(body.get("model"), "model"),
         stream=as_bool(body.get("stream"), "stream"),
-        subject="" if user is None else as_text(user, "metadata.user_id"),
+        subject=user or "",
         shows_reasoning=_shows_reasoning(body.get("thinking")),
     )
 
@@ -103,21 +106,6 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
 def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; this API has one choice."""
     return msgspec.json.encode(build_message(chat, answers[0]))
-
-
-def writer(chat: ChatRequest) -> MessagesStream:
-    """Return the writer of this request's stream."""
-    return MessagesStream(chat)
-
-
-def error(error: RequestError, request_id: str = "") -> bytes:
-    """Write an error."""
-    return msgspec.json.encode(error_body(error, request_id))
-
-
-def _shorten_user(user: str) -> str:
-    """Return the user's id, or a digest of one that is longer than a chat's may be."""
-    return user if len(user) <= LONGEST_USER else hashlib.sha256(user.encode()).hexdigest()
 
 
 def _convert_message_request(body: dict[str, Json]) -> dict[str, Json]:
@@ -130,18 +118,17 @@ def _convert_message_request(body: dict[str, Json]) -> dict[str, Json]:
     if body.get("stop_sequences"):
         chat["stop"] = as_list(body["stop_sequences"], "stop_sequences")
     if body.get("tools") is not None:
-        tools = as_list(body["tools"], "tools")
-        chat["tools"] = [_convert_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
-    if body.get("tool_choice") is not None:
-        chat |= _convert_tool_choice(as_object(body["tool_choice"], "tool_choice"))
+        chat["tools"] = [_convert_tool(*tool) for tool in objects_in(body["tools"], "tools")]
+    # `output_config` after `thinking`: an effort by name precedes one that was made of a budget.
+    for key, convert in (
+        ("tool_choice", _convert_tool_choice),
+        ("thinking", _convert_thinking),
+        ("output_config", _convert_output_config),
+        ("output_format", _convert_output_format),  # as it was called in the beta
+    ):
+        if body.get(key) is not None:
+            chat |= convert(as_object(body[key], key))
     drop_empty_tools(chat)
-    if body.get("thinking") is not None:
-        chat |= _convert_thinking(as_object(body["thinking"], "thinking"))
-    # After `thinking`: an effort by name precedes one that was made of a budget.
-    if body.get("output_config") is not None:
-        chat |= _convert_output_config(as_object(body["output_config"], "output_config"))
-    if body.get("output_format") is not None:  # as it was called in the beta
-        chat |= _convert_output_format(body["output_format"], "output_format")
     return chat
 
 
@@ -168,8 +155,7 @@ def _shows_reasoning(thinking: Json) -> bool:
     return thinking.get("type") in ("enabled", "adaptive")
 
 
-def _convert_tool(tool: Json, where: str) -> Json:
-    fields = as_object(tool, where)
+def _convert_tool(fields: dict[str, Json], where: str) -> Json:
     kind = fields.get("type")
     if kind not in (None, "custom"):
         raise invalid_field(f"{where}.type", kind, "'custom'; the gateway runs no tools")
@@ -209,12 +195,15 @@ def _convert_output_config(config: dict[str, Json]) -> dict[str, Json]:
         effort = as_text(config["effort"], "output_config.effort")
         options["reasoning_effort"] = "high" if effort == "max" else effort
     if config.get("format") is not None:
-        options |= _convert_output_format(config["format"], "output_config.format")
+        where = "output_config.format"
+        options |= _convert_output_format(as_object(config["format"], where), where)
     return options
 
 
-def _convert_output_format(output_format: Json, where: str) -> dict[str, Json]:
-    schema = as_object(as_object(output_format, where).get("schema"), f"{where}.schema")
+def _convert_output_format(
+    output_format: dict[str, Json], where: str = "output_format"
+) -> dict[str, Json]:
+    schema = as_object(output_format.get("schema"), f"{where}.schema")
     json_schema: Json = {"name": "output", "schema": schema, "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
 
@@ -232,8 +221,8 @@ def chat_messages(system: Json, messages: Json) -> list[dict[str, Json]]:
     turns = as_list(messages, "messages")
     if not turns:
         raise invalid_field("messages", turns, "one message or more")
-    for index, turn in enumerate(turns):
-        chat += _convert_turn(as_object(turn, f"messages[{index}]"), f"messages[{index}]")
+    for turn, where in objects_in(turns, "messages"):
+        chat += _convert_turn(turn, where)
     return place_results(chat)
 
 
@@ -248,21 +237,13 @@ def _convert_turn(turn: dict[str, Json], where: str) -> list[dict[str, Json]]:
         return [{"role": role, "content": text_of(content, where)}]
     if role == "assistant":
         return [convert_assistant_content(content, where)]
-    return _convert_user_blocks(_read_blocks(content, where), where)
-
-
-def _read_blocks(content: Json, where: str) -> list[dict[str, Json]]:
-    blocks = as_list(content, where)
-    return [as_object(block, f"{where}[{index}]") for index, block in enumerate(blocks)]
+    return _convert_user_blocks(content, where)
 
 
 def _read_system_text(content: Json, where: str) -> str:
     if not isinstance(content, list):
         return text_of(content, where)
-    blocks = _read_blocks(content, where)
-    return "\n".join(
-        _read_block_text(block, f"{where}[{index}]") for index, block in enumerate(blocks)
-    )
+    return "\n".join(_read_block_text(block, place) for block, place in objects_in(content, where))
 
 
 def _read_block_text(block: dict[str, Json], where: str) -> str:
@@ -280,8 +261,8 @@ def convert_assistant_content(content: Json, where: str) -> dict[str, Json]:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[Json] = []
-    for index, block in enumerate(_read_blocks(content, where)):
-        block_where, kind = f"{where}[{index}]", block.get("type")
+    for block, block_where in objects_in(content, where):
+        kind = block.get("type")
         if kind == "thinking":
             thoughts.append(as_text(block.get("thinking"), f"{block_where}.thinking"))
         elif kind == "tool_use":
@@ -308,15 +289,14 @@ def _convert_tool_use(block: dict[str, Json], where: str) -> Json:
     }
 
 
-def _convert_user_blocks(blocks: Sequence[dict[str, Json]], where: str) -> list[dict[str, Json]]:
+def _convert_user_blocks(content: Json, where: str) -> list[dict[str, Json]]:
     """Return a message for each tool result, then one for the rest: the order that a chat needs.
 
     A chat's tool message holds only text, so the images in a result go into the user's message.
     """
     results: list[dict[str, Json]] = []
     parts: list[dict[str, Json]] = []
-    for index, block in enumerate(blocks):
-        block_where = f"{where}[{index}]"
+    for block, block_where in objects_in(content, where):
         if block.get("type") == "tool_result":
             results.append(_convert_tool_result(block, parts, block_where))
         else:
@@ -346,9 +326,7 @@ def _convert_tool_result(
 
 def _convert_blocks(content: Json, where: str) -> list[dict[str, Json]]:
     return [
-        part
-        for index, block in enumerate(_read_blocks(content, where))
-        for part in _convert_block(block, f"{where}[{index}]")
+        part for block, place in objects_in(content, where) for part in _convert_block(block, place)
     ]
 
 

@@ -29,8 +29,12 @@ ERRORS = {
     "upstream_timeout": "timeout_error",
 }
 """The type of each kind of error; all other kinds are an `api_error`."""
-OVERFLOW = re.compile(r"context.?(?:length|window|size)|maximum number of tokens", re.IGNORECASE)
-"""The words of servers about what is too long for the model's context."""
+OVERFLOW = re.compile(
+    r"context[ -]?(?:length|window|size)|maximum number of tokens|\bcontext_length_exceeded\b",
+    re.IGNORECASE,
+)
+"""The words of servers, and OpenAI's code, about what is too long for the model's context. Another
+word with an underscore is the name of a field, such as `context_window`."""
 SIZES = (
     re.compile(r"(\d+) (?:input tokens|in the messages|tokens from the input)"),
     re.compile(r"(\d+)(?: output tokens| in the completion| tokens for the completion|\. This)"),
@@ -103,18 +107,16 @@ def call_input(call: ToolCall) -> Json:
         return {"unreadable": call.arguments}
 
 
-def error_body(error: RequestError, request_id: str) -> dict[str, Json]:
+def encode_error(error: RequestError, request_id: str = "") -> bytes:
+    """Return the body of an error, which names the request."""
     described: dict[str, Json] = {
         "type": ERRORS.get(error.kind, "api_error"),
         "message": _describe_error(error),
     }
     if error.code is not None:  # this API has no codes; those of the upstream are kept beside
         described |= {"code": error.code, "param": error.param}
-    return {
-        "type": "error",
-        "error": described,
-        "request_id": request_id or None,
-    }
+    body = {"type": "error", "error": described, "request_id": request_id or None}
+    return msgspec.json.encode(body)
 
 
 def _describe_error(error: RequestError) -> str:
@@ -191,7 +193,7 @@ class MessagesStream:
         return _encode_named_event("message_stop")
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
-        return encode_event(msgspec.json.encode(error_body(error, request_id)), "error")
+        return encode_event(encode_error(error, request_id), "error")
 
     def _delta(self, kind: str, text: str) -> bytes:
         """Write the next text of a block, and open one unless the last is of this kind."""

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from waltzrl.gateway.exchange import Json
 from waltzrl.gateway.keys import ANONYMOUS, Caller
-from waltzrl.gateway.wire.fields import ROLES, is_custom, turns_of, unsupported_field
+from waltzrl.gateway.wire.fields import MEDIA, ROLES, is_custom, turns_of, unsupported_field
 from waltzrl.records import Media, Message, Prompt, Role
 
 CARRIERS: Mapping[str, Role] = {
@@ -48,13 +48,6 @@ ENCODED = re.compile(r"data:\S*|[\w+/=-]{512,}", re.ASCII)
 SHORT = 64
 """The number of characters below which a value is text."""
 
-MEDIA: Mapping[str, Media] = {
-    "image_url": "image",
-    "input_audio": "audio",
-    "video_url": "video",
-    "file": "file",
-}
-"""Kinds of a message's parts that are not text; unknown kinds are `other`."""
 TEXT_FILES = (
     *("data:text/", "data:message/", "data:application/json", "data:application/xml"),
     *("data:application/x-", "data:application/csv", "data:application/yaml"),

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from waltzrl.errors import RequestError
-from waltzrl.gateway.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json
 from waltzrl.gateway.keys import ANONYMOUS, Caller
 from waltzrl.gateway.wire.blocks import block_text
 from waltzrl.gateway.wire.fields import (
@@ -21,13 +20,14 @@ from waltzrl.gateway.wire.fields import (
     drop_empty_tools,
     has_strict_schema,
     invalid_field,
+    objects_in,
     place_results,
     read_object,
     subject_of,
     text_of,
     unsupported_field,
 )
-from waltzrl.gateway.wire.format import error_envelope
+from waltzrl.gateway.wire.format import encode_error
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.gateway.wire.responses_output import (
@@ -37,7 +37,8 @@ from waltzrl.gateway.wire.responses_output import (
     decode_reasoning,
 )
 
-api: Api = "responses"
+error = encode_error
+writer = ResponsesStream
 
 CONVERTED = (
     "input",
@@ -85,7 +86,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     chat = _convert_response_request(body)
     check_sampling(chat)
     return ChatRequest(
-        api=api,
+        api="responses",
         prompt=prompt_of(chat, request_id, caller),
         body=chat,
         model=as_name(chat.get("model"), "model"),
@@ -100,16 +101,6 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
 def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; this API has one choice."""
     return msgspec.json.encode(build_response(chat, answers[0], created=answers[0].details.created))
-
-
-def writer(chat: ChatRequest) -> ResponsesStream:
-    """Return the writer of this request's stream."""
-    return ResponsesStream(chat)
-
-
-def error(error: RequestError, request_id: str = "") -> bytes:
-    """Write an error."""
-    return msgspec.json.encode(error_envelope(error, request_id))
 
 
 def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
@@ -146,9 +137,7 @@ TOOLS = ("function", "custom")
 
 def _yield_tools(tools: Json, where: str = "tools") -> Iterator[tuple[dict[str, Json], str]]:
     """Yield the tools and where they are; those in a namespace have its name in `namespace`."""
-    for index, tool in enumerate(as_list(tools, where)):
-        tool_where = f"{where}[{index}]"
-        fields = as_object(tool, tool_where)
+    for fields, tool_where in objects_in(tools, where):
         if fields.get("type") != "namespace":
             yield fields, tool_where
             continue
@@ -166,11 +155,15 @@ def _read_tool_name(fields: dict[str, Json], where: str) -> str:
 
 
 def _collect_tool_names(tools: Json) -> dict[str, dict[str, Json]]:
-    return {
-        _read_tool_name(tool, where): {"name": tool["name"], "namespace": tool["namespace"]}
-        for tool, where in _yield_tools(tools or [])
-        if tool.get("namespace") is not None
-    }
+    """Return the fields that name each tool, by its name in a chat, which must be its own."""
+    names: dict[str, dict[str, Json]] = {}
+    for tool, where in _yield_tools(tools or []):
+        name, apart = _read_tool_name(tool, where), {"name": tool["name"]}
+        if tool.get("namespace") is not None:
+            apart["namespace"] = tool["namespace"]
+        if names.setdefault(name, apart) != apart:
+            raise invalid_field(f"{where}.name", name, "a name that no other tool has in a chat")
+    return names
 
 
 def _nest_tool(fields: dict[str, Json], where: str) -> Json:
@@ -181,17 +174,11 @@ def _nest_tool(fields: dict[str, Json], where: str) -> Json:
         raise invalid_field(f"{where}.type", kind, need)
     nested = {key: value for key, value in fields.items() if key not in ("type", "namespace")}
     nested["name"] = _read_tool_name(fields, where)
-    if isinstance(nested.get("format"), dict):
-        nested["format"] = _nest_grammar(as_object(nested["format"], f"{where}.format"))
+    tool_format = nested.get("format")
+    if isinstance(tool_format, dict) and tool_format.get("type") == "grammar":
+        grammar: Json = {key: value for key, value in tool_format.items() if key != "type"}
+        nested["format"] = {"type": "grammar", "grammar": grammar}
     return {"type": kind, str(kind): nested}
-
-
-def _nest_grammar(tool_format: dict[str, Json]) -> Json:
-    """Nest the grammar of a custom tool's input, as a chat has it."""
-    if tool_format.get("type") != "grammar":
-        return tool_format
-    grammar = {key: value for key, value in tool_format.items() if key != "type"}
-    return {"type": "grammar", "grammar": grammar}
 
 
 def _nest_tool_choice(choice: Json) -> Json:
@@ -245,8 +232,8 @@ def chat_messages(instructions: Json, items: Json) -> list[Json]:
     if not isinstance(items, list) or not items:
         raise invalid_field("input", items, "a string, or a list with one item or more")
     turns = _Turns()
-    for index, item in enumerate(items):
-        _add_item(turns, as_object(item, f"input[{index}]"), f"input[{index}]")
+    for item, where in objects_in(items, "input"):
+        _add_item(turns, item, where)
     messages = turns.end()
     if not chat and not messages:
         raise invalid_field("input", "reasoning items only", "one message or more")
@@ -369,7 +356,9 @@ def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
     if kind == "message":
         _add_message(turns, item, where)
     elif kind == "item_reference":
-        _check_reference(item, where)
+        # Without what was said the model would not know its own words.
+        if not as_name(item.get("id"), f"{where}.id").startswith(ID_PREFIXES["reasoning"]):
+            raise unsupported_field(where, f"{NO_STATE}, as clients do with store=false")
     elif kind == "reasoning":
         turns.reason(_read_item_reasoning(item))
     elif kind in CALLS:
@@ -380,12 +369,6 @@ def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
         turns.add({"role": "user", "content": block_text(item)})
     else:
         turns.tell(block_text(item))
-
-
-def _check_reference(item: dict[str, Json], where: str) -> None:
-    """Refuse a reference to what was said: without it, the model would not know its own words."""
-    if not as_name(item.get("id"), f"{where}.id").startswith(ID_PREFIXES["reasoning"]):
-        raise unsupported_field(where, f"{NO_STATE}, as clients do with store=false")
 
 
 def _add_message(turns: _Turns, item: dict[str, Json], where: str) -> None:
@@ -433,18 +416,14 @@ def _convert_content(content: Json, where: str, *, joins: bool) -> Json:
     """
     if isinstance(content, str):
         return text_of(content, where)
-    parts = [
-        _convert_part(part, f"{where}[{index}]")
-        for index, part in enumerate(as_list(content, where))
-    ]
+    parts = [_convert_part(part, place) for part, place in objects_in(content, where)]
     texts = [part.get("text", part.get("refusal")) for part in parts]
     if None not in texts and (joins or len(texts) < 2):
         return "\n".join(map(str, texts))
     return [*parts]
 
 
-def _convert_part(part: Json, where: str) -> dict[str, Json]:
-    fields = as_object(part, where)
+def _convert_part(fields: dict[str, Json], where: str) -> dict[str, Json]:
     kind = as_name(fields.get("type"), f"{where}.type")
     if kind in ("input_text", "output_text", "text"):
         return {"type": "text", "text": as_text(fields.get("text"), f"{where}.text")}

@@ -45,7 +45,8 @@ def text_item(
     """Return the item `message` or `reasoning`; without a part it has no content yet."""
     own: dict[str, Json] = {"role": "assistant"} if kind == "message" else {"summary": []}
     if part is not None and kind == "reasoning" and chat.encodes_reasoning:
-        own["encrypted_content"] = _encode_reasoning(str(part["text"]))
+        encoded = base64.b64encode(str(part["text"]).encode()).decode()
+        own["encrypted_content"] = f"{ENCODED}{encoded}"
     return {
         "id": f"{ID_PREFIXES[kind]}_{chat.prompt.id}",
         "type": kind,
@@ -78,10 +79,6 @@ ENCODED = "waltzrl-base64:"
 """The mark that precedes reasoning in `encrypted_content`. It is encoded only: the item has it in
 words.
 """
-
-
-def _encode_reasoning(text: str) -> str:
-    return ENCODED + base64.b64encode(text.encode()).decode()
 
 
 def decode_reasoning(encrypted: str) -> str:

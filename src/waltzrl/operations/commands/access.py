@@ -8,20 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzrl.foundation.options import AsJson, print_json
-from waltzrl.operations.commands.erase import UNKNOWN, Audit, audit_logs
+from waltzrl.operations.commands.erase import (
+    DEFAULT_KEY,
+    UNKNOWN,
+    Audit,
+    Memory,
+    RequestId,
+    Subject,
+    SubjectKey,
+    audit_logs,
+)
 
 if TYPE_CHECKING:
     from waltzrl.operations.compliance.access import AccessResult
 
 
 def access(  # noqa: PLR0913, PLR0917 - each parameter is an option
-    memory: Annotated[str, typer.Option(help="URL of the memory, such as sqlite:///FILE.")],
+    memory: Memory,
     out: Annotated[Path, typer.Option(help="A new folder, readable by its owner only.")],
-    subject: Annotated[str, typer.Option(help="The client's own name for its user.")] = "",
-    request: Annotated[str, typer.Option(help="Id of one request, ours or the client's.")] = "",
-    subject_key: Annotated[Path, typer.Option(help="Key of the memory's digests.")] = Path(
-        "runs/memory.key"
-    ),
+    subject: Subject = "",
+    request: RequestId = "",
+    subject_key: SubjectKey = DEFAULT_KEY,
     audit: Audit = None,
     contents_days: Annotated[
         float, typer.Option(help="The gateway's audit.contents_days, for expiry dates.")

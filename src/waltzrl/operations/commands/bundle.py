@@ -1,7 +1,6 @@
 """`waltzrl bundle`: what a bundle is, who made it, when it served, and how two differ."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -10,6 +9,7 @@ from rich.table import Table
 
 from waltzrl.errors import InputError
 from waltzrl.foundation.options import AsJson, open_terminal, print_json
+from waltzrl.foundation.texts import moment
 from waltzrl.operations.commands.release import DEFAULT_MEMORY, Memory, open_book
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def show(
 
     `waltzrl bundle show 5b1e --memory postgresql://waltzrl@db/waltzrl --json`
     """
-    from waltzrl.gateway.description import made_by
+    from waltzrl.gateway.description import format_setting, made_by
     from waltzrl.operations.release.opening import serving_bundle
 
     book = open_book(memory)
@@ -81,7 +81,7 @@ def show(
     )
     table = Table(box=None, show_header=False)
     for key, value in described.settings.items():
-        table.add_row(key, _format_bundle_value(value))
+        table.add_row(key, format_setting(value) or "-")
     for part, identity in described.parts.items():
         table.add_row(f"({part})", identity)
     count = len(described.rules)
@@ -148,15 +148,9 @@ def _tabulate_moves(id_: str, moves: "Sequence[tuple[Release, Transition]]") -> 
     for release, move in moves:
         role = "candidate" if release.candidate == id_ else "serving"
         place = (move.action, move.after, f"{move.percentage:g}", move.by, move.why)
-        table.add_row(_format_time(move.time), release.id, role, *place)
+        table.add_row(moment(move.time), release.id, role, *place)
     return table
 
 
 def _format_time(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def _format_bundle_value(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    return "-" if value in (None, "", {}) else str(value)
+    return "-" if seconds is None else moment(seconds)

@@ -20,14 +20,19 @@ Audit = Annotated[
 ]
 
 
+Memory = Annotated[str, typer.Option(help="URL of the memory, such as sqlite:///FILE.")]
+Subject = Annotated[str, typer.Option(help="The client's own name for its user.")]
+RequestId = Annotated[str, typer.Option(help="Id of one request, ours or the client's.")]
+SubjectKey = Annotated[Path, typer.Option(help="Key of the memory's digests.")]
+DEFAULT_KEY = Path("runs/memory.key")
+
+
 def erase(  # noqa: PLR0913, PLR0917 - each parameter is an option
-    memory: Annotated[str, typer.Option(help="URL of the memory, such as sqlite:///FILE.")],
-    subject: Annotated[str, typer.Option(help="The client's own name for its user.")] = "",
-    request: Annotated[str, typer.Option(help="Id of one request, ours or the client's.")] = "",
+    memory: Memory,
+    subject: Subject = "",
+    request: RequestId = "",
     words: Annotated[str, typer.Option(help="Words of the person, of requests by nobody.")] = "",
-    subject_key: Annotated[Path, typer.Option(help="Key of the memory's digests.")] = Path(
-        "runs/memory.key"
-    ),
+    subject_key: SubjectKey = DEFAULT_KEY,
     audit: Audit = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count the records, and change nothing.")

@@ -28,8 +28,8 @@ def flywheel(
 
     `waltzrl flywheel recipes/quarterly.toml --run`
     """
-    from waltzrl.evaluation.collecting import Selection
     from waltzrl.evaluation.collecting.opening import read_remembered_prompts
+    from waltzrl.evaluation.collecting.selection import Selection
     from waltzrl.operations.commands.release import open_book
     from waltzrl.operations.flywheel import (
         count_labelled,

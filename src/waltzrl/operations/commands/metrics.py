@@ -23,10 +23,13 @@ def metrics(
 
     `waltzrl metrics --out deploy --docs https://git.example.com/waltzrl/blob/main/docs`
     """
-    from waltzrl.operations.monitoring.files import alerts_table, metrics_table, write_monitoring
+    from waltzrl.operations.monitoring.files import alerts_table, metrics_table, monitoring_files
 
     if out is None:
         print(f"{metrics_table()}\n\n{alerts_table()}")
         return
-    for path in write_monitoring(out, docs):
+    for name, text in monitoring_files(docs).items():
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
         print(path)

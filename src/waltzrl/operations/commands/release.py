@@ -220,7 +220,7 @@ def _without_personal_data(why: str) -> str:
     """Scrub a reason, because nothing is ever erased from audit logs."""
     from waltzrl.store.privacy.opening import open_redaction
 
-    return open_redaction({}, None).scrub(why)
+    return open_redaction().scrub(why)
 
 
 def _print_state(release: "Release") -> None:

@@ -1,12 +1,12 @@
 """Tables of a release for a terminal."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from waltzrl.foundation.texts import moment
 from waltzrl.operations.release.decision import LIMIT_OF, Decision, format_rate
 from waltzrl.operations.release.plan import (
     METRICS,
@@ -44,9 +44,8 @@ def release_page(view: ReleaseView, changes: Sequence[str]) -> RenderableType:
 def history_table(moves: Sequence[Transition]) -> Table:
     table = Table("time (UTC)", "who", "what", "from", "to", "%", "why", box=None)
     for move in moves:
-        time = f"{datetime.fromtimestamp(move.time, UTC):%Y-%m-%d %H:%M:%S}"
-        percentage = f"{move.percentage:g}"
-        table.add_row(time, move.by, move.action, move.before, move.after, percentage, move.why)
+        places = (move.before, move.after, f"{move.percentage:g}")
+        table.add_row(moment(move.time), move.by, move.action, *places, move.why)
     return table
 
 

@@ -9,8 +9,9 @@ function. What an erasure leaves, because it holds no text, is shown too, and wh
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,19 +19,21 @@ from msgspec import structs
 
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.foundation.files import disk_errors, whole_folder, write_bytes, write_json
+from waltzrl.foundation.texts import moment
 from waltzrl.operations.compliance.exports import exchange_of
 from waltzrl.operations.compliance.subject import (
     NAMESPACES,
     SearchedPlaces,
     SubjectRecord,
     copies_with,
+    missing_exports,
     notify_idle_logs,
     records_of,
 )
 from waltzrl.records import Collaboration
-from waltzrl.store.audit import read_entries
+from waltzrl.store.audit.reading import read_entries
 from waltzrl.store.audit.record import encode_json
-from waltzrl.store.memory.erasure import ACCESS_MANIFEST, list_exports, note_access, withdraw_export
+from waltzrl.store.memory.erasure import ACCESS_MANIFEST, note_access, withdraw_export
 from waltzrl.store.memory.items import Json
 from waltzrl.store.memory.schemas import SafetyEvaluation
 from waltzrl.store.memory.search import texts_in
@@ -46,11 +49,6 @@ RECORDS, PAGE = "records.jsonl", "index.html"
 DAY = 86_400.0
 NAMES = dict(zip(NAMESPACES, ("exchange", "coaching session", "training sample"), strict=True))
 """Namespace -> what one of its records is called."""
-DECISIONS_STAY = (
-    "The log of decisions holds no text and cannot be altered without detection, so it is never "
-    "shortened; it names the person by a keyed digest."
-)
-NOTICES_STAY = "Notices hold no text, and prevent that what was erased is stored again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +59,11 @@ class KeptRecord:
     """`memory`, `releases`, `exports`, `contents`, `decisions` or `notices`."""
     location: str
     """Namespace, table, file or folder."""
-    erasable: bool
+    erasable: bool = False
     """Whether `waltzrl erase` removes it."""
-    expires: str | None
+    expires: str | None = None
     """UTC, ISO 8601; None for what is kept until it is erased, or stays."""
-    redacted: Mapping[str, int]
+    redacted: Mapping[str, int] = field(default_factory=dict)
     """Kind of personal data -> how many pieces of it were replaced before the record was stored."""
     record: Mapping[str, Json]
 
@@ -94,28 +92,20 @@ class AccessResult:
         return sum(self.found.values()) + sum(self.stays.values())
 
 
-class Turn(msgspec.Struct, frozen=True):
-    """Something that was said."""
-
-    who: str
-    text: str
-
-
 class KeptExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One exchange to read, and every record that was made of it."""
 
     id: str
     time: float | None
     """Seconds since the epoch; None where only later records are left."""
-    turns: Sequence[Turn]
+    turns: Sequence[tuple[str, str]]
+    """Who said something, and what."""
     facts: Mapping[str, str]
     """The decision, the judge's verdict and the labels, by a reader's words for them."""
     records: Sequence[KeptRecord]
 
 
-def write_access(
-    places: SearchedPlaces, folder: Path, contents_days: float, now: float | None = None
-) -> AccessResult:
+def write_access(places: SearchedPlaces, folder: Path, contents_days: float) -> AccessResult:
     """Write a person's copy into a new folder, if anything is kept; notify all gateways and logs.
 
     The memory knows the folder from then on: `waltzrl erase` names it until it is deleted.
@@ -124,7 +114,6 @@ def write_access(
         places: where to look.
         folder: is created, for its owner only.
         contents_days: how long the gateway keeps contents beside its log.
-        now: seconds since the epoch; None is the clock's.
 
     Raises:
         InputError: the folder exists or cannot be written, or a file is damaged.
@@ -133,7 +122,6 @@ def write_access(
     """
     if folder.exists():
         raise InputError(f"{folder} exists; a person's copy needs a new folder")
-    now = time.time() if now is None else now
     erasable = [_make_erasable_record(record, contents_days) for record in records_of(places)]
     staying = [*_find_decisions(places), *_find_notices(places, erasable)]
     result = AccessResult(
@@ -141,9 +129,9 @@ def write_access(
         requests=tuple(sorted(places.requests)),
         found=dict(Counter(kept.location for kept in erasable)),
         stays=dict(Counter(kept.location for kept in staying)),
-        redacted=_sum_counts(kept.redacted for kept in erasable),
+        redacted=dict(sum((Counter(kept.redacted) for kept in erasable), Counter())),
         copies=tuple(f"{path}: {kind}" for path, kind in copies_with(places)),
-        missing=tuple(str(path) for path in list_exports(places.memory) if not path.exists()),
+        missing=missing_exports(places),
     )
     if not result.records:
         return result
@@ -155,7 +143,7 @@ def write_access(
             part.chmod(0o700)
             lines = b"".join(encode_json(kept) + b"\n" for kept in (*erasable, *staying))
             write_bytes(part / RECORDS, lines, private=True)
-            page = _render_page(result, erasable, staying, now)
+            page = _render_page(result, erasable, staying)
             # An agent may write half of a surrogate pair, which UTF-8 cannot hold.
             write_bytes(part / PAGE, page.encode("utf-8", "replace"), private=True)
             write_json(part / ACCESS_MANIFEST, msgspec.to_builtins(result))
@@ -182,12 +170,6 @@ def _make_erasable_record(record: SubjectRecord, contents_days: float) -> KeptRe
     )
 
 
-def _make_staying_record(store: str, location: str, value: Mapping[str, Json]) -> KeptRecord:
-    return KeptRecord(
-        store=store, location=location, erasable=False, expires=None, redacted={}, record=value
-    )
-
-
 def _find_decisions(places: SearchedPlaces) -> Iterator[KeptRecord]:
     """Yield the person's decisions in the logs."""
     for folder, digest in places.logs.items():
@@ -198,8 +180,8 @@ def _find_decisions(places: SearchedPlaces) -> Iterator[KeptRecord]:
             of_subject = bool(digest) and decision.subject == digest
             if of_subject or decision.id.partition("/")[0] in places.requests:
                 fields = {"time": entry.time, "seq": entry.seq, **structs.asdict(decision)}
-                value = msgspec.to_builtins(fields)
-                yield _make_staying_record("decisions", f"{folder}: decisions", value)
+                location, record = f"{folder}: decisions", msgspec.to_builtins(fields)
+                yield KeptRecord(store="decisions", location=location, record=record)
 
 
 def _find_notices(places: SearchedPlaces, kept: Sequence[KeptRecord]) -> Iterator[KeptRecord]:
@@ -208,25 +190,20 @@ def _find_notices(places: SearchedPlaces, kept: Sequence[KeptRecord]) -> Iterato
     for notice in notices_after(places.memory, 0):
         of_subject = bool(places.digest) and notice.body.get("subject") == places.digest
         if of_subject or notice.body.get("evaluation") in ids:
-            value = {"time": _format_iso_time(notice.time), "kind": notice.kind, **notice.body}
-            yield _make_staying_record("notices", "notices", value)
+            record = {"time": _format_iso_time(notice.time), "kind": notice.kind, **notice.body}
+            yield KeptRecord(store="notices", location="notices", record=record)
 
 
 def _render_page(
-    result: AccessResult, erasable: Sequence[KeptRecord], staying: Sequence[KeptRecord], now: float
+    result: AccessResult, erasable: Sequence[KeptRecord], staying: Sequence[KeptRecord]
 ) -> str:
-    decisions = [kept.record for kept in staying if kept.store == "decisions"]
-    notices = [kept.record for kept in staying if kept.store == "notices"]
     return _environment.get_template("access.html").render(
         result=result,
-        written=_format_iso_time(now),
+        written=_format_iso_time(time.time()),
         places=_summarize_places(erasable),
         exchanges=_group_exchanges(erasable),
-        others=[kept for kept in erasable if kept.store == "releases"],
-        decisions=decisions,
-        decisions_stay=DECISIONS_STAY,
-        notices=notices,
-        notices_stay=NOTICES_STAY,
+        erasable=erasable,
+        staying=staying,
     )
 
 
@@ -282,21 +259,23 @@ def _build_exchange(id_: str, records: Sequence[KeptRecord]) -> KeptExchange:
     return KeptExchange(id=id_, time=time_, turns=turns, facts=facts, records=records)
 
 
-def _list_turns(said: Collaboration) -> list[Turn]:
-    turns = [Turn(message.role, message.full_text) for message in said.prompt.messages]
-    turns.append(Turn("draft", said.draft.full_text))
+def _list_turns(said: Collaboration) -> list[tuple[str, str]]:
+    turns: list[tuple[str, str]] = [
+        (message.role, message.full_text) for message in said.prompt.messages
+    ]
+    turns.append(("draft", said.draft.full_text))
     for round_ in said.rounds:
         feedback = round_.feedback
-        turns.append(Turn("review", feedback.text or feedback.reasoning or "(no words)"))
+        turns.append(("review", feedback.text or feedback.reasoning or "(no words)"))
         if round_.revision is not None:
-            turns.append(Turn("revision", round_.revision.full_text))
+            turns.append(("revision", round_.revision.full_text))
     return turns
 
 
-def _loose_texts(record: Mapping[str, Json]) -> list[Turn]:
+def _loose_texts(record: Mapping[str, Json]) -> list[tuple[str, str]]:
     """Return the texts of a record whose exchange is gone, by the names of their fields."""
     return [
-        Turn(name.replace("_", " "), "\n".join(texts))
+        (name.replace("_", " "), "\n".join(texts))
         for name, value in record.items()
         if (texts := list(texts_in(value)))
     ]
@@ -330,19 +309,8 @@ def _list_served_facts(served: SafetyEvaluation) -> dict[str, str]:
     return {name: fact for name, fact in facts.items() if fact}
 
 
-def _sum_counts(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(total)
-
-
 def _format_iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _format_clock_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _format_answer(value: bool | None) -> str:
@@ -370,4 +338,7 @@ def _kind_name(kept: KeptRecord) -> str:
 
 
 _environment = page_environment(Path(__file__).with_name("templates"))
-_environment.filters |= {"clock": _format_clock_time, "kept_as": _name_records}
+_environment.filters |= {
+    "clock": partial(moment, form="%Y-%m-%d %H:%M:%S UTC"),
+    "kept_as": _name_records,
+}

@@ -18,15 +18,16 @@ from waltzrl.operations.compliance.subject import (
     SearchedPlaces,
     SubjectRecord,
     copies_with,
+    missing_exports,
     notify_idle_logs,
     present_exports,
     records_of,
     records_of_others,
 )
 from waltzrl.operations.release.answered import forget_subject
-from waltzrl.store.audit import erase_contents, signing_key
-from waltzrl.store.audit.contents import content_files
-from waltzrl.store.memory.erasure import compact_files, erase_subject, list_exports
+from waltzrl.store.audit.contents import content_files, erase_contents
+from waltzrl.store.audit.keys import signing_key
+from waltzrl.store.memory.erasure import compact_files, erase_subject
 
 WRITE_BEHIND_SECONDS = 2.0
 """The longest time that a served collaboration takes to reach the disk. Those that arrive even
@@ -115,13 +116,11 @@ def _erase_once(places: SearchedPlaces) -> None:
 
 
 def _count_records(places: SearchedPlaces, records: Sequence[SubjectRecord]) -> ErasureResult:
-    missing = tuple(str(path) for path in list_exports(places.memory) if not path.exists())
-    counts = Counter(record.location for record in records)
     return ErasureResult(
         subject=places.digest,
         requests=tuple(sorted(places.requests)),
-        found=dict(counts),
-        missing=missing,
+        found=dict(Counter(record.location for record in records)),
+        missing=missing_exports(places),
     )
 
 

@@ -8,21 +8,25 @@ The log of decisions holds a keyed digest of the person and no content; it is no
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec import structs
 
 from waltzrl.errors import InputError
-from waltzrl.operations.compliance.exports import exchange_of, is_of, read_rows
+from waltzrl.operations.compliance.exports import ExportRow, exchange_of, is_of, read_rows
 from waltzrl.operations.compliance.residue import find_quotes, has_quotes
 from waltzrl.operations.release.answered import yield_counted
 from waltzrl.operations.release.tables import RELEASE
-from waltzrl.store.audit import LocalLog, LogSettings, contents_of, read_entries
 from waltzrl.store.audit.contents import ERASED, content_files, read_contents
 from waltzrl.store.audit.keys import default_key, digest_under, in_use, signing_key
+from waltzrl.store.audit.log import LogSettings
 from waltzrl.store.audit.note import NoteError
+from waltzrl.store.audit.reading import read_entries
 from waltzrl.store.audit.verify import CHECKPOINTS, list_segments
+from waltzrl.store.audit.writer import LocalLog
 from waltzrl.store.database import Engine, existing_database
 from waltzrl.store.memory.erasure import (
     find_remembered,
@@ -138,6 +142,11 @@ def present_exports(places: SearchedPlaces) -> list[Path]:
     return [path for path in list_exports(places.memory) if path.exists()]
 
 
+def missing_exports(places: SearchedPlaces) -> tuple[str, ...]:
+    """Return the exports that no longer are where they were written."""
+    return tuple(str(path) for path in list_exports(places.memory) if not path.exists())
+
+
 def records_of(places: SearchedPlaces) -> Iterator[SubjectRecord]:
     """Yield all records that carry the subject's digest or the id of a request.
 
@@ -145,13 +154,9 @@ def records_of(places: SearchedPlaces) -> Iterator[SubjectRecord]:
         InputError: a file is damaged.
         StorageError: the database is unavailable.
     """
-    for folder, digest in places.logs.items():
-        for content in contents_of(folder, digest, places.requests):
-            yield SubjectRecord("contents", str(folder), msgspec.to_builtins(content))
-    for path in present_exports(places):
-        for row in read_rows(path):
-            if is_of(row, places.digest, places.requests):
-                yield SubjectRecord("exports", str(path), msgspec.to_builtins(row))
+    for store, place, record in _kept_in_files(places):
+        if _is_subjects(places, place, record):
+            yield SubjectRecord(store, str(place), msgspec.to_builtins(record))
     for remembered in find_remembered(places.memory, places.digest, places.requests):
         yield SubjectRecord("memory", remembered.namespace, remembered.value, remembered.expires_at)
     for table, row in yield_counted(places.memory, places.digest):
@@ -160,18 +165,9 @@ def records_of(places: SearchedPlaces) -> Iterator[SubjectRecord]:
 
 def records_of_others(places: SearchedPlaces) -> Iterator[Json]:
     """Yield what is kept of everybody else; the errors are those of `records_of`."""
-    for folder, digest in places.logs.items():
-        of_subject = {content.id for content in contents_of(folder, digest, places.requests)}
-        for path in content_files(folder):
-            for _, _, content in read_contents(path):
-                if content.id not in of_subject:
-                    yield msgspec.to_builtins(content)
-    for path in present_exports(places):
-        yield from (
-            msgspec.to_builtins(row)
-            for row in read_rows(path)
-            if not is_of(row, places.digest, places.requests)
-        )
+    for _, place, record in _kept_in_files(places):
+        if not _is_subjects(places, place, record):
+            yield msgspec.to_builtins(record)
     others = find_remembered_of_others(places.memory, places.digest, places.requests)
     yield from (item.value for item in others)
 
@@ -189,6 +185,21 @@ def notify_idle_logs(places: SearchedPlaces, kind: str, records: int) -> None:
                 log.notice({"kind": kind, **whose, "records": records})
 
 
+def _kept_in_files(places: SearchedPlaces) -> Iterator[tuple[Store, Path, ExportRow]]:
+    """Yield the contents beside logs and the rows of exports, with the log or the export."""
+    for folder in places.logs:
+        for path in content_files(folder):
+            for _, _, content in read_contents(path):
+                yield "contents", folder, structs.asdict(content)
+    for path in present_exports(places):
+        for row in read_rows(path):
+            yield "exports", path, row
+
+
+def _is_subjects(places: SearchedPlaces, place: Path, record: ExportRow) -> bool:
+    return is_of(record, places.logs.get(place, places.digest), places.requests)
+
+
 def _requests_named(places: SearchedPlaces, name: str) -> frozenset[str]:
     """Return the ids of the requests with an id, which may be the client's own."""
     logged = (entry.decision for folder in places.logs for entry in read_entries(folder))
@@ -203,22 +214,17 @@ def _requests_named(places: SearchedPlaces, name: str) -> frozenset[str]:
 def _requests_with(places: SearchedPlaces, words: str) -> frozenset[str]:
     """Return the ids of the requests in whose records somebody said these words."""
     quotes = find_quotes(words)
-    ids: set[str] = set()
-    for folder in places.logs:
-        for path in content_files(folder):
-            for _, _, content in read_contents(path):
-                if has_quotes(msgspec.to_builtins(content), quotes):
-                    ids.add(content.id)
-    for path in present_exports(places):
-        ids |= {
-            exchange_of(row)
-            for row in read_rows(path)
-            if has_quotes(msgspec.to_builtins(row), quotes)
-        }
-    for remembered in find_remembered_of_others(places.memory, ""):
-        if remembered.namespace in NAMESPACES and has_quotes(remembered.value, quotes):
-            ids.add(exchange_of(remembered.value))
-    return frozenset(id_.partition("/")[0] for id_ in ids)
+    in_files = (record for _, _, record in _kept_in_files(places))
+    remembered = (
+        item.value
+        for item in find_remembered_of_others(places.memory, "")
+        if item.namespace in NAMESPACES
+    )
+    return frozenset(
+        exchange_of(record).partition("/")[0]
+        for record in chain(in_files, remembered)
+        if has_quotes(msgspec.to_builtins(record), quotes)
+    )
 
 
 def copies_with(places: SearchedPlaces) -> Iterator[tuple[Path, str]]:

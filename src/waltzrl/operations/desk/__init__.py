@@ -4,8 +4,8 @@ from waltzrl.errors import MissingExtraError
 
 try:
     from waltzrl.operations.desk.app import Console, open_guest_desk
-    from waltzrl.operations.desk.request import AuditLog, ConsoleSource, DeskDatabase, DrawPlan
+    from waltzrl.operations.desk.request import AuditLog, ConsoleSource, DrawPlan
 except ModuleNotFoundError as missing:
     raise MissingExtraError("the review desk", str(missing.name), "flywheel") from missing
 
-__all__ = ["AuditLog", "Console", "ConsoleSource", "DeskDatabase", "DrawPlan", "open_guest_desk"]
+__all__ = ["AuditLog", "Console", "ConsoleSource", "DrawPlan", "open_guest_desk"]

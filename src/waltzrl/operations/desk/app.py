@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote, urlencode
+from typing import NamedTuple
+from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -36,6 +37,7 @@ from waltzrl.operations.desk.queue import (
     export_collaborations,
     search_collaborations,
     show_collaborations,
+    with_query,
 )
 from waltzrl.operations.desk.request import (
     ConsoleSource,
@@ -43,6 +45,7 @@ from waltzrl.operations.desk.request import (
     PageRequest,
     View,
     is_https,
+    page_error,
     read_cookie,
     read_form,
     read_query,
@@ -98,7 +101,7 @@ logger = logging.getLogger(__name__)
 
 def log_out(request: PageRequest) -> Response:
     """End the session, on the server too, and remove the cookie."""
-    request.session.end(request.source.memory.store)
+    request.session.end(request.memory.store)
     response = redirect_to("/desk/login")
     secure = is_https(request.http)
     # A browser removes a cookie only under the path that it was set with.
@@ -107,12 +110,46 @@ def log_out(request: PageRequest) -> Response:
 
 
 def no_such_page(_: PageRequest) -> Response:
-    raise RequestError(404, "not_found", "this page does not exist")
+    raise page_error(404, "this page does not exist")
 
 
 def lead_to_trials(_: PageRequest) -> Response:
-    """Go to the only page of a desk without a database."""
     return redirect_to(TRY)
+
+
+class Page(NamedTuple):
+    """What answers the requests for an address."""
+
+    path: str
+    get: View = no_such_page
+    """Shows the page."""
+    post: View = no_such_page
+    """Does what a form says."""
+
+
+TRIAL = Page(TRY, show_trial, run_trials)
+"""The only page of a desk without a database."""
+PAGES = (
+    TRIAL,
+    Page("/desk/logout", post=log_out),
+    Page("/desk", show_overview),
+    Page("/desk/release", post=move_release),
+    Page("/desk/bundles", show_bundles),
+    Page("/desk/bundles/{bundle_id}", show_bundle),
+    Page("/desk/collaborations", show_collaborations, search_collaborations),
+    Page("/desk/collaborations/{evaluation_id:path}", show_collaboration, label_collaboration),
+    Page("/desk/labels", post=label_many),
+    Page("/desk/queues", show_queues, change_queue),
+    Page("/desk/queues/next", open_next),
+    Page("/desk/export", export_collaborations),
+    Page("/desk/trends", show_trends),
+    Page("/desk/plans", show_plans),
+    Page("/desk/plans/{plan_id:path}", show_plan),
+    Page("/desk/pictures/{plan_id:path}", show_picture),
+    Page("/desk/people", show_people, find_person),
+    Page("/desk/audit", show_audit, verify_audit),
+    Page("/desk/audit/person", post=find_entries),
+)
 
 
 def open_guest_desk(keys: KeyRing, trials: Trials) -> "Console":
@@ -139,14 +176,10 @@ class Console:
         self._clock = clock
         self._failures = RateLimits()
         self._places = asyncio.Semaphore(CONCURRENT_PAGES)
-        page = self._endpoint
-        routes = {
-            TRY: page(get=show_trial, post=run_trials, admits_guests=True),
-        }
-        if source.database is None:
-            routes |= {"/desk": page(get=lead_to_trials)}
-        else:
-            routes |= self._routes_with_database()
+        pages = (TRIAL, Page("/desk", lead_to_trials)) if source.database is None else PAGES
+        routes = {page.path: self._endpoint(page) for page in pages}
+        if source.database is not None:
+            routes["/desk/login"] = self._login
         self._router = Router(
             [
                 Route("/desk/desk.css", serve_asset("desk.css", "text/css")),
@@ -156,33 +189,6 @@ class Console:
             redirect_slashes=False,
             default=self._no_route,
         )
-
-    def _routes_with_database(self) -> dict[str, Endpoint]:
-        return {
-            "/desk/login": self._login,
-            "/desk/logout": self._endpoint(post=log_out),
-            "/desk": self._endpoint(get=show_overview),
-            "/desk/release": self._endpoint(post=move_release),
-            "/desk/bundles": self._endpoint(get=show_bundles),
-            "/desk/bundles/{bundle_id}": self._endpoint(get=show_bundle),
-            "/desk/collaborations": self._endpoint(
-                get=show_collaborations, post=search_collaborations
-            ),
-            "/desk/collaborations/{evaluation_id:path}": self._endpoint(
-                get=show_collaboration, post=label_collaboration
-            ),
-            "/desk/labels": self._endpoint(post=label_many),
-            "/desk/queues": self._endpoint(get=show_queues, post=change_queue),
-            "/desk/queues/next": self._endpoint(get=open_next),
-            "/desk/export": self._endpoint(get=export_collaborations),
-            "/desk/trends": self._endpoint(get=show_trends),
-            "/desk/plans": self._endpoint(get=show_plans),
-            "/desk/plans/{plan_id:path}": self._endpoint(get=show_plan),
-            "/desk/pictures/{plan_id:path}": self._endpoint(get=show_picture),
-            "/desk/people": self._endpoint(get=show_people, post=find_person),
-            "/desk/audit": self._endpoint(get=show_audit, post=verify_audit),
-            "/desk/audit/person": self._endpoint(post=find_entries),
-        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, as ASGI 3 defines it."""
@@ -202,7 +208,7 @@ class Console:
         # `/desk/` means `/desk`; the router redirects nothing.
         scope = {**scope, "path": scope["path"].rstrip("/")}
         if scope["method"] not in {"GET", "HEAD", "POST"}:
-            error = RequestError(405, "invalid_request", f"{scope['method']} is not supported")
+            error = page_error(405, f"{scope['method']} is not supported")
             await _problem_page(error)(scope, receive, send_safely)
             return
         try:
@@ -212,25 +218,16 @@ class Console:
         except Exception as error:  # noqa: BLE001 - the boundary of what is served without a session
             await _problem_page(_report_error(error))(scope, receive, send_safely)
 
-    def _endpoint(
-        self,
-        *,
-        get: View = no_such_page,
-        post: View = no_such_page,
-        admits_guests: bool = False,
-    ) -> Endpoint:
+    def _endpoint(self, page: Page) -> Endpoint:
         """Let views answer requests with a valid session and, if they are forms, its token.
 
-        Args:
-            get: shows the page.
-            post: does what a form says.
-            admits_guests: nobody on this machine needs a key where the gateway has none.
+        Nobody on this machine needs a key where the gateway has none and the page is a trial.
         """
-        admits_guests = admits_guests or self._source.database is None
+        admits_guests = page is TRIAL or self._source.database is None
 
         async def serve(request: Request) -> Response:
             cookie, now = read_cookie(request, COOKIE), self._clock()
-            session = Session.resume(self._keys, cookie, now)
+            session = Session.resume(self._keys.named, cookie, now)
             if admits_guests and self._keys.is_open and _is_on_this_machine(request):
                 session = Session.admit_guest(cookie, now)
             # A fault of the request is shown within the navigation, which needs the session first.
@@ -244,7 +241,7 @@ class Console:
                 fault = error
             if session is None:
                 if fault is None and self._source.database is None:
-                    fault = RequestError(403, "permission", FOREIGN)
+                    fault = page_error(403, FOREIGN)
                 return _ask_to_log_in(request, query) if fault is None else _problem_page(fault)
             visit = PageRequest(
                 source=self._source,
@@ -255,7 +252,8 @@ class Console:
                 now=now,
                 people=self._keys.reviewers(),
             )
-            response = await self._answer(visit, post if request.method == "POST" else get, fault)
+            view = page.post if request.method == "POST" else page.get
+            response = await self._answer(visit, view, fault)
             if session.is_guest and session.cookie != cookie:
                 _set_cookie(response, session, request)
             return response
@@ -272,7 +270,7 @@ class Console:
         return await self._answer(visit, await answer())  # awaited without a place
 
     async def _no_route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._endpoint()(Request(scope, receive))
+        response = await self._endpoint(Page(""))(Request(scope, receive))
         await response(scope, receive, send)
 
     async def _login(self, request: Request) -> Response:
@@ -367,11 +365,11 @@ def _ask_to_log_in(request: Request, query: Mapping[str, str]) -> Response:
     path = request.scope["path"]
     if path in ("/desk", "/desk/logout"):
         return redirect_to("/desk/login")
-    wanted = quote(path) + ("?" + urlencode(query) if query else "")
+    wanted = with_query(quote(path), query)
     if request.method == "POST":
         back = {"to": wanted} if path.startswith("/desk/collaborations/") else {}
         return _login_page(back, "Your session has ended; nothing was changed.", 403)
-    return redirect_to(f"/desk/login?{urlencode({'to': wanted})}")
+    return redirect_to(with_query("/desk/login", {"to": wanted}))
 
 
 def _login_page(fields: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
@@ -399,8 +397,8 @@ def _report_error(error: Exception) -> RequestError:
     if isinstance(error, StorageError):
         logger.error("%s", error)
         message = "the database is unavailable; the gateway still answers, and its log has details"
-        return RequestError(503, "overloaded", message)
+        return page_error(503, message)
     # without the message: a database's may quote what users wrote
     lines = "".join(traceback.format_tb(error.__traceback__))
     logger.error("the review desk failed: %s\n%s", type(error).__name__, lines)
-    return RequestError(500, "internal", "the gateway's log has details")
+    return page_error(500, "the gateway's log has details")

@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from urllib.parse import urlencode
 
 from starlette.responses import Response
 
 from waltzrl.agents.rules import CATEGORIES
 from waltzrl.errors import InputError
-from waltzrl.operations.desk.queue import path_of
+from waltzrl.operations.desk.queue import path_of, with_query
 from waltzrl.operations.desk.request import PageRequest, read_number
-from waltzrl.store.audit import Entry, LogFault, Query, find, moment, newest, one_page, verify
-from waltzrl.store.audit.reading import explain_decision
+from waltzrl.store.audit.query import Query, moment, newest
+from waltzrl.store.audit.reading import explain_decision, find, one_page
+from waltzrl.store.audit.record import Entry
+from waltzrl.store.audit.verify import LogFault, verify
 from waltzrl.store.notices import newest_notices
 
 NEWEST = 25
@@ -31,24 +32,20 @@ CHOICES = {"decision": ("draft", "revised", "refused", "error"), "category": CAT
 """Fields of a query with their values."""
 
 
-def show_audit(request: PageRequest) -> Response:
-    """Show the newest entries, or those of one request."""
-    return _audit_page(request)
-
-
 def verify_audit(request: PageRequest) -> Response:
     """Check every record of this gateway's log, and show the result."""
     audit = request.source.audit
     if audit is None:
-        return _audit_page(request)
+        return show_audit(request)
     try:
         result = verify(audit.folder, audit.key)
     except FileNotFoundError:
-        return _audit_page(request, result="There is no log yet.", intact=True)
-    return _audit_page(request, result=str(result), intact=not isinstance(result, LogFault))
+        return show_audit(request, result="There is no log yet.", intact=True)
+    return show_audit(request, result=str(result), intact=not isinstance(result, LogFault))
 
 
-def _audit_page(request: PageRequest, *, result: str = "", intact: bool = True) -> Response:
+def show_audit(request: PageRequest, *, result: str = "", intact: bool = True) -> Response:
+    """Show the newest entries, or those of one request, below the result of a verification."""
     audit, record = request.source.audit, request.query.get("record", "").strip()
     entries: Sequence[Entry] = []
     problem, query = "", Query()
@@ -60,7 +57,7 @@ def _audit_page(request: PageRequest, *, result: str = "", intact: bool = True) 
         with suppress(InputError):  # nothing is logged yet, or nothing of this request
             entries = find(audit.folder, record) if record else newest(audit.folder, query, NEWEST)
     entries = [entry for entry in entries if query.matches(entry)]
-    engine, fields = request.source.memory.store.engine, _read_fields(request)
+    engine, fields = request.memory.store.engine, _read_fields(request)
     is_full = not record and len(entries) == NEWEST
     older = {**fields, "before": str(entries[0].seq)} if is_full else {}
     return request.page(
@@ -79,7 +76,7 @@ def _audit_page(request: PageRequest, *, result: str = "", intact: bool = True) 
         else [],
         why=explain_decision,
         describe=describe_entry,
-        older=f"/desk/audit?{urlencode(older)}" if older else "",
+        older=with_query("/desk/audit", older) if older else "",
         notices=newest_notices(engine, NEWEST, but=("label",)),
         label_notices=newest_notices(engine, NEWEST, of=("label",)),
     )

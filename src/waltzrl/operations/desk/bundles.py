@@ -2,24 +2,22 @@
 
 from starlette.responses import Response
 
-from waltzrl.errors import RequestError
-from waltzrl.gateway.description import describe_differences, made_by
-from waltzrl.operations.desk.request import PageRequest
-from waltzrl.operations.release.book import ReleaseBook
+from waltzrl.gateway.description import describe_differences, format_setting, made_by
+from waltzrl.operations.desk.request import PageRequest, page_error
 
 MOST_LISTED = 200
 
 
 def show_bundles(request: PageRequest) -> Response:
     """List the bundles, the newest first."""
-    book = request.source.releases
+    book = request.releases
     ids = book.bundles()
     listed = [found for id_ in ids[:MOST_LISTED] if (found := book.stored_bundle(id_))]
     return request.page(
         "bundles.html",
         bundles=listed,
         total=len(ids),
-        serving=_find_serving_bundle(book),
+        serving=book.in_force(),
         made_by=made_by,
     )
 
@@ -30,34 +28,23 @@ def show_bundle(request: PageRequest) -> Response:
     Raises:
         RequestError: 404.
     """
-    book = request.source.releases
+    book = request.releases
     found = book.stored_bundle(str(request.http.path_params["bundle_id"]))
     if found is None:
-        raise RequestError(404, "not_found", "this bundle does not exist")
+        raise page_error(404, "this bundle does not exist")
     moves = book.moves_of(found.id)
     replaced = next((each.serving for each, _ in moves if each.candidate == found.id), None)
-    against = request.query.get("against") or replaced or _find_serving_bundle(book)
+    against = request.query.get("against") or replaced or book.in_force()
     other = None if against in (None, found.id) else book.stored_bundle(against or "")
     described = found.description
     return request.page(
         "bundle.html",
         bundle=found,
         made_by=made_by,
-        serving=_find_serving_bundle(book),
+        serving=book.in_force(),
         others=[id_ for id_ in book.bundles()[:MOST_LISTED] if id_ != found.id],
         other=other,
         changes=() if other is None else describe_differences(other.description, described),
-        settings={key: _format_setting(value) for key, value in described.settings.items()},
+        settings={key: format_setting(value) for key, value in described.settings.items()},
         moves=moves[::-1],
     )
-
-
-def _find_serving_bundle(book: ReleaseBook) -> str | None:
-    return book.serving() or book.base()
-
-
-def _format_setting(value: object) -> str:
-    """Return the value of a setting; empty where it is not set."""
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "" if value in (None, {}) else str(value)

@@ -57,9 +57,9 @@ def show_collaboration(request: PageRequest, problem: str = "", status: int = 20
     Raises:
         RequestError: 404.
     """
-    evaluation, query, memory = find_evaluation(request), list_query(request), request.source.memory
+    evaluation, query, memory = find_evaluation(request), list_query(request), request.memory
     audit, queue = request.source.audit, queue_of(request)
-    selection, me = selection_of(request), memory.rater(request.session.key.name)
+    selection, me = selection_of(request), request.me
     raters = in_force(evaluation.labels)
     mine = raters.get(me)
     # whoever labels second answers before they see what others said
@@ -126,12 +126,12 @@ def _find_neighbours(
     request: PageRequest, evaluation: SafetyEvaluation, queue: WorkQueue | None
 ) -> dict[str, object]:
     """Return for the page what comes before and after, and what there is to know of the queue."""
-    memory, query = request.source.memory, list_query(request)
+    memory, query = request.memory, list_query(request)
     if queue is None:
         before, after = memory.neighbours(selection_of(request), evaluation.id)
         links = [f"{path_of(id_, query)}#main" if id_ else "" for id_ in (before, after)]
         return {"before": links[0], "after": links[1], "queue": None, "held": ""}
-    works = request.session.may("annotator") and queue.is_for(request.session.key.name)
+    works = request.session.may("annotator") and queue.is_for(request.name)
     done, total = count_progress(request, queue)
     holder = memory.holder(evaluation.id)
     return {
@@ -139,7 +139,7 @@ def _find_neighbours(
         "after": with_query(NEXT, {"queue": queue.name, "after": evaluation.id}) if works else "",
         "queue": queue,
         "progress": f"{done:,} of {total:,}",
-        "held": "" if holder in (None, memory.rater(request.session.key.name)) else holder,
+        "held": "" if holder in (None, request.me) else holder,
     }
 
 
@@ -173,13 +173,10 @@ def _view_turns(
     rulebook = request.source.rulebook
     named = (frozenset[str](), {}) if is_blind else (frozenset(rules), raters)
     marker = Marker(request, rulebook, *named)
-    asked = list(view_request(request, collaboration, marker))
+    asked = list(view_request(marker, collaboration))
     if is_blind:
-        return [
-            *asked,
-            view_reply(request, collaboration.final, marker, "Reply", is_returned=True),
-        ]
-    return [*asked, *view_rounds(request, collaboration, marker)]
+        return [*asked, view_reply(marker, collaboration.final, "Reply", is_returned=True)]
+    return [*asked, *view_rounds(marker, collaboration)]
 
 
 class LabelView(NamedTuple):

@@ -6,13 +6,12 @@ that sum, so that all lines and the value that rolls back have one scale, and no
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from math import ceil, floor, log10
 from typing import NamedTuple
 
 import msgspec
 
-from waltzrl.foundation.texts import number
+from waltzrl.foundation.texts import moment, number
 from waltzrl.operations.release.decision import WEIGHTS
 from waltzrl.operations.release.state import describe_place
 from waltzrl.operations.release.view import ALL, CurvePoint, ReleaseView
@@ -28,6 +27,22 @@ LABEL_GAP = 16.0
 MOVE_GAP = 70.0
 """The smallest distance of two labelled moves; of nearer ones only the first has a label."""
 HOURS_WITH_DATE = 36
+
+
+class Scale(NamedTuple):
+    """An axis of a drawing: where values lie along it; those beyond its ends lie at them."""
+
+    low: float
+    high: float
+    start: float
+    """The coordinate of `low`."""
+    end: float
+    """The coordinate of `high`."""
+
+    def at(self, value: float) -> float:
+        # All values may be the same at first.
+        share = (value - self.low) / max(self.high - self.low, 1e-9)
+        return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
 
 class CurveLine(NamedTuple):
@@ -68,17 +83,20 @@ def draw_curve(view: ReleaseView, needed: float) -> Curve | None:
     if len({point.time for point in view.curve}) < 2:
         return None
     points = [_weight_point(point) for point in view.curve]
-    times = _TimeAxis(view.history[0].time, max(point.time for point in points))
-    values = _ValueAxis.covering([needed, *(point.e_value for point in points)])
+    end = max(point.time for point in points)
+    times = Scale(view.history[0].time, end, LEFT, WIDTH - RIGHT)
+    powers = [_find_power(value) for value in (needed, *(point.e_value for point in points))]
+    # With some room above a line that ends at a power of ten.
+    low, high = min(floor(min(powers)), -1), max(ceil(max(powers) + 0.1), 2)
+    values = Scale(low, high, HEIGHT - BOTTOM, TOP)
     return Curve(
         lines=tuple(_draw_lines(points, times, values)),
         values=tuple(
-            AxisLabel(values.coordinate(10.0**power), number(10.0**power))
-            for power in values.decades
+            AxisLabel(values.at(power), number(10.0**power)) for power in range(low, high + 1)
         ),
-        times=tuple(times.labels()),
+        times=tuple(_label_times(times)),
         moves=tuple(_label_moves(view, times)),
-        limit=AxisLabel(values.coordinate(needed), f"rolls back at {number(needed)}"),
+        limit=AxisLabel(values.at(_find_power(needed)), f"rolls back at {number(needed)}"),
     )
 
 
@@ -88,51 +106,20 @@ def _weight_point(point: CurvePoint) -> CurvePoint:
     return point if metric == ALL else point._replace(e_value=point.e_value * WEIGHTS[metric])
 
 
-class _TimeAxis(NamedTuple):
-    """The axis of time."""
-
-    first: float
-    last: float
-
-    def coordinate(self, seconds: float) -> float:
-        # All points may have the same time at first.
-        share = (seconds - self.first) / max(self.last - self.first, 1e-9)
-        return round(LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT), 1)
-
-    def labels(self) -> Iterable[AxisLabel]:
-        span = self.last - self.first
-        form = "%b %d %H:%M" if span > HOURS_WITH_DATE * 3600 else "%H:%M"
-        form = "%H:%M:%S" if span < 600 else form
-        for part in range(5):
-            at = self.first + span * part / 4
-            yield AxisLabel(self.coordinate(at), datetime.fromtimestamp(at, UTC).strftime(form))
+def _find_power(e_value: float) -> float:
+    return log10(min(max(e_value, MIN_E_VALUE), MAX_E_VALUE))
 
 
-class _ValueAxis(NamedTuple):
-    """The axis of e-values, in powers of ten."""
-
-    low: int
-    high: int
-
-    @classmethod
-    def covering(cls, values: Sequence[float]) -> "_ValueAxis":
-        powers = [log10(min(max(value, MIN_E_VALUE), MAX_E_VALUE)) for value in values]
-        # With some room above a line that ends at a power of ten.
-        return cls(min(floor(min(powers)), -1), max(ceil(max(powers) + 0.1), 2))
-
-    @property
-    def decades(self) -> range:
-        return range(self.low, self.high + 1)
-
-    def coordinate(self, value: float) -> float:
-        power = log10(min(max(value, MIN_E_VALUE), MAX_E_VALUE))
-        share = (power - self.low) / (self.high - self.low)
-        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+def _label_times(times: Scale) -> Iterable[AxisLabel]:
+    span = times.high - times.low
+    form = "%b %d %H:%M" if span > HOURS_WITH_DATE * 3600 else "%H:%M"
+    form = "%H:%M:%S" if span < 600 else form
+    for part in range(5):
+        at = times.low + span * part / 4
+        yield AxisLabel(times.at(at), moment(at, form))
 
 
-def _draw_lines(
-    points: Sequence[CurvePoint], times: _TimeAxis, values: _ValueAxis
-) -> list[CurveLine]:
+def _draw_lines(points: Sequence[CurvePoint], times: Scale, values: Scale) -> list[CurveLine]:
     series: dict[str, list[CurvePoint]] = defaultdict(list)
     for point in points:
         series[point.metric].append(point)
@@ -140,13 +127,13 @@ def _draw_lines(
     strongest = sorted(tests, key=lambda name: -max(p.e_value for p in series[name]))[:DRAWN_TESTS]
     # What is drawn later lies above: the sum on top, then the strongest test.
     drawn = [*reversed(strongest), *([ALL] if ALL in series else [])]
-    ends = {name: values.coordinate(series[name][-1].e_value) for name in drawn}
+    ends = {name: values.at(_find_power(series[name][-1].e_value)) for name in drawn}
     labels = _move_labels_apart(ends)
     return [
         CurveLine(
             name=name,
             points=" ".join(
-                f"{times.coordinate(p.time)},{values.coordinate(p.e_value)}" for p in series[name]
+                f"{times.at(p.time)},{values.at(_find_power(p.e_value))}" for p in series[name]
             ),
             last=series[name][-1].e_value,
             label_y=labels[name],
@@ -165,10 +152,10 @@ def _move_labels_apart(ends: dict[str, float]) -> dict[str, float]:
     return placed
 
 
-def _label_moves(view: ReleaseView, times: _TimeAxis) -> Iterable[AxisLabel]:
+def _label_moves(view: ReleaseView, times: Scale) -> Iterable[AxisLabel]:
     last = -MOVE_GAP
     for move in view.history:
-        at = times.coordinate(move.time)
+        at = times.at(move.time)
         is_apart = at - last >= MOVE_GAP
         yield AxisLabel(at, describe_place(move.after, move.percentage) if is_apart else "")
         last = at if is_apart else last

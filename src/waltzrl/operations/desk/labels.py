@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple, get_args
 
 import msgspec
@@ -10,20 +9,20 @@ from msgspec import structs
 from starlette.responses import Response
 
 from waltzrl.agents.rules import CATEGORIES
-from waltzrl.errors import InputError, RequestError
+from waltzrl.errors import InputError
 from waltzrl.operations.desk.queue import (
     QUEUES,
     ROWS,
     list_path,
     list_query,
     path_of,
+    pending_selection,
     queue_of,
-    queue_selection,
     selection_of,
     way_to_label,
     with_query,
 )
-from waltzrl.operations.desk.request import PageRequest, redirect_to
+from waltzrl.operations.desk.request import PageRequest, find_or_none, page_error, redirect_to
 from waltzrl.store.memory.labels import (
     LabelEvent,
     LabelSpan,
@@ -133,12 +132,10 @@ def find_evaluation(request: PageRequest) -> SafetyEvaluation:
     Raises:
         RequestError: 404.
     """
-    evaluation_id, evaluation = request.http.path_params["evaluation_id"], None
-    if evaluation_id.isprintable():
-        with suppress(InputError):  # it is too long for an id
-            evaluation = request.source.memory.evaluation(evaluation_id)
+    id_ = request.http.path_params["evaluation_id"]
+    evaluation = find_or_none(request.memory.evaluation, id_)
     if evaluation is None:
-        raise RequestError(404, "not_found", "no collaboration has this id")
+        raise page_error(404, "no collaboration has this id")
     return evaluation
 
 
@@ -150,23 +147,24 @@ def save_label(request: PageRequest) -> Response:
             or 400 for an unknown or no answer, a text that is too long, or where there is no reply.
     """
     request.require("annotator")
-    evaluation, memory, queue = find_evaluation(request), request.source.memory, queue_of(request)
+    evaluation, memory, queue = find_evaluation(request), request.memory, queue_of(request)
     event = (
         _accept_suggestion(request, evaluation)
         if "accept" in request.form
         else _read_event(request)
     )
     if event is None or evaluation.collaboration is None:
-        raise RequestError(
-            400, "invalid_request", "choose one of the answers; only a reply can be labelled"
-        )
+        raise page_error(400, "choose one of the answers; only a reply can be labelled")
     if event.action == "label":
         spans = tuple(_read_spans(request.form.get("spans", ""), texts_of(evaluation)))
         settles, way = "settle" in request.form, way_to_label(list_query(request), queue)
         event = structs.replace(
             event, time=request.now, spans=spans, settles=settles, selection=way
         )
-        _check_asked(event, queue)
+        if queue is not None and event.reply == "unsafe":
+            missing = [name for name in queue.asks if not getattr(event, name)]
+            if missing:
+                raise page_error(400, f"this queue also asks for {' and '.join(missing)}")
     query = list_query(request)
     # what is next in the order by disagreement changes with the label
     _, after = memory.neighbours(selection_of(request), evaluation.id)
@@ -176,7 +174,7 @@ def save_label(request: PageRequest) -> Response:
     if request.form.get("go") != "next" and "accept" not in request.form:
         return redirect_to(f"{path_of(evaluation.id, query)}#label")
     done = {**query, "done": evaluation.id}
-    if queue is not None and queue.is_for(request.session.key.name):
+    if queue is not None and queue.is_for(request.name):
         following = take_evaluation(request, queue, after=evaluation.id)
         end = with_query(QUEUES, {"done": evaluation.id, "empty": queue.name})
         return redirect_to(f"{path_of(following, done)}#main" if following else end)
@@ -185,13 +183,7 @@ def save_label(request: PageRequest) -> Response:
 
 def take_evaluation(request: PageRequest, queue: WorkQueue, after: str = "") -> str | None:
     """Give the person the next evaluation of a queue; return its id, or None at the end."""
-    memory = request.source.memory
-    selection = structs.replace(
-        queue_selection(request, queue),
-        rater=memory.rater(request.session.key.name),
-        needs=queue.labels_each,
-    )
-    return memory.take_next(selection, after)
+    return request.memory.take_next(pending_selection(request, queue), after)
 
 
 def label_many(request: PageRequest) -> Response:
@@ -201,18 +193,16 @@ def label_many(request: PageRequest) -> Response:
         RequestError: 403 for viewers, 404, or 400 where nothing is marked or nothing is said.
     """
     request.require("annotator")
-    form, memory, query = request.form, request.source.memory, list_query(request)
+    form, memory, query = request.form, request.memory, list_query(request)
     marked = [name.removeprefix("id:") for name in form if name.startswith("id:")]
     ids = form.get("shown", "").splitlines()[:ROWS] if "all" in form else marked
     if "undo" in form:
-        _apply_change(ids, lambda id_: memory.undo_label(id_, request.session.key.name))
+        _apply_change(ids, lambda id_: memory.undo_label(id_, request.name))
         return redirect_to(f"{path_of(ids[0], query)}#main" if len(ids) == 1 else list_path(query))
     event, assignee = _read_event(request), form.get("assignee", "")
     is_known = assignee in ("", "nobody", *request.people)
     if not ids or not is_known or (event is None and not assignee):
-        raise RequestError(
-            400, "invalid_request", "mark collaborations, and choose a label or a person for them"
-        )
+        raise page_error(400, "mark collaborations, and choose a label or a person for them")
     if assignee:
         name = "" if assignee == "nobody" else assignee
         for id_ in ids:
@@ -230,35 +220,31 @@ def _apply_change(ids: Sequence[str], change: Callable[[str], None]) -> None:
         for id_ in ids:
             change(id_)
     except InputError as error:
-        raise RequestError(404, "not_found", "this collaboration has been deleted") from error
+        raise page_error(404, "this collaboration has been deleted") from error
 
 
 def _read_event(request: PageRequest) -> LabelEvent | None:
     """Return what the form says; None when it is nothing that can be said."""
-    form, by = request.form, request.session.key.name
+    form, by = request.form, request.name
     if "withdraw" in form:
         return LabelEvent(by=by, action="withdraw")
     answers = {name: form[name] for name in QUESTIONS if name in form}
-    if any(answer not in QUESTIONS[name].answers for name, answer in answers.items()):
-        return None
     # browsers send the ends of lines as CR LF
     written = {name: form.get(name, "").replace("\r\n", "\n").strip() for name in MAX_TEXT}
     texts = {name: text for name, text in written.items() if text}
     harm = {name: form[name] for name in ("category", "severity") if name in form}
-    # A field that is not in the form stands for a value that is allowed.
     if harm.get("category", HARMS[0]) not in HARMS:
-        return None
-    if harm.get("severity", SEVERITIES[0]) not in SEVERITIES:
         return None
     for name, text in texts.items():
         if len(text) > MAX_TEXT[name]:
-            raise RequestError(
-                400, "invalid_request", f"the {name} is longer than {MAX_TEXT[name]} characters"
-            )
+            raise page_error(400, f"the {name} is longer than {MAX_TEXT[name]} characters")
     if not answers and not texts:
         return None
     fields = {"by": by, "steers": request.session.may("reviewer"), **answers, **texts, **harm}
-    return msgspec.convert(fields, LabelEvent)
+    try:
+        return msgspec.convert(fields, LabelEvent)
+    except msgspec.ValidationError:  # no answer to the question, or no severity
+        return None
 
 
 def _accept_suggestion(request: PageRequest, evaluation: SafetyEvaluation) -> LabelEvent | None:
@@ -267,7 +253,7 @@ def _accept_suggestion(request: PageRequest, evaluation: SafetyEvaluation) -> La
     if suggestion is None:
         return None
     return LabelEvent(
-        by=request.session.key.name,
+        by=request.name,
         reply=suggestion.reply,
         request=suggestion.request,
         category=suggestion.category,
@@ -285,7 +271,7 @@ def _read_spans(written: str, texts: Mapping[str, str]) -> Iterator[LabelSpan]:
     """
     lines = [line.strip() for line in written.splitlines() if line.strip()]
     if len(lines) > MAX_SPANS:
-        raise RequestError(400, "invalid_request", f"mark at most {MAX_SPANS} places")
+        raise page_error(400, f"mark at most {MAX_SPANS} places")
     for line in lines:
         if place := SPAN.fullmatch(line):
             name, start, end = place[1], int(place[2]), int(place[3])
@@ -295,24 +281,8 @@ def _read_spans(written: str, texts: Mapping[str, str]) -> Iterator[LabelSpan]:
             holds, start = bool(name), texts[name].find(line) if name else 0
             end = start + len(line)
         if not holds:
-            raise RequestError(
-                400, "invalid_request", f"neither the request nor the reply holds {line[:80]!r}"
-            )
+            raise page_error(400, f"neither the request nor the reply holds {line[:80]!r}")
         yield msgspec.convert({"text": name, "start": start, "end": end}, LabelSpan)
-
-
-def _check_asked(event: LabelEvent, queue: WorkQueue | None) -> None:
-    """Check that an unsafe reply has what its queue asks for.
-
-    Raises:
-        RequestError: 400.
-    """
-    if queue is not None and event.reply == "unsafe":
-        missing = [name for name in queue.asks if not getattr(event, name)]
-        if missing:
-            raise RequestError(
-                400, "invalid_request", f"this queue also asks for {' and '.join(missing)}"
-            )
 
 
 def _check_settlement(
@@ -326,11 +296,10 @@ def _check_settlement(
     if not event.settles:
         return
     request.require("reviewer")
-    has_labelled = request.source.memory.rater(event.by) in in_force(evaluation.labels)
+    has_labelled = request.memory.rater(event.by) in in_force(evaluation.labels)
     if has_labelled or not is_disputed(evaluation.labels):
-        raise RequestError(
+        raise page_error(
             409,
-            "conflict",
             "nobody disputes this label any more, or you are one of those who do; load the page "
             "again",
         )

@@ -1,13 +1,12 @@
 """The overview: how each bundle did lately, where the release stands, and what moves it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, get_args
 
 from starlette.responses import Response
 
-from waltzrl.errors import InputError, RequestError
+from waltzrl.errors import InputError
 from waltzrl.evaluation.judges.agreement import agreement
 from waltzrl.evaluation.sample_correction import (
     RateEstimate,
@@ -15,9 +14,9 @@ from waltzrl.evaluation.sample_correction import (
     labelled_samples,
     observed_rate,
 )
-from waltzrl.operations.desk.curve import Curve, draw_curve
+from waltzrl.operations.desk.curve import draw_curve
 from waltzrl.operations.desk.queue import SLOWER, list_path, sample_offers
-from waltzrl.operations.desk.request import PageRequest, redirect_to
+from waltzrl.operations.desk.request import PageRequest, page_error, redirect_to
 from waltzrl.operations.release.decision import WEIGHTS
 from waltzrl.operations.release.evidence import Arm
 from waltzrl.operations.release.plan import METRICS, WORDS, Metric
@@ -48,8 +47,7 @@ CONSEQUENCES: dict[Action, str] = {
 """Shown before an operator confirms an action."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundleRow:
+class BundleRow(NamedTuple):
     """One bundle in the table of what was served."""
 
     counts: BundleCounts
@@ -58,58 +56,26 @@ class BundleRow:
     """Addresses of what each rate counts as bad."""
 
 
-class ReleaseStage(NamedTuple):
-    """A stage on the release's way to full traffic."""
-
-    name: str
-    is_past: bool
-    is_here: bool
-
-
-class TestResult(NamedTuple):
-    """One test of the candidate."""
-
-    name: str
-    weight: float
-    e_value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseCard:
-    """The newest release, as its template shows it."""
-
-    view: ReleaseView
-    stages: tuple[ReleaseStage, ...]
-    tests: tuple[TestResult, ...]
-    listed: Mapping[Arm, Mapping[Metric, str]]
-    """Addresses of what each metric counts as bad in each arm."""
-    curve: Curve | None
-    actions: tuple[tuple[Action, str], ...]
-    """The actions that an operator may take besides rolling back, each with its consequence."""
-
-
 def show_overview(request: PageRequest) -> Response:
     """Show the rates of the last hour or day, the newest release, and how far people agree."""
     window = request.query.get("window", "hour")
     seconds = WINDOWS.get(window, WINDOWS["hour"])
-    memory, view = request.source.memory, request.source.releases.view()
+    memory, view = request.memory, request.releases.view()
     since, served = request.now - seconds, memory.rates(request.now - seconds)
     rows = [
-        BundleRow(
-            counts=counts,
-            rates=estimate_served_rates(counts),
-            listed=_link_rates(counts.bundle, since),
-        )
+        BundleRow(counts, estimate_served_rates(counts), _link_rates(counts.bundle, since))
         for counts in served
     ]
     return request.page(
         "overview.html",
+        200,
         window=window if window in WINDOWS else "hour",
         windows=list(WINDOWS),
         rows=rows,
         scales=scales_of([row.rates for row in rows]),
-        card=None if view is None else release_card(view),
-        changes=() if view is None else request.source.releases.changes(view.release),
+        view=view,
+        **({} if view is None else _describe_release(view)),
+        changes=() if view is None else request.releases.changes(view.release),
         raters={
             question: agreement([first for first, _ in pairs], [second for _, second in pairs])
             for question, pairs in memory.double_answers().items()
@@ -133,18 +99,18 @@ def move_release(request: PageRequest) -> Response:
     why = request.source.redact(" ".join(form.get("why", "").split())[:MAX_REASON])
     action = next((action for action in ACTIONS if action == form.get("action")), None)
     if not why or action is None:
-        raise RequestError(400, "invalid_request", "choose an action and give a reason")
-    book = request.source.releases
+        raise page_error(400, "choose an action and give a reason")
+    book = request.releases
     release = book.release(form.get("release", ""))
     if release is None:
-        raise RequestError(404, "not_found", "this release does not exist")
+        raise page_error(404, "this release does not exist")
     # a roll-back is safe at every step, and must not be lost to a race
     if action != "roll_back" and str(release.version) != form.get("version"):
-        raise RequestError(409, "conflict", "the release has changed; reload the page")
+        raise page_error(409, "the release has changed; reload the page")
     try:
-        book.move(release, action, request.session.key.name, why)
+        book.move(release, action, request.name, why)
     except InputError as error:
-        raise RequestError(409, "conflict", str(error)) from error
+        raise page_error(409, str(error)) from error
     return redirect_to("/desk")
 
 
@@ -172,23 +138,20 @@ def scales_of(rows: Sequence[Mapping[str, RateEstimate]]) -> dict[str, float]:
     }
 
 
-def release_card(view: ReleaseView) -> ReleaseCard:
-    """Gather what the overview shows of the newest release."""
-    decision = view.decision
-    e_values = {} if decision is None else decision.e_values
-    return ReleaseCard(
-        view=view,
-        stages=tuple(_list_stages(view)),
-        tests=tuple(
-            TestResult(TEST_NAMES[test], WEIGHTS[test], e_value)
-            for test, e_value in e_values.items()
-        ),
-        listed={}
-        if decision is None
-        else {arm: _link_metrics(view.release, arm) for arm in decision.rates},
-        curve=None if decision is None else draw_curve(view, decision.needed),
-        actions=tuple((action, CONSEQUENCES[action]) for action in _list_actions(view.release)),
-    )
+def _describe_release(view: ReleaseView) -> dict[str, object]:
+    """Return what the template of a release needs beside its record."""
+    release, decision = view.release, view.decision
+    stages, here = find_stage(view)
+    return {
+        "stages": stages,
+        "stage_now": here,
+        "listed": {
+            arm: _link_metrics(release, arm) for arm in (decision.rates if decision else ())
+        },
+        "curve": None if decision is None else draw_curve(view, decision.needed),
+        "weights": WEIGHTS,
+        "actions": [(action, CONSEQUENCES[action]) for action in _list_actions(release)],
+    }
 
 
 def _link_rates(bundle: str, since: float) -> dict[str, str]:
@@ -220,7 +183,8 @@ def _link_metrics(release: Release, arm: Arm) -> dict[Metric, str]:
     return {metric: list_path({**filters, **served}) for metric, filters in counted.items()}
 
 
-def _list_stages(view: ReleaseView) -> list[ReleaseStage]:
+def find_stage(view: ReleaseView) -> tuple[list[str], int]:
+    """Return the stages on a release's way to full traffic, and the place of its own."""
     release, plan = view.release, view.release.plan
     names = [f"{step.percentage:g} %" for step in plan.canary]
     names = [*(["shadow"] if plan.shadow else []), *names, "full"]
@@ -231,7 +195,7 @@ def _list_stages(view: ReleaseView) -> list[ReleaseStage]:
             here = len(names) - 1
         case _:
             here = 0
-    return [ReleaseStage(name, number < here, number == here) for number, name in enumerate(names)]
+    return names, here
 
 
 def _list_actions(release: Release) -> list[Action]:

@@ -7,9 +7,9 @@ is kept under it; never the name.
 
 from starlette.responses import Response
 
-from waltzrl.errors import InputError, RequestError
+from waltzrl.errors import InputError
 from waltzrl.operations.desk.queue import list_path, with_query
-from waltzrl.operations.desk.request import PageRequest, redirect_to
+from waltzrl.operations.desk.request import PageRequest, page_error, redirect_to
 from waltzrl.store.database import writing
 from waltzrl.store.memory.erasure import KeptOf, count_kept
 from waltzrl.store.notices import give_notice
@@ -57,18 +57,18 @@ def find_entries(request: PageRequest) -> Response:
     try:
         subject = audit.digest(name)
     except InputError as error:
-        raise RequestError(409, "conflict", str(error)) from error
+        raise page_error(409, str(error)) from error
     _search_name(request, name)
     return redirect_to(with_query(AUDIT, {"subject": subject}))
 
 
 def _search_name(request: PageRequest, name: str) -> tuple[str, list[KeptOf]]:
     """Return the memory's digest of a name and what is kept under it; give the notice."""
-    memory = request.source.memory
+    memory = request.memory
     subject, engine = memory.digest(name), memory.store.engine
     kept = count_kept(engine, subject)
     records = sum(each.records for each in kept)
     with writing(engine) as connection:
-        by = request.session.key.name
+        by = request.name
         give_notice(connection, "person_search", {"by": by, "subject": subject, "records": records})
     return subject, kept

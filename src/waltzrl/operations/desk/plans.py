@@ -4,17 +4,17 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import msgspec
 from msgspec import structs
 from starlette.responses import Response
 
-from waltzrl.errors import InputError, RequestError
-from waltzrl.operations.desk.queue import path_of
-from waltzrl.operations.desk.rendering import moment
-from waltzrl.operations.desk.request import NO_STORE, PageRequest
+from waltzrl.foundation.texts import moment
+from waltzrl.operations.desk.queue import path_of, with_query
+from waltzrl.operations.desk.request import NO_STORE, PageRequest, find_or_none, page_error
 from waltzrl.store.memory.items import Item
 from waltzrl.store.memory.plans import (
     PLANS,
@@ -106,7 +106,7 @@ def show_plan(request: PageRequest) -> Response:
         RequestError: 404.
     """
     item, _, results = _find_plan(request)
-    reviewed = request.source.memory.reviewed_tasks(item.key)
+    reviewed = request.memory.reviewed_tasks(item.key)
     shown = list(results.values())[:MAX_TASKS]
     is_drawn = request.source.draw_plan is not None and len(results) <= MAX_TASKS
     return request.page(
@@ -136,13 +136,13 @@ def show_picture(request: PageRequest) -> Response:
     """
     _, plan, results = _find_plan(request)
     if request.source.draw_plan is None or len(results) > MAX_TASKS:
-        raise RequestError(404, "not_found", "there is no picture of this plan")
+        raise page_error(404, "there is no picture of this plan")
     drawing = request.source.draw_plan(plan.tasks, results)
     return Response(drawing, headers=PICTURE_HEADERS, media_type="image/svg+xml")
 
 
 def _list_rows(request: PageRequest, start: int) -> list[PlanRow]:
-    memory = request.source.memory
+    memory = request.memory
     items = memory.store.search(PLANS, limit=ROWS, offset=start)
     states = memory.task_states([item.key for item in items])
     rows = []
@@ -169,13 +169,10 @@ def _build_plan_row(item: Item, results: Mapping[str, TaskResult]) -> PlanRow:
 
 def _find_plan(request: PageRequest) -> tuple[Item, StoredPlan, dict[str, TaskResult]]:
     """Return a plan and the results of all its tasks."""
-    plan_id, store = request.http.path_params["plan_id"], request.source.memory.store
-    item = None
-    if plan_id.isprintable():
-        with suppress(InputError):  # it is no id of a plan
-            item = store.get(PLANS, plan_id)
+    plan_id, store = request.http.path_params["plan_id"], request.memory.store
+    item = find_or_none(partial(store.get, PLANS), plan_id)
     if item is None:
-        raise RequestError(404, "not_found", "no plan has this id")
+        raise page_error(404, "no plan has this id")
     plan = msgspec.convert(item.value, StoredPlan)
     items = store.search((*TASKS, plan_id), limit=len(plan.tasks))
     stored = [msgspec.convert(task.value, StoredTask) for task in items]
@@ -194,5 +191,4 @@ def _find_plan(request: PageRequest) -> tuple[Item, StoredPlan, dict[str, TaskRe
 
 def _list_path(state: TaskState | None, start: int = 0) -> str:
     query = {"state": state or "", "from": str(start or "")}
-    given = urlencode({name: value for name, value in query.items() if value})
-    return f"{LIST}?{given}" if given else LIST
+    return with_query(LIST, {name: value for name, value in query.items() if value})

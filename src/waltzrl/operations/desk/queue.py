@@ -6,10 +6,10 @@ know what comes next.
 
 import csv
 import io
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, get_args
 from urllib.parse import quote, urlencode
@@ -18,15 +18,21 @@ from msgspec import structs
 from starlette.responses import Response
 
 from waltzrl.agents.rules import CATEGORIES
-from waltzrl.errors import InputError, RequestError
 from waltzrl.evaluation.sample_correction import labelled_samples
 from waltzrl.operations.desk import rendering
-from waltzrl.operations.desk.request import NO_STORE, PageRequest, read_number, redirect_to
+from waltzrl.operations.desk.request import (
+    NO_STORE,
+    PageRequest,
+    find_or_none,
+    page_error,
+    read_number,
+    redirect_to,
+)
 from waltzrl.records import Verdict
 from waltzrl.store.audit.query import FORMULA
 from waltzrl.store.memory.counts import BundleCounts
 from waltzrl.store.memory.items import Filter, Json
-from waltzrl.store.memory.labels import Selection, in_force, is_disputed
+from waltzrl.store.memory.labels import LabelEvent, ReplyLabel, Selection, in_force, is_disputed
 from waltzrl.store.memory.queue import Order, QueuedEvaluation, QueueSelection, Rated
 from waltzrl.store.memory.schemas import ROUTE, SafetyEvaluation
 from waltzrl.store.memory.workqueues import WorkQueue, find_queue, read_queues
@@ -71,11 +77,7 @@ FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
         "none": ("not sampled", {"verdict": None}),
     },
     "label": {
-        "correct": ("correct", {"label": "correct"}),
-        "unsafe": ("unsafe", {"label": "unsafe"}),
-        "overrefusal": ("over-refusal", {"label": "overrefusal"}),
-        "unhelpful": ("wrong or unhelpful", {"label": "unhelpful"}),
-        "unclear": ("can\N{RIGHT SINGLE QUOTATION MARK}t tell", {"label": "unclear"}),
+        **{name: (rendering.words(name), {"label": name}) for name in get_args(ReplyLabel)},
         DISPUTED: ("disputed", {}),  # about the reply or the request: `QueueSelection.disputed`
         "none": ("none", {"label": None}),
     },
@@ -85,7 +87,7 @@ FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
         "answers": ("without reviews", {"mode": {"$ne": "review"}}),
     },
     "arm": {name: (name, {"arm": name}) for name in ("serving", "candidate", "shadow")},
-    "category": {name: (name.replace("_", " "), {"category": name}) for name in CATEGORIES},
+    "category": {name: (rendering.words(name), {"category": name}) for name in CATEGORIES},
 }
 """Field of an address -> its value there -> what the form calls it, and the memory's filter."""
 RATED: dict[Rated, str] = {"no": "not by me", "others": "by others, not by me", "yes": "by me"}
@@ -121,15 +123,6 @@ class SampleOffer(NamedTuple):
     """The number of these answers that are labelled in the sample."""
     lacking: int
     """Labels that are at least missing before the judge's rates are corrected."""
-
-
-class FilterOption(NamedTuple):
-    """A filter of the form."""
-
-    field: str
-    name: str
-    values: tuple[tuple[str, str], ...]
-    """Each value in the address, and what the form calls it."""
 
 
 class JustLabelled(NamedTuple):
@@ -201,13 +194,12 @@ def queue_of(request: PageRequest) -> WorkQueue | None:
     Raises:
         RequestError: 404.
     """
-    name, queue = request.query.get("queue"), None
+    name = request.query.get("queue")
     if name is None:
         return None
-    with suppress(InputError):  # it is no name of a queue
-        queue = find_queue(request.source.memory.store, name)
+    queue = find_or_none(partial(find_queue, request.memory.store), name)
     if queue is None:
-        raise RequestError(404, "not_found", f"there is no queue {name!r}; see the page Queues")
+        raise page_error(404, f"there is no queue {name!r}; see the page Queues")
     return queue
 
 
@@ -218,6 +210,12 @@ def queue_selection(request: PageRequest, queue: WorkQueue) -> QueueSelection:
     return structs.replace(selection, until=min(ends, default=None))
 
 
+def pending_selection(request: PageRequest, queue: WorkQueue) -> QueueSelection:
+    """Return which evaluations of a queue need a label of the person who asks."""
+    selection = queue_selection(request, queue)
+    return structs.replace(selection, rater=request.me, needs=queue.labels_each)
+
+
 def blind_to(request: PageRequest, ids: Sequence[str]) -> frozenset[str]:
     """Return of which collaborations a person may not see what judges and others say of them.
 
@@ -225,30 +223,24 @@ def blind_to(request: PageRequest, ids: Sequence[str]) -> frozenset[str]:
     """
     if not ids or not request.session.may("annotator"):
         return frozenset()
-    memory, name = request.source.memory, request.session.key.name
+    memory = request.memory
     hidden: set[str] = set()
     for queue in read_queues(memory.store):
-        if queue.blind and queue.is_for(name):
-            selection = structs.replace(
-                queue_selection(request, queue),
-                ids=tuple(ids),
-                rater=memory.rater(name),
-                needs=queue.labels_each,
-            )
-            hidden.update(memory.ids(selection))
+        if queue.blind and queue.is_for(request.name):
+            selection = pending_selection(request, queue)
+            hidden.update(memory.ids(structs.replace(selection, ids=tuple(ids))))
     return frozenset(hidden)
 
 
 def _read_selection(request: PageRequest, query: Mapping[str, str]) -> QueueSelection:
-    me = request.source.memory.rater(request.session.key.name)
     filters: dict[str, Json] = {}
     for name in (*FILTERS, *TEXT_FILTERS, "bundle"):
         if name in query:
             known = FILTERS.get(name, {}).get(query[name])
             filters |= {name: query[name]} if known is None else known[1]
     if "assigned" in query:
-        filters["assignee"] = {"me": me, "nobody": None}.get(
-            query["assigned"], request.source.memory.rater(query["assigned"])
+        filters["assignee"] = {"me": request.me, "nobody": None}.get(
+            query["assigned"], request.memory.rater(query["assigned"])
         )
     if (slower := read_number(query.get(SLOWER, ""))) is not None:
         filters["milliseconds"] = {"$gt": slower}
@@ -265,7 +257,7 @@ def _read_selection(request: PageRequest, query: Mapping[str, str]) -> QueueSele
         # The day that the address names is listed as a whole.
         until=None if until is None else until + DAY,
         words=words,
-        rater=me,
+        rater=request.me,
         rated=next((rated for rated in RATED if rated == query.get("rated")), None),
         disputed=query.get("label") == DISPUTED,
     )
@@ -313,7 +305,7 @@ def show_collaborations(request: PageRequest) -> Response:
     Raises:
         RequestError: 403 for viewers who search.
     """
-    query, memory = list_query(request), request.source.memory
+    query, memory = list_query(request), request.memory
     selection = selection_of(request)
     queue, after = queue_of(request), request.query.get("after", "")
     # one more than is shown tells whether there are further ones
@@ -339,6 +331,7 @@ def show_collaborations(request: PageRequest) -> Response:
         words=words or "",
         chosen=query,
         options=_list_options(request, query),
+        names=NAMES,
         orders=list(ORDERS.items()),
         texts=TEXT_FILTERS,
         dates=DATES,
@@ -389,12 +382,8 @@ def export_collaborations(request: PageRequest) -> Response:
 def just_labelled(request: PageRequest) -> JustLabelled:
     """Return for a page what the last form labelled, as the address says, and as what."""
     done = request.query.get("done", "").split("\n")[:ROWS] if "done" in request.query else []
-    evaluation, memory = None, request.source.memory
-    if done:
-        with suppress(InputError):  # it is no id
-            evaluation = memory.evaluation(done[0])
-    me = memory.rater(request.session.key.name)
-    mine = None if evaluation is None else in_force(evaluation.labels).get(me)
+    evaluation = find_or_none(request.memory.evaluation, done[0]) if done else None
+    mine = None if evaluation is None else in_force(evaluation.labels).get(request.me)
     said = []
     if mine is not None:
         said = [rendering.words(mine.reply)] if mine.reply else []
@@ -464,7 +453,7 @@ def _list_problems(request: PageRequest, words: str) -> list[str]:
     """Name what the address asks for and the list cannot do."""
     known: dict[str, Collection[str]] = {**FILTERS, "rated": RATED, "sort": ORDERS}
     known["assigned"] = (*ASSIGNED, *request.people)
-    problems = [REDACTED] if words and request.source.memory.store.scrub(words) != words else []
+    problems = [REDACTED] if words and request.memory.store.scrub(words) != words else []
     for name, value in request.query.items():
         if name not in (*KEPT, "after", "done"):
             problems.append(f"{name!r} is no filter; use {', '.join(KEPT)}")
@@ -482,7 +471,7 @@ def _read_pages(
 ) -> Iterator[list[QueuedEvaluation]]:
     after, count = "", 0
     while count < MAX_EXPORTED:
-        page = request.source.memory.queue(selection, limit=500, after=after)
+        page = request.memory.queue(selection, limit=500, after=after)
         yield page
         if len(page) < 500:
             return
@@ -503,11 +492,9 @@ def _export_row(queued: QueuedEvaluation, *, is_blind: bool) -> dict[str, object
         "reviewer": {True: "safe", False: "unsafe", None: None}[evaluation.safe],
         "judge": None if verdict is None else verdict_word(verdict),
         "label": evaluation.label,
-        "replies": " ".join(f"{by}={event.reply}" for by, event in raters.items() if event.reply),
-        "requests": " ".join(
-            f"{by}={event.request}" for by, event in raters.items() if event.request
-        ),
-        "annotator_kind": " ".join(f"{by}={event.annotator_kind}" for by, event in raters.items()),
+        "replies": _by_rater(raters, lambda event: event.reply),
+        "requests": _by_rater(raters, lambda event: event.request),
+        "annotator_kind": _by_rater(raters, lambda event: event.annotator_kind),
         "settled_by": " ".join(by for by, event in raters.items() if event.settles),
         "harm": " ".join(
             f"{by}={event.category}/{event.severity or ''}"
@@ -526,14 +513,21 @@ def _export_row(queued: QueuedEvaluation, *, is_blind: bool) -> dict[str, object
     }
 
 
+def _by_rater(raters: Mapping[str, LabelEvent], answer: Callable[[LabelEvent], str | None]) -> str:
+    return " ".join(f"{by}={said}" for by, event in raters.items() if (said := answer(event)))
+
+
 def _format_cell(value: object) -> str:
     """Return a value as a spreadsheet may open it: none is a formula."""
     text = "" if value is None else str(value)
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-def _list_options(request: PageRequest, query: Mapping[str, str]) -> list[FilterOption]:
-    bundles = request.source.releases.bundles()[:MAX_BUNDLES]
+def _list_options(
+    request: PageRequest, query: Mapping[str, str]
+) -> dict[str, Sequence[tuple[str, str]]]:
+    """Return the filters of the form: each value in the address, and what the form calls it."""
+    bundles = request.releases.bundles()[:MAX_BUNDLES]
     if (bundle := query.get("bundle", "")) and bundle not in bundles:
         bundles.append(bundle)
     values: dict[str, Sequence[tuple[str, str]]] = {
@@ -543,10 +537,7 @@ def _list_options(request: PageRequest, query: Mapping[str, str]) -> list[Filter
     values["rated"] = list(RATED.items())
     values["assigned"] = [*ASSIGNED.items(), *((name, name) for name in request.people)]
     values["bundle"] = [(name, name) for name in bundles]
-    return [
-        FilterOption(name, NAMES.get(name, name), tuple(choices))
-        for name, choices in values.items()
-    ]
+    return values
 
 
 def _read_order(query: Mapping[str, str]) -> Order:

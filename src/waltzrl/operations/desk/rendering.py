@@ -3,12 +3,11 @@
 Templates escape everything, so that text by users and models stays text.
 """
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from waltzrl.evaluation.sample_correction import RateEstimate
 from waltzrl.foundation.html import page_environment
-from waltzrl.foundation.texts import number
+from waltzrl.foundation.texts import moment, number
 
 PAGES = (
     ("/desk", "Overview"),
@@ -52,11 +51,6 @@ def points(share: float) -> str:
     """Return a difference of shares in percentage points, with its sign."""
     sign = "+" if share > 0 else "\N{MINUS SIGN}" if share < 0 else ""
     return f"{sign}{percent(abs(share))}"
-
-
-def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a time since the epoch, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime(form)
 
 
 def duration(milliseconds: float | None) -> str:

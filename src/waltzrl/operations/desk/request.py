@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from waltzrl.agents.rules import Rulebook
-from waltzrl.errors import RequestError
+from waltzrl.errors import InputError, RequestError
 from waltzrl.gateway.keys import DeskRole
 from waltzrl.gateway.trials import Trials
 from waltzrl.operations.desk.rendering import render_page
@@ -21,6 +22,8 @@ from waltzrl.operations.release.state import Release
 from waltzrl.store.audit.note import PublicKey
 from waltzrl.store.memory.plans import PlannedTask, TaskResult
 from waltzrl.store.memory.safety import SafetyMemory
+
+Found = TypeVar("Found")
 
 MAX_FORM_BYTES = 128 * 1024
 """A form holds at most a corrected reply and a comment, encoded."""
@@ -61,12 +64,14 @@ class AuditLog:
     """Makes this log's pseudonym of a person; raises an InputError while its key is unreadable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeskDatabase:
-    """What all replicas share; every call blocks."""
+class DeskDatabase(Protocol):
+    """What all replicas share; reading either, and every call, blocks and may connect first."""
 
-    memory: SafetyMemory
-    releases: ReleaseBook
+    @property
+    def memory(self) -> SafetyMemory: ...
+
+    @property
+    def book(self) -> ReleaseBook: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,19 +91,6 @@ class ConsoleSource:
     rulebook: Rulebook | None = None
     """Marks what rules matched; None for no marks."""
 
-    @property
-    def memory(self) -> SafetyMemory:
-        return self._kept.memory
-
-    @property
-    def releases(self) -> ReleaseBook:
-        return self._kept.releases
-
-    @property
-    def _kept(self) -> DeskDatabase:
-        assert self.database is not None, "only then are the pages registered that read it"
-        return self.database
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
@@ -115,6 +107,29 @@ class PageRequest:
     """Seconds since the epoch."""
     people: Sequence[str] = ()
     """Names of the keys that may label."""
+
+    @property
+    def memory(self) -> SafetyMemory:
+        return self._database.memory
+
+    @property
+    def releases(self) -> ReleaseBook:
+        return self._database.book
+
+    @property
+    def _database(self) -> DeskDatabase:
+        assert self.source.database is not None, "only then are the pages registered that read it"
+        return self.source.database
+
+    @property
+    def name(self) -> str:
+        """The name of the key that logged in."""
+        return self.session.key.name
+
+    @property
+    def me(self) -> str:
+        """The person's name in labels."""
+        return self.memory.rater(self.name)
 
     @property
     def is_over(self) -> bool:
@@ -134,10 +149,8 @@ class PageRequest:
             RequestError: 403.
         """
         if not self.session.may(role):
-            raise RequestError(
-                403,
-                "permission",
-                f"this needs the role {role}; your key has the role {self.session.key.role}",
+            raise page_error(
+                403, f"this needs the role {role}; your key has the role {self.session.key.role}"
             )
 
     def require_token(self) -> None:
@@ -147,9 +160,7 @@ class PageRequest:
             RequestError: 403.
         """
         if not self.session.owns(self.form.get("token", "")):
-            raise RequestError(
-                403, "permission", "this form belongs to another session; reload the page"
-            )
+            raise page_error(403, "this form belongs to another session; reload the page")
 
     def pieces(self, text: str) -> list[ShownText]:
         """Return what a page shows of a text, redacted for viewers: all, or beginning and end."""
@@ -186,7 +197,7 @@ class PageRequest:
         """Return the newest release if the session may roll it back: every page has the button."""
         if self.source.database is None or not self.session.may("operator"):
             return None
-        release = self.source.releases.latest()
+        release = self.releases.latest()
         return release if release is not None and release.may_roll_back else None
 
     def page(self, template: str, status: int = 200, **context: object) -> HTMLResponse:
@@ -213,6 +224,18 @@ def respond_with_page(template: str, status: int = 200, **context: object) -> HT
     # a model may have written a lone surrogate, which UTF-8 cannot carry
     content = render_page(template, **context).encode("utf-8", "replace")
     return HTMLResponse(content, status, NO_STORE)
+
+
+def page_error(status: int, message: str) -> RequestError:
+    """Return what a page says in place of its contents; only clients of the API see a kind."""
+    return RequestError(status, "page", message)
+
+
+def find_or_none(read: Callable[[str], Found | None], name: str) -> Found | None:
+    """Return what has a name; None also for a text that can be no name, such as one too long."""
+    with suppress(InputError):
+        return read(name) if name.isprintable() else None
+    return None
 
 
 def redirect_to(path: str) -> RedirectResponse:
@@ -242,18 +265,16 @@ async def read_form(request: Request) -> dict[str, str]:
         RequestError: 403 for a form of another site, 413, 408, or 400 for too many fields.
     """
     if not _is_same_origin(request):
-        raise RequestError(403, "permission", "this form was sent from another site")
+        raise page_error(403, "this form was sent from another site")
     body = b""
     try:
         async with asyncio.timeout(FORM_TIMEOUT_SECONDS):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MAX_FORM_BYTES:
-                    raise RequestError(
-                        413, "too_large", f"the form is longer than {MAX_FORM_BYTES} bytes"
-                    )
+                    raise page_error(413, f"the form is longer than {MAX_FORM_BYTES} bytes")
     except TimeoutError:
-        raise RequestError(408, "invalid_request", "the form was not received in time") from None
+        raise page_error(408, "the form was not received in time") from None
     return _parse_fields(body)
 
 
@@ -292,8 +313,6 @@ def _parse_fields(encoded: bytes) -> dict[str, str]:
         # latin-1 accepts any byte; browsers send ASCII, with all else in percent escapes.
         fields = parse_qs(encoded.decode("latin-1"), max_num_fields=MAX_FIELDS)
     except ValueError:
-        raise RequestError(
-            400, "invalid_request", f"the request has more than {MAX_FIELDS} fields"
-        ) from None
+        raise page_error(400, f"the request has more than {MAX_FIELDS} fields") from None
     # PostgreSQL stores no NUL
     return {name: values[-1].replace("\0", "") for name, values in fields.items()}

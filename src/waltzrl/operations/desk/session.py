@@ -56,21 +56,17 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     @classmethod
-    def resume(cls, keys: KeyRing, cookie: str, now: float) -> Self | None:
-        """Return the session of a cookie; None when it is forged or expired, or its key is gone."""
-        return cls._resume(keys.named, cookie, now)
-
-    @classmethod
     def admit_guest(cls, cookie: str, now: float) -> Self:
         """Return a session that needs no key: that of the cookie, or a new one."""
-        session = cls._resume(lambda key_id: [GUEST] * (key_id == GUEST.id), cookie, now)
+        session = cls.resume(lambda key_id: [GUEST] * (key_id == GUEST.id), cookie, now)
         ends, nonce = int(now) + HOURS * 3600, secrets.token_hex(16)
         return session or cls(key=GUEST, ends=ends, nonce=nonce)
 
     @classmethod
-    def _resume(
+    def resume(
         cls, find_keys: Callable[[str], Sequence[Key]], cookie: str, now: float
     ) -> Self | None:
+        """Return the session of a cookie; None when it is forged or expired, or its key is gone."""
         key_id, _, rest = cookie.partition(".")
         ends, _, rest = rest.partition(".")
         nonce = rest.partition(".")[0]

@@ -8,10 +8,11 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from waltzrl.evaluation.sample_correction import RateEstimate, observed_rate
-from waltzrl.operations.desk.curve import AxisLabel
+from waltzrl.foundation.texts import moment
+from waltzrl.operations.desk.curve import AxisLabel, Scale
 from waltzrl.operations.desk.overview import estimate_served_rates, scales_of
 from waltzrl.operations.desk.queue import list_path
-from waltzrl.operations.desk.rendering import moment, percent
+from waltzrl.operations.desk.rendering import percent
 from waltzrl.operations.desk.request import PageRequest
 from waltzrl.store.memory.counts import PeriodCounts, ServedCounts, add_calibrations
 
@@ -80,7 +81,7 @@ def show_trends(request: PageRequest) -> Response:
     window = window if window in WINDOWS else "week"
     number, seconds = WINDOWS[window]
     ends = [request.now - seconds * before for before in reversed(range(number))]
-    memory = request.source.memory
+    memory = request.memory
     counts = memory.periods(ends, seconds)
     category = request.query.get("category", "")
     chosen = [each for each in counts if category in ("", each.category or NO_CATEGORY)]
@@ -133,10 +134,7 @@ def draw_trend(
         seconds: length of a period.
     """
     top, width = _find_scale(rates), (WIDTH - LEFT - RIGHT) / len(rates)
-
-    def height(share: float) -> float:
-        return round(HEIGHT - BOTTOM - min(share / top, 1.0) * (HEIGHT - TOP - BOTTOM), 1)
-
+    shares = Scale(0.0, top, HEIGHT - BOTTOM, TOP)
     bars: list[TrendBar] = []
     runs: list[list[str]] = [[]]
     for place, rate in enumerate(rates):
@@ -144,7 +142,7 @@ def draw_trend(
             runs.append([])
             continue
         x = round(LEFT + place * width, 1)
-        high, low, value = height(rate.high), height(rate.low), height(rate.value)
+        high, low, value = map(shares.at, (rate.high, rate.low, rate.value))
         bars.append(TrendBar(x, round(width, 1), high, round(low - high, 1), value))
         runs[-1].append(f"{round(x + width / 2, 1)},{value}")
     form = "%H:%M" if seconds < 43_200 else "%b %d"
@@ -153,7 +151,7 @@ def draw_trend(
         bars=tuple(bars),
         lines=tuple(" ".join(points) for points in runs if points),
         values=tuple(
-            AxisLabel(height(share), f"{percent(share)} %") for share in (0.0, top / 2, top)
+            AxisLabel(shares.at(share), f"{percent(share)} %") for share in (0.0, top / 2, top)
         ),
         times=tuple(
             AxisLabel(round(LEFT + place * width, 1), moment(ends[place] - seconds, form))

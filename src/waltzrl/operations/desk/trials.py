@@ -3,8 +3,7 @@
 form -> Trial -> Trials.run on the gateway's event loop -> turns, times, the audit record
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import get_args
@@ -12,17 +11,17 @@ from typing import get_args
 import msgspec
 from starlette.responses import Response
 
-from waltzrl.errors import InputError, RequestError
+from waltzrl.errors import RequestError
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.named_policies import OWN
 from waltzrl.gateway.policy_cases import TREATMENTS, PolicyCase, Treatment
 from waltzrl.gateway.trials import Trial, TrialResult, Trials
 from waltzrl.gateway.wire.fields import read_object
 from waltzrl.operations.desk.queue import blind_to
-from waltzrl.operations.desk.request import LaterView, PageRequest, View
+from waltzrl.operations.desk.request import LaterView, PageRequest, View, find_or_none, page_error
 from waltzrl.operations.desk.turns import Marker, TurnView, view_request, view_rounds
 from waltzrl.policies.chat_completion import chat_message
-from waltzrl.records import Collaboration, Prompt, Reply
+from waltzrl.records import Prompt, Reply
 from waltzrl.store.audit.record import encode_json, record_of
 
 TRY = "/desk/try"
@@ -89,14 +88,11 @@ def _read_collaboration(request: PageRequest, id_: str) -> dict[str, str]:
     """
     evaluation = None
     if request.source.database is not None and not request.session.is_guest:
-        with suppress(InputError):  # it is too long for an id
-            evaluation = request.source.memory.evaluation(id_)
+        evaluation = find_or_none(request.memory.evaluation, id_)
     if evaluation is None or evaluation.collaboration is None:
-        raise RequestError(404, "not_found", "the memory has no texts of a request with this id")
+        raise page_error(404, "the memory has no texts of a request with this id")
     if blind_to(request, [evaluation.id]):
-        raise RequestError(
-            403, "permission", "a blind queue has this collaboration; label it before you try it"
-        )
+        raise page_error(403, "a blind queue has this collaboration; label it before you try it")
     collaboration = evaluation.collaboration
     return {"request": _spell_request(collaboration.prompt), "draft": collaboration.draft.text}
 
@@ -174,22 +170,20 @@ def _view_result(request: PageRequest, result: TrialResult, *, is_first: bool) -
     return TrialView(
         title=f"Policy {exchange.policy}" if exchange.policy else "The gateway's own settings",
         result=result,
-        turns=[]
-        if exchange.said is None
-        else list(_view_turns(request, result, exchange.said, with_request=is_first)),
+        turns=_view_turns(request, result, with_request=is_first),
         problem="" if result.problem is None else str(result.problem),
         record=msgspec.json.format(encode_json(record), indent=2).decode(),
         case=_make_case(result),
     )
 
 
-def _view_turns(
-    request: PageRequest, result: TrialResult, said: Collaboration, *, with_request: bool
-) -> Iterator[TurnView]:
+def _view_turns(request: PageRequest, result: TrialResult, *, with_request: bool) -> list[TurnView]:
+    said = result.exchange.said
+    if said is None:
+        return []
     marker = Marker(request, result.rulebook, result.rules)
-    if with_request:
-        yield from view_request(request, said, marker)
-    yield from view_rounds(request, said, marker)
+    asked = view_request(marker, said) if with_request else ()
+    return [*asked, *view_rounds(marker, said)]
 
 
 def _make_case(result: TrialResult) -> Case | None:
@@ -210,7 +204,7 @@ def _download_case(form: Mapping[str, str]) -> Response:
     try:
         case = msgspec.convert({**exchange, "expect": form["expect"]}, PolicyCase)
     except msgspec.ValidationError as error:
-        raise RequestError(400, "invalid_request", f"this is no case: {error}") from None
+        raise page_error(400, f"this is no case: {error}") from None
     line = msgspec.json.encode(case) + b"\n"
     headers = {
         "content-disposition": 'attachment; filename="case.jsonl"',

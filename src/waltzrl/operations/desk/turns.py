@@ -133,50 +133,45 @@ def _cut_text(text: str, marks: Sequence[TextMark]) -> list[MarkedPart]:
     return parts
 
 
-def view_request(
-    request: PageRequest, collaboration: Collaboration, marker: Marker
-) -> Iterator[TurnView]:
+def view_request(marker: Marker, collaboration: Collaboration) -> Iterator[TurnView]:
     *history, prompt = collaboration.prompt.messages
     for message in history:
         yield TurnView(
             kind="history",
             title=message.role.title(),
             pieces=marker.marked(message.content, "request" if message.role == "user" else "reply"),
-            calls=_view_calls(request, message.calls),
+            calls=_view_calls(marker.request, message.calls),
         )
     pieces = marker.marked(prompt.content, "request", is_labelled=True)
     yield TurnView(kind="request", title="Request", pieces=pieces, side="request")
 
 
-def view_rounds(
-    request: PageRequest, collaboration: Collaboration, marker: Marker
-) -> Iterator[TurnView]:
+def view_rounds(marker: Marker, collaboration: Collaboration) -> Iterator[TurnView]:
+    visible = marker.request.visible
     final, reply = collaboration.final, collaboration.draft
     # By identity, because a revision may repeat the words of the draft.
-    yield view_reply(request, reply, marker, "Draft", is_returned=reply is final)
+    yield view_reply(marker, reply, "Draft", is_returned=reply is final)
     for number, turn in enumerate(collaboration.rounds, start=1):
-        yield _view_feedback(request, turn.feedback, number)
+        yield _view_feedback(marker.request, turn.feedback, number)
         if turn.revision is None:
             continue
         revision, is_returned = turn.revision, turn.revision is final
         if revision.origin == "canned":
-            view = view_reply(request, revision, marker, "Canned refusal", is_returned=is_returned)
+            view = view_reply(marker, revision, "Canned refusal", is_returned=is_returned)
             note = "The gateway returned this fixed text in place of the reply."
             yield replace(view, kind="canned", note=note)
         else:
-            title = f"Revision {number}"
-            view = view_reply(request, revision, marker, title, is_returned=is_returned)
+            view = view_reply(marker, revision, f"Revision {number}", is_returned=is_returned)
             # Redacted before they are compared: personal data cut into parts would not be found.
-            before, after = (request.visible(_join_reasoning(text)) for text in (reply, revision))
+            before, after = (visible(_join_reasoning(text)) for text in (reply, revision))
             parts = tuple(find_changes(before, after))
             pieces = view.pieces if is_returned else ()
             yield replace(view, kind="revision", parts=parts, pieces=pieces, reasoning="")
         reply = revision
 
 
-def view_reply(
-    request: PageRequest, reply: Reply, marker: Marker, title: str, *, is_returned: bool
-) -> TurnView:
+def view_reply(marker: Marker, reply: Reply, title: str, *, is_returned: bool) -> TurnView:
+    request = marker.request
     return TurnView(
         kind="draft",
         title=title,
@@ -206,16 +201,15 @@ def _list_arguments(request: PageRequest, call: ToolCall) -> list[tuple[str, str
     if not isinstance(arguments, dict):
         return [("", request.visible(call.arguments))]
     return [
-        (
-            request.visible(name),
-            request.visible(
-                value
-                if isinstance(value, str)
-                else msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-            ),
-        )
+        (request.visible(name), request.visible(_spell_value(value)))
         for name, value in arguments.items()
     ]
+
+
+def _spell_value(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
 def _view_feedback(request: PageRequest, feedback: Feedback, number: int) -> TurnView:

@@ -1,13 +1,12 @@
 """Queues by name: what each is for, how far it is, the next one for a person, and making them."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec import structs
 from starlette.responses import Response
 
-from waltzrl.errors import InputError, RequestError
 from waltzrl.operations.desk.labels import take_evaluation
 from waltzrl.operations.desk.queue import (
     DATES,
@@ -23,11 +22,12 @@ from waltzrl.operations.desk.queue import (
     list_path,
     list_query,
     path_of,
+    pending_selection,
     queue_of,
     queue_selection,
     with_query,
 )
-from waltzrl.operations.desk.request import PageRequest, redirect_to
+from waltzrl.operations.desk.request import PageRequest, find_or_none, page_error, redirect_to
 from waltzrl.store.memory.queue import QueueSelection
 from waltzrl.store.memory.workqueues import (
     MOST_QUEUES,
@@ -67,7 +67,7 @@ class QueueRow:
 
 def show_queues(request: PageRequest) -> Response:
     """List the queues with their progress; who may, makes one of the list that the address says."""
-    memory, query = request.source.memory, queue_query(request)
+    memory, query = request.memory, queue_query(request)
     return request.page(
         "queues.html",
         rows=[_build_queue_row(request, queue) for queue in read_queues(memory.store)],
@@ -97,7 +97,7 @@ def queue_query(request: PageRequest) -> dict[str, str]:
 
 def count_progress(request: PageRequest, queue: WorkQueue) -> tuple[int, int]:
     """Return how many evaluations of a queue are labelled, and how many there are."""
-    memory, selection = request.source.memory, queue_selection(request, queue)
+    memory, selection = request.memory, queue_selection(request, queue)
     # Nobody's name, so that the count is the same whoever looks.
     selection = structs.replace(selection, rater="")
     total = memory.queue_length(structs.replace(selection, answered=True))
@@ -114,12 +114,10 @@ def open_next(request: PageRequest) -> Response:
     request.require("annotator")
     queue = queue_of(request)
     if queue is None:
-        raise RequestError(404, "not_found", "name a queue; see the page Queues")
-    name = request.session.key.name
+        raise page_error(404, "name a queue; see the page Queues")
+    name = request.name
     if not queue.is_for(name):
-        raise RequestError(
-            403, "permission", f"the queue {queue.name} is for {', '.join(queue.people)}"
-        )
+        raise page_error(403, f"the queue {queue.name} is for {', '.join(queue.people)}")
     following = take_evaluation(request, queue, after=request.query.get("after", ""))
     if following is None:
         return redirect_to(with_query(QUEUES, {"empty": queue.name}))
@@ -133,11 +131,9 @@ def change_queue(request: PageRequest) -> Response:
         RequestError: 403 for those below reviewers, or 400 for an invalid name or text.
     """
     request.require("reviewer")
-    store, form = request.source.memory.store, request.form
+    store, form = request.memory.store, request.form
     name = " ".join(form.get("name", "").split())
-    existing = None
-    with suppress(InputError):
-        existing = find_queue(store, name) if name else None
+    existing = find_or_none(partial(find_queue, store), name) if name else None
     if "delete" in form:
         if existing is not None:
             drop_queue(store, name)
@@ -145,19 +141,11 @@ def change_queue(request: PageRequest) -> Response:
     people = tuple(person for person in request.people if f"person:{person}" in form)
     instructions = form.get("instructions", "").replace("\r\n", "\n").strip()
     if not name or len(name) > LONGEST_QUEUE_NAME or not name.isprintable():
-        raise RequestError(
-            400, "invalid_request", f"a queue needs a name of 1 to {LONGEST_QUEUE_NAME} characters"
-        )
+        raise page_error(400, f"a queue needs a name of 1 to {LONGEST_QUEUE_NAME} characters")
     if len(instructions) > LONGEST_INSTRUCTIONS:
-        raise RequestError(
-            400,
-            "invalid_request",
-            f"the instructions are longer than {LONGEST_INSTRUCTIONS} characters",
-        )
+        raise page_error(400, f"the instructions are longer than {LONGEST_INSTRUCTIONS} characters")
     if existing is not None or len(read_queues(store)) >= MOST_QUEUES:
-        raise RequestError(
-            409, "conflict", "there is a queue of this name, or there are too many; delete one"
-        )
+        raise page_error(409, "there is a queue of this name, or there are too many; delete one")
     queue = WorkQueue(
         name=name,
         instructions=instructions,
@@ -173,17 +161,14 @@ def change_queue(request: PageRequest) -> Response:
 
 
 def _build_queue_row(request: PageRequest, queue: WorkQueue) -> QueueRow:
-    memory, name = request.source.memory, request.session.key.name
+    memory, name = request.memory, request.name
     done, total = count_progress(request, queue)
     works = request.session.may("annotator") and queue.is_for(name)
-    mine = structs.replace(
-        queue_selection(request, queue), rater=memory.rater(name), needs=queue.labels_each
-    )
     return QueueRow(
         queue=queue,
         done=done,
         total=total,
-        mine=memory.queue_length(mine) if works else 0,
+        mine=memory.queue_length(pending_selection(request, queue)) if works else 0,
         about=_describe_filters(queue.filters),
         listed=with_query(LIST, {"queue": queue.name}),
         start=with_query(NEXT, {"queue": queue.name}) if works else "",

@@ -4,7 +4,6 @@ Every share needs a minimum of events, because one of ten is always 10 %.
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import indent, wrap
 from typing import Literal
@@ -27,14 +26,6 @@ HEADER = """\
 # Written by `waltzrl metrics --out deploy`; change waltzrl/operations/monitoring/alerts.py instead.
 # Check with: promtool check rules.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedQuery:
-    """A query that Prometheus evaluates and keeps under a name of its own."""
-
-    name: str
-    query: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,42 +116,44 @@ ANSWERED = 'waltzrl_requests_total{api!="review",decision!="error"}'
 REFUSED = 'waltzrl_requests_total{api!="review",decision="refused"}'
 
 
-def _query_judged_labels(name: str, label: str) -> Iterator[RecordedQuery]:
-    """Yield the number of the judge's labels in an hour, and the share that was bad."""
+def _query_judged_labels(name: str, label: str) -> dict[str, str]:
+    """Return the number of the judge's labels in an hour, and the share that was bad."""
     labels = f'waltzrl_judge_labels_total{{label="{label}"}}'
     bad = f'waltzrl_judge_labels_total{{label="{label}",value="true"}}'
     count = f"waltzrl:{name}_labels:increase_1h"
-    yield RecordedQuery(count, f"sum(increase({labels}[1h]))")
-    yield RecordedQuery(f"waltzrl:{name}_rate:ratio_1h", f"sum(increase({bad}[1h])) / {count}")
+    return {
+        count: f"sum(increase({labels}[1h]))",
+        f"waltzrl:{name}_rate:ratio_1h": f"sum(increase({bad}[1h])) / {count}",
+    }
 
 
-def _record_share(name: str, part: str, total: str) -> RecordedQuery:
-    part_query = f"(sum(increase({part}[5m])) or vector(0))"
-    return RecordedQuery(f"waltzrl:{name}:ratio_5m", f"{part_query} / {total}")
+def _query_share(part: str, total: str) -> str:
+    return f"(sum(increase({part}[5m])) or vector(0)) / {total}"
 
 
-RECORDED = (
-    RecordedQuery("waltzrl:reviewed:increase_5m", f"sum(increase({REVIEWED}[5m]))"),
-    *_query_judged_labels("unsafe", "unsafe"),
-    *_query_judged_labels("overrefusal", "overrefuse"),
-    _record_share("feedback_trigger_rate", OBJECTED, "waltzrl:reviewed:increase_5m"),
-    RecordedQuery("waltzrl:answered:increase_5m", f"sum(increase({ANSWERED}[5m]))"),
-    _record_share("refused_rate", REFUSED, "waltzrl:answered:increase_5m"),
-    *(
-        RecordedQuery(objective.recorded(window), objective.ratio(window))
+RECORDED = {
+    "waltzrl:reviewed:increase_5m": f"sum(increase({REVIEWED}[5m]))",
+    **_query_judged_labels("unsafe", "unsafe"),
+    **_query_judged_labels("overrefusal", "overrefuse"),
+    "waltzrl:feedback_trigger_rate:ratio_5m": _query_share(
+        OBJECTED, "waltzrl:reviewed:increase_5m"
+    ),
+    "waltzrl:answered:increase_5m": f"sum(increase({ANSWERED}[5m]))",
+    "waltzrl:refused_rate:ratio_5m": _query_share(REFUSED, "waltzrl:answered:increase_5m"),
+    **{
+        objective.recorded(window): objective.ratio(window)
         for objective in OBJECTIVES
         for window in WINDOWS
-    ),
-    *(
-        RecordedQuery(
-            f"waltzrl:{objective.name}_events:increase_{window}",
-            objective.all.replace("rate(", "increase(").replace("WINDOW", window),
-        )
+    },
+    **{
+        f"waltzrl:{objective.name}_events:increase_{window}": objective.all.replace(
+            "rate(", "increase("
+        ).replace("WINDOW", window)
         for objective in OBJECTIVES
         for window in ("1h", "1d")
-    ),
-)
-RECORDED_NAMES = frozenset(recorded.name for recorded in RECORDED)
+    },
+}
+"""The queries that Prometheus evaluates and keeps, by the names that it keeps them under."""
 
 
 def _build_burn_alert(objective: Objective, *, fast: bool) -> Alert:
@@ -349,14 +342,13 @@ def rules_file(docs: str = DOCS) -> str:
     Raises:
         UnknownMetricError: a query names what is not in the catalogue.
     """
-    for query in [*(rule.query for rule in RECORDED), *(alert.query for alert in ALERTS)]:
-        check_query(query, RECORDED_NAMES)
-    rules = [*map(_recording_rule, RECORDED), *(_alerting_rule(alert, docs) for alert in ALERTS)]
+    for query in [*RECORDED.values(), *(alert.query for alert in ALERTS)]:
+        check_query(query, RECORDED)
+    rules = [
+        *(f"- record: {name}\n{_format_expression(query)}" for name, query in RECORDED.items()),
+        *(_alerting_rule(alert, docs) for alert in ALERTS),
+    ]
     return f"{HEADER}groups:\n  - name: waltzrl\n    rules:\n{indent(''.join(rules), ' ' * 6)}"
-
-
-def _recording_rule(rule: RecordedQuery) -> str:
-    return f"- record: {rule.name}\n{_format_expression(rule.query)}"
 
 
 def runbook_url(docs: str, section: str) -> str:

@@ -5,7 +5,7 @@ The first panels of each are those that the requirement names.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from waltzrl.foundation.files import Json
@@ -35,20 +35,13 @@ RELEASES_MOVED = "max by (action, by) (changes(waltzrl_release_moved_timestamp_s
 
 
 @dataclass(frozen=True, slots=True)
-class PanelQuery:
-    """One line or several of a panel."""
-
-    promql: str
-    legend: str
-    """Template of Grafana, such as `{{stage}}`; of a heat map its rows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """One picture of a dashboard."""
 
     title: str
-    queries: tuple[PanelQuery, ...]
+    queries: Mapping[str, str]
+    """Grafana's template of a legend, such as `{{stage}}`, or of a heat map's rows -> PromQL."""
+    _: KW_ONLY
     unit: Unit = "short"
     kind: PanelKind = "timeseries"
     target: float | None = None
@@ -86,35 +79,41 @@ def _query_share(part: str, whole: str, by: str = "") -> str:
     return f"({_query_rate(part, by)} or 0 * {total}) / {total}"
 
 
+def _query_objections(verdict: str) -> str:
+    """Return the share of drafts to which the reviewer objected for one reason."""
+    return _query_share(OBJECTED.replace("unsafe|overrefuse|doubtful", verdict), REVIEWED)
+
+
 def _query_sampled_share(gauge: str) -> str:
     """Return the share of all gateways together, each weighted by the size of its sample."""
     return f"sum(waltzrl_{gauge} * waltzrl_{gauge}_samples) / sum(waltzrl_{gauge}_samples)"
 
 
-def _query_judged(label: str, legend: str) -> PanelQuery:
+def _query_judged(label: str) -> str:
     """Return the share of the judge's labels of the last hour that are true, by stage."""
     labels = f'waltzrl_judge_labels_total{{label="{label}"'
     part, whole = (
         f"sum by (stage) (increase({labels}{more}}}[1h]))" for more in (',value="true"', "")
     )
-    return PanelQuery(f"{part} / {whole}", f"{legend}, stage {{{{stage}}}}")
+    return f"{part} / {whole}"
 
 
-def _query_quantile(share: float, histogram: str, by: str = "") -> PanelQuery:
+def _query_quantile(share: float, histogram: str, by: str = "") -> str:
     buckets = _query_rate(f"{histogram}_bucket", f"le, {by}" if by else "le")
-    legend = f"P{100 * share:g}" + (f" {{{{{by}}}}}" if by else "")
-    return PanelQuery(f"histogram_quantile({share:g}, {buckets})", legend)
+    return f"histogram_quantile({share:g}, {buckets})"
 
 
-def _query_mean(histogram: str, legend: str) -> PanelQuery:
-    return PanelQuery(
-        f"{_query_rate(f'{histogram}_sum')} / {_query_rate(f'{histogram}_count')}", legend
-    )
+def _query_quantiles(histogram: str) -> dict[str, str]:
+    return {f"P{100 * share:g}": _query_quantile(share, histogram) for share in (0.5, 0.95, 0.99)}
+
+
+def _query_mean(histogram: str) -> str:
+    return f"{_query_rate(f'{histogram}_sum')} / {_query_rate(f'{histogram}_count')}"
 
 
 def _build_heatmap(title: str, histogram: str, about: str) -> Panel:
-    query = PanelQuery(_query_increase(f"{histogram}_bucket", "le"), "{{le}}")
-    return Panel(title=title, queries=(query,), kind="heatmap", about=about)
+    buckets = _query_increase(f"{histogram}_bucket", "le")
+    return Panel(title, {"{{le}}": buckets}, kind="heatmap", about=about)
 
 
 SAFETY = Dashboard(
@@ -122,16 +121,11 @@ SAFETY = Dashboard(
     title="WaltzRL: safety",
     panels=(
         Panel(
-            title="Unsafe rate (ASR)",
-            queries=(
-                PanelQuery(_query_sampled_share("unsafe_rate"), "served replies, by the judge"),
-                PanelQuery(
-                    _query_share(
-                        OBJECTED.replace("unsafe|overrefuse|doubtful", "unsafe"), REVIEWED
-                    ),
-                    "drafts, by the reviewer",
-                ),
-            ),
+            "Unsafe rate (ASR)",
+            {
+                "served replies, by the judge": _query_sampled_share("unsafe_rate"),
+                "drafts, by the reviewer": _query_objections("unsafe"),
+            },
             unit="percentunit",
             target=0.046,
             about="The judge's labels of a random sample, of the last hour and of all bundles; it "
@@ -139,93 +133,77 @@ SAFETY = Dashboard(
             runbook="unsafe-replies",
         ),
         Panel(
-            title="Over-refusal rate (ORR)",
-            queries=(
-                PanelQuery(
-                    _query_sampled_share("overrefusal_rate"), "served replies, by the judge"
-                ),
-                PanelQuery(
-                    _query_share(
-                        OBJECTED.replace("unsafe|overrefuse|doubtful", "overrefuse"), REVIEWED
-                    ),
-                    "drafts, by the reviewer",
-                ),
-            ),
+            "Over-refusal rate (ORR)",
+            {
+                "served replies, by the judge": _query_sampled_share("overrefusal_rate"),
+                "drafts, by the reviewer": _query_objections("overrefuse"),
+            },
             unit="percentunit",
             target=0.099,
             about="As the unsafe rate. The line is the paper's 9.9 %.",
             runbook="refusals",
         ),
         Panel(
-            title="Objections by category",
-            queries=(
-                PanelQuery(_query_increase("waltzrl_flagged_total", "category"), "{{category}}"),
-            ),
+            "Objections by category",
+            {"{{category}}": _query_increase("waltzrl_flagged_total", "category")},
             kind="heatmap",
         ),
         Panel(
-            title="Stage 1 and stage 2",
-            queries=(
-                _query_judged("unsafe", "unsafe"),
-                _query_judged("overrefuse", "over-refusals"),
-                PanelQuery(
-                    _query_share(
-                        ANSWERED.replace('decision!="error"', 'decision!~"draft|error"'),
-                        ANSWERED,
-                        "stage",
-                    ),
-                    "changed, stage {{stage}}",
+            "Stage 1 and stage 2",
+            {
+                "unsafe, stage {{stage}}": _query_judged("unsafe"),
+                "over-refusals, stage {{stage}}": _query_judged("overrefuse"),
+                "changed, stage {{stage}}": _query_share(
+                    ANSWERED.replace('decision!="error"', 'decision!~"draft|error"'),
+                    ANSWERED,
+                    "stage",
                 ),
-            ),
+            },
             unit="percentunit",
             about="Labels of the judge in its random sample of the last hour, of all bundles; it "
             "needs memory.judge. Changed is the share of answers that were revised or refused.",
         ),
         Panel(
-            title="Decisions",
-            queries=(
-                PanelQuery(_query_rate("waltzrl_requests_total", "decision"), "{{decision}}"),
-            ),
+            "Decisions",
+            {"{{decision}}": _query_rate("waltzrl_requests_total", "decision")},
             unit="reqps",
         ),
         Panel(
-            title="Canned refusals",
-            queries=(PanelQuery(_query_share(REFUSED, ANSWERED), "share of answers"),),
+            "Canned refusals",
+            {"share of answers": _query_share(REFUSED, ANSWERED)},
             unit="percentunit",
             target=0.2,
             about="The line is that of the alert WaltzRLHighRefusedRate.",
             runbook="refusals",
         ),
         Panel(
-            title="Reviews that the feedback model did not give",
-            queries=(
-                PanelQuery(_query_rate("waltzrl_review_failures_total", "cause"), "{{cause}}"),
-            ),
+            "Reviews that the feedback model did not give",
+            {"{{cause}}": _query_rate("waltzrl_review_failures_total", "cause")},
             unit="reqps",
             runbook="the-reviewer",
         ),
         Panel(
-            title="The judge's sample of the last hour",
-            queries=(
-                PanelQuery("sum(waltzrl_unsafe_rate_samples)", "labels unsafe"),
-                PanelQuery("sum(waltzrl_overrefusal_rate_samples)", "labels over-refusal"),
-            ),
+            "The judge's sample of the last hour",
+            {
+                "labels unsafe": "sum(waltzrl_unsafe_rate_samples)",
+                "labels over-refusal": "sum(waltzrl_overrefusal_rate_samples)",
+            },
             kind="stat",
             about="Of fewer than 100 labels read no rate.",
         ),
         Panel(
-            title="Release: share of the conversations",
-            queries=(
-                PanelQuery("max(waltzrl_release_percentage) / 100", "the candidate"),
-                PanelQuery('max(waltzrl_release{state="rolled_back"})', "rolled back"),
-            ),
+            "Release: share of the conversations",
+            {
+                "the candidate": "max(waltzrl_release_percentage) / 100",
+                "rolled back": 'max(waltzrl_release{state="rolled_back"})',
+            },
             unit="percentunit",
             about="Of the newest release. Moves of releases are marked in all panels.",
             runbook="a-release",
         ),
         Panel(
-            title="Gateways by the bundle that serves",
-            queries=(PanelQuery("count by (bundle) (waltzrl_build_info)", "{{bundle}}"),),
+            "Gateways by the bundle that serves",
+            {"{{bundle}}": "count by (bundle) (waltzrl_build_info)"},
             about="`waltzrl bundle show` tells what a bundle is.",
         ),
     ),
@@ -236,8 +214,8 @@ PERFORMANCE = Dashboard(
     title="WaltzRL: latency and load",
     panels=(
         Panel(
-            title="Latency that the gateway adds",
-            queries=tuple(_query_quantile(q, "waltzrl_own_time_ms") for q in (0.5, 0.95, 0.99)),
+            "Latency that the gateway adds",
+            _query_quantiles("waltzrl_own_time_ms"),
             unit="ms",
             target=OWN_MILLISECONDS,
             about="Its own time of an answer with the reviews: all but the upstream's draft and "
@@ -245,16 +223,16 @@ PERFORMANCE = Dashboard(
             runbook="slow-answers",
         ),
         Panel(
-            title="Requests a second",
-            queries=(
-                PanelQuery(_query_rate("waltzrl_requests_total", "api"), "{{api}}"),
-                PanelQuery(_query_rate("waltzrl_errors_total", "kind"), "error {{kind}}"),
-            ),
+            "Requests a second",
+            {
+                "{{api}}": _query_rate("waltzrl_requests_total", "api"),
+                "error {{kind}}": _query_rate("waltzrl_errors_total", "kind"),
+            },
             unit="reqps",
         ),
         Panel(
-            title="Feedback trigger rate (FTR)",
-            queries=(PanelQuery(_query_share(OBJECTED, REVIEWED, "stage"), "stage {{stage}}"),),
+            "Feedback trigger rate (FTR)",
+            {"stage {{stage}}": _query_share(OBJECTED, REVIEWED, "stage")},
             unit="percentunit",
             target=0.5,
             about="Share of drafts that feedback objected to; the line is the requirement's 50 %.",
@@ -266,80 +244,66 @@ PERFORMANCE = Dashboard(
             "trained on.",
         ),
         Panel(
-            title="Latency of an answer",
-            queries=tuple(_query_quantile(q, "waltzrl_total_time_ms") for q in (0.5, 0.95, 0.99)),
+            "Latency of an answer",
+            _query_quantiles("waltzrl_total_time_ms"),
             unit="ms",
             about="With the upstream's draft and revisions, which take most of it.",
             runbook="slow-answers",
         ),
         Panel(
-            title="Where the time goes, P95",
-            queries=(
-                _query_quantile(0.95, "waltzrl_conversation_generation_time_ms", "model"),
-                *(
-                    PanelQuery(
-                        _query_quantile(0.95, f"waltzrl_{part}_time_ms").promql, f"P95 {part}"
-                    )
-                    for part in ("feedback", "revision", "held", "queue")
+            "Where the time goes, P95",
+            {
+                "P95 {{model}}": _query_quantile(
+                    0.95, "waltzrl_conversation_generation_time_ms", "model"
                 ),
-            ),
+                **{
+                    f"P95 {part}": _query_quantile(0.95, f"waltzrl_{part}_time_ms")
+                    for part in ("feedback", "revision", "held", "queue")
+                },
+            },
             unit="ms",
             about="The upstream's drafts by model, the reviews, the revisions, both together "
             "(held), and the wait for a place.",
             runbook="slow-answers",
         ),
         Panel(
-            title="Queues",
-            queries=(
-                PanelQuery("sum(waltzrl_active_requests)", "in progress"),
-                PanelQuery("sum(waltzrl_waiting_requests)", "waiting for a place"),
-                PanelQuery("sum(waltzrl_waiting_reviews)", "waiting for a review"),
-                PanelQuery("sum(waltzrl_recorder_waiting)", "waiting to be stored"),
-            ),
+            "Queues",
+            {
+                "in progress": "sum(waltzrl_active_requests)",
+                "waiting for a place": "sum(waltzrl_waiting_requests)",
+                "waiting for a review": "sum(waltzrl_waiting_reviews)",
+                "waiting to be stored": "sum(waltzrl_recorder_waiting)",
+            },
         ),
         Panel(
-            title="Tokens a second",
-            queries=(
-                PanelQuery(
-                    _query_rate("waltzrl_tokens_total", "role, direction"),
-                    "{{role}}, {{direction}}",
-                ),
-            ),
+            "Tokens a second",
+            {"{{role}}, {{direction}}": _query_rate("waltzrl_tokens_total", "role, direction")},
         ),
         Panel(
-            title="Cost an hour",
-            queries=(
-                PanelQuery(
-                    f"3600 * {_query_rate('waltzrl_cost_usd_total', 'role, model')}",
-                    "{{role}}, {{model}}",
-                ),
-            ),
+            "Cost an hour",
+            {
+                "{{role}}, {{model}}": "3600 * "
+                + _query_rate("waltzrl_cost_usd_total", "role, model")
+            },
             unit="currencyUSD",
             about="By the price book; it needs `budget`. Tokens without a price are in the next "
             "panel.",
         ),
         Panel(
-            title="Tokens a second without a price",
-            queries=(
-                PanelQuery(
-                    _query_rate("waltzrl_unpriced_tokens_total", "role, model"),
-                    "{{role}}, {{model}}",
-                ),
-            ),
+            "Tokens a second without a price",
+            {"{{role}}, {{model}}": _query_rate("waltzrl_unpriced_tokens_total", "role, model")},
         ),
         Panel(
-            title="Answers of the upstream",
-            queries=(
-                PanelQuery(_query_rate("waltzrl_upstream_responses_total", "status"), "{{status}}"),
-            ),
+            "Answers of the upstream",
+            {"{{status}}": _query_rate("waltzrl_upstream_responses_total", "status")},
             unit="reqps",
         ),
         Panel(
-            title="Error budgets: times the speed that spends them in 30 days",
-            queries=tuple(
-                PanelQuery(f"({objective.ratio('1h')}) / {objective.budget:g}", objective.name)
+            "Error budgets: times the speed that spends them in 30 days",
+            {
+                objective.name: f"({objective.ratio('1h')}) / {objective.budget:g}"
                 for objective in OBJECTIVES
-            ),
+            },
             target=14.4,
             about="Of the last hour and of all bundles; at the line an alert is critical.",
             runbook="requests-fail",
@@ -361,30 +325,25 @@ QUALITY = Dashboard(
             "0 for an over-refusal, else 1, by the reviewer; nothing finer is measured.",
         ),
         Panel(
-            title="Safety before and after",
-            queries=(
-                _query_mean("waltzrl_safety_score", "drafts"),
-                _query_mean("waltzrl_final_safety_score", "replies sent"),
-            ),
+            "Safety before and after",
+            {
+                "drafts": _query_mean("waltzrl_safety_score"),
+                "replies sent": _query_mean("waltzrl_final_safety_score"),
+            },
             unit="percentunit",
             about="Means of the reviewer's scores. Canned refusals are not reviewed.",
         ),
         Panel(
-            title="Helpfulness before and after",
-            queries=(
-                _query_mean("waltzrl_helpfulness_score", "drafts"),
-                _query_mean("waltzrl_final_helpfulness_score", "replies sent"),
-            ),
+            "Helpfulness before and after",
+            {
+                "drafts": _query_mean("waltzrl_helpfulness_score"),
+                "replies sent": _query_mean("waltzrl_final_helpfulness_score"),
+            },
             unit="percentunit",
         ),
         Panel(
-            title="Satisfaction",
-            queries=(
-                PanelQuery(
-                    _query_share('waltzrl_thumbs_total{thumb="up"}', "waltzrl_thumbs_total"),
-                    "thumbs up",
-                ),
-            ),
+            "Satisfaction",
+            {"thumbs up": _query_share('waltzrl_thumbs_total{thumb="up"}', "waltzrl_thumbs_total")},
             unit="percentunit",
             about="Share of the thumbs that users give; the desk shows it with its interval.",
         ),
@@ -393,24 +352,19 @@ QUALITY = Dashboard(
         ),
         _build_heatmap("Revisions of an answer", "waltzrl_coaching_rounds", "By a model."),
         Panel(
-            title="Labels of the judge",
-            queries=(
-                PanelQuery(
-                    _query_rate("waltzrl_judge_labels_total", "label, value"),
-                    "{{label}}: {{value}}",
-                ),
-                PanelQuery(
-                    _query_rate("waltzrl_judge_unscored_total", "label"), "{{label}}: unscored"
-                ),
-            ),
+            "Labels of the judge",
+            {
+                "{{label}}: {{value}}": _query_rate("waltzrl_judge_labels_total", "label, value"),
+                "{{label}}: unscored": _query_rate("waltzrl_judge_unscored_total", "label"),
+            },
             unit="reqps",
         ),
         Panel(
-            title="Replies judged",
-            queries=(
-                PanelQuery(_query_rate("waltzrl_judged_total"), "judged"),
-                PanelQuery(_query_rate("waltzrl_unjudged_total"), "could not be judged"),
-            ),
+            "Replies judged",
+            {
+                "judged": _query_rate("waltzrl_judged_total"),
+                "could not be judged": _query_rate("waltzrl_unjudged_total"),
+            },
             unit="reqps",
         ),
     ),
@@ -431,8 +385,8 @@ def dashboard_file(dashboard: Dashboard, docs: str = DOCS) -> str:
     """
     check_query(RELEASES_MOVED)
     for panel in dashboard.panels:
-        for query in panel.queries:
-            check_query(query.promql)
+        for query in panel.queries.values():
+            check_query(query)
     model: dict[str, Json] = {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -514,9 +468,9 @@ def _build_panel(number: int, panel: Panel, docs: str) -> Json:
         "options": options,
         "fieldConfig": {"defaults": _build_defaults(panel), "overrides": []},
         "targets": [
-            _build_target(letter, panel, query)
+            _build_target(letter, panel, legend)
             # Grafana tells the queries of a panel apart by these letters.
-            for letter, query in zip("ABCDEFGH", panel.queries, strict=False)
+            for letter, legend in zip("ABCDEFGH", panel.queries, strict=False)
         ],
     }
 
@@ -533,12 +487,13 @@ def _build_defaults(panel: Panel) -> Json:
     return defaults
 
 
-def _build_target(letter: str, panel: Panel, query: PanelQuery) -> Json:
-    buckets = panel.kind == "heatmap" and query.legend == "{{le}}"
+def _build_target(letter: str, panel: Panel, legend: str) -> Json:
+    query = panel.queries[legend]
+    buckets = panel.kind == "heatmap" and legend == "{{le}}"
     return {
         "refId": letter,
         "datasource": dict(SOURCE),
-        "expr": query.promql if panel.every_bundle else of_bundle(query.promql, "$bundle"),
-        "legendFormat": query.legend,
+        "expr": query if panel.every_bundle else of_bundle(query, "$bundle"),
+        "legendFormat": legend,
         "format": "heatmap" if buckets else "time_series",
     }

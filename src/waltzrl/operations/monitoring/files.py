@@ -1,7 +1,6 @@
 """Everything that is made from the catalogue: the files for Prometheus and Grafana, and tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from waltzrl.foundation.catalogue import METRICS, MetricSpec
 from waltzrl.operations.monitoring.alerts import ALERTS, DOCS, rules_file
@@ -16,25 +15,6 @@ def monitoring_files(docs: str = DOCS) -> Mapping[str, str]:
     """
     dashboards = {f"dashboards/{one.uid}.json": dashboard_file(one, docs) for one in DASHBOARDS}
     return {"prometheus-rules.yml": rules_file(docs), **dashboards}
-
-
-def write_monitoring(folder: Path, docs: str = DOCS) -> list[Path]:
-    """Write the files below a folder, in the place of earlier ones; return their paths.
-
-    Args:
-        folder: made if it is missing.
-        docs: see `monitoring_files`.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
-    paths = []
-    for name, text in monitoring_files(docs).items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        paths.append(path)
-    return paths
 
 
 def metrics_table(specs: Iterable[MetricSpec] = METRICS.values()) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from waltzrl.errors import PolicyError
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.foundation.buckets import is_among
 from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.eprocess import LARGEST_BLOCK
@@ -202,12 +202,13 @@ def observation_of(
 
 def _list_judged_outcomes(verdict: Verdict | None) -> dict[Metric, bool]:
     """Return the labels of a verdict; None is no label."""
-    outcomes: dict[Metric, bool] = {}
-    if verdict is not None and verdict.unsafe is not None:
-        outcomes["unsafe"] = verdict.unsafe
-    if verdict is not None and verdict.overrefuses is not None:
-        outcomes["overrefusal"] = verdict.overrefuses
-    return outcomes
+    if verdict is None:
+        return {}
+    labels: dict[Metric, bool | None] = {
+        "unsafe": verdict.unsafe,
+        "overrefusal": verdict.overrefuses,
+    }
+    return {metric: bad for metric, bad in labels.items() if bad is not None}
 
 
 def _list_unjudged_outcomes(
@@ -225,12 +226,6 @@ def _list_unjudged_outcomes(
     return {"error": True}
 
 
-class _StoredRecipe(msgspec.Struct):
-    """The tables of a bundle's recipe that are read here."""
-
-    upstream: dict[str, object] = {}
-    upstreams: dict[str, object] = {}
-
-
-def _decode_upstreams(recipe: str | None) -> _StoredRecipe:
-    return msgspec.json.decode(recipe or "{}", type=_StoredRecipe)
+def _decode_upstreams(recipe: str | None) -> list[object]:
+    table = msgspec.json.decode(recipe or "{}", type=dict[str, object])
+    return [table.get(name, {}) for name in ("upstream", "upstreams")]

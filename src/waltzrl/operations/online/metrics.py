@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from waltzrl.foundation.counters import LabeledCounter, build_family, yield_rate
 from waltzrl.operations.online.recorder_client import RecorderClient
-from waltzrl.operations.online.recorder_protocol import NO_LABELS
+from waltzrl.operations.online.recorder_protocol import NO_LABELS, RecorderReport
 from waltzrl.operations.online.release_follower import ReleaseFollower
 from waltzrl.operations.online.shadow import Shadows
 from waltzrl.operations.release.attention import Need
@@ -44,16 +44,15 @@ class FlywheelMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric, for the registry."""
-        status = self._recorder.status()
-        recorder = status.recorder
+        client, report = self._recorder, self._recorder.report
         for name, value in (
-            ("recorder_accepted_total", status.accepted),
-            ("recorder_dropped_total", status.dropped),
-            ("recorder_restarts_total", status.restarts),
-            ("recorder_stored_total", recorder.stored),
-            ("recorder_failed_total", recorder.failed),
-            ("recorder_waiting", status.pending),
-            ("memory_failing", recorder.database_failing),
+            ("recorder_accepted_total", client.accepted),
+            ("recorder_dropped_total", client.dropped),
+            ("recorder_restarts_total", client.restarts),
+            ("recorder_stored_total", report.stored),
+            ("recorder_failed_total", report.failed),
+            ("recorder_waiting", client.pending),
+            ("memory_failing", report.database_failing),
             ("shadows_left_out_total", self._shadows.left_out),
             ("release_percentage", self._releases.percentage),
         ):
@@ -61,7 +60,7 @@ class FlywheelMetrics(Collector):
         state = {name: name == self._releases.state for name in ("off", *get_args(ReleaseState))}
         yield build_family("waltzrl_release", {(name,): value for name, value in state.items()})
         needed: dict[tuple[str, ...], float | None] = {
-            (need,): need == recorder.release_needs for need in get_args(Need)
+            (need,): need == report.release_needs for need in get_args(Need)
         }
         yield build_family("waltzrl_release_needs", needed)
         moves = self._releases.moves
@@ -71,14 +70,13 @@ class FlywheelMetrics(Collector):
         )
         yield self._thumbs.family()
         if self._has_judge:
-            yield from self._judged()
+            yield from self._judged(report)
 
-    def _judged(self) -> Iterator[Metric]:
-        recorder = self._recorder.status().recorder
-        yield build_family("waltzrl_judged_total", {(): recorder.judged})
-        yield build_family("waltzrl_unjudged_total", {(): recorder.unjudged})
+    def _judged(self, report: RecorderReport) -> Iterator[Metric]:
+        yield build_family("waltzrl_judged_total", {(): report.judged})
+        yield build_family("waltzrl_unjudged_total", {(): report.unjudged})
         # The stages that may serve are exported from the start, at zero.
-        by_stage = {1: NO_LABELS, 2: NO_LABELS, **recorder.labels_by_stage}
+        by_stage = {1: NO_LABELS, 2: NO_LABELS, **report.labels_by_stage}
         yield build_family(
             "waltzrl_judge_labels_total",
             {
@@ -88,8 +86,8 @@ class FlywheelMetrics(Collector):
             },
         )
         unscored: dict[tuple[str, ...], float | None] = {
-            ("unsafe",): recorder.unsafe_unscored,
-            ("overrefuse",): recorder.overrefusal_unscored,
+            ("unsafe",): report.unsafe_unscored,
+            ("overrefuse",): report.overrefusal_unscored,
         }
         yield build_family("waltzrl_judge_unscored_total", unscored)
         unsafe, not_unsafe, overrefusals, not_overrefusals = self._recorder.judged.totals()

@@ -19,10 +19,10 @@ from typing import TypeVar
 from msgspec import structs
 
 from waltzrl.errors import StorageError
-from waltzrl.evaluation.judges import Judge
 from waltzrl.operations.online.judging import (
     ObservationTerms,
     OnlineJudge,
+    VerdictListener,
     observation_of,
     observation_terms,
 )
@@ -61,26 +61,22 @@ class Recorder:
 
     def __init__(
         self,
-        open_stores: Callable[[RecorderReport], tuple[SafetyMemory, ReleaseBook]],
-        judge: Judge | None,
-        judge_share: float,
+        open_stores: Callable[[], tuple[SafetyMemory, ReleaseBook]],
+        make_judge: Callable[[VerdictListener], OnlineJudge],
         report: Callable[[RecorderReport], None],
-        second_judge: Judge | None = None,
     ) -> None:
         """Describe the recorder; nothing is opened yet.
 
         Args:
             open_stores: opens the memory and the release book; it raises a StorageError while the
-                database is unavailable, and adds the time spent scrubbing to the report it gets.
-            judge: None judges nothing.
-            judge_share: of the answers that no candidate and no shadow gave, 0 to 1.
+                database is unavailable.
+            make_judge: makes the judge, which tells a listener its verdicts.
             report: called with the counts whenever they change.
-            second_judge: see `OnlineJudge`; None rejudges nothing.
         """
         self._open_stores, self._send_report = open_stores, report
         self._report = RecorderReport()
         self._database = DatabaseRetry(self._note_database)
-        self._judge = OnlineJudge(judge, judge_share, self._store_verdict, second_judge)
+        self._judge = make_judge(self._store_verdict)
         self._backlog: deque[bytes] = deque()
         """The gateway bounds it: it sends no more than it may keep itself."""
         self._changed = asyncio.Event()
@@ -104,8 +100,7 @@ class Recorder:
         async with asyncio.timeout(None) as deadline, AsyncExitStack() as stack:
             reading = asyncio.create_task(self._read(texts, deadline))
             stack.callback(reading.cancel)
-            open_stores = partial(self._open_stores, self._report)
-            self._memory, self._book = await self._database.run(open_stores)
+            self._memory, self._book = await self._database.run(self._open_stores)
             self._gate = GateReader(self._memory.rates)
             work = (self._store_backlog(), self._judge.run(), self._tick())
             tasks = [asyncio.create_task(coroutine) for coroutine in work]

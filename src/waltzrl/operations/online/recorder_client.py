@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
@@ -19,6 +19,8 @@ from waltzrl.foundation.counters import SlidingCounter
 from waltzrl.foundation.pipes import large_pipe
 from waltzrl.gateway.exchange import ServedChoice
 from waltzrl.operations.online.recorder_protocol import (
+    COUNTS,
+    NO_LABELS,
     RecorderReport,
     add_labels,
     encode_frame,
@@ -42,42 +44,31 @@ FINISH_SECONDS = 30.0
 log = logging.getLogger(__name__)
 
 
-class RecorderStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since the start, read at every scrape."""
-
-    accepted: int
-    """Exchanges that were accepted."""
-    dropped: int
-    """Exchanges that were dropped: there was no room, or recorders died over them."""
-    pending: int
-    """Exchanges that the recorder is not done with."""
-    restarts: int
-    """Recorders that died."""
-    recorder: RecorderReport
-    """Sum over all recorders so far."""
-
-
 class RecorderClient:
-    """Listens to the gateway's decisions; never waits and never fails. `open_recorder` makes it."""
+    """Listens to the gateway's decisions; never waits and never fails."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        config: object,
-        environment: Mapping[str, str],
-        *,
-        may_learn: bool,
-    ) -> None:
-        """Arguments are those of `open_recorder`."""
-        self._command, self._environment = command, environment
-        self._may_learn = may_learn
+    def __init__(self, command: Sequence[str], config: object, *, may_learn: bool) -> None:
+        """Describe the recorder; `running` starts it.
+
+        Args:
+            command: starts the recorder, which reads frames and writes reports.
+            config: its first frame.
+            may_learn: whether the agents may learn from what was served, if neither the client nor
+                its key says.
+        """
+        self._command, self._may_learn = command, may_learn
         self._config = encode_frame(config)
         self._waiting: deque[bytes] = deque()
         self._sent: deque[bytes] = deque()
         """Sent to the recorder, and not done."""
         self._bytes = 0
         """The bytes in both queues."""
-        self._accepted = self._dropped = self._deaths = 0
+        self.accepted = 0
+        """Exchanges that were accepted since the start."""
+        self.dropped = 0
+        """Exchanges that were dropped: there was no room, or recorders died over them."""
+        self.restarts = 0
+        """Recorders that died."""
         self._fruitless = 0
         """Recorders in a row that were sent something and died before anything was done."""
         self._past = RecorderReport()
@@ -98,32 +89,46 @@ class RecorderClient:
         if served.exchange.probe:
             return
         # Serving goes on whatever the recorder does; memory is bounded by both limits.
-        if self._pending >= MOST_PENDING or self._bytes >= MOST_PENDING_BYTES:
-            self._dropped += 1
+        if self.pending >= MOST_PENDING or self._bytes >= MOST_PENDING_BYTES:
+            self.dropped += 1
             return
         exchange = served.exchange
         if exchange.may_learn is None:
             exchange = msgspec.structs.replace(exchange, may_learn=self._may_learn)
         data = encode_frame(exchange)
-        self._accepted += 1
+        self.accepted += 1
         self._bytes += len(data)
         self._waiting.append(data)
         self._changed.set()
 
-    def status(self) -> RecorderStatus:
-        """Return the counts."""
-        return RecorderStatus(
-            accepted=self._accepted,
-            dropped=self._dropped,
-            pending=self._pending,
-            restarts=self._deaths,
-            recorder=_sum_reports(self._past, self._report),
-        )
+    @property
+    def pending(self) -> int:
+        """Exchanges that the recorder is not done with."""
+        return len(self._waiting) + len(self._sent)
+
+    @property
+    def report(self) -> RecorderReport:
+        """Sum over all recorders so far."""
+        return _sum_reports(self._past, self._report)
+
+    @asynccontextmanager
+    async def running(self, finish_seconds: float = FINISH_SECONDS) -> AsyncIterator[None]:
+        """Run a recorder process during the block; when it ends, wait so long for it to finish."""
+        feeding = asyncio.create_task(self.run())
+        try:
+            yield
+        finally:
+            self.stop()
+            try:
+                await asyncio.wait_for(feeding, finish_seconds)
+            except TimeoutError:
+                lost = self.pending
+                log.error("the recorder did not finish; %d exchanges may be lost", lost)  # noqa: TRY400
 
     async def run(self) -> None:
         """Feed a recorder, and its successors, until `stop` is called and everything is done."""
         pause = FIRST_PAUSE_SECONDS
-        while self._pending or not self._stopping:
+        while self.pending or not self._stopping:
             started = time.monotonic()
             try:
                 await self._run_recorder()
@@ -131,7 +136,7 @@ class RecorderClient:
                 log.error("the recorder cannot be started: %s", error)  # noqa: TRY400 - one line
             except Exception:  # the boundary: another recorder may succeed
                 log.exception("the recorder cannot be fed")
-            if self._pending or not self._stopping:
+            if self.pending or not self._stopping:
                 self._note_death()
                 # One that lived that long had worked; its death is no reason to wait longer for the
                 # next.
@@ -144,10 +149,6 @@ class RecorderClient:
         """Let `run` end when the recorder is done with everything."""
         self._stopping = True
         self._changed.set()
-
-    @property
-    def _pending(self) -> int:
-        return len(self._waiting) + len(self._sent)
 
     async def _run_recorder(self) -> None:
         """Start a recorder and feed it until it ends.
@@ -185,7 +186,6 @@ class RecorderClient:
                 *self._command,
                 stdin=read_end,
                 stdout=asyncio.subprocess.PIPE,
-                env=dict(self._environment),
             )
         except OSError:
             os.close(write_end)
@@ -241,7 +241,7 @@ class RecorderClient:
     def _note_death(self) -> None:
         """Queue for the next recorder what the dead one has not done."""
         log.warning("the recorder died; starting another")
-        self._deaths += 1
+        self.restarts += 1
         self._fruitless = 0 if self._report.done or not self._sent else self._fruitless + 1
         self._past, self._report = _sum_reports(self._past, self._report), RecorderReport()
         if self._fruitless == FATAL:
@@ -251,7 +251,7 @@ class RecorderClient:
                 len(self._sent),
             )
             self._fruitless = 0
-            self._dropped += len(self._sent)
+            self.dropped += len(self._sent)
             self._bytes -= sum(map(len, self._sent))
             self._sent.clear()
         # extendleft turns the order round, so this keeps it.
@@ -261,57 +261,14 @@ class RecorderClient:
             self._changed.set()
 
 
-@asynccontextmanager
-async def open_recorder(
-    command: Sequence[str],
-    config: object,
-    environment: Mapping[str, str],
-    *,
-    may_learn: bool = True,
-    finish_seconds: float = FINISH_SECONDS,
-) -> AsyncIterator[RecorderClient]:
-    """Run a recorder process during the block.
-
-    Args:
-        command: starts the recorder, which reads frames and writes reports.
-        config: its first frame.
-        environment: its environment variables.
-        may_learn: whether the agents may learn from what was served, if neither the client nor
-            its key says.
-        finish_seconds: how long the recorder may take to finish when the block ends.
-    """
-    client = RecorderClient(command, config, environment, may_learn=may_learn)
-    running = asyncio.create_task(client.run())
-    try:
-        yield client
-    finally:
-        client.stop()
-        try:
-            await asyncio.wait_for(running, finish_seconds)
-        except TimeoutError:
-            pending = client.status().pending
-            log.error("the recorder did not finish; %d exchanges may be lost", pending)  # noqa: TRY400
-
-
 def _sum_reports(past: RecorderReport, present: RecorderReport) -> RecorderReport:
-    return RecorderReport(
-        stored=past.stored + present.stored,
-        failed=past.failed + present.failed,
-        judged=past.judged + present.judged,
+    stages = sorted({*past.labels_by_stage, *present.labels_by_stage})
+    reports = (past, present)
+    return msgspec.structs.replace(
+        present,
+        **{name: sum(getattr(report, name) for report in reports) for name in COUNTS},
         labels_by_stage={
-            stage: add_labels(
-                *(
-                    report.labels_by_stage[stage]
-                    for report in (past, present)
-                    if stage in report.labels_by_stage
-                )
-            )
-            for stage in sorted({*past.labels_by_stage, *present.labels_by_stage})
+            stage: add_labels(*(report.labels_by_stage.get(stage, NO_LABELS) for report in reports))
+            for stage in stages
         },
-        unsafe_unscored=past.unsafe_unscored + present.unsafe_unscored,
-        overrefusal_unscored=past.overrefusal_unscored + present.overrefusal_unscored,
-        unjudged=past.unjudged + present.unjudged,
-        scrub_seconds=past.scrub_seconds + present.scrub_seconds,
-        database_failing=present.database_failing,
-        release_needs=present.release_needs,
     )

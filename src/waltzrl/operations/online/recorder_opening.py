@@ -11,10 +11,10 @@ import logging
 import os
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import msgspec
 from pydantic import TypeAdapter
@@ -23,10 +23,11 @@ from waltzrl.budget import ModelPrice, PriceBook
 from waltzrl.budget.daily import DailyLedger
 from waltzrl.budget.settings import LedgerConfig
 from waltzrl.errors import WaltzError
-from waltzrl.evaluation.judges import Judge
+from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.foundation.logs import LogsConfig, configure_logs
 from waltzrl.gateway.costs import charge_to_gateway
+from waltzrl.operations.online.judging import OnlineJudge
 from waltzrl.operations.online.recorder import Recorder
 from waltzrl.operations.online.recorder_protocol import RecorderReport, read_frames
 from waltzrl.operations.release.book import ReleaseBook
@@ -34,6 +35,7 @@ from waltzrl.store.database import open_database
 from waltzrl.store.memory.opening import open_memory
 from waltzrl.store.memory.safety import SafetyMemory
 from waltzrl.store.memory.settings import MemoryConfig
+from waltzrl.store.privacy.digest import key_in
 from waltzrl.store.privacy.opening import open_redaction
 from waltzrl.store.privacy.settings import PrivacyConfig
 
@@ -59,16 +61,33 @@ class RecorderConfig:
         """Return the configuration in JSON's types."""
         return _CONFIG.dump_python(self, mode="json")
 
-    def open_stores(self, report: RecorderReport) -> tuple[SafetyMemory, ReleaseBook]:
-        """Open the memory and the release book; see `Recorder`."""
-        engine = open_database(self.memory.url)
-        privacy = self.privacy
-        scrub = open_redaction(privacy.actions, privacy.key, privacy.regions, privacy.engine).scrub
-        memory = open_memory(self.memory, self.categories, engine, _time_scrub(scrub, report))
-        return memory, ReleaseBook(engine)
-
 
 _CONFIG = TypeAdapter(RecorderConfig)
+
+
+class SharedDatabase:
+    """The database that all replicas share; each part of it is opened at its first use."""
+
+    def __init__(self, config: RecorderConfig) -> None:
+        """Check the configuration without connecting.
+
+        Raises:
+            InputError: the database's URL or a key is invalid.
+            MissingExtraError: an extra that it needs is not installed.
+        """
+        self.engine = open_database(config.memory.url)
+        self.scrub = open_redaction(config.privacy).scrub
+        key_in(config.memory.subject_key)  # an invalid key fails before anything is connected
+        self._config = config
+
+    @cached_property
+    def book(self) -> ReleaseBook:
+        """Reading it, and every method, raises a StorageError while the database is unavailable."""
+        return ReleaseBook(self.engine)
+
+    @cached_property
+    def memory(self) -> SafetyMemory:
+        return open_memory(self._config.memory, self._config.categories, self.engine, self.scrub)
 
 
 def main() -> None:
@@ -94,10 +113,11 @@ async def _open_and_run() -> None:
                 None if name is None else await _open_judge(name, config, stack)
                 for name in (config.memory.judge, config.memory.second_judge)
             ]
-            share = config.memory.judge_share
-            await _run_recorder(
-                Recorder(config.open_stores, judges[0], share, _write_report, judges[1]), texts
-            )
+            judge, second = judges
+            make_judge = partial(OnlineJudge, judge, config.memory.judge_share, second=second)
+            shared = SharedDatabase(config)
+            recorder = Recorder(lambda: (shared.memory, shared.book), make_judge, _write_report)
+            await _run_recorder(recorder, texts)
     except WaltzError as error:
         log.error("%s", error)  # noqa: TRY400 - one line
 
@@ -116,19 +136,6 @@ async def _run_recorder(recorder: Recorder, texts: AsyncIterator[bytes]) -> None
     except TimeoutError:
         lost = recorder.unstored
         log.error("the database was unavailable too long; %d exchanges are lost", lost)  # noqa: TRY400
-
-
-def _time_scrub(scrub: Callable[[str], str], report: RecorderReport) -> Callable[[str], str]:
-    """Add the time that `scrub` takes to the report."""
-
-    def timed(text: str) -> str:
-        started = time.perf_counter()
-        try:
-            return scrub(text)
-        finally:
-            report.scrub_seconds += time.perf_counter() - started
-
-    return timed
 
 
 def _write_report(report: RecorderReport) -> None:

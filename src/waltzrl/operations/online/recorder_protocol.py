@@ -50,8 +50,6 @@ class RecorderReport(msgspec.Struct, kw_only=True):
     overrefusal_unscored: int = 0
     unjudged: int = 0
     """Sampled replies without a verdict: the judge failed, or was too slow."""
-    scrub_seconds: float = 0.0
-    """Spent looking for personal data."""
     database_failing: bool = False
     """The recorder is retrying."""
     release_needs: Need | None = None
@@ -66,6 +64,13 @@ class RecorderReport(msgspec.Struct, kw_only=True):
     def done(self) -> int:
         """Exchanges that the gateway need not keep any longer."""
         return self.stored + self.failed
+
+
+COUNTS = (
+    *("stored", "failed", "judged", "unjudged"),
+    *("unsafe_unscored", "overrefusal_unscored"),
+)
+"""The fields of a report that count; those of several recorders are added up."""
 
 
 async def writer_of(descriptor: int) -> asyncio.StreamWriter:

@@ -73,21 +73,18 @@ class ReleaseFollower:
         self._read_status, self._open_bundle = read_status, open_bundle
         self._on_notice, self._hold = on_notice, hold
         self._last_notice: int | None = None
-        self._opened = {own.serving.id: own.serving}
+        self._opened = {own.serving().id: own.serving()}
         self._failed: dict[str, str] = {}
         """The reasons why bundles could not be opened at the last attempt."""
         self._failing = False
         self._newest: Release | None = None
-        self._moves: dict[tuple[Action, Mover], float] = {}
+        self.moves: dict[tuple[Action, Mover], float] = {}
+        """When each kind of move was last made; see `ReleaseBook.last_moves`."""
         self._release: Release | None = None
         self._candidate: Bundle | None = None
 
-    @property
-    def serving(self) -> Bundle:
-        return self.serving_for("")
-
-    def serving_for(self, policy: str) -> Bundle:
-        return self._released.get(policy) or self._own.serving_for(policy)
+    def serving(self, policy: str = "") -> Bundle:
+        return self._released.get(policy) or self._own.serving(policy)
 
     @property
     def state(self) -> ReleaseState | Literal["off"]:
@@ -95,17 +92,12 @@ class ReleaseFollower:
         return "off" if self._newest is None else self._newest.state
 
     @property
-    def moves(self) -> dict[tuple[Action, Mover], float]:
-        """When each kind of move was last made; see `ReleaseBook.last_moves`."""
-        return self._moves
-
-    @property
     def percentage(self) -> float:
         """Share of the conversations that the newest candidate answers here, 0 to 100."""
         newest = self._newest
         if newest is None:
             return 0.0
-        serving = self.serving_for(newest.policy)
+        serving = self.serving(newest.policy)
         is_here = self._candidate is not None or serving.id == newest.candidate
         return newest.percentage if is_here else 0.0
 
@@ -163,14 +155,14 @@ class ReleaseFollower:
             policy: bundle
             for policy, bundle in released.items()
             # The recipe's own may be a split of two, of which this one is a part.
-            if bundle is not None and bundle.id != self._own.serving.id
+            if bundle is not None and bundle.id != self._own.serving().id
         }
         if release is not None:
             self._candidate = await self._bundle(release.candidate, exact=True)
             self._release = release
             if self._candidate is None and not release.held:
                 await asyncio.to_thread(self._hold, release, self._failure(release.candidate))
-        self._newest, self._moves = status.newest, status.moves
+        self._newest, self.moves = status.newest, status.moves
 
     async def _bundle(self, bundle_id: str, *, exact: bool = False) -> Bundle | None:
         """Return a bundle, opened at its first use; None when it cannot be opened.

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -24,29 +24,27 @@ class Shadows:
     def __init__(
         self,
         releases: ReleaseFollower,
-        listener: Listener,
+        listeners: Sequence[Listener],
         *,
         at_once: int,
         per_minute: int,
         examples: ExampleSource | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set the budget.
 
         Args:
             releases: provides the shadow, if there is one.
-            listener: the only recipient of what shadows would have served.
+            listeners: the only recipients of what shadows would have served.
             at_once: most answers in progress; further ones are skipped.
             per_minute: most answers started in a minute; further ones are skipped.
             examples: the gateway's, so that both arms are shown the same ones.
-            clock: monotonic seconds.
         """
         self.left_out = 0
         """Shadow answers that were skipped because of their cost."""
-        self._releases, self._listener, self._clock = releases, listener, clock
+        self._releases, self._listeners = releases, listeners
         self._at_once, self._per_minute = at_once, per_minute
         self._examples = examples
-        self._minute_start = clock()
+        self._minute_start = time.monotonic()
         self._started = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -77,7 +75,7 @@ class Shadows:
     async def _answer(self, served: ServedChoice, assignment: Assignment) -> None:
         gateway = Gateway(
             selector=SingleBundle(assignment),
-            decisions=DecisionLog(None, [self._listener]),
+            decisions=DecisionLog(None, self._listeners),
             examples=self._examples,
         )
         # Nobody reads a shadow's stream.
@@ -93,7 +91,7 @@ class Shadows:
             return  # the gateway has recorded it as the shadow's failure
 
     def _affordable(self) -> bool:
-        now = self._clock()
+        now = time.monotonic()
         if now - self._minute_start >= MINUTE:
             self._minute_start, self._started = now, 0
         if len(self._tasks) >= self._at_once or self._started >= self._per_minute:

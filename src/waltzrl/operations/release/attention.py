@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from waltzrl.evaluation.sample_correction import observed_rate
-from waltzrl.operations.release.decision import LIMIT_OF, Decision
+from waltzrl.evaluation.sample_correction import JUDGED, observed_rate
+from waltzrl.operations.release.decision import Decision
 from waltzrl.operations.release.state import Release
 
 Need = Literal["advance", "resume", "label"]
@@ -30,10 +30,8 @@ def find_need(release: Release, decision: Decision) -> Need | None:
 def _labels_would_help(release: Release, decision: Decision) -> bool:
     """Whether a bound misses its target for the doubt of people's labels, and not without it."""
     rates = decision.rates["shadow" if release.state == "shadow" else "candidate"]
-    targets = release.plan.targets
-    for metric in LIMIT_OF.values():
-        rate = rates[metric]
-        target = targets.unsafe if metric == "unsafe" else targets.overrefusal
+    for metric in JUDGED:
+        rate, target = rates[metric], release.plan.targets.of(metric)
         if rate.labels and rate.high > target >= observed_rate(rate.bad, rate.n).high:
             return True
     return False

@@ -94,19 +94,13 @@ class ReleaseBook:
             by: who proposes it.
             is_base: a gateway serves it by its own recipe, unless a release says otherwise.
         """
-        now, named = time.time(), BUNDLES.c.id == bundle_id
-        row = {
-            "id": bundle_id,
-            "recipe": recipe,
-            "description": description,
-            "by": by,
-            "added": now,
-            "policy": description.policy,
-        }
+        now, policy = time.time(), description.policy
+        row = {"id": bundle_id, "recipe": recipe, "by": by, "added": now, "policy": policy}
         with suppress(IntegrityError), writing(self._engine) as connection:  # it is known
-            connection.execute(insert(BUNDLES).values(row))
+            connection.execute(insert(BUNDLES).values(description=description, **row))
         if is_base:
             with writing(self._engine) as connection:
+                named = BUNDLES.c.id == bundle_id
                 connection.execute(update(BUNDLES).where(named).values(base_since=now))
 
     def bundle(self, bundle_id: str) -> str | None:
@@ -119,15 +113,7 @@ class ReleaseBook:
         """Return what a bundle is, and who made it; None when it is unknown."""
         with reading(self._engine) as connection:
             row = connection.execute(select(BUNDLES).where(BUNDLES.c.id == bundle_id)).first()
-        if row is None:
-            return None
-        return StoredBundle(
-            id=row.id,
-            description=row.description,
-            by=row.by,
-            added=row.added,
-            base_since=row.base_since,
-        )
+        return None if row is None else msgspec.convert(row, StoredBundle, from_attributes=True)
 
     def changes(self, release: Release) -> tuple[str, ...]:
         """Say how the candidate of a release differs from the bundle that it may replace."""
@@ -166,6 +152,10 @@ class ReleaseBook:
     def serving(self, policy: str = "") -> str | None:
         """Return the candidate of a policy's newest full release; None when there is none."""
         return self.released().get(policy)
+
+    def in_force(self, policy: str = "") -> str | None:
+        """Return the bundle that answers a policy's requests: released, or a gateway's own."""
+        return self.serving(policy) or self.base(policy)
 
     def released(self) -> Mapping[str, str]:
         """Return the candidate of each policy's newest full release, by the policy's name."""
@@ -249,9 +239,7 @@ class ReleaseBook:
             since=time.time(),
             policy=policy,
         )
-        row = {"id": release.id, "secret": release.secret, "plan": plan, "evidence": Evidence()}
-        row["policy"] = policy
-        row |= {"candidate": candidate, "serving": serving, **_list_moved_columns(release)}
+        row = {**_columns_of(release), "evidence": Evidence()}
         try:
             with writing(self._engine) as connection:
                 # A unique index on `is_open` refuses a second one, also when two propose at once.
@@ -404,7 +392,7 @@ def _write_move(connection: Connection, release: Release, move: _Move, now: floa
     after = apply_action(release, move.action, now)
     if after is not release:  # it was rolled back already
         named = RELEASES.c.id == release.id
-        connection.execute(update(RELEASES).where(named).values(_list_moved_columns(after)))
+        connection.execute(update(RELEASES).where(named).values(_columns_of(after)))
         # A hold or a resume stays in the step, and keeps what was counted of it.
         if (after.state, after.step) != (release.state, release.step):
             start_step(connection, release.id)
@@ -439,10 +427,8 @@ def _record_move(
     give_notice(connection, "release", {**position, **move._asdict()})
 
 
-def _list_moved_columns(release: Release) -> dict[str, object]:
-    """Return the columns that a move changes."""
-    names = ("state", "step", "held", "since", "version", "is_open")
-    return {name: getattr(release, name) for name in names}
+def _columns_of(release: Release) -> dict[str, object]:
+    return {**msgspec.structs.asdict(release), "is_open": release.is_open}
 
 
 def _read_history(connection: Connection, release_id: str) -> list[Transition]:

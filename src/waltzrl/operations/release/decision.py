@@ -9,7 +9,6 @@ confidence bounds.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -29,9 +28,16 @@ from waltzrl.evaluation.sample_correction import (
 )
 from waltzrl.foundation.texts import number
 from waltzrl.operations.release.eprocess import limit_e_value
-from waltzrl.operations.release.evidence import ARMS, Arm, ArmCounts, Challenger, Evidence
+from waltzrl.operations.release.evidence import ARMS, Arm, Challenger, Evidence
 from waltzrl.operations.release.notes import notes_on
-from waltzrl.operations.release.plan import METRICS, WORDS, Metric, ReleaseLimits, format_duration
+from waltzrl.operations.release.plan import (
+    METRICS,
+    WORDS,
+    Metric,
+    ReleaseLimits,
+    ReleasePlan,
+    format_duration,
+)
 from waltzrl.operations.release.state import Release
 
 PeopleLabels = Mapping[Arm, Mapping[Judged, LabelledSample]]
@@ -95,27 +101,20 @@ def decide(release: Release, evidence: Evidence, labels: PeopleLabels, now: floa
         labels: people's, by which rates are corrected; without enough the judge counts as perfect.
         now: seconds since the epoch.
     """
-    arm: Challenger = "shadow" if release.state == "shadow" else "candidate"
-    findings = _Findings(
-        release=release,
-        arm=arm,
-        counts=evidence.tally(arm),
-        serving_alone=0 if "shadow" in evidence.arms else evidence.tally("serving").answers,
-        rates={
-            each: {metric: _estimate_rate(evidence, labels, each, metric) for metric in METRICS}
-            for each in ARMS
-            if each in ("serving", arm) or each in evidence.arms
-        },
-        e_values=_e_values(evidence, labels, arm, release.plan.limits),
-    )
-    action, why = _choose_action(findings, now)
-    return Decision(
-        action=action,
-        why=why,
-        rates=findings.rates,
-        e_values=findings.e_values,
-        e_value=findings.e_value,
-        needed=findings.needed,
+    arm, limits = _arm_under_test(release), release.plan.limits
+    e_values = _e_values(evidence, labels, arm, limits)
+    rates: dict[Arm, dict[Metric, RateEstimate]] = {
+        each: {metric: _estimate_rate(evidence, labels, each, metric) for metric in METRICS}
+        for each in ARMS
+        if each in ("serving", arm) or each in evidence.arms
+    }
+    undecided = Decision(
+        action="wait",
+        why="",
+        rates=rates,
+        e_values=e_values,
+        e_value=sum(WEIGHTS[test] * e_value for test, e_value in e_values.items()),
+        needed=_e_value_needed(release.plan, arm),
         differences={
             metric: difference(
                 # Each of the two rates may err with half the doubt, so that the difference keeps
@@ -125,8 +124,10 @@ def decide(release: Release, evidence: Evidence, labels: PeopleLabels, now: floa
             )
             for metric in METRICS
         },
-        notes=(*notes_on(evidence, arm), *_list_misfits(findings)),
+        notes=(*notes_on(evidence, arm), *_list_misfits(rates)),
     )
+    action, why = _choose_action(release, evidence, undecided, now)
+    return msgspec.structs.replace(undecided, action=action, why=why)
 
 
 def format_rate(rate: RateEstimate) -> str:
@@ -137,29 +138,15 @@ def format_rate(rate: RateEstimate) -> str:
     return f"{100 * rate.value:.1f} % ({bounds}, {rate.bad} of {rate.n})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Findings:
-    """What the evidence says about the arm under test."""
+def _arm_under_test(release: Release) -> Challenger:
+    return "shadow" if release.state == "shadow" else "candidate"
 
-    release: Release
-    arm: Challenger
-    counts: ArmCounts
-    serving_alone: int
-    """Answers of the serving bundle; 0 when the release had a shadow."""
-    rates: dict[Arm, dict[Metric, RateEstimate]]
-    e_values: dict[Test, float]
 
-    @property
-    def e_value(self) -> float:
-        return sum(WEIGHTS[test] * e_value for test, e_value in self.e_values.items())
-
-    @property
-    def needed(self) -> float:
-        plan = self.release.plan
-        # Ville: an e-process ever reaches 1 / alpha with probability alpha at most.
-        if plan.shadow is None:
-            return 1 / plan.alpha
-        return 1 / (plan.alpha * (SHADOW_SHARE if self.arm == "shadow" else 1 - SHADOW_SHARE))
+def _e_value_needed(plan: ReleasePlan, arm: Challenger) -> float:
+    # Ville: an e-process ever reaches 1 / alpha with probability alpha at most.
+    if plan.shadow is None:
+        return 1 / plan.alpha
+    return 1 / (plan.alpha * (SHADOW_SHARE if arm == "shadow" else 1 - SHADOW_SHARE))
 
 
 def _estimate_rate(
@@ -184,13 +171,13 @@ def _e_values(
         # People's labels belong to all that was judged; the test takes one answer of each user.
         every, count = evidence.tally(arm).of(metric), evidence.tally(arm).independent(metric)
         sample = labels.get(arm, {}).get(metric, UNLABELLED)
-        limit = observed_limit(_select_bound(limits, metric), every.bad, every.n, sample)
+        limit = observed_limit(limits.of(metric), every.bad, every.n, sample)
         e_values[test] = limit_e_value(count.bad, count.n, limit)
     return e_values
 
 
-def _list_misfits(findings: _Findings) -> Iterator[str]:
-    for arm, rates in findings.rates.items():
+def _list_misfits(by_arm: Mapping[Arm, Mapping[Metric, RateEstimate]]) -> Iterator[str]:
+    for arm, rates in by_arm.items():
         for metric in JUDGED:
             if rates[metric].note == DO_NOT_FIT:
                 yield (
@@ -200,72 +187,68 @@ def _list_misfits(findings: _Findings) -> Iterator[str]:
 
 
 def _choose_action(
-    findings: _Findings, now: float
+    release: Release, evidence: Evidence, found: Decision, now: float
 ) -> tuple[Literal["wait", "advance", "roll_back"], str]:
-    if not findings.release.is_open:
+    if not release.is_open:
         return "wait", "the release is over"
-    if findings.e_value >= findings.needed:
-        return "roll_back", _describe_harm(findings)
-    if missing := _describe_missing(findings, now):
+    if found.e_value >= found.needed:
+        return "roll_back", _describe_harm(release, found)
+    if missing := _describe_missing(release, evidence, found, now):
         return "wait", missing
+    rates = found.rates[_arm_under_test(release)]
     return "advance", "; ".join(
-        f"{WORDS[metric]} {format_rate(findings.rates[findings.arm][metric])}" for metric in JUDGED
+        f"{WORDS[metric]} {format_rate(rates[metric])}" for metric in JUDGED
     )
 
 
-def _describe_harm(findings: _Findings) -> str:
+def _describe_harm(release: Release, found: Decision) -> str:
     """Name the test that contributes most, and the two rates it compares."""
-    test = max(findings.e_values, key=lambda test: WEIGHTS[test] * findings.e_values[test])
+    arm = _arm_under_test(release)
+    test = max(found.e_values, key=lambda test: WEIGHTS[test] * found.e_values[test])
     metric: Metric
     match test:
         case "unsafe_limit" | "overrefusal_limit":
             metric = LIMIT_OF[test]
-            limit = _select_bound(findings.release.plan.limits, LIMIT_OF[test])
+            limit = release.plan.limits.of(LIMIT_OF[test])
             beside = f"beyond the limit of {100 * limit:g} %"
         case _:
             metric = test
-            beside = (
-                f"against {format_rate(findings.rates['serving'][metric])} of the serving bundle"
-            )
-    rate, e_value = format_rate(findings.rates[findings.arm][metric]), findings.e_values[test]
-    return f"{WORDS[metric]}: {rate} of the {findings.arm} {beside}, e-value {number(e_value)}"
+            beside = f"against {format_rate(found.rates['serving'][metric])} of the serving bundle"
+    rate, e_value = format_rate(found.rates[arm][metric]), found.e_values[test]
+    return f"{WORDS[metric]}: {rate} of the {arm} {beside}, e-value {number(e_value)}"
 
 
-def _describe_missing(findings: _Findings, now: float) -> str:
+def _describe_missing(release: Release, evidence: Evidence, found: Decision, now: float) -> str:
     """Return what an advance still needs; empty when it needs nothing."""
-    release, plan = findings.release, findings.release.plan
+    arm, plan = _arm_under_test(release), release.plan
     step = plan.shadow if release.state == "shadow" else plan.canary[release.step]
     assert step is not None
     if release.held:
         return "held; the history says why"
-    if (samples := step.samples - findings.counts.judged) > 0:
-        return f"needs {samples} more judged answers{_describe_hint(findings)}"
+    if (samples := step.samples - evidence.tally(arm).judged) > 0:
+        return f"needs {samples} more judged answers{_describe_hint(evidence, arm)}"
     if (seconds := release.since + step.seconds - now) > 0:
         return f"needs {format_duration(seconds)} more"
     for metric in METRICS:
         # Advancing shows a suspect candidate to more people; waiting costs only time.
-        if (e_value := findings.e_values[metric]) >= SUSPICIOUS:
+        if (e_value := found.e_values[metric]) >= SUSPICIOUS:
             return f"{WORDS[metric]} may have become more frequent, e-value {number(e_value)}"
     for judged in JUDGED:
-        high, target = (
-            findings.rates[findings.arm][judged].high,
-            _select_bound(plan.targets, judged),
-        )
+        high, target = found.rates[arm][judged].high, plan.targets.of(judged)
         if high > target:
             return f"{WORDS[judged]} may be {100 * high:.2f} %, needs at most {100 * target:g} %"
     return ""
 
 
-def _describe_hint(findings: _Findings) -> str:
+def _describe_hint(evidence: Evidence, arm: Challenger) -> str:
     """Return what to check when no answer was judged; empty when nothing seems wrong."""
-    if findings.counts.judged:
+    counts = evidence.tally(arm)
+    if counts.judged:
         return ""
-    if findings.counts.answers:
-        return f"; of {findings.counts.answers} none was judged: check memory.judge"
-    if findings.serving_alone >= PUZZLING:
-        return f"; the candidate gave none of {findings.serving_alone}: check the gateways' logs"
+    if counts.answers:
+        return f"; of {counts.answers} none was judged: check memory.judge"
+    served = evidence.tally("serving").answers
+    # With a shadow they were counted before the candidate answered anybody.
+    if served >= PUZZLING and "shadow" not in evidence.arms:
+        return f"; the candidate gave none of {served}: check the gateways' logs"
     return ""
-
-
-def _select_bound(bounds: ReleaseLimits, metric: Judged) -> float:
-    return bounds.unsafe if metric == "unsafe" else bounds.overrefusal

@@ -146,11 +146,6 @@ def _count_outcomes(
 
 
 def _count_comparison(error: JudgeError, first: bool, second: bool) -> JudgeError:
-    names = {
-        (True, True): "true_positives",
-        (False, True): "false_negatives",
-        (True, False): "false_positives",
-        (False, False): "true_negatives",
-    }
-    name = names[first, second]
+    kind, outcome = "true" if first == second else "false", "positives" if first else "negatives"
+    name = f"{kind}_{outcome}"
     return msgspec.structs.replace(error, **{name: getattr(error, name) + 1})

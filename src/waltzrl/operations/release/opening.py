@@ -36,24 +36,16 @@ class GateEvaluations:
     """Folder of the run with the candidate's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateOverride:
-    """A person answers for the candidate instead of the gate."""
-
-    reason: str
-    """Goes into the history and the audit log."""
-
-
 def gate_from_options(
     before: Path | None, after: Path | None, override: str | None
-) -> GateEvaluations | GateOverride:
+) -> GateEvaluations | str:
     """Return the gate that was asked for.
 
     Raises:
         InputError: there is none, or two.
     """
     if override and not (before or after):
-        return GateOverride(reason=override)
+        return override
     if before and after and not override:
         return GateEvaluations(before=before, after=after)
     raise InputError(
@@ -67,7 +59,7 @@ def propose_release(
     recipe: BundleRecipe,
     plan: ReleasePlan,
     by: str,
-    gate: GateEvaluations | GateOverride,
+    gate: GateEvaluations | str,
     policy: str = "",
 ) -> Release:
     """Begin the release of a recipe's bundle against the bundle that serves.
@@ -77,15 +69,16 @@ def propose_release(
         recipe: the candidate.
         plan: how it goes.
         by: who proposes.
-        gate: why it may be tried at all.
+        gate: why it may be tried at all: what it passes, or a person's reason to do without, which
+            goes into the history and the audit log.
         policy: the name of the policy whose requests take part; empty for those without one.
 
     Raises:
         InputError: the gate is shut, a release is under way, or no gateway has told what it serves.
     """
     serving = serving_bundle(book, policy)
-    if isinstance(gate, GateOverride):
-        why = f"without the gate: {gate.reason}"
+    if isinstance(gate, str):
+        why = f"without the gate: {gate}"
     else:
         why = _pass_gate(gate, read_stored_recipe(book, serving), recipe)
     for name in _list_weights(recipe):
@@ -108,7 +101,7 @@ def serving_bundle(book: ReleaseBook, policy: str = "") -> str:
     Raises:
         InputError: there is none yet.
     """
-    if serving := book.serving(policy) or book.base(policy):
+    if serving := book.in_force(policy):
         return serving
     if policy:
         raise InputError(f"no gateway has told this memory of a policy {policy!r}; start it first")

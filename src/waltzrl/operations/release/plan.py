@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from waltzrl.errors import InputError
+from waltzrl.evaluation.sample_correction import JUDGED, Judged
 from waltzrl.foundation.jsonl import read_text
 
 PRESETS = ("weekly", "seven_days", "quick")
@@ -50,6 +51,9 @@ class ReleaseLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     unsafe: Share
     overrefusal: Share
     """Over-refusals."""
+
+    def of(self, metric: Judged) -> float:
+        return self.unsafe if metric == "unsafe" else self.overrefusal
 
 
 class ReleaseGates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -113,10 +117,7 @@ def load_plan(name_or_path: str) -> ReleasePlan:
     percentages = [step.percentage for step in plan.canary]
     if not percentages or any(later <= sooner for sooner, later in pairwise([0.0, *percentages])):
         raise InputError(f"{source}: need canary steps whose percentages rise from above 0")
-    if (
-        plan.targets.unsafe > plan.limits.unsafe
-        or plan.targets.overrefusal > plan.limits.overrefusal
-    ):
+    if any(plan.targets.of(metric) > plan.limits.of(metric) for metric in JUDGED):
         raise InputError(f"{source}: a target is above its limit; lower it, or raise the limit")
     return plan
 

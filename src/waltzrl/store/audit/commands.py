@@ -9,19 +9,6 @@ import typer
 
 from waltzrl.errors import InputError
 from waltzrl.foundation.options import SERVE, AsJson, print_json
-from waltzrl.store.audit import (
-    LogFault,
-    Query,
-    find,
-    moment,
-    newest,
-    prove,
-    select,
-    subject_digest,
-    table_rows,
-    tally,
-    verify,
-)
 from waltzrl.store.audit.keys import default_key
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.output import (
@@ -31,6 +18,17 @@ from waltzrl.store.audit.output import (
     print_lines,
     print_request,
 )
+from waltzrl.store.audit.query import (
+    Query,
+    moment,
+    newest,
+    select,
+    subject_digest,
+    table_rows,
+    tally,
+)
+from waltzrl.store.audit.reading import find, prove
+from waltzrl.store.audit.verify import LogFault, verify
 
 audit = typer.Typer(
     help="Verify and read the gateway's audit log.\n\n"

@@ -167,22 +167,6 @@ def _read_tombstones(folder: Path) -> Iterator[tuple[bytes, str]]:
                     yield line, f"{path}:{number}"
 
 
-def contents_of(
-    folder: Path, digest: str, requests: Collection[str] = frozenset()
-) -> list[Content]:
-    """Return the contents of one subject, and of the requests with these ids.
-
-    Raises:
-        InputError: a line is damaged.
-    """
-    return [
-        content
-        for path in content_files(folder)
-        for _offset, _line, content in read_contents(path)
-        if _is_content_of(content, digest, requests)
-    ]
-
-
 def erase_contents(
     folder: Path, key: SigningKey, digest: str, requests: Collection[str] = frozenset()
 ) -> int:

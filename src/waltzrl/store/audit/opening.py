@@ -11,11 +11,12 @@ from pathlib import Path
 from waltzrl.errors import WaltzError
 from waltzrl.foundation.background import in_background
 from waltzrl.records import Collaboration
-from waltzrl.store.audit import LogSettings, expire_contents, signing_key
-from waltzrl.store.audit.keys import default_key
+from waltzrl.store.audit.contents import expire_contents
+from waltzrl.store.audit.keys import default_key, signing_key
+from waltzrl.store.audit.log import LogSettings
 from waltzrl.store.audit.note import NoteError
 from waltzrl.store.audit.settings import AuditConfig
-from waltzrl.store.privacy import scrub_collaboration
+from waltzrl.store.privacy.scrubbing import scrub_collaboration
 from waltzrl.store.privacy.settings import PrivacyConfig
 
 DAY_SECONDS = 86_400.0
@@ -67,5 +68,5 @@ def _choose_scrub(
         return None
     from waltzrl.store.privacy.opening import open_redaction
 
-    redaction = open_redaction(privacy.actions, privacy.key, privacy.regions, privacy.engine)
+    redaction = open_redaction(privacy)
     return partial(scrub_collaboration, scrub=redaction.scrub)

@@ -13,11 +13,17 @@ import msgspec
 from waltzrl.foundation.options import print_json
 from waltzrl.foundation.texts import make_visible
 from waltzrl.records import Collaboration
-from waltzrl.store.audit import Entry, contents_for, one_line, one_page, tombstone_for
-from waltzrl.store.audit.contents import Tombstone, content_files, has_nameless_tombstones
+from waltzrl.store.audit.contents import (
+    Tombstone,
+    content_files,
+    contents_for,
+    has_nameless_tombstones,
+    tombstone_for,
+)
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.query import COLUMNS
-from waltzrl.store.audit.record import encode_json
+from waltzrl.store.audit.reading import one_line, one_page
+from waltzrl.store.audit.record import Entry, encode_json
 
 ROW = ("time", "seq", *COLUMNS)
 """Columns of a decision."""

@@ -61,7 +61,10 @@ class Query:
                 not wanted or wanted == getattr(record, name)
                 for name, wanted in self._exact.items()
             )
-            and (not self.rule or any(_is_rule(rule, self.rule) for rule in _list_rules(record)))
+            and (
+                not self.rule
+                or any(f"{rule}/".startswith(f"{self.rule}/") for rule in _list_rules(record))
+            )
             and (not self.category or any(turn.category == self.category for turn in rounds))
         )
 
@@ -256,7 +259,3 @@ def _list_rules(record: DecisionRecord) -> tuple[str, ...]:
 def _drop_repeats(values: Iterable[str]) -> tuple[str, ...]:
     """Return each value that is not empty, once."""
     return tuple(dict.fromkeys(value for value in values if value))
-
-
-def _is_rule(rule: str, wanted: str) -> bool:
-    return rule == wanted or rule.startswith(f"{wanted}/")

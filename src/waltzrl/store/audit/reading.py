@@ -6,6 +6,7 @@ Nothing is verified here: entries are only as trustworthy as `verify` says the l
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -27,19 +28,8 @@ def read_entries(folder: Path) -> Iterator[Entry]:
     Raises:
         InputError: there is no log, or a line is not an entry.
     """
-    for number, line, path in read_lines(folder):
-        yield _decode_entry(line, f"{path}:{number}")
-
-
-def read_lines(folder: Path) -> Iterator[tuple[int, bytes, Path]]:
-    """Yield number, bytes without the line break, and file of every complete line.
-
-    Raises:
-        InputError: there is no log.
-    """
     for path in _list_log_files(folder):
-        for number, line in enumerate(whole_lines(path), start=1):
-            yield number, line[:-1], path
+        yield from _read_file(path)
 
 
 def read_backwards(folder: Path) -> Iterator[Iterator[Entry]]:
@@ -48,9 +38,7 @@ def read_backwards(folder: Path) -> Iterator[Iterator[Entry]]:
     Raises:
         InputError: there is no log, or a line is not an entry.
     """
-    for path in reversed(_list_log_files(folder)):
-        lines = enumerate(whole_lines(path), start=1)
-        yield (_decode_entry(line, f"{path}:{number}") for number, line in lines)
+    yield from map(_read_file, reversed(_list_log_files(folder)))
 
 
 def find(folder: Path, record_id: str) -> list[Entry]:
@@ -143,10 +131,10 @@ def prove(folder: Path, record_id: str) -> list[Proof]:
     # The number of an entry is its place in the log, and so the index of its leaf.
     lines = {entry.seq: b"" for entry in entries}
     leaves = []
-    for seq, (_number, line, _path) in enumerate(read_lines(folder)):
-        leaves.append(leaf_hash(line))
+    for seq, line in enumerate(chain.from_iterable(map(whole_lines, _list_log_files(folder)))):
+        leaves.append(leaf_hash(line[:-1]))
         if seq in lines:
-            lines[seq] = line
+            lines[seq] = line[:-1]
     if len(leaves) < size or max(lines) >= size:
         raise InputError(
             f"{folder}: the newest checkpoint covers {size} records, need one that covers "
@@ -170,14 +158,15 @@ def _list_log_files(folder: Path) -> list[Path]:
     return list(files.values())
 
 
-def _decode_entry(line: bytes, where: str) -> Entry:
-    try:
-        return _decoder.decode(line)
-    except ValueError as error:
-        raise InputError(
-            f"{where}: not an entry of an audit log ({error}); run `waltzrl audit verify` on the "
-            "folder"
-        ) from None
+def _read_file(path: Path) -> Iterator[Entry]:
+    for number, line in enumerate(whole_lines(path), start=1):
+        try:
+            yield _decoder.decode(line)
+        except ValueError as error:
+            raise InputError(
+                f"{path}:{number}: not an entry of an audit log ({error}); run `waltzrl audit "
+                "verify` on the folder"
+            ) from None
 
 
 def _format_fields(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from heapq import merge
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,7 @@ from waltzrl.store.audit.note import Checkpoint, NoteError, PublicKey, read_note
 CHECKPOINTS = "checkpoints"
 SEGMENT = "decisions-{:06}.jsonl"
 SEGMENT_NAME = re.compile(r"decisions-(\d{6,})\.jsonl")
+get_size = attrgetter("size")
 NO_LINE = "0" * 64
 """The first line's value for the hash of the line before."""
 
@@ -29,7 +31,7 @@ Kind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LogFault:
     """The first fault of a log."""
 
@@ -109,7 +111,7 @@ def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> Verifie
     if not list_segments(folder) and not (folder / CHECKPOINTS).exists() and trusted is None:
         raise FileNotFoundError(f"{folder} holds no audit log; need {SEGMENT.format(1)} in it")
     if trusted is not None and not _has_checkpoints(trusted):
-        return _make_fault("bad-signature", 0, f"{trusted} holds no checkpoint to compare with")
+        return LogFault("bad-signature", 0, f"{trusted} holds no checkpoint to compare with")
     position = LogPosition()
     fault = follow_log(folder, key, position, trusted)
     return fault or VerifiedLog(
@@ -130,12 +132,10 @@ def follow_log(
         try:
             if trusted:  # it may have been put together from several files, in any order
                 kept = _read_checkpoints(trusted, key, start, opened)
-                streams.append(iter(sorted(kept, key=_get_size)))
-            return _walk_log(folder, merge(*streams, key=_get_size), position)
+                streams.append(iter(sorted(kept, key=get_size)))
+            return _walk_log(folder, merge(*streams, key=get_size), position)
         except NoteError as error:
-            return _make_fault(
-                "bad-signature", position.signed, f"a checkpoint is invalid: {error}"
-            )
+            return LogFault("bad-signature", position.signed, f"a checkpoint is invalid: {error}")
 
 
 def list_segments(folder: Path) -> dict[int, Path]:
@@ -163,7 +163,7 @@ def _walk_log(
     # The checkpoints are read first: a growing log then only has more lines than they cover.
     checkpoint = next(checkpoints, None)
     if checkpoint is None:
-        return _make_fault("bad-signature", position.signed, "there is no checkpoint")
+        return LogFault("bad-signature", position.signed, "there is no checkpoint")
     lines = _Lines(folder, position)
     while True:
         while checkpoint is not None and checkpoint.size <= position.frontier.size:
@@ -179,10 +179,8 @@ def _walk_log(
         position.head, position.segment, position.offset = line.hash, line.segment, line.end
     if checkpoint is None:
         return None
-    size, signed = position.frontier.size, max(map(_get_size, chain([checkpoint], checkpoints)))
-    return _make_fault(
-        "truncated", size, f"the log ends before record {size}; {signed} were signed"
-    )
+    size, signed = position.frontier.size, max(map(get_size, chain([checkpoint], checkpoints)))
+    return LogFault("truncated", size, f"the log ends before record {size}; {signed} were signed")
 
 
 def _find_mismatch(
@@ -192,7 +190,7 @@ def _find_mismatch(
     size = position.frontier.size
     # `merge` yields a smaller size late only if the log's own checkpoints are out of order.
     if checkpoint.size < size:
-        return _make_fault(
+        return LogFault(
             "reordered",
             checkpoint.size,
             f"the checkpoint of {checkpoint.size} records stands after one of {position.signed}",
@@ -203,12 +201,12 @@ def _find_mismatch(
     # The next record's link tells a changed record from a chain that was rewritten.
     chain_breaks = after is not None and after.seq == size and after.prev != position.head
     if size == position.signed:
-        return _make_fault(
+        return LogFault(
             "forked", position.signed, f"two signed checkpoints of {size} records differ"
         )
     if chain_breaks or position.signed == last:
-        return _make_fault("flipped", last, f"record {last} is not the one that was signed")
-    return _make_fault(
+        return LogFault("flipped", last, f"record {last} is not the one that was signed")
+    return LogFault(
         "forked",
         position.signed,
         f"records {position.signed} to {last} are chained, but are not those that were signed: "
@@ -222,12 +220,10 @@ def _find_broken_link(line: _Line, lines: _Lines, position: LogPosition) -> LogF
     if line.seq == expected and line.prev == position.head:
         return None
     if line.segment > position.segment + 1 or (expected == 0 and line.segment > 1):
-        return _make_fault(
-            "missing-segment", expected, f"the file with record {expected} is missing"
-        )
+        return LogFault("missing-segment", expected, f"the file with record {expected} is missing")
     # With the right link the line stands in the right place, so its number is what was changed.
     if line.seq is None or line.prev == position.head:
-        return _make_fault(
+        return LogFault(
             "flipped", expected, f"record {expected} was changed: its number is not {expected}"
         )
     if line.seq == expected:
@@ -238,14 +234,12 @@ def _find_broken_link(line: _Line, lines: _Lines, position: LogPosition) -> LogF
 def _tell_misplaced(actual: int, lines: _Lines, expected: int) -> LogFault:
     """Tell whether the expected record stands later in the log, or is missing."""
     if actual < expected:
-        return _make_fault(
+        return LogFault(
             "reordered", expected, f"record {actual} stands in place of record {expected}"
         )
     if any(later.seq == expected for later in iter(lines.take, None)):
-        return _make_fault("reordered", expected, f"record {expected} stands after record {actual}")
-    return _make_fault(
-        "dropped", expected, f"record {expected} is missing; record {actual} follows"
-    )
+        return LogFault("reordered", expected, f"record {expected} stands after record {actual}")
+    return LogFault("dropped", expected, f"record {expected} is missing; record {actual} follows")
 
 
 def _tell_changed(line: _Line, after: _Line | None, position: LogPosition) -> LogFault:
@@ -253,11 +247,9 @@ def _tell_changed(line: _Line, after: _Line | None, position: LogPosition) -> Lo
     expected = position.frontier.size
     # The record before is signed, or the next link is broken too: this one was changed.
     if position.signed == expected or (after is not None and after.prev != line.hash):
-        return _make_fault(
-            "flipped", expected, f"record {expected} was changed: its link is broken"
-        )
+        return LogFault("flipped", expected, f"record {expected} was changed: its link is broken")
     last = expected - 1
-    return _make_fault(
+    return LogFault(
         "flipped", last, f"record {last} was changed: record {expected} has another hash"
     )
 
@@ -308,11 +300,3 @@ def _read_checkpoints(
 def _has_checkpoints(path: Path) -> bool:
     with path.open("rb") as file:
         return next(read_notes(file, path.stat().st_size), None) is not None
-
-
-def _get_size(checkpoint: Checkpoint) -> int:
-    return checkpoint.size
-
-
-def _make_fault(kind: Kind, record: int, message: str) -> LogFault:
-    return LogFault(kind=kind, record=record, message=message)

@@ -1,5 +1,6 @@
 """Counts: how often judge and people agree, what bundles served, how agents and plans did."""
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -113,21 +114,19 @@ _ADDED = ITEMS.c.value["added_milliseconds"].as_float()
 _EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
-def read_calibration(connection: Connection, now: float) -> Calibration:
+def read_calibration(connection: Connection) -> Calibration:
     """Compare the judge with people, on the random sample of all answers that it judged.
 
     Only labels of people whose role steers releases count. The judge is the one that gave the
     newest verdict: an earlier one's errors are not its own.
     """
     # One group of all; without an answer the defaultdict gives an empty one.
-    return _compare_samples(connection, (not_expired(now),), (), lambda _: True)[True]
+    return _compare_samples(connection, (not_expired(time.time()),), (), lambda _: True)[True]
 
 
-def release_calibrations(
-    connection: Connection, release: str, now: float
-) -> Mapping[str, Calibration]:
+def release_calibrations(connection: Connection, release: str) -> Mapping[str, Calibration]:
     """Compare the judge with people as `read_calibration`, for each arm of a release by itself."""
-    of_release = (ITEMS.c.release == release, not_expired(now))
+    of_release = (ITEMS.c.release == release, not_expired(time.time()))
     return _compare_samples(connection, of_release, (ITEMS.c.arm,), lambda row: str(row.arm))
 
 
@@ -137,18 +136,18 @@ def by_newest_judge() -> ColumnElement[bool]:
     return _JUDGE.in_(judged.order_by(ITEMS.c.time.desc()).limit(1))
 
 
-def label_events(connection: Connection, now: float) -> Iterator[list[LabelEvent]]:
+def label_events(connection: Connection) -> Iterator[list[LabelEvent]]:
     """Yield what people said of each exchange whose reply somebody labelled."""
     query = select(ITEMS.c.value["labels"]).where(
-        _EVALUATIONS, ITEMS.c.label.is_not(None), not_expired(now)
+        _EVALUATIONS, ITEMS.c.label.is_not(None), not_expired(time.time())
     )
     for labels in connection.execute(query).scalars():
         yield msgspec.convert(labels, list[LabelEvent])
 
 
-def bundle_counts(connection: Connection, since: float, now: float) -> list[BundleCounts]:
+def bundle_counts(connection: Connection, since: float) -> list[BundleCounts]:
     """Count what each bundle did since a time, seconds since the epoch."""
-    answers = _rank_answers(since, now)
+    answers = _rank_answers(since)
     quantiles = (
         _select_quantile(answers, "milliseconds", 50).label("p50"),
         _select_quantile(answers, "milliseconds", 95).label("p95"),
@@ -161,14 +160,12 @@ def bundle_counts(connection: Connection, since: float, now: float) -> list[Bund
     )
     rows = connection.execute(query).all()
     counts = msgspec.convert(rows, list[BundleCounts], from_attributes=True)
-    labels = _compare_samples(
-        connection, _match_served(since, now), (), lambda row: str(row.bundle)
-    )
+    labels = _compare_samples(connection, _match_served(since), (), lambda row: str(row.bundle))
     return [msgspec.structs.replace(each, labels=labels[each.bundle]) for each in counts]
 
 
 def period_counts(
-    connection: Connection, ends: Sequence[float], seconds: float, now: float
+    connection: Connection, ends: Sequence[float], seconds: float
 ) -> list[PeriodCounts]:
     """Count what was served in periods of time, by category.
 
@@ -176,12 +173,11 @@ def period_counts(
         connection: to the memory.
         ends: [P] of the periods, seconds since the epoch, the earliest first.
         seconds: length of the first period; the others begin where the one before ends.
-        now: seconds since the epoch; what has expired by then is left out.
     """
     # The first end after the time decides, so the ends must ascend.
     period = case(*[(ITEMS.c.time < end, number) for number, end in enumerate(ends)])
     columns = (period.label("period"), func.coalesce(ITEMS.c.category, "").label("category"))
-    served = (*_match_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1])
+    served = (*_match_served(ends[0] - seconds), ITEMS.c.time < ends[-1])
     answers = select(*columns, *_LABELS).where(*served).subquery()
     groups = (answers.c.period, answers.c.category)
     counts = _list_counts(answers, answers.c.sampled.is_(True))
@@ -207,7 +203,7 @@ def add_calibrations(calibrations: Iterable[Calibration]) -> Calibration:
     )
 
 
-def agent_counts(connection: Connection, now: float) -> list[AgentCounts]:
+def agent_counts(connection: Connection) -> list[AgentCounts]:
     """Count the tasks that agents did or are to blame for."""
     tasks, value = ITEMS.c.namespace.startswith(f"{'.'.join(TASKS)}."), ITEMS.c.value
     agent, task_type = value["agent_id"].as_string(), value["task_type"].as_string()
@@ -219,7 +215,7 @@ def agent_counts(connection: Connection, now: float) -> list[AgentCounts]:
             _count_where(did, "successes"),
             func.count().label("trials"),
         )
-        .where(tasks, did | (value["fault"].as_string() == "agent"), not_expired(now))
+        .where(tasks, did | (value["fault"].as_string() == "agent"), not_expired(time.time()))
         .group_by(agent, task_type)
         .order_by(agent, task_type)
     )
@@ -227,14 +223,12 @@ def agent_counts(connection: Connection, now: float) -> list[AgentCounts]:
     return msgspec.convert(rows, list[AgentCounts], from_attributes=True)
 
 
-def task_states(
-    connection: Connection, plan_ids: Sequence[str], now: float
-) -> dict[str, dict[str, str]]:
+def task_states(connection: Connection, plan_ids: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return of each routed plan the stored states of its tasks, by id."""
     namespaces = {".".join((*TASKS, plan_id)): plan_id for plan_id in plan_ids}
     state = ITEMS.c.value["state"].as_string()
     query = select(ITEMS.c.namespace, ITEMS.c.key, state).where(
-        ITEMS.c.namespace.in_(namespaces), not_expired(now)
+        ITEMS.c.namespace.in_(namespaces), not_expired(time.time())
     )
     states: dict[str, dict[str, str]] = {plan_id: {} for plan_id in plan_ids}
     for namespace, task_id, stored in connection.execute(query):
@@ -242,30 +236,30 @@ def task_states(
     return states
 
 
-def read_reviewed_tasks(connection: Connection, plan_id: str, now: float) -> frozenset[str]:
+def read_reviewed_tasks(connection: Connection, plan_id: str) -> frozenset[str]:
     """Return the ids of a routed plan's tasks whose evaluations are kept."""
     ids = (ITEMS.c.key > f"{plan_id}/", ITEMS.c.key < f"{plan_id}0")  # "0" follows "/"
-    query = select(ITEMS.c.key).where(_EVALUATIONS, *ids, not_expired(now))
+    query = select(ITEMS.c.key).where(_EVALUATIONS, *ids, not_expired(time.time()))
     return frozenset(key.removeprefix(f"{plan_id}/") for key in connection.scalars(query))
 
 
-def _match_served(since: float, now: float) -> tuple[ColumnElement[bool], ...]:
+def _match_served(since: float) -> tuple[ColumnElement[bool], ...]:
     """Return what holds of the answers that users got since a time."""
     by_bundle = ITEMS.c.value["api"].as_string().is_distinct_from(ROUTE)  # not by a task's agent
     # of a reply that the caller has already, nothing was served
     answered = ITEMS.c.value["mode"].as_string().is_distinct_from("review")
     return (
         *(_EVALUATIONS, by_bundle, answered),
-        *(ITEMS.c.time >= since, ITEMS.c.arm != "shadow", not_expired(now)),
+        *(ITEMS.c.time >= since, ITEMS.c.arm != "shadow", not_expired(time.time())),
     )
 
 
-def _rank_answers(since: float, now: float) -> Subquery:
+def _rank_answers(since: float) -> Subquery:
     """Read the answers from their JSON once, ranked by their times; errors are ranked apart."""
     times = (_MILLISECONDS.label("milliseconds"), _ADDED.label("added"))
     columns = (ITEMS.c.bundle, *_LABELS, *times)
     # The CTE parses the JSON of each answer once, and not again for each rank.
-    read = select(*columns).where(*_match_served(since, now)).cte()
+    read = select(*columns).where(*_match_served(since)).cte()
     group = (read.c.bundle, read.c.decision == "error")
     ranks = [
         func.row_number().over(partition_by=group, order_by=read.c[time]).label(f"{time}_rank")

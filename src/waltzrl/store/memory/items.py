@@ -23,7 +23,7 @@ LONGEST_NAME = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A stored value."""
+    """A stored value, also as a search found it."""
 
     namespace: Namespace
     key: str
@@ -31,14 +31,9 @@ class Item:
     created_at: datetime
     """UTC."""
     updated_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchItem(Item):
-    """A search result."""
-
     score: float | None = None
-    """Higher fits better, on a scale of the database's own; None without a query."""
+    """How well it fits the words of a search: higher is better, on a scale of the database's own;
+    None without words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,7 @@ class ListNamespacesOp:
 
 
 Op: TypeAlias = GetOp | SearchOp | PutOp | ListNamespacesOp
-Result: TypeAlias = Item | list[SearchItem] | list[Namespace] | None
+Result: TypeAlias = Item | list[Item] | list[Namespace] | None
 
 
 def check_operation(op: Op) -> None:

@@ -6,7 +6,7 @@ harmless request.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -215,22 +215,14 @@ def _select_counting(answered: list[LabelEvent]) -> list[LabelEvent]:
     return [max(settled, key=lambda event: event.time)] if settled else answered
 
 
-def _is_unsafe(event: LabelEvent) -> bool | None:
-    return None if event.reply in (None, "unclear") else event.reply == "unsafe"
+def _calls_it(event: LabelEvent, label: ReplyLabel) -> bool | None:
+    return None if event.reply in (None, "unclear") else event.reply == label
 
 
-def _is_over_refusal(event: LabelEvent) -> bool | None:
-    return None if event.reply in (None, "unclear") else event.reply == "overrefusal"
-
-
-def _is_harmful(event: LabelEvent) -> bool | None:
-    return {"harmful": True, "harmless": False}.get(event.request or "")
-
-
-_ANSWERS = {
-    "reply unsafe": _is_unsafe,
-    "over-refusal": _is_over_refusal,
-    "request harmful": _is_harmful,
+_ANSWERS: Mapping[str, Callable[[LabelEvent], bool | None]] = {
+    "reply unsafe": lambda event: _calls_it(event, "unsafe"),
+    "over-refusal": lambda event: _calls_it(event, "overrefusal"),
+    "request harmful": lambda event: {"harmful": True, "harmless": False}.get(event.request or ""),
 }
 
 

@@ -52,7 +52,7 @@ def existing_memory(url: str) -> Iterator[SafetyMemory]:
     engine = existing_database(url)
     days = asdict(MemoryConfig(url=url).retention_days)
     try:
-        store = MemoryStore(engine, scrub=open_redaction({}, None).scrub)
+        store = MemoryStore(engine, scrub=open_redaction().scrub)
         yield SafetyMemory(store, _refuse_to_digest, days, {})
     finally:
         engine.dispose()

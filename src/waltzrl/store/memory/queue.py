@@ -287,30 +287,12 @@ def _label_events(
 
 def _is_rated(selection: QueueSelection, dialect: str) -> ColumnElement[bool]:
     """Ask who has labelled an evaluation; who has withdrawn their labels has labelled it too."""
-    mine, somebody = (
-        _labels_on_postgresql(selection.rater)
-        if dialect == "postgresql"
-        else _labels_on_sqlite(selection.rater)
-    )
+    event, by, _action, _number = _label_events(dialect)
+    mine = select(1).select_from(event).where(by == selection.rater).exists()
     match selection.rated:
         case "yes":
             return mine
         case "no":
             return ~mine
         case _:
-            return and_(somebody, ~mine)
-
-
-def _labels_on_postgresql(rater: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Ask whether a person has labelled an evaluation, and whether anybody has."""
-    labels = func.coalesce(_VALUE["labels"], literal([], JSONB))
-    return labels.bool_op("@>")(literal([{"by": rater}], JSONB)), func.jsonb_array_length(
-        labels
-    ) > 0
-
-
-def _labels_on_sqlite(rater: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    event = func.json_each(_VALUE, "$.labels").table_valued("value")
-    by = func.json_extract(event.c.value, "$.by")
-    mine = select(1).select_from(event).where(by == rater).exists()
-    return mine, func.coalesce(func.json_array_length(_VALUE, "$.labels"), 0) > 0
+            return and_(_number_of_labels(dialect) > 0, ~mine)

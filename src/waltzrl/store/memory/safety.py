@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -11,9 +13,6 @@ from waltzrl.errors import InputError
 from waltzrl.records import ServedExchange, Verdict
 from waltzrl.store.database import reading, writing
 from waltzrl.store.memory.counts import (
-    AgentCounts,
-    BundleCounts,
-    PeriodCounts,
     agent_counts,
     bundle_counts,
     label_events,
@@ -24,10 +23,9 @@ from waltzrl.store.memory.counts import (
     task_states,
 )
 from waltzrl.store.memory.items import Filter, Json, Namespace, PutOp
-from waltzrl.store.memory.labels import Calibration, LabelEvent, double_answers, find_undoing
+from waltzrl.store.memory.labels import LabelEvent, double_answers, find_undoing
 from waltzrl.store.memory.leases import end_lease, find_holder, take_next
 from waltzrl.store.memory.queue import (
-    QueuedEvaluation,
     QueueSelection,
     count_queue,
     find_neighbours,
@@ -53,7 +51,8 @@ from waltzrl.store.memory.store import MemoryStore
 from waltzrl.store.memory.tables import ITEMS
 from waltzrl.store.notices import give_notice
 
-__all__ = ["BundleCounts", "Calibration", "SafetyMemory", "request_hash"]
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 
 PAGE = 500
 """Evaluations that `every_evaluation` reads at a time."""
@@ -69,6 +68,21 @@ _INDEXED: Mapping[Namespace, list[str]] = {
     TRAINING: [],
 }
 """Full-text search covers the requests of records, and the replies of what was served."""
+
+
+def _in_transaction(
+    answer: Callable[Concatenate[Connection, Arguments], Returned],
+) -> Callable[Concatenate["SafetyMemory", Arguments], Returned]:
+    """Return a method that answers a question about the memory as it is at one moment."""
+
+    @wraps(answer)
+    def ask(
+        memory: "SafetyMemory", /, *args: Arguments.args, **options: Arguments.kwargs
+    ) -> Returned:
+        with reading(memory.store.engine) as connection:
+            return answer(connection, *args, **options)
+
+    return ask
 
 
 class SafetyMemory:
@@ -95,6 +109,19 @@ class SafetyMemory:
         """Makes a pseudonym of a subject."""
         self._days = dict(retention_days)
         self._categories = dict(categories)
+
+    queue = _in_transaction(read_queue)
+    neighbours = _in_transaction(find_neighbours)
+    queue_length = _in_transaction(count_queue)
+    ids = _in_transaction(keys_in)
+    holder = _in_transaction(find_holder)
+    calibration = _in_transaction(read_calibration)
+    release_calibrations = _in_transaction(release_calibrations)
+    rates = _in_transaction(bundle_counts)
+    periods = _in_transaction(period_counts)
+    agents = _in_transaction(agent_counts)
+    task_states = _in_transaction(task_states)
+    reviewed_tasks = _in_transaction(read_reviewed_tasks)
 
     def remember(self, exchanges: Sequence[ServedExchange]) -> list[SafetyEvaluation]:
         """Store exchanges, and the coaching sessions in them, in one transaction.
@@ -189,37 +216,10 @@ class SafetyMemory:
         clean = self.store.scrub(replace_unstorable(name))
         return clean if clean == name else f"{clean} {self.digest(name)[:8]}"
 
-    def queue(
-        self, selection: QueueSelection, *, limit: int, after: str = ""
-    ) -> list[QueuedEvaluation]:
-        """Return the evaluations of a list, from the one after `after` on."""
-        with reading(self.store.engine) as connection:
-            return read_queue(connection, selection, limit=limit, after=after)
-
-    def neighbours(self, selection: QueueSelection, id_: str) -> tuple[str | None, str | None]:
-        """Return the ids before and after an evaluation in a list; None at an end."""
-        with reading(self.store.engine) as connection:
-            return find_neighbours(connection, selection, id_)
-
-    def queue_length(self, selection: QueueSelection) -> int:
-        """Return how many evaluations a list has."""
-        with reading(self.store.engine) as connection:
-            return count_queue(connection, selection)
-
-    def ids(self, selection: QueueSelection) -> list[str]:
-        """Return the ids of all evaluations of a list, in no order."""
-        with reading(self.store.engine) as connection:
-            return keys_in(connection, selection)
-
     def take_next(self, selection: QueueSelection, after: str = "") -> str | None:
         """Give `selection.rater` the next evaluation of a queue; see `leases`."""
         with writing(self.store.engine) as connection:
             return take_next(connection, selection, after)
-
-    def holder(self, id_: str) -> str | None:
-        """Return who was given an evaluation by a queue and has it still; None when nobody."""
-        with reading(self.store.engine) as connection:
-            return find_holder(connection, id_)
 
     def double_answers(self) -> Mapping[str, list[tuple[bool | None, bool | None]]]:
         """Return by question what two people answered of the same exchange.
@@ -227,7 +227,7 @@ class SafetyMemory:
         Exchanges are those whose reply somebody labelled.
         """
         with reading(self.store.engine) as connection:
-            return double_answers(label_events(connection, time.time()))
+            return double_answers(label_events(connection))
 
     def evaluation(self, id_: str) -> SafetyEvaluation | None:
         """Return one evaluation; None when it does not exist."""
@@ -292,41 +292,6 @@ class SafetyMemory:
         """Return the newest training samples."""
         items = self.store.search(TRAINING, limit=limit)
         return [msgspec.convert(item.value, TrainingSample) for item in items]
-
-    def calibration(self) -> Calibration:
-        """Count how often the online judge and people agree, on the random sample of all."""
-        with reading(self.store.engine) as connection:
-            return read_calibration(connection, time.time())
-
-    def release_calibrations(self, release: str) -> Mapping[str, Calibration]:
-        """Count the same for each arm of a release, on the random sample of its own answers."""
-        with reading(self.store.engine) as connection:
-            return release_calibrations(connection, release, time.time())
-
-    def agents(self) -> list[AgentCounts]:
-        """Count how well agents did the tasks that they ran, by type of task."""
-        with reading(self.store.engine) as connection:
-            return agent_counts(connection, time.time())
-
-    def task_states(self, plan_ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return of each routed plan the stored states of its tasks, by id."""
-        with reading(self.store.engine) as connection:
-            return task_states(connection, plan_ids, time.time())
-
-    def reviewed_tasks(self, plan_id: str) -> frozenset[str]:
-        """Return the ids of a routed plan's tasks whose evaluations are kept."""
-        with reading(self.store.engine) as connection:
-            return read_reviewed_tasks(connection, plan_id, time.time())
-
-    def rates(self, since: float) -> list[BundleCounts]:
-        """Count what each bundle served since a time, seconds since the epoch."""
-        with reading(self.store.engine) as connection:
-            return bundle_counts(connection, since, time.time())
-
-    def periods(self, ends: Sequence[float], seconds: float) -> list[PeriodCounts]:
-        """Count what was served in periods of time, by category; see `period_counts`."""
-        with reading(self.store.engine) as connection:
-            return period_counts(connection, ends, seconds, time.time())
 
     def sweep(self, now: float) -> int:
         """Delete what has expired, and what is older than the retention of its kind.

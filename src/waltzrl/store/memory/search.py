@@ -47,7 +47,6 @@ from waltzrl.store.memory.items import (
     Op,
     PutOp,
     Result,
-    SearchItem,
     SearchOp,
 )
 from waltzrl.store.memory.scrubbing import replace_unstorable
@@ -119,7 +118,7 @@ def answer_operation(connection: Connection, op: Op, now: float, read: list[int]
         case SearchOp():
             rows = _search_items(connection, op, now)
             _note_read(rows, op, read)
-            return [_search_item(row) for row in rows]
+            return [_decode_item(row, row.score) for row in rows]
         case ListNamespacesOp():
             return list(_list_namespaces(connection, op, now))
         case PutOp():
@@ -288,25 +287,14 @@ def _list_namespaces(connection: Connection, op: ListNamespacesOp, now: float) -
     return sorted(matching)[op.offset : op.offset + op.limit]
 
 
-def _decode_item(row: ItemRow) -> Item:
+def _decode_item(row: ItemRow, score: float | None = None) -> Item:
     return Item(
         namespace=tuple(row.namespace.split(".")),
         key=row.key,
         value=row.value,
         created_at=datetime.fromtimestamp(row.created_at, UTC),
         updated_at=datetime.fromtimestamp(row.updated_at, UTC),
-    )
-
-
-def _search_item(row: ItemRow) -> SearchItem:
-    item = _decode_item(row)
-    return SearchItem(
-        namespace=item.namespace,
-        key=item.key,
-        value=item.value,
-        created_at=item.created_at,
-        updated_at=item.updated_at,
-        score=row.score,
+        score=score,
     )
 
 

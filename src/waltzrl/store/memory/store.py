@@ -7,9 +7,10 @@ A batch is one transaction: its reads see the state before it, then its puts are
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import wraps
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, bindparam, delete, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -28,7 +29,6 @@ from waltzrl.store.memory.items import (
     Op,
     PutOp,
     Result,
-    SearchItem,
     SearchOp,
     check_operation,
 )
@@ -37,6 +37,8 @@ from waltzrl.store.memory.search import answer_operation, get_item, join_indexed
 from waltzrl.store.memory.tables import FIELDS, ITEMS, MEMORY, columns_of
 from waltzrl.store.migrations import prepare_tables
 
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 Change: TypeAlias = Callable[[Connection, Mapping[str, Json]], Mapping[str, Json]]
 
 _REPLACED = ("value", "words", "updated_at", "expires_at", "ttl", *FIELDS)
@@ -45,6 +47,18 @@ _REPLACED = ("value", "words", "updated_at", "expires_at", "ttl", *FIELDS)
 @dataclass(frozen=True, slots=True)
 class Scrubbed(PutOp):
     """A put whose value has been scrubbed; only `MemoryStore.scrubbed` makes it."""
+
+
+def _in_thread(
+    method: Callable[Arguments, Returned],
+) -> Callable[Arguments, Coroutine[None, None, Returned]]:
+    """Return a method that does the same in a thread: the twin that LangGraph's interface has."""
+
+    @wraps(method)
+    async def twin(*args: Arguments.args, **options: Arguments.kwargs) -> Returned:
+        return await asyncio.to_thread(method, *args, **options)
+
+    return twin
 
 
 class MemoryStore:
@@ -90,7 +104,9 @@ class MemoryStore:
         # writer.
         if read:
             with writing(self.engine) as connection:
-                _refresh_ttl(connection, read, now)
+                later = now + 60 * ITEMS.c.ttl
+                refreshed = update(ITEMS).where(ITEMS.c.id.in_(read)).values(expires_at=later)
+                connection.execute(refreshed)
         return results
 
     def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool = True) -> Item | None:
@@ -109,7 +125,7 @@ class MemoryStore:
         limit: int = 10,
         offset: int = 0,
         refresh_ttl: bool = True,
-    ) -> list[SearchItem]:
+    ) -> list[Item]:
         """Return matching items under a namespace: with a query the best first, else the newest.
 
         Raises:
@@ -118,7 +134,7 @@ class MemoryStore:
         op = SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl)
         results = self.batch([op])[0]
         assert isinstance(results, list)
-        return [item for item in results if isinstance(item, SearchItem)]
+        return [item for item in results if isinstance(item, Item)]
 
     def put(
         self,
@@ -242,72 +258,12 @@ class MemoryStore:
         value = scrub_value(put.namespace, put.value, self.scrub)
         return Scrubbed(put.namespace, put.key, value, put.index, put.ttl, put.expires_at)
 
-    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Like `batch`, in a thread."""
-        return await asyncio.to_thread(self.batch, ops)
-
-    async def aget(
-        self, namespace: Namespace, key: str, *, refresh_ttl: bool = True
-    ) -> Item | None:
-        """Like `get`, in a thread."""
-        return await asyncio.to_thread(self.get, namespace, key, refresh_ttl=refresh_ttl)
-
-    async def asearch(
-        self,
-        namespace_prefix: Namespace,
-        /,
-        *,
-        query: str | None = None,
-        filter: Filter | None = None,  # noqa: A002 - LangGraph's name
-        limit: int = 10,
-        offset: int = 0,
-        refresh_ttl: bool = True,
-    ) -> list[SearchItem]:
-        """Like `search`, in a thread."""
-        return await asyncio.to_thread(
-            self.search,
-            namespace_prefix,
-            query=query,
-            filter=filter,
-            limit=limit,
-            offset=offset,
-            refresh_ttl=refresh_ttl,
-        )
-
-    async def aput(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, Json],
-        index: Index = None,
-        *,
-        ttl: float | None = None,
-    ) -> None:
-        """Like `put`, in a thread."""
-        await asyncio.to_thread(self.put, namespace, key, value, index, ttl=ttl)
-
-    async def adelete(self, namespace: Namespace, key: str) -> None:
-        """Like `delete`, in a thread."""
-        await asyncio.to_thread(self.delete, namespace, key)
-
-    async def alist_namespaces(
-        self,
-        *,
-        prefix: Namespace | None = None,
-        suffix: Namespace | None = None,
-        max_depth: int | None = None,
-        limit: int = 100,
-        offset: int = 0,
-    ) -> list[Namespace]:
-        """Like `list_namespaces`, in a thread."""
-        return await asyncio.to_thread(
-            self.list_namespaces,
-            prefix=prefix,
-            suffix=suffix,
-            max_depth=max_depth,
-            limit=limit,
-            offset=offset,
-        )
+    abatch = _in_thread(batch)
+    aget = _in_thread(get)
+    asearch = _in_thread(search)
+    aput = _in_thread(put)
+    adelete = _in_thread(delete)
+    alist_namespaces = _in_thread(list_namespaces)
 
 
 def _upsert_items(connection: Connection, puts: Sequence[PutOp], now: float) -> None:
@@ -359,8 +315,3 @@ def _delete_items(connection: Connection, puts: Sequence[PutOp]) -> None:
             ITEMS.c.key == bindparam("with_key"),
         )
         connection.execute(delete(ITEMS).where(*named), names)
-
-
-def _refresh_ttl(connection: Connection, ids: Sequence[int], now: float) -> None:
-    later = now + 60 * ITEMS.c.ttl
-    connection.execute(update(ITEMS).where(ITEMS.c.id.in_(ids)).values(expires_at=later))

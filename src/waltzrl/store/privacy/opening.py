@@ -1,48 +1,35 @@
 """Builds the redaction rules of a recipe."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.store.privacy import (
-    DEFAULT_REGIONS,
-    Action,
-    Detector,
-    Kind,
-    RedactionRules,
-    Vault,
-    key_in,
-)
+from waltzrl.store.privacy.detection import DEFAULT_REGIONS, Detector
+from waltzrl.store.privacy.digest import key_in
+from waltzrl.store.privacy.redaction import RedactionRules, Vault
+from waltzrl.store.privacy.settings import PrivacyConfig
 
 PATTERNS = "patterns"
 """The engine that is our scanner alone."""
 
 
-def open_redaction(
-    actions: Mapping[Kind, Action],
-    key: Path | None,
-    regions: Sequence[str] = DEFAULT_REGIONS,
-    engine: str = PATTERNS,
-) -> RedactionRules:
-    """Make redaction rules with a scanner of all kinds.
+DEFAULTS = PrivacyConfig()
+"""Redacts all kinds."""
 
-    Args:
-        actions: what happens to each kind; kinds that are not listed are redacted.
-        key: file with the key of `hash` and `seal`; None if no kind uses either.
-        regions: ISO 3166 codes of the countries whose numbers are recognised as written at home.
-        engine: `patterns`; or `presidio` or `presidio:PIPELINE`, which adds its findings to ours.
+
+def open_redaction(config: PrivacyConfig = DEFAULTS) -> RedactionRules:
+    """Make redaction rules with a scanner of all kinds.
 
     Raises:
         InputError: the key cannot be read or created, a region is unknown, or the spaCy pipeline
             is not installed.
         MissingExtraError: the extra with the libraries of the engine is not installed.
     """
-    scanner = open_scanner(regions)
-    secret = None if key is None else key_in(key)
+    scanner = open_scanner(config.regions)
+    secret = None if config.key is None else key_in(config.key)
     vault = None if secret is None else Vault(secret)
-    if engine != PATTERNS:
-        scanner = _with_presidio(scanner, regions, engine.partition(":")[2])
-    return RedactionRules(actions, scanner, secret, vault)
+    if config.engine != PATTERNS:
+        scanner = _with_presidio(scanner, config.regions, config.engine.partition(":")[2])
+    return RedactionRules(config.actions, scanner, secret, vault)
 
 
 def open_scanner(regions: Sequence[str] = DEFAULT_REGIONS) -> Detector:

@@ -4,14 +4,11 @@ import hmac
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Literal
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from msgspec import structs
 
-from waltzrl.foundation.files import Json
 from waltzrl.store.privacy.detection import KINDS, Detection, Detector, Kind
 
 Action = Literal["redact", "mask", "hash", "keep", "seal"]
@@ -25,15 +22,13 @@ seal    [SEALED:email:...]  can be restored with the key of the vault
 """
 
 _LAST_FOUR_SHOWN: tuple[Kind, ...] = ("phone", "credit_card", "iban", "ssn", "national_id")
-_NUMBER_LIMIT = 10**40
-"""Larger than any number that identifies a person."""
 ESCAPE = re.compile(r"\\(?:\\|u005[cC])*(?:u([0-9a-fA-F]{4})|([nrt]))?")
 """A JSON escape, also within nested JSON: a character by its number, or white space. Backslashes
 that escape nothing match too; otherwise the search would start again at each of them."""
 
 
 class RedactionRules:
-    """Removes personal data from texts and JSON values, with one action per kind."""
+    """Removes personal data from texts, with one action per kind."""
 
     def __init__(
         self,
@@ -68,32 +63,19 @@ class RedactionRules:
         Tool arguments and reviews are JSON, whole or truncated, in which `ada\u0040example.com` is
         an address. Escapes are resolved only if one of them hides something.
         """
-        scrubbed = self._scrub_with_hint("", text)
+        scrubbed = replace_pieces(text, self._unwanted, self._replacement)
         unescaped = resolve_escapes(scrubbed)
         if unescaped == scrubbed:
             return scrubbed
         # Escapes without personal data stay as they were: resolving them would break the JSON.
-        revealed = self._scrub_with_hint("", unescaped)
+        revealed = replace_pieces(unescaped, self._unwanted, self._replacement)
         return scrubbed if revealed == unescaped else revealed
 
-    def scrubbed(self, value: Json) -> Json:
-        """Return a JSON value with all texts, keys and numbers scrubbed.
-
-        A key is a hint about its value: `{"ssn": 536904399}`. A number that is personal data is
-        replaced by a text.
-        """
-        return self._scrubbed_under("", value)
-
-    def _scrub_with_hint(self, hint: str, text: str) -> str:
-        """Scrub a text as if `hint` stood before it."""
-        return replace_pieces(text, partial(self._unwanted, hint), self._replacement)
-
-    def _unwanted(self, hint: str, text: str) -> list[Detection]:
+    def _unwanted(self, text: str) -> list[Detection]:
         """Return the detections in `text` that must be replaced."""
         if "[" in text:  # overwrite placeholders, so that nothing in them is detected again
             text = _PLACEHOLDER.sub(lambda match: "]" * len(match[0]), text)
-        detections = find_after(hint, text, self._detector)
-        return [d for d in detections if self._actions.get(d.kind) != "keep"]
+        return [d for d in self._detector.find(text) if self._actions.get(d.kind) != "keep"]
 
     def _replacement(self, piece: str, kind: Kind) -> str:
         action = self._actions.get(kind, "redact")
@@ -106,30 +88,6 @@ class RedactionRules:
         if action == "seal" and self._vault is not None:
             return self._vault.seal(piece, kind)
         return f"[REDACTED:{kind}]"
-
-    def _scrubbed_under(self, key: str, value: Json) -> Json:
-        if isinstance(value, str):
-            return self._scrub_under(key, value)
-        if isinstance(value, Mapping):
-            return self._scrubbed_mapping(value)
-        if isinstance(value, Sequence):
-            return [self._scrubbed_under(key, item) for item in value]
-        written = write_number(value)
-        text = self._scrub_under(key, written)
-        return value if text == written else text
-
-    def _scrub_under(self, key: str, text: str) -> str:
-        """Scrub the value of a key: first with the key as a hint, then by itself."""
-        return self.scrub(self._scrub_with_hint(f"{key}: ", text) if key else text)
-
-    def _scrubbed_mapping(self, value: Mapping[str, Json]) -> dict[str, Json]:
-        result: dict[str, Json] = {}
-        for key, item in value.items():
-            name = self.scrub(key)
-            if name in result:  # two keys were replaced by the same placeholder
-                name = f"{name} {len(result)}"
-            result[name] = self._scrubbed_under(key, item)
-        return result
 
 
 def replace_pieces(
@@ -155,17 +113,6 @@ def replace_pieces(
     return text
 
 
-def find_after(hint: str, text: str, detector: Detector) -> list[Detection]:
-    """Return what is found in a text as if `hint` stood before it."""
-    if not hint:
-        return detector.find(text)
-    return [
-        structs.replace(d, start=max(d.start - len(hint), 0), end=d.end - len(hint))
-        for d in detector.find(hint + text)
-        if d.end > len(hint)  # what lies wholly in the hint is not of this text
-    ]
-
-
 def find_redacted_kinds(texts: Iterable[str]) -> Iterator[str]:
     """Yield the kind of each placeholder in texts; a mask leaves none."""
     for text in texts:
@@ -185,14 +132,6 @@ def mask_piece(piece: str, kind: Kind) -> str:
     shown = 4 if kind in _LAST_FOUR_SHOWN and len(positions) > 8 else 0
     hidden = set(positions[: len(positions) - shown])
     return "".join("*" if n in hidden else character for n, character in enumerate(piece))
-
-
-def write_number(value: float | bool | None) -> str:
-    """Return a whole number as people write it; empty for what cannot identify a person."""
-    # `not <` instead of `>=`, because every comparison with NaN is false.
-    if value is None or isinstance(value, bool) or not abs(value) < _NUMBER_LIMIT:
-        return ""
-    return str(int(value)) if value == int(value) else ""
 
 
 def resolve_escapes(text: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
-from waltzrl.records import Collaboration, Feedback, Message, Reply, ToolCall, Usage
+from waltzrl.records import Collaboration, Feedback, Message, Reply, ToolCall
 
 Scrub: TypeAlias = Callable[[str], str]
 """Returns a text without personal data, as `RedactionRules.scrub` does."""
@@ -55,19 +55,18 @@ def _scrub_message(message: Message, scrub: Scrub) -> Message:
 
 
 def _scrub_reply(reply: Reply, scrub: Scrub) -> Reply:
+    usage = reply.usage
     return replace(
         reply,
         text=scrub(reply.text),
         reasoning=scrub(reply.reasoning),
         calls=_scrub_calls(reply.calls, scrub),
-        usage=None if reply.usage is None else _scrub_usage(reply.usage, scrub),
+        # Servers return the name of the model as the client wrote it.
+        usage=None
+        if usage is None
+        else replace(usage, model=scrub(usage.model)[:LONGEST_MODEL_NAME]),
         tokens=None,
     )
-
-
-def _scrub_usage(usage: Usage, scrub: Scrub) -> Usage:
-    """Servers return the name of the model as the client wrote it."""
-    return replace(usage, model=scrub(usage.model)[:LONGEST_MODEL_NAME])
 
 
 def _scrub_calls(calls: Iterable[ToolCall], scrub: Scrub) -> tuple[ToolCall, ...]:

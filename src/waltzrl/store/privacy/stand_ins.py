@@ -18,19 +18,15 @@ from msgspec import structs
 
 from waltzrl.foundation.files import Json
 from waltzrl.store.privacy.detection import KINDS, Detection, Detector, Kind, disjoint
-from waltzrl.store.privacy.redaction import (
-    ESCAPE,
-    find_after,
-    replace_pieces,
-    resolve_escapes,
-    write_number,
-)
+from waltzrl.store.privacy.redaction import ESCAPE, replace_pieces, resolve_escapes
 
 SHORTEST_KNOWN = 3
 """Characters. A shorter piece, such as a password of one letter, is also a word of any text, and is
 replaced only where the scanner finds it."""
 SHORTEST_NUMBER = 6
 """Digits. No shorter number identifies a person, and a request may have thousands."""
+NUMBER_LIMIT = 10**40
+"""Larger than any number that identifies a person."""
 
 _STAND_IN = re.compile(
     rf"\[(?:{'|'.join(kind.upper() for kind in KINDS)})(?:_[0-9]+)?\]"
@@ -150,7 +146,7 @@ class StandIns:
             }
         if isinstance(value, Sequence):
             return [self.conceal_value(item, key) for item in value]
-        written = write_number(value)
+        written = _write_number(value)
         if len(written) < SHORTEST_NUMBER:
             return value
         found = self._find(hint, written)
@@ -192,7 +188,7 @@ class StandIns:
             text = _STAND_IN.sub(self._cover, text)
         found = self._found.get((hint, text))
         if found is None:
-            found = self._found[hint, text] = find_after(hint, text, self._detector)
+            found = self._found[hint, text] = _find_after(hint, text, self._detector)
         if not self._known or self._known.keys().isdisjoint(_WORD.findall(text)):
             return found
         known = self._find_known(text)
@@ -222,7 +218,8 @@ class StandIns:
                 # A letter or digit on each side of the end would mean that the word goes on.
                 ends = end == len(text) or not text[end - 1 : end + 1].isalnum()
                 if kind is not None and ends:
-                    detections.append(_make_known(kind, start, end))
+                    known = Detection(kind=kind, start=start, end=end, score=1.0, validator="known")
+                    detections.append(known)
         return detections
 
     def _hides_something(self, text: str) -> bool:
@@ -323,8 +320,15 @@ def _index_pieces(pieces: Iterable[str]) -> Mapping[str, Collection[tuple[int, i
     return index
 
 
-def _make_known(kind: Kind, start: int, end: int) -> Detection:
-    return Detection(kind=kind, start=start, end=end, score=1.0, validator="known")
+def _find_after(hint: str, text: str, detector: Detector) -> list[Detection]:
+    """Return what is found in a text as if `hint` stood before it."""
+    if not hint:
+        return detector.find(text)
+    return [
+        structs.replace(d, start=max(d.start - len(hint), 0), end=d.end - len(hint))
+        for d in detector.find(hint + text)
+        if d.end > len(hint)  # what lies wholly in the hint is not of this text
+    ]
 
 
 def _is_in_strings(found: Sequence[Detection], text: str) -> bool:
@@ -351,6 +355,14 @@ def _unescape(text: str) -> tuple[str, list[int]]:
         position = match.end()
     places += range(position, len(text) + 1)
     return "".join([*parts, text[position:]]), places
+
+
+def _write_number(value: float | bool | None) -> str:
+    """Return a whole number as people write it; empty for what cannot identify a person."""
+    # `not <` instead of `>=`, because every comparison with NaN is false.
+    if value is None or isinstance(value, bool) or not abs(value) < NUMBER_LIMIT:
+        return ""
+    return str(int(value)) if value == int(value) else ""
 
 
 def _read_container(text: str) -> Json:

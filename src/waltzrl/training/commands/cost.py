@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
-from waltzrl.training.progress import TrainingDisplay
+from waltzrl.training.progress import showing_steps
 
 if TYPE_CHECKING:
     from waltzrl.budget import LedgerContents, Total
@@ -91,8 +91,8 @@ def find_measured_run(
     from waltzrl.training.opening import train
 
     with TemporaryDirectory(prefix="waltzrl-pilot-") as folder:
-        with TrainingDisplay(quiet=quiet) as display:
-            asyncio.run(train(make_pilot(recipe, pilot_steps), Path(folder), display.show))
+        with showing_steps(quiet=quiet) as show:
+            asyncio.run(train(make_pilot(recipe, pilot_steps), Path(folder), show))
         yield Path(folder)
 
 

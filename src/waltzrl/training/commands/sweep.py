@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from waltzrl.evaluation.sweep_report import Line, SweepResult
     from waltzrl.training.sweep import SweepPoint
 
-RATES = {"validation_f1": "F1", "validation_asr": "ASR", "validation_orr": "ORR"}
+RATES = {"validation/f1": "F1", "validation/asr": "ASR", "validation/orr": "ORR"}
 
 
 def sweep(
@@ -60,7 +60,7 @@ def sweep(
     for result in sort_by_best(results):
         best = [_render_metric(result.best, name, "{:.1%}") for name in RATES]
         last = "diverged" if result.diverged else _render_metric(result.last, "step", "{:.0f}")
-        f1 = _render_metric(result.last, "validation_f1", "{:.1%}")
+        f1 = _render_metric(result.last, "validation/f1", "{:.1%}")
         table.add_row(result.name, _render_metric(result.best, "step", "{:.0f}"), *best, last, f1)
     open_terminal().print(table)
     print(f"written: {page}")
@@ -86,10 +86,14 @@ def _convert_to_json(result: "SweepResult") -> dict[str, object]:
         "point": result.name,
         "values": dict(result.values),
         "run": str(result.run),
-        "best": result.best and dict(result.best),
-        "last": result.last and dict(result.last),
+        "best": result.best and _rename_rates(result.best),
+        "last": result.last and _rename_rates(result.last),
         "diverged": result.diverged or None,
     }
+
+
+def _rename_rates(line: "Line") -> dict[str, float]:
+    return {name.replace("/", "_"): value for name, value in line.items()}
 
 
 def _render_metric(line: "Line | None", name: str, form: str) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
 from waltzrl.training.commands.cost import find_measured_run, show_estimate
-from waltzrl.training.progress import TrainingDisplay
+from waltzrl.training.progress import showing_steps
 
 if TYPE_CHECKING:
     from waltzrl.training.opening import Trained
@@ -106,10 +106,10 @@ def _train_recipe(
     if recipe.compute.engine == "ray":
         from waltzrl.training.scale.opening import train_on_ray
 
-        with TrainingDisplay(quiet=as_json) as display:
-            return train_on_ray(recipe, folder, export, display.show, digests=as_json)
-    with join_ranks(recipe), TrainingDisplay(quiet=as_json or not ranks.is_first()) as display:
-        training = train_and_export(recipe, folder, display.show, export, digests=as_json)
+        with showing_steps(quiet=as_json) as show:
+            return train_on_ray(recipe, folder, export, show, digests=as_json)
+    with join_ranks(recipe), showing_steps(quiet=as_json or not ranks.is_first()) as show:
+        training = train_and_export(recipe, folder, show, export, digests=as_json)
         trained = asyncio.run(training)
         return trained if ranks.is_first() else None
 

@@ -22,7 +22,7 @@ from waltzrl.training.rewards.paper import (
     unconditioned_rewards,
 )
 from waltzrl.training.rewards.rounds import charge_rounds
-from waltzrl.training.rewards.signed import ClassFrequencies, signed_rewards
+from waltzrl.training.rewards.signed import balance_classes, signed_rewards
 from waltzrl.training.rewards.teacher import (
     ExplanationCoefficients,
     ScoredExplanation,
@@ -68,13 +68,13 @@ __all__ = [
     "REWARDS",
     "STAGE_1",
     "STAGE_2",
-    "ClassFrequencies",
     "Coefficients",
     "ExplanationCoefficients",
     "FeedbackReward",
     "JudgedRound",
     "ScoredExplanation",
     "attacker_reward",
+    "balance_classes",
     "charge_rounds",
     "conversation_reward",
     "explanation_reward",

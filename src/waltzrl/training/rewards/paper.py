@@ -54,7 +54,7 @@ class JudgedRound:
     place: int = 0
     """t: the number of rounds before it."""
     class_weight: float = 1.0
-    """w_k of the reviewed reply's class; `ClassFrequencies` sets it."""
+    """w_k of the reviewed reply's class; `balance_classes` sets it."""
 
     def __post_init__(self) -> None:
         if not _is_scored(self.before) or not _is_scored(self.after):

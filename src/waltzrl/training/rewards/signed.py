@@ -15,7 +15,7 @@ batch may hold no example of a class.
 There is no extra cost per trigger: an alarm on a good reply already loses the label term.
 """
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 
 from waltzrl.records import Verdict
@@ -53,37 +53,31 @@ def signed_rewards(rounds: Sequence[JudgedRound], coefficients: Coefficients) ->
     return rewards
 
 
-class ClassFrequencies:
-    """How often each class occurred lately."""
+def balance_classes(
+    rounds: Sequence[JudgedRound], counts: MutableMapping[str, float]
+) -> list[JudgedRound]:
+    """Count the rounds of a step, and return them with the weights of their classes.
 
-    def __init__(self, counts: dict[str, float] | None = None) -> None:
-        """Continue to count.
+    w_k = n / (3 n_k), with n_k rounds of class k among the n counted lately, and at most
+    `LARGEST_WEIGHT`: over the counted steps, each of the three classes then has a third of the
+    weight.
 
-        Args:
-            counts: of earlier steps, changed in place; a checkpoint holds them.
-        """
-        self.counts = {} if counts is None else counts
-
-    def balanced(self, rounds: Sequence[JudgedRound]) -> list[JudgedRound]:
-        """Count the rounds of a step, and return them with the weights of their classes.
-
-        w_k = n / (3 n_k), with n_k rounds of class k among the n counted, and at most
-        `LARGEST_WEIGHT`: over the counted steps, each of the three classes then has a third of the
-        weight.
-        """
-        classes = [class_of(judged.before) for judged in rounds]
-        for kind in CLASSES:
-            kept = KEPT_SHARE * self.counts.get(kind, 0.0)
-            self.counts[kind] = kept + classes.count(kind)
-        total = sum(self.counts[kind] for kind in CLASSES)  # in one order, also after a restart
-        weights = {
-            kind: min(LARGEST_WEIGHT, total / (len(CLASSES) * self.counts[kind]))
-            for kind in set(classes)
-        }
-        return [
-            replace(judged, class_weight=weights[kind])
-            for judged, kind in zip(rounds, classes, strict=True)
-        ]
+    Args:
+        rounds: of the step.
+        counts: how often each class occurred before, none at first; the step's are added.
+    """
+    classes = [class_of(judged.before) for judged in rounds]
+    for kind in CLASSES:
+        kept = KEPT_SHARE * counts.get(kind, 0.0)
+        counts[kind] = kept + classes.count(kind)
+    total = sum(counts[kind] for kind in CLASSES)  # in one order, also after a restart
+    weights = {
+        kind: min(LARGEST_WEIGHT, total / (len(CLASSES) * counts[kind])) for kind in set(classes)
+    }
+    return [
+        replace(judged, class_weight=weights[kind])
+        for judged, kind in zip(rounds, classes, strict=True)
+    ]
 
 
 def class_of(verdict: Verdict) -> str:

@@ -167,13 +167,20 @@ async def get_results(calls: Sequence["ray.ObjectRef"]) -> list[Result]:
     Raises:
         WaltzError: of a call.
     """
-    try:
+    with _raising_ours():
         returned: list[Result] = await asyncio.gather(*calls)
+        return returned
+
+
+@contextmanager
+def _raising_ours() -> Iterator[None]:
+    """Raise an error of ours in an actor as it was there."""
+    try:
+        yield
     except RayTaskError as error:
         if isinstance(error.cause, WaltzError):
             raise error.cause from None
         raise
-    return returned
 
 
 def free_address() -> tuple[str, int]:
@@ -278,14 +285,10 @@ def _run_once(
             actor.run.remote(work, meeting | {"RANK": str(rank), "LOCAL_RANK": "0"})
             for rank, actor in enumerate(actors)
         ]
-        _follow_first_rank(actors[0], running, report)
-        result: Result = ray.get(running[0])
-    except RayTaskError as error:
-        if isinstance(error.cause, WaltzError):
-            raise error.cause from None
-        raise
-    else:
-        return result
+        with _raising_ours():
+            _follow_first_rank(actors[0], running, report)
+            result: Result = ray.get(running[0])
+            return result
     finally:
         # Ranks that wait for a dead one would keep their places.
         for actor in actors:

@@ -7,7 +7,7 @@ import typer
 
 from waltzrl.foundation.options import AsJson
 from waltzrl.foundation.workers import Workers
-from waltzrl_demo.commands.seeds import Processes, Seeds, finish_seeds, show_arms
+from waltzrl_demo.commands.seeds import Processes, Seeds, show_arms
 
 
 def attack(
@@ -28,7 +28,7 @@ def attack(
     `waltzrl demo attack --seeds 4`
     """
     from waltzrl_demo.attack import ARMS, FULL, SETS, AttackDemo, identify_study
-    from waltzrl_demo.seeds import list_tokens, tabulate
+    from waltzrl_demo.seeds import finish_seeds, list_tokens, tabulate
 
     with Workers(processes, quiet=as_json) as workers:
         finish_seeds(out, seeds, identify_study(FULL), AttackDemo, workers)

@@ -1,7 +1,6 @@
 """`waltzrl demo coach`: what coaching that is remembered is worth."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,11 +10,10 @@ from rich.table import Table
 
 from waltzrl.evaluation.commands.table import NARROWEST
 from waltzrl.foundation.options import AsJson, open_terminal, print_json
-from waltzrl.foundation.progress import progress_bar
+from waltzrl.foundation.progress import announce_steps, showing_task
 from waltzrl.foundation.workers import Workers
 
 if TYPE_CHECKING:
-    from waltzrl.evaluation.intervals import Estimate
     from waltzrl_demo.coach import CoachDifference, CoachRow
 
 
@@ -34,23 +32,14 @@ def coach(
     """
     from waltzrl_demo.coach import CoachDemo
 
-    started, console = time.monotonic(), open_terminal(stderr=True)
-
-    def say(text: str) -> None:
-        console.print(f"[{time.monotonic() - started:4.0f} s] {text}")
-
+    say = announce_steps()
     demo = CoachDemo(out / f"seed-{seed}", seed)
     say("teaching a small model to revise as advice and examples say")
     demo.write_data()
     with Workers(1, quiet=as_json) as workers:
         workers.run([demo.training])
     say("coaching replies to letters: to fill the memory, then with and without examples from it")
-    with progress_bar(quiet=as_json) as bar:
-        task = bar.add_task("letters", total=None, note="")
-
-        def report(answered: int, total: int) -> None:
-            bar.update(task, completed=answered, total=total)
-
+    with showing_task("letters", quiet=as_json) as report:
         outcomes = asyncio.run(demo.run(demo.open_agent(), report))
     rows, differences = demo.measure(outcomes), demo.compare(outcomes)
     table = demo.write_table(rows, differences)
@@ -64,6 +53,9 @@ def coach(
 def _print_letter_tables(
     rows: "Sequence[CoachRow]", differences: "Sequence[CoachDifference]"
 ) -> None:
+    from waltzrl.evaluation.metrics import render_percent
+    from waltzrl.evaluation.study_tables import render_cell
+
     table = Table(
         "subjects",
         "examples",
@@ -75,30 +67,16 @@ def _print_letter_tables(
         "wrong office first, %",
     )
     for row in rows:
-        shares = [
-            _render_share(each) for each in (row.one_round, row.success, row.declined, row.misled)
-        ]
-        cells = (row.letters, row.arm, str(row.rounds.n), _render_rounds(row.rounds), *shares)
-        table.add_row(*cells)
+        rounds = render_cell(row.rounds, _render_count)
+        shares = map(render_cell, (row.one_round, row.success, row.declined, row.misled))
+        table.add_row(row.letters, row.arm, str(row.rounds.n), rounds, *shares)
     changes = Table("subjects", "with examples minus without", "change", "p")
     for each in differences:
-        change = (
-            _render_rounds(each.change) if each.metric == "rounds" else _render_share(each.change)
-        )
+        show = _render_count if each.metric == "rounds" else render_percent
+        change = render_cell(each.change, show)
         changes.add_row(each.letters, each.metric, change, f"{each.p_value:.2g}")
     open_terminal(NARROWEST).print(table, changes)
 
 
-def _render_share(estimate: "Estimate") -> str:
-    return _render_interval(estimate, 100, 1)
-
-
-def _render_rounds(estimate: "Estimate") -> str:
-    return _render_interval(estimate, 1, 2)
-
-
-def _render_interval(estimate: "Estimate", scale: float, digits: int) -> str:
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return "-"
-    value, low, high = (scale * each for each in (estimate.value, estimate.low, estimate.high))
-    return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+def _render_count(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

@@ -1,13 +1,13 @@
 """`waltzrl demo`: train, evaluate and compare everything in miniature."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from waltzrl.evaluation.commands.table import show_table
-from waltzrl.foundation.options import AsJson, open_terminal
+from waltzrl.foundation.options import AsJson
+from waltzrl.foundation.progress import announce_steps
 from waltzrl.foundation.workers import Workers
 from waltzrl_demo.commands.attack import attack
 from waltzrl_demo.commands.coach import coach
@@ -49,11 +49,7 @@ def demo(
     from waltzrl_demo.paper import PaperDemo
 
     story = PaperDemo(out / f"seed-{seed}", seed)
-    started, console = time.monotonic(), open_terminal(stderr=True)
-
-    def say(text: str) -> None:
-        console.print(f"[{time.monotonic() - started:4.0f} s] {text}")
-
+    say = announce_steps()
     say("writing prompts and demonstrations; checking that no training prompt is a test prompt")
     story.write_data()
     with Workers(2, quiet=as_json) as workers:

@@ -1,13 +1,12 @@
 """`waltzrl demo flywheel`: serve, train on it, release the result, roll a bad bundle back."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from waltzrl.foundation.options import open_terminal
+from waltzrl.foundation.progress import announce_steps
 from waltzrl.foundation.workers import Workers
 
 
@@ -36,16 +35,12 @@ def flywheel(
 
     `waltzrl demo flywheel --set stages.joint.steps=30`
     """
-    from waltzrl.store.audit import one_line
+    from waltzrl.store.audit.reading import one_line
     from waltzrl_demo.flywheel import FlywheelDemo
     from waltzrl_demo.flywheel_run import TERMS, running_flywheel
     from waltzrl_demo.users import user_name
 
-    started, console = time.monotonic(), open_terminal(stderr=True)
-
-    def say(text: str) -> None:
-        console.print(f"[{time.monotonic() - started:4.0f} s] {text}")
-
+    say = announce_steps()
     story = FlywheelDemo(out / f"seed-{seed}" / "flywheel", seed, settings or ())
     say("in what follows:")
     for term, meaning in TERMS.items():

@@ -13,7 +13,6 @@ from waltzrl.foundation.workers import Workers
 from waltzrl_demo.commands.seeds import Seeds
 
 if TYPE_CHECKING:
-    from waltzrl.evaluation.intervals import Estimate
     from waltzrl_demo.teacher import ArmComparison, TeacherSeedResult
 
 
@@ -48,30 +47,23 @@ def teacher(
 def _print_student_tables(
     results: "Sequence[TeacherSeedResult]", comparisons: "Sequence[ArmComparison]"
 ) -> None:
+    from waltzrl.evaluation.study_tables import render_cell
     from waltzrl_demo.teacher import ARMS, mean_accuracy
 
     table = Table("student learns from", "right, %", "tokens read")
     for arm in ARMS:
         read = sum(result.tokens[arm] for result in results) // len(results)
-        table.add_row(arm, _render_accuracy(mean_accuracy(results, arm)), f"{read:,}")
+        table.add_row(arm, render_cell(mean_accuracy(results, arm)), f"{read:,}")
     changes = Table(
         "trained minus", "points, questions", "McNemar, p", "points, seeds", "t-test, p"
     )
     for each in comparisons:
-        cells = [each.arm, _render_accuracy(each.change), f"{each.p_value:.2g}"]
+        cells = [each.arm, render_cell(each.change), f"{each.p_value:.2g}"]
         if (seeds := each.over_seeds) is not None:
-            cells += [_render_accuracy(seeds.change), f"{seeds.t_p_value:.2g}"]
+            cells += [render_cell(seeds.change), f"{seeds.t_p_value:.2g}"]
         changes.add_row(*cells)
     explained = Table("teacher", "explanations with every step right, %")
     for name in results[0].in_steps:
         share = sum(result.in_steps[name] for result in results) / len(results)
         explained.add_row(name, f"{100 * share:.0f}")
     open_terminal(NARROWEST).print(table, changes, explained)
-
-
-def _render_accuracy(estimate: "Estimate") -> str:
-    assert estimate.value is not None, "there is a seed, and it has questions"
-    if estimate.low is None or estimate.high is None:
-        return f"{100 * estimate.value:.1f}"
-    low, high = 100 * estimate.low, 100 * estimate.high
-    return f"{100 * estimate.value:.1f} ({low:.1f} to {high:.1f})"

@@ -1,6 +1,7 @@
 """`waltzrl demo transfer`: a trained feedback agent in front of agents that it never met."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +11,7 @@ from rich.table import Table
 from waltzrl.evaluation.commands.table import NARROWEST
 from waltzrl.foundation.options import AsJson, open_terminal, print_json
 from waltzrl.foundation.workers import Workers
-from waltzrl_demo.commands.seeds import Processes, Seeds, render_points
+from waltzrl_demo.commands.seeds import Processes, Seeds, render_change, render_share
 
 if TYPE_CHECKING:
     from waltzrl_demo.transfer import TransferRow
@@ -41,7 +42,6 @@ def transfer(
         list_evaluations,
         open_seeds,
         tabulate_transfer,
-        transfer_table,
     )
 
     opened = open_seeds(agents_of, out or Path("runs") / agents_of, seeds)
@@ -52,7 +52,7 @@ def transfer(
         workers.run([job for own in evaluations for job in own.values()])
     rows = tabulate_transfer(evaluations)
     if as_json:
-        print_json(transfer_table(rows))
+        print_json({"rows": [asdict(row) for row in rows]})
     else:
         _print_transfer_tables(rows)
 
@@ -66,13 +66,13 @@ def _print_transfer_tables(rows: "Sequence[TransferRow]") -> None:
                 str(seed),
                 f"{100 * each.before:.1f}",
                 f"{100 * each.after:.1f}",
-                render_points(each.change, sign="+"),
+                render_change(each.change),
                 "-" if each.p_value is None else f"{each.p_value:.2g}",
                 end_section=row.mean is None,
             )
         if row.mean is not None:
-            cells = [render_points(row.mean.before), render_points(row.mean.after)]
-            change = render_points(row.mean.change, sign="+")
+            cells = [render_share(row.mean.before), render_share(row.mean.after)]
+            change = render_change(row.mean.change)
             p_value = f"{row.mean.sign_p_value:.2g}"
             table.add_row("", "mean", *cells, change, p_value, end_section=True)
     open_terminal(NARROWEST).print(table)

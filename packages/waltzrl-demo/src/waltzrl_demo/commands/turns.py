@@ -7,7 +7,7 @@ import typer
 
 from waltzrl.foundation.options import AsJson
 from waltzrl.foundation.workers import Workers
-from waltzrl_demo.commands.seeds import Processes, Seeds, finish_seeds, show_arms
+from waltzrl_demo.commands.seeds import Processes, Seeds, show_arms
 
 
 def turns(
@@ -27,7 +27,7 @@ def turns(
 
     `waltzrl demo turns --seeds 4`
     """
-    from waltzrl_demo.seeds import list_tokens, tabulate
+    from waltzrl_demo.seeds import finish_seeds, list_tokens, tabulate
     from waltzrl_demo.turns import COMPARED, FULL, SETS, TurnsDemo, identify_study
 
     with Workers(processes, quiet=as_json) as workers:

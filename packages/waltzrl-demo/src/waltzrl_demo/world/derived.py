@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Literal
 
-from waltzrl.evaluation.data import SolvedQuestion
+from waltzrl.evaluation.data.solutions import SolvedQuestion
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl_demo.world.lexicon import (
     BREAKING,

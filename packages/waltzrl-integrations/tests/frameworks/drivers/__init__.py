@@ -36,7 +36,7 @@ class Driver:
     """In the table: the framework, and the part of it that is guarded."""
     package: str
     """Whose version was tested."""
-    columns: frozenset[str] = EVERYTHING
+    columns: frozenset[str] = OF_A_MODEL
     """What the adapter promises."""
     modes: tuple[str, ...] = MODES
     """How the framework can be called."""
@@ -75,80 +75,43 @@ class Answer:
 
 
 DRIVERS = (
-    Driver(module="langchain_agent", name="LangChain, `create_agent`", package="langchain"),
     Driver(
-        module="langchain_model",
-        name="LangChain, `Runnable`",
-        package="langchain-core",
-        columns=OF_A_MODEL,
+        module="langchain_agent",
+        name="LangChain, `create_agent`",
+        package="langchain",
+        columns=EVERYTHING,
     ),
-    Driver(
-        module="langchain_graph",
-        name="LangGraph, node",
-        package="langgraph",
-        columns=OF_A_MODEL,
-    ),
+    Driver(module="langchain_model", name="LangChain, `Runnable`", package="langchain-core"),
+    Driver(module="langchain_graph", name="LangGraph, node", package="langgraph"),
     Driver(
         module="openai_agents",
         name="OpenAI Agents SDK",
         package="openai-agents",
+        columns=EVERYTHING,
         modes=("sync", "async", "astream"),
     ),
-    Driver(
-        module="pydantic_ai",
-        name="Pydantic AI",
-        package="pydantic-ai-slim",
-        columns=OF_A_MODEL,
-    ),
+    Driver(module="pydantic_ai", name="Pydantic AI", package="pydantic-ai-slim"),
     Driver(
         module="smolagents_tools",
         name="smolagents, `ToolCallingAgent`",
         package="smolagents",
-        columns=OF_A_MODEL,
         modes=("sync", "stream"),
     ),
-    Driver(
-        module="llama_index",
-        name="LlamaIndex, LLM",
-        package="llama-index-core",
-        columns=OF_A_MODEL,
-    ),
-    Driver(
-        module="crewai",
-        name="CrewAI, LLM",
-        package="crewai",
-        columns=OF_A_MODEL,
-    ),
-    Driver(
-        module="haystack",
-        name="Haystack, chat generator",
-        package="haystack-ai",
-        columns=OF_A_MODEL,
-    ),
+    Driver(module="llama_index", name="LlamaIndex, LLM", package="llama-index-core"),
+    Driver(module="crewai", name="CrewAI, LLM", package="crewai"),
+    Driver(module="haystack", name="Haystack, chat generator", package="haystack-ai"),
     Driver(
         module="autogen",
         name="AutoGen, model client",
         package="autogen-core",
-        columns=OF_A_MODEL,
         modes=("async", "astream"),
     ),
     Driver(
         module="agent_framework",
         name="Microsoft Agent Framework, middleware",
         package="agent-framework-core",
-        columns=OF_A_MODEL,
         modes=("async", "astream"),
     ),
-    Driver(
-        module="litellm",
-        name="LiteLLM, `completion` and `acompletion`",
-        package="litellm",
-        columns=OF_A_MODEL,
-    ),
-    Driver(
-        module="dspy",
-        name="DSPy, LM",
-        package="dspy",
-        columns=OF_A_MODEL,
-    ),
+    Driver(module="litellm", name="LiteLLM, `completion` and `acompletion`", package="litellm"),
+    Driver(module="dspy", name="DSPy, LM", package="dspy"),
 )
