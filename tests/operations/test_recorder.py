@@ -365,3 +365,12 @@ def test_a_database_that_is_away_from_the_start_is_waited_for(postgres_server, t
             told.finish()
         finally:
             server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_with_nothing_to_store_a_database_that_is_away_is_not_waited_for(postgres_server, tmp_path):
+    url = make_url(postgres_server).set(database="waltzrl_never")
+    about = config(url.render_as_string(hide_password=False), tmp_path)
+    with recorder(about, tmp_path / "recorder.log") as told:
+        told.until(lambda report: report.database_failing)
+        told.finish()
+    assert "unavailable too long" not in words(tmp_path)

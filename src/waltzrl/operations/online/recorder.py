@@ -100,7 +100,13 @@ class Recorder:
         async with asyncio.timeout(None) as deadline, AsyncExitStack() as stack:
             reading = asyncio.create_task(self._read(texts, deadline))
             stack.callback(reading.cancel)
-            self._memory, self._book = await self._database.run(self._open_stores)
+            opening = asyncio.create_task(self._database.run(self._open_stores))
+            stack.callback(opening.cancel)
+            await asyncio.wait((reading, opening), return_when=asyncio.FIRST_COMPLETED)
+            # A gateway that leaves nothing to store does not wait for a failing database.
+            if not (opening.done() or self._backlog):
+                return
+            self._memory, self._book = await opening
             self._gate = GateReader(self._memory.rates)
             work = (self._store_backlog(), self._judge.run(), self._tick())
             tasks = [asyncio.create_task(coroutine) for coroutine in work]
