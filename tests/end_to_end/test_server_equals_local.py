@@ -11,6 +11,8 @@ from waltzrl.policies.weights import load_causal_lm
 from waltzrl.records import Reply
 
 SETTINGS = ("--set", "wording=tiny", "--set", "max_new_tokens=6", "--json")
+CHECKS = 2
+"""Questions that a run asks its judge before it begins: one about each label."""
 
 
 def table(capsys, *arguments):
@@ -91,14 +93,15 @@ def save_replies(folder):
 
 
 class AnsweringTogether:
-    """A judge's model that answers nobody before it is asked by so many at once."""
+    """A judge's model that answers nobody, after the check, before so many ask at once."""
 
     def __init__(self, count):
         self._count, self._asked = count, 0
 
     async def reply(self, messages, sampling):
         self._asked += 1
-        await until(lambda: self._asked >= self._count)
+        checked = self._asked <= CHECKS
+        await until(lambda: checked or self._asked >= CHECKS + self._count)
         return Reply(text="no")
 
 
