@@ -5,9 +5,10 @@ import sys
 from contextlib import closing
 
 import pytest
+from sqlalchemy import text
 
 from support.timing import wait_until
-from waltzrl.store.database import open_database
+from waltzrl.store.database import open_database, reading
 from waltzrl.store.locks import try_lock
 
 HOLDER = """
@@ -52,3 +53,13 @@ def test_the_lock_of_a_process_that_is_killed_is_free(engine, database_url):
         assert not is_free(engine)
         process.kill()
     wait_until(lambda: is_free(engine))
+
+
+def test_a_pooler_of_transactions_keeps_the_connection_of_a_lock(postgres_url):
+    engine = open_database(postgres_url)
+    with try_lock(engine, "x"), reading(engine) as connection:
+        query = """SELECT state FROM pg_stat_activity JOIN pg_locks USING (pid)
+            WHERE locktype = 'advisory' AND datname = current_database()"""
+        states = connection.execute(text(query)).scalars().all()
+    assert states == ["idle in transaction"]
+    engine.dispose()

@@ -114,3 +114,13 @@ def test_a_parameter_that_is_none_of_the_drivers_is_named(parameter):
 
 def test_postgresql_goes_by_its_short_name_too():
     assert open_database("postgres://u@h/n").url == open_database("postgresql://u@h/n").url
+
+
+def test_no_connection_knows_statements_that_another_prepared(postgres_url):
+    engine = open_database(postgres_url)
+    with writing(engine) as connection:
+        for number in range(20):
+            connection.execute(text("SELECT CAST(:number AS integer)"), {"number": number})
+        prepared = connection.execute(text("SELECT count(*) FROM pg_prepared_statements"))
+        assert prepared.scalar() == 0
+    engine.dispose()

@@ -67,7 +67,9 @@ def open_database(url: str) -> Engine:
             try:
                 return create_engine(
                     address.set(drivername="postgresql+psycopg"),
-                    connect_args={**KEEPALIVE, **address.query},
+                    # PgBouncer may give each transaction another connection of the server, which
+                    # does not know what an earlier one prepared.
+                    connect_args={**KEEPALIVE, "prepare_threshold": None, **address.query},
                     # The server may have been restarted since a connection was pooled.
                     pool_pre_ping=True,
                     pool_size=4,

@@ -3,12 +3,11 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import DBAPIError
 
 from waltzrl.store.database import reading
 
@@ -18,7 +17,7 @@ def try_lock(engine: Engine, name: str) -> Iterator[bool]:
     """Try to hold a lock of a database for the duration of the block; wait for nobody.
 
     On SQLite it is an flock on a file beside the database, on PostgreSQL an advisory lock of a
-    connection. Both are released when the process ends, even if it is killed.
+    transaction. Both are released when the process ends, even if it is killed.
 
     Args:
         engine: of the database.
@@ -35,15 +34,11 @@ def try_lock(engine: Engine, name: str) -> Iterator[bool]:
         # The keys of advisory locks are signed 64-bit integers.
         key = {"key": int.from_bytes(digest.digest()[:8], signed=True)}
         with reading(engine) as connection:
-            connection.detach()  # so that it is closed, and the lock with it, and not pooled
-            query = text("SELECT pg_try_advisory_lock(:key)")
-            held = connection.execute(query, key).scalar()
-            connection.commit()  # the lock is the session's, not the transaction's
-            try:
-                yield held is True
-            finally:
-                with suppress(DBAPIError):  # the server notices a closed connection only later
-                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), key)
+            # A lock of the transaction, which ends with the block: in PgBouncer's transaction mode
+            # one of the session would stay on a server's connection that others use too.
+            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+            query = text("SELECT pg_try_advisory_xact_lock(:key)")
+            yield connection.execute(query, key).scalar() is True
         return
     path = Path(f"{engine.url.database}.{digest.hexdigest()[:16]}.lock")
     descriptor = _try_lock_file(path)
