@@ -15,8 +15,8 @@ REVIEWER := packages/waltzrl-smollm2
 FRAMEWORKS := .venv-frameworks
 FRAMEWORK_TESTS := packages/waltzrl-integrations/tests/frameworks
 PACKAGES := $(filter-out $(REVIEWER),$(wildcard packages/*))
-# One more process than cores, because many tests wait.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two more processes than cores, because many tests wait.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 # What begins first is decided in conftest.py, not by the number of tests in a group.
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
 
