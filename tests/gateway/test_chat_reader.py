@@ -532,10 +532,21 @@ def test_a_message_in_the_place_of_deltas_is_heard_once():
 
 
 @pytest.mark.parametrize(
-    "data", ["", " ", "null", ": keepalive", '{"type": "ping"}', '{"choices": null}']
+    "data",
+    [
+        *("", " ", "null", ": keepalive", "ping", "[PING]", "keep-alive", "Heartbeat"),
+        *('{"type": "ping"}', '{"choices": null}'),
+        ServerSentEvent("2023-02-20 08:40:33", "ping"),
+    ],
 )
 def test_an_event_that_says_nothing_is_passed_over(data):
     assert deltas_of(data, chunk({"content": "a"}))[1] == [UpstreamDelta(text="a")]
+
+
+@pytest.mark.parametrize("data", ["pinging", "Heartbeats are normal.", '{"choices": '])
+def test_an_event_with_other_words_is_not_passed_over(data):
+    with pytest.raises(RequestError, match="not a completion chunk"):
+        deltas_of(data, chunk({"content": "a"}))
 
 
 def test_a_failure_in_an_answer_of_200_is_reported():

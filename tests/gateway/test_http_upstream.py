@@ -249,6 +249,55 @@ def test_a_connection_that_breaks_after_the_reply_loses_nothing():
     assert [delta.finish for delta in deltas if delta.finish] == ["stop"]
 
 
+@pytest.mark.parametrize("last", [[], [": ping\n\n"] * 50])
+def test_a_stream_ends_although_its_connection_does_not(last):
+    async def answer(reader, writer):
+        await read_request(reader)
+        writer.write(events(words("Hello."), words("", "stop"), "[DONE]", whole=False))
+        for comment in last:
+            writer.write(b"%x\r\n%b\r\n" % (len(comment), comment.encode()))
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(5)
+
+    async def run():
+        async with site(answer) as server:
+            upstream = upstream_of(server.url)
+            async with asyncio.timeout(2):
+                deltas = await deltas_of(upstream)
+            upstream.close()
+            return deltas
+
+    assert "".join(delta.text for delta in asyncio.run(run())) == "Hello."
+
+
+def test_a_connection_whose_stream_ends_late_is_used_again():
+    async def run():
+        late = [events(words("Hello.", "stop"), "[DONE]", whole=False), b"0\r\n\r\n"]
+        async with site(answering(late, [events(words("Yes.", "stop"))])) as server:
+            upstream = upstream_of(server.url)
+            texts = [(await deltas_of(upstream))[0].text for _ in range(2)]
+            upstream.close()
+            return texts, server.opened
+
+    assert asyncio.run(run()) == (["Hello.", "Yes."], 1)
+
+
+@pytest.mark.parametrize("kind", ["data: ", "", "error: "])
+def test_a_failure_is_heard_although_its_line_names_no_data(kind):
+    error = json.dumps({"error": {"message": "busy", "code": 429}})
+    if kind == "error: ":  # as older versions of llama.cpp write it
+        error = json.dumps({"message": "busy", "code": 429, "type": "rate_limit"})
+    raw = f"data: {words('Hel')}\n\n{kind}{error}\n\n".encode()
+    failed = problem(deltas_of, [http(raw, kind="text/event-stream")])
+    assert (failed.status, str(failed)) == (429, "the upstream answered 429: busy")
+
+
+def test_a_chunk_is_heard_although_its_line_names_no_data():
+    raw = f"data: {words('Hel')}\n\n{words('lo.', 'stop')}\ndata: [DONE]\n\n".encode()
+    deltas = with_upstream(deltas_of, [http(raw, kind="text/event-stream")])
+    assert "".join(delta.text for delta in deltas) == "Hello."
+
+
 def test_what_came_with_an_error_is_heard_before_it():
     async def work(upstream):
         async with aclosing(upstream.stream(ASKED, None)) as deltas:

@@ -46,6 +46,8 @@ class StreamReader:
         self._older_call: OlderCall | None = None
         self._text, self._reasoning = TextJoiner(), TextJoiner()
         self._has_begun = False
+        self.done = False
+        """Whether the server has said that nothing follows."""
         self._chunk = _Chunk()
         """The last chunk with token counts, or else the first."""
         self._logprobs: list[TokenLogprob] = []
@@ -83,10 +85,11 @@ class StreamReader:
         """
         data = event.data.strip()
         if data == "[DONE]":
+            self.done = True
             if not self.ended:  # some servers never send a `finish_reason`
                 yield from self._end(None)
             return
-        chunk = self._read_chunk(data, event.name)
+        chunk = self._read_chunk(event)
         # A request for the upstream has no `n`, so there is one choice.
         choices = (chunk.choices or ())[:1]
         if chunk.usage is None and choices:  # Moonshot's server has it in the last choice
@@ -98,12 +101,12 @@ class StreamReader:
         for choice in choices:
             yield from self._choice(choice)
 
-    def _read_chunk(self, data: str, event: str) -> "_Chunk":
+    def _read_chunk(self, event: ServerSentEvent) -> "_Chunk":
         try:
-            return _read_chunk(data, event)
+            return _read_chunk(event.data.strip(), event.name)
         except UNREADABLE as error:
             # Some events say nothing, and what follows the reply is no part of it.
-            if self.ended or says_nothing(data):
+            if self.ended or says_nothing(event):
                 return _Chunk()
             raise RequestError(
                 502, "upstream", "the upstream's stream has an event that is not a completion chunk"

@@ -62,6 +62,8 @@ MOST_NAMES, LONGEST_NAME = 100, 200
 """The most names of models that are remembered of an upstream, and their most characters."""
 CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")
 """The codings of a body that the gateway does not read."""
+LINGER_SECONDS = 0.25
+"""The time in which a server may end its response after the last event of a stream."""
 COMPRESSED = "the upstream compressed its answer, which the gateway asks it not to"
 ENDED_EARLY = "stream ended early"
 NO_ROUTE = (404, 405, 501)
@@ -419,10 +421,18 @@ def _is_whole(response: Connection, beginning: bytes) -> bool:
 
 
 async def _read_next_part(response: Connection, reader: StreamReader) -> bytes:
-    """Return the next part of a stream; a connection that breaks after the reply ends it."""
+    """Return the next part of a stream; a connection that breaks after the reply ends it.
+
+    Some servers keep theirs open after their last event. Most end the response with it or at once,
+    so that the connection can be used again.
+    """
     try:
-        return await response.read_part()
-    except OSError:
+        async with asyncio.timeout(LINGER_SECONDS if reader.done else None):
+            part = await response.read_part()
+            while part and reader.done:
+                part = await response.read_part()
+            return part
+    except OSError:  # TimeoutError too
         if reader.ended:
             return b""
         raise
