@@ -16,6 +16,7 @@ from waltzrl.policies.sse import ServerSentEvent
 from waltzrl.records import ToolCall, Usage
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+CALLED = {"finish_reason": "tool_calls"}
 CUSTOM = {"id": "call_1", "type": "custom", "custom": {"name": "apply_patch", "input": "+a\n+b"}}
 HIDDEN = "words that nobody reviewed"
 DEEP = b"[" * 100_000
@@ -91,9 +92,8 @@ def test_a_reply_is_read_and_its_bytes_are_kept():
         completion(choice={"stop_reason": 2, "logprobs": None, "token_ids": None}),
         completion(prompt_logprobs=None, prompt_token_ids=None, kv_transfer_params=None),
         completion(service_tier="default", system_fingerprint=None),
-        completion({"content": None, "tool_calls": [CALL]}),
-        completion({"content": None, "tool_calls": [CUSTOM]}),
-        completion({"content": None, "function_call": {"name": "f", "arguments": "{}"}}),
+        completion({"content": None, "tool_calls": [CALL]}, CALLED),
+        completion({"content": None, "tool_calls": [CUSTOM]}, CALLED),
         completion({"content": None, "refusal": "I won't."}),
         completion(usage=None),
     ],
@@ -153,7 +153,7 @@ def test_a_reply_with_other_words_is_read_and_its_bytes_are_dropped(answer):
     ],
 )
 def test_a_reply_that_another_reader_may_read_differently_is_spelt_anew(once, twice):
-    raw = json.dumps(completion({"tool_calls": [CALL]}))
+    raw = json.dumps(completion({"tool_calls": [CALL]}, CALLED))
     upstream_reply = read_completion(raw.replace(once, twice, 1).encode(), 5.0)
     assert (upstream_reply.reply.text, upstream_reply.raw) == ("Hello.", None)
     assert read_completion(raw.encode(), 5.0).raw is not None
@@ -479,6 +479,15 @@ def test_the_words_for_calls_are_those_of_many_servers(reason):
     )
 
 
+@pytest.mark.parametrize("reason", ["stop", "STOP", "eos_token", "tool_use", "tool_calls"])
+@pytest.mark.parametrize(("calls", "finish"), [([CALL], "tool_calls"), ([], "stop")])
+def test_an_end_says_whether_there_are_calls_whatever_the_server_says(reason, calls, finish):
+    whole = read(completion({"tool_calls": calls}, {"finish_reason": reason}))
+    assert (whole.finish, whole.raw is None) == (finish, reason != finish)
+    streamed = deltas_of(chunk({"content": "a"}), chunk({"tool_calls": calls}), chunk({}, reason))
+    assert streamed[1][-1].finish == finish
+
+
 @pytest.mark.parametrize(
     ("arguments", "finish"), [('{"a": 1}', "tool_calls"), ("", "tool_calls"), ('{"a": ', "length")]
 )
@@ -688,11 +697,11 @@ def older_calls(calls):
     return [(call.name, call.arguments, call.kind) for call in calls]
 
 
-@pytest.mark.parametrize(("finish", "read_as"), [("function_call", "tool_calls"), ("stop", "stop")])
-def test_a_call_in_the_older_field_is_read(finish, read_as):
+@pytest.mark.parametrize("finish", ["function_call", "stop"])
+def test_a_call_in_the_older_field_is_read(finish):
     upstream_reply = read(completion(OLDER, choice={"finish_reason": finish}))
     assert older_calls(upstream_reply.reply.calls) == [("f", '{"a": 1}', "function_call")]
-    assert upstream_reply.finish == read_as
+    assert (upstream_reply.finish, upstream_reply.raw) == ("tool_calls", None)
 
 
 @pytest.mark.parametrize("ended", [True, False])

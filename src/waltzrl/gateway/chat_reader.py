@@ -136,10 +136,14 @@ def _convert_completion(
     reasoning, other = message.reasoning, message.reasoning_content
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
     ambiguous = any(call.function and call.custom for call in message.tool_calls or ())
-    # The bytes are passed on only if `reply` has every text in them and no call got a new id.
+    # The bytes are passed on only if `reply` has every text in them, no call got a new id, and
+    # a client that knows only OpenAI's words for an end understands theirs.
     unread = twice or ambiguous or len(completion.choices) > 1 or calls != written
     if answer and (
-        unread or not tokens_spell(details.logprobs, reply.text) or repeats_a_key(answer)
+        unread
+        or finish != choice.finish_reason
+        or not tokens_spell(details.logprobs, reply.text)
+        or repeats_a_key(answer)
     ):
         answer = None
     refused = bool(message.refusal and not message.content)
@@ -160,10 +164,14 @@ def _message_of(choice: "_WholeChoice | LenientChoice") -> "ReplyMessage | _Whol
 
 
 def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
-    """Return why a reply ended; without a reason, arguments that are incomplete were cut off."""
+    """Return why a reply ended; without a reason, arguments that are incomplete were cut off.
+
+    Many servers say `stop` of a reply with calls, or that there are some where there are none.
+    """
     if is_reason(reason):
         finish = FINISHES.get(_spell_plainly(reason), "stop")
-        return "stop" if finish == "tool_calls" and not calls else finish
+        is_end = finish in ("stop", "tool_calls")
+        return ("tool_calls" if calls else "stop") if is_end else finish
     if not calls:
         return "stop"
     last = calls[-1]
