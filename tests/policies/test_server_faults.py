@@ -54,6 +54,15 @@ def test_a_status_is_named_by_a_number_or_by_a_word(error, status):
     assert reported({"error": {"message": "m", **error}}).status == status
 
 
+@pytest.mark.parametrize("event", ["", "event: error\n"])
+def test_a_failure_may_be_the_event_of_a_stream(event):
+    labels = {"type": "requests", "code": "rate_limited"}
+    error = {"error": {"message": "slow down", **labels}}
+    fault = read_fault(f"{event}data: {json.dumps(error)}\n\n".encode())
+    assert (fault.message, fault.labels) == ("slow down", labels)
+    assert read_fault(b"data: none\n\n").message == "data: none"
+
+
 @pytest.mark.parametrize(
     ("body", "message", "status"),
     [

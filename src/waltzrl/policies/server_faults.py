@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from waltzrl.policies.server_json import encode_json, mend_json, read_json
+from waltzrl.policies.sse import EventDecoder
 
 NO_MESSAGE = "no message"
 RETRY_AFTER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -61,14 +63,12 @@ class ReportedError(Exception):
 
 
 def read_fault(answer: bytes) -> ServerFault:
-    """Read the body of an error."""
-    try:
-        body = mend_json(read_json(answer))
-    except (ValueError, RecursionError):
-        return ServerFault(
-            message=answer.decode("utf-8", "replace").strip() or NO_MESSAGE, labels={}
-        )
-    return _read_server_fault(body)
+    """Read the body of an error, which may be the event of a stream."""
+    events = EventDecoder().feed(answer + b"\n\n")
+    for text in [answer, *[event.data.encode() for event in events]]:
+        with suppress(ValueError, RecursionError):
+            return _read_server_fault(mend_json(read_json(text)))
+    return ServerFault(message=answer.decode("utf-8", "replace").strip() or NO_MESSAGE, labels={})
 
 
 def check_reported(body: object, event: str = "") -> None:
