@@ -346,6 +346,17 @@ def test_the_last_counts_that_can_be_read_are_those_of_a_stream():
     ]
 
 
+def test_counts_that_are_all_zero_are_unknown_because_every_request_has_a_token():
+    zeros = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    counts = {"prompt_tokens": 3, "completion_tokens": 0}
+    assert read(completion(usage=zeros)).reply.usage is None
+    assert read(completion(usage=counts)).reply.usage is not None
+    _, deltas = deltas_of(chunk({"content": "a"}, "stop", usage=counts), chunk({}, usage=zeros))
+    assert [delta.usage for delta in deltas if delta.usage] == [
+        Usage(input_tokens=3, output_tokens=0)
+    ]
+
+
 @pytest.mark.parametrize("counts", [{"prompt_tokens": 3, "completion_tokens": 4}, COUNTS])
 def test_counts_in_the_last_choice_of_a_stream_are_read(counts):
     last = {"index": 0, "delta": {}, "finish_reason": "stop", "usage": counts}
@@ -454,6 +465,10 @@ def test_half_a_pair_in_a_whole_reply_is_a_replacement_character():
         ("length", "length"),
         ("MAX_TOKENS", "length"),
         ("model_length", "length"),
+        ("max_output_tokens", "length"),
+        ("TOKEN_LIMIT", "length"),
+        ("cancelled", "length"),
+        ("timeout", "length"),
         ("error", "length"),
         ("tool_use", "stop"),
         ("insufficient_system_resource", "length"),
@@ -462,6 +477,9 @@ def test_half_a_pair_in_a_whole_reply_is_a_replacement_character():
         ("SAFETY", "content_filter"),
         ("content_filter: PROHIBITED_CONTENT", "content_filter"),
         ("RECITATION", "content_filter"),
+        ("guardrail_intervened", "content_filter"),
+        ("content_filtered", "content_filter"),
+        ("refusal", "content_filter"),
         ("tool_calls", "stop"),
         ({"type": "length", "length": 9}, "length"),
     ],

@@ -32,6 +32,11 @@ FINISHES: Mapping[str, Finish] = {
     "stop": "stop",
     "length": "length",
     "maxtokens": "length",
+    "maxoutputtokens": "length",
+    "tokenlimit": "length",
+    "timelimit": "length",
+    "timeout": "length",
+    "cancelled": "length",
     "modellength": "length",
     "modelcontextwindowexceeded": "length",
     "abort": "length",
@@ -43,6 +48,11 @@ FINISHES: Mapping[str, Finish] = {
     "tooluse": "tool_calls",
     "functioncall": "tool_calls",
     "contentfilter": "content_filter",
+    "contentfiltered": "content_filter",
+    "guardrailintervened": "content_filter",
+    "imagesafety": "content_filter",
+    "errortoxic": "content_filter",
+    "refusal": "content_filter",
     "blocklist": "content_filter",
     "prohibitedcontent": "content_filter",
     "recitation": "content_filter",
@@ -355,7 +365,7 @@ def usage_of(usage: TokenCounts | None, model: object) -> Usage | None:
     if usage is None:
         return None
     read, generated = usage.prompt_tokens, usage.completion_tokens
-    if read is None or generated is None:
+    if read is None or generated is None or read == generated == 0:  # it has not counted
         return None
     name = model if isinstance(model, str) else ""
     return Usage(input_tokens=read, output_tokens=generated, model=name)
