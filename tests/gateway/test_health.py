@@ -9,6 +9,7 @@ from support.small_gateway import Model, ask, chat, gateway, ready_gateway
 from support.small_site import HANG_UP, answering, http, read_request, site
 from support.timing import FakeClock, until
 from waltzrl.agents.breaker import Breaker
+from waltzrl.errors import RequestError
 from waltzrl.gateway.health import OK, Health, report_readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.upstream import (
@@ -158,6 +159,29 @@ def test_a_server_without_a_list_of_models_is_up_where_it_chats(models, chat):
 def test_a_url_that_leads_to_no_chat_is_told_and_what_to_do(models, chat):
     detail = f"{NO_CHAT}; the URL probably has to end in /v1"
     assert asyncio.run(probed([models], [chat])).health() == Health("down", detail)
+
+
+MOVED = http(b"", 308, Location="https://elsewhere.example/v1")
+
+
+def test_a_server_that_only_redirects_is_down_with_or_without_requests():
+    async def work():
+        async with site(answering([MOVED], [MOVED], [MOVED])) as server:
+            upstream = HttpUpstream(server.url, Limits(), api_key=None, timeout_seconds=5)
+            watching = asyncio.create_task(upstream.watch())
+            await until(lambda: upstream.health().detail != "not reached yet")
+            watching.cancel()
+            with pytest.raises(RequestError, match="the upstream answered 308"):
+                await upstream.complete({"model": "m"}, None)
+            upstream.close()
+            return upstream.health()
+
+    told = "the server redirects requests to another URL; use that one"
+    assert asyncio.run(work()) == Health("down", told)
+
+
+def test_a_server_that_redirects_the_list_of_models_alone_is_up():
+    assert asyncio.run(probed([MOVED], [http({}, 400)])).health() == OK
 
 
 @pytest.mark.parametrize(

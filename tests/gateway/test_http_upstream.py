@@ -241,6 +241,19 @@ def test_a_stream_that_is_cut_within_its_last_event_ended_early():
     assert str(failed) == "the upstream's stream ended early"
 
 
+@pytest.mark.parametrize("raw", [b"", b": ping\n\n", f"data: {words('')}\n\n".encode()])
+def test_a_stream_that_ends_before_it_began_is_tried_again_and_a_fallback_may_take_it(raw):
+    failed = problem(deltas_of, [http(raw, kind="text/event-stream")])
+    assert (str(failed), failed.is_down) == ("the upstream's stream ended early", True)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504, 520, 524, 529])
+def test_a_server_that_cannot_serve_now_is_tried_again_and_a_fallback_may_take_it(status):
+    for work in (complete, deltas_of):
+        failed = problem(work, [http({"error": {"message": "overloaded"}}, status)])
+        assert (failed.status in (502, 503), failed.is_down) == (True, True)
+
+
 def test_a_connection_that_breaks_after_the_reply_loses_nothing():
     deltas = with_upstream(
         deltas_of, [events(words("Hello."), words("", "stop"), whole=False), HANG_UP]

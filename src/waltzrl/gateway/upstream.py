@@ -68,6 +68,9 @@ COMPRESSED = "the upstream compressed its answer, which the gateway asks it not 
 ENDED_EARLY = "stream ended early"
 NO_ROUTE = (404, 405, 501)
 """The statuses of a server that has no such path, or not with this method."""
+REDIRECTED = range(300, 400)
+"""The statuses of a server that sends requests to another URL, which may not get the key."""
+MOVED = "the server redirects requests to another URL; use that one"
 OPEN_SECONDS = 10.0
 """No request is sent for this long after the upstream could not be reached several times."""
 
@@ -208,7 +211,7 @@ class HttpUpstream:
                 part = await _read_next_part(response, reader)
         if not reader.ended:
             _log_failure(started, ENDED_EARLY)
-            raise RequestError(502, "upstream", f"the upstream's {ENDED_EARLY}")
+            raise _cut_stream_error()
         yield UpstreamDelta(details=reader.details)
 
     async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
@@ -257,8 +260,8 @@ class HttpUpstream:
         else:
             self.breaker.close()
             if not chats:
-                self._contact.failed(self._no_chat)
-            elif status in NO_ROUTE:  # it has no list of models, and chats
+                self._contact.failed(MOVED if status in REDIRECTED else self._no_chat)
+            elif status in NO_ROUTE or status in REDIRECTED:  # it has no list of models, and chats
                 self._contact.succeeded()
             else:
                 self._note(status)
@@ -277,7 +280,7 @@ class HttpUpstream:
         that asks for a key, or fails, has that path.
         """
         if not 200 <= status < 300:
-            return status not in NO_ROUTE
+            return status not in NO_ROUTE and status not in REDIRECTED
         with suppress(*UNREADABLE):
             self._read_models(body)
             return True
@@ -288,6 +291,8 @@ class HttpUpstream:
         status, body = await self._ask("POST", "/chat/completions", b"{}")
         if 200 <= status < 300:
             return b'"choices"' in body
+        if status in REDIRECTED:
+            return False
         return status not in NO_ROUTE or b"model" in body  # 404 may be said of a model, too
 
     def _read_models(self, body: bytes) -> list[ModelCard]:
@@ -298,7 +303,7 @@ class HttpUpstream:
 
     def _note(self, status: int) -> None:
         """Note an answer; 404 alone does not show whether the URL or the request is wrong."""
-        if status in NO_ROUTE:
+        if status in NO_ROUTE or status in REDIRECTED:
             return
         if status >= 500:
             self._contact.failed(f"answered {status}")
@@ -542,7 +547,7 @@ def _read_events(answer: bytes, milliseconds: float) -> UpstreamReply:
     if failure is not None:
         raise failure
     if not reader.ended:
-        raise RequestError(502, "upstream", f"the upstream's {ENDED_EARLY}")
+        raise _cut_stream_error()
     whole = _merge_deltas(deltas)
     finish = whole.finish or "stop"
     reply = Reply(
@@ -554,6 +559,11 @@ def _read_events(answer: bytes, milliseconds: float) -> UpstreamReply:
         milliseconds=milliseconds,
     )
     return UpstreamReply(reply=reply, finish=finish, details=reader.details, refused=whole.refused)
+
+
+def _cut_stream_error() -> UpstreamError:
+    """Return the error for a stream that ended early, as if its connection had broken."""
+    return UpstreamError(502, "upstream", f"the upstream's {ENDED_EARLY}", is_down=True)
 
 
 def _log_failure(started: float, cause: str, status: int | None = None) -> None:
