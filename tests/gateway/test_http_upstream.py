@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from contextlib import aclosing
 
 import pytest
@@ -309,6 +310,43 @@ def test_a_chunk_is_heard_although_its_line_names_no_data():
     raw = f"data: {words('Hel')}\n\n{words('lo.', 'stop')}\ndata: [DONE]\n\n".encode()
     deltas = with_upstream(deltas_of, [http(raw, kind="text/event-stream")])
     assert "".join(delta.text for delta in deltas) == "Hello."
+
+
+def test_the_fragments_of_a_call_are_joined_at_its_end_and_not_with_each():
+    joins = []
+
+    def count(frame, event, _):
+        if event == "call" and frame.f_code.co_qualname == "CallFragments.arguments":
+            joins.append(frame)
+
+    def spell(fragment, finish=None):
+        choice = {"delta": {"tool_calls": [{"index": 0, **fragment}]}, "finish_reason": finish}
+        return events(json.dumps({"choices": [choice]}), whole=finish is not None)
+
+    first = spell({"id": "1", "function": {"name": "f"}})
+    others = [spell({"function": {"arguments": " "}}) for _ in range(60)]
+    last = spell({"function": {"arguments": "{}"}}, "tool_calls")
+
+    async def answer(reader, writer):
+        await read_request(reader)
+        writer.write(first)
+        for part in [*others, last]:
+            writer.write(part.partition(b"\r\n\r\n")[2])
+            await asyncio.sleep(0.001)
+
+    async def run():
+        async with site(answer) as server:
+            upstream = upstream_of(server.url)
+            sys.setprofile(count)
+            deltas = await deltas_of(upstream)
+            sys.setprofile(None)
+            upstream.close()
+            return deltas
+
+    deltas = asyncio.run(run())
+    assert sum(delta.begun is not None for delta in deltas) > 20
+    assert len(joins) < 10
+    assert deltas[-2].calls[0].arguments == " " * 60 + "{}"
 
 
 def test_what_came_with_an_error_is_heard_before_it():

@@ -85,8 +85,8 @@ class DraftStream:
         self._held_back = False
         self._parts: list[str] = []
         """All reasoning and text that was read, also what is dropped: all of it costs tokens."""
-        self._calls: tuple[ToolCall, ...] = ()
-        """The tool calls as far as they were read."""
+        self._read_calls: Callable[[], tuple[ToolCall, ...]] = tuple
+        """Returns the tool calls as far as they were read."""
         self._usage: Usage | None = None
         """The server's last token counts."""
         self._counts_all = False
@@ -144,12 +144,12 @@ class DraftStream:
             prompt: that the draft answers.
             model: that was asked.
         """
-        if not (self._parts or self._calls or self._usage):
+        if not (self._parts or self._read_calls() or self._usage):
             return None
         usage = self._usage
         if usage is None or not self._counts_all:
             asked = "".join([turn.full_text for turn in prompt.messages])
-            calls = [call.line for call in self._calls]
+            calls = [call.line for call in self._read_calls()]
             usage = estimate_usage(asked, "".join([*self._parts, *calls]), model)
         if self._usage is not None and not self._counts_all:  # counts of a part of the draft
             written = max(self._usage.output_tokens, usage.output_tokens)
@@ -188,7 +188,7 @@ class DraftStream:
         return Reply(
             text="".join(self._text),
             reasoning="".join(self._reasoning),
-            calls=self._calls,
+            calls=self._read_calls(),
             milliseconds=(perf_counter() - self._started) * 1e3,
         )
 
@@ -196,8 +196,10 @@ class DraftStream:
         """Note what a delta adds to the tokens of the draft."""
         if delta.reasoning or delta.text:
             self._parts.append(delta.reasoning + delta.text)
-        if delta.begun or delta.finish is not None:
-            self._calls = delta.calls or delta.begun or self._calls
+        if calls := delta.calls:
+            self._read_calls = lambda: calls
+        elif delta.begun:
+            self._read_calls = delta.begun
         if delta.usage is not None:
             self._usage = delta.usage
         if delta.usage is not None or delta.text or delta.reasoning or delta.begun:

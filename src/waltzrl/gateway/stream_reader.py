@@ -46,6 +46,8 @@ class StreamReader:
         self._older_call: OlderCall | None = None
         self._text, self._reasoning = TextJoiner(), TextJoiner()
         self._has_begun = False
+        self.fragments = 0
+        """The number of fragments of tool calls that have been read."""
         self.done = False
         """Whether the server has said that nothing follows."""
         self._chunk = _Chunk()
@@ -70,9 +72,8 @@ class StreamReader:
             signatures=self._calls.signatures,
         )
 
-    @property
-    def begun(self) -> tuple[ToolCall, ...]:
-        """The tool calls as far as they have been read."""
+    def read_calls(self) -> tuple[ToolCall, ...]:
+        """Return the tool calls as far as they have been read, which joins all their fragments."""
         older = self._older_call.calls if self._older_call else ()
         return (*self._calls.calls, *older)
 
@@ -122,9 +123,11 @@ class StreamReader:
             delta = choice.message
         if delta is not None:
             for part in delta.tool_calls or ():
+                self.fragments += 1
                 index = part.index if isinstance(part.index, int | float | str) else None
                 self._calls.add(index, call_of(part), signature_of(part))
             if delta.function_call is not None:
+                self.fragments += 1
                 self._older_call = self._older_call or OlderCall()
                 self._older_call.add(delta.function_call)
             self._encrypted += encrypted_of(delta)
@@ -143,7 +146,7 @@ class StreamReader:
 
     def _end(self, reason: str | None) -> Iterator[UpstreamDelta]:
         """Yield the end of the reply, or how it changes: some servers end every part of a reply."""
-        last, calls = self._last, self.begun
+        last, calls = self._last, self.read_calls()
         finish = last.finish if last.finish not in (None, "stop") else finish_of(reason, calls)
         self._last = UpstreamDelta(calls=calls, finish=finish)
         if self._last != last:

@@ -192,7 +192,7 @@ class HttpUpstream:
             if _is_whole(response, part):
                 yield read_completion(await self._read_body(response, part), 0.0).delta
                 return
-            size, is_open, begun = 0, True, reader.begun
+            size, is_open, fragments = 0, True, 0
             while is_open:
                 is_open = bool(part)
                 size += len(part)
@@ -200,9 +200,9 @@ class HttpUpstream:
                 # Some servers leave out the empty line at the end of the last event.
                 deltas, failure = _read_deltas(decoder.feed(part or b"\n\n"), reader)
                 # Calls are told as they grow: a stream that is left early is charged for them.
-                if reader.begun != begun and not reader.ended:
-                    begun = reader.begun
-                    deltas.append(UpstreamDelta(begun=begun))
+                if reader.fragments > fragments and not reader.ended:
+                    fragments = reader.fragments
+                    deltas.append(UpstreamDelta(begun=reader.read_calls))
                 if deltas:  # also those that precede a failure
                     yield _merge_deltas(deltas)
                 # An incomplete last event is no failure of its own, unless it reports one.
@@ -466,7 +466,7 @@ def _merge_deltas(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
         text="".join([delta.text for delta in deltas]),
         refused=any(delta.refused for delta in deltas),
         calls=next((delta.calls for delta in reversed(deltas) if delta.calls), ()),
-        begun=next((delta.begun for delta in reversed(deltas) if delta.begun), ()),
+        begun=next((delta.begun for delta in reversed(deltas) if delta.begun), None),
         finish=next((delta.finish for delta in reversed(deltas) if delta.finish), None),
         usage=next((delta.usage for delta in reversed(deltas) if delta.usage), None),
     )
