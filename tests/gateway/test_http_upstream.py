@@ -242,7 +242,9 @@ def test_a_stream_that_is_cut_within_its_last_event_ended_early():
     assert str(failed) == "the upstream's stream ended early"
 
 
-@pytest.mark.parametrize("raw", [b"", b": ping\n\n", f"data: {words('')}\n\n".encode()])
+@pytest.mark.parametrize(
+    "raw", [b"", b": ping\n\n", b"data: [DONE]\n\n", f"data: {words('')}\n\n".encode()]
+)
 def test_a_stream_that_ends_before_it_began_is_tried_again_and_a_fallback_may_take_it(raw):
     failed = problem(deltas_of, [http(raw, kind="text/event-stream")])
     assert (str(failed), failed.is_down) == ("the upstream's stream ended early", True)

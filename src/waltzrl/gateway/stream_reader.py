@@ -45,7 +45,7 @@ class StreamReader:
         self._calls = CallAssembler()
         self._older_call: OlderCall | None = None
         self._text, self._reasoning = TextJoiner(), TextJoiner()
-        self._has_begun = False
+        self._has_choice = self._has_begun = False
         self.fragments = 0
         """The number of fragments of tool calls that have been read."""
         self.done = False
@@ -87,7 +87,8 @@ class StreamReader:
         data = event.data.strip()
         if data == "[DONE]":
             self.done = True
-            if not self.ended:  # some servers never send a `finish_reason`
+            # Some servers never send a `finish_reason`. A stream without a choice is no reply.
+            if not self.ended and self._has_choice:
                 yield from self._end(None)
             return
         chunk = self._read_chunk(event)
@@ -100,6 +101,7 @@ class StreamReader:
         if usage := usage_of(chunk.usage, chunk.model):
             yield UpstreamDelta(usage=usage)
         for choice in choices:
+            self._has_choice = True
             yield from self._choice(choice)
 
     def _read_chunk(self, event: ServerSentEvent) -> "_Chunk":
