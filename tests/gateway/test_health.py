@@ -161,6 +161,31 @@ def test_a_url_that_leads_to_no_chat_is_told_and_what_to_do(models, chat):
     assert asyncio.run(probed([models], [chat])).health() == Health("down", detail)
 
 
+def test_a_server_that_answers_no_probe_is_not_down_while_it_works_on_a_request():
+    probes = []
+
+    async def talk(reader, _):
+        while request := await read_request(reader):
+            probes.append(request.startswith(b"GET"))
+
+    async def work():
+        async with site(talk) as server:
+            upstream = HttpUpstream(server.url, Limits(), api_key=None, timeout_seconds=60)
+            asked = asyncio.create_task(upstream.complete({"model": "m"}, None))
+            await until(lambda: probes == [False])
+            watching = asyncio.create_task(upstream.watch())
+            await until(lambda: len(probes) == 3)  # one ended without an answer
+            working = upstream.health()
+            asked.cancel()
+            await until(lambda: upstream.health() != working)
+            watching.cancel()
+            upstream.close()
+            return working, upstream.health()
+
+    unknown, late = Health("down", "not reached yet"), Health("down", "timed out")
+    assert asyncio.run(work()) == (unknown, late)
+
+
 MOVED = http(b"", 308, Location="https://elsewhere.example/v1")
 
 

@@ -110,6 +110,10 @@ class Contact:
         if self._failures == FAILURES:
             log.warning("the upstream is down", extra=fields(upstream=self._name, cause=detail))
 
+    def busy(self) -> None:
+        """Note that the server answers no probe while it works on a request: many do one thing."""
+        self._last = self._clock()
+
     @property
     def needs_probe(self) -> bool:
         """Whether traffic has shown nothing good for so long that a probe is due."""
@@ -155,6 +159,8 @@ class HttpUpstream:
         self._refused: dict[str, tuple[RefusedField, ...]] = {}
         """The fields that its models refuse, by name."""
         self._on_response = on_response
+        self._open_requests = 0
+        """The number of requests whose answers have not come to their end."""
         self._contact = Contact(name)
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
         self._no_chat = f"{NO_CHAT}; {_advise_on_url(url)}"
@@ -254,7 +260,10 @@ class HttpUpstream:
                 status, body = await self._ask("GET", "/models")
                 chats = self._lists_models(status, body) or await self._has_chat()
         except OSError as error:  # TimeoutError too
-            self._contact.failed(_name_failure(error))
+            if isinstance(error, TimeoutError) and self._open_requests:
+                self._contact.busy()
+            else:
+                self._contact.failed(_name_failure(error))
         except RequestError as error:  # it broke off, or sent too much
             self._contact.failed(error.kind)
         else:
@@ -270,7 +279,7 @@ class HttpUpstream:
         """Send a probe's request; return the status and the body of the answer."""
         headers = self._headers("application/json", None)
         response = await self._client.request(method, path, headers, body)
-        with _Answer(response, self._api_key):
+        with _Answer(response, self._api_key, lambda: None):
             return response.status, await self._read_body(response)
 
     def _lists_models(self, status: int, body: bytes) -> bool:
@@ -355,13 +364,7 @@ class HttpUpstream:
                 self._on_response(self.breaker.name, "breaker")
                 raise BreakerOpenError(OPEN_SECONDS)
             try:
-                response = await self._client.request(
-                    request.method,
-                    request.path,
-                    headers,
-                    request.body,
-                    repeatable=request.repeatable,
-                )
+                response = await self._begin_request(request, headers)
             except OSError as error:
                 attempt.succeeded = False
                 self._contact.failed(_name_failure(error))
@@ -372,7 +375,7 @@ class HttpUpstream:
             attempt.succeeded = True
             self._note(response.status)
             self._on_response(self.breaker.name, str(response.status))
-        answer = _Answer(response, self._api_key)
+        answer = _Answer(response, self._api_key, self._end_request)
         coding = response.headers.get("content-encoding", "").strip().lower()
         if not 200 <= response.status < 300:
             _log_failure(started, "status", response.status)
@@ -384,6 +387,23 @@ class HttpUpstream:
             with answer:
                 raise UpstreamError(502, "upstream", f"{COMPRESSED}; got {coding}")
         return answer
+
+    async def _begin_request(self, request: UpstreamRequest, headers: str) -> Connection:
+        self._open_requests += 1
+        try:
+            return await self._client.request(
+                request.method,
+                request.path,
+                headers,
+                request.body,
+                repeatable=request.repeatable,
+            )
+        except BaseException:  # a cancellation too
+            self._open_requests -= 1
+            raise
+
+    def _end_request(self) -> None:
+        self._open_requests -= 1
 
     async def _read_body(
         self, response: Connection, beginning: bytes = b"", received: list[bytes] | None = None
@@ -478,8 +498,10 @@ class _Answer:
     They are those of the connection, and those that the upstream reports with status 200.
     """
 
-    def __init__(self, response: Connection, api_key: str | None) -> None:
-        self._response = response
+    def __init__(
+        self, response: Connection, api_key: str | None, on_end: Callable[[], None]
+    ) -> None:
+        self._response, self._on_end = response, on_end
         self._api_key = api_key
         self._started = perf_counter()
 
@@ -493,6 +515,7 @@ class _Answer:
         trace: TracebackType | None,
     ) -> None:
         self._response.close()
+        self._on_end()
         if isinstance(error, OSError):
             _log_failure(self._started, _name_failure(error))
             raise connection_error(error) from error
