@@ -605,6 +605,49 @@ def test_calls_without_geminis_signature_are_sent_with_the_documented_one():
     assert seen[2] == seen[1]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Tool call id was call_1 but must be a-z, A-Z, 0-9, with a length of 9.",
+        "Invalid 'messages[1].tool_calls[0].id': string too long. Expected a maximum length of 40.",
+        "messages.1.content.0.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'",
+    ],
+)
+def test_calls_of_another_server_are_sent_with_ids_that_the_upstream_takes(words):
+    ids = ["call_1", f"call_{'2' * 40}", "abcDEF123"]
+    calls = [
+        {"id": i, "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in ids
+    ]
+    results = [{"role": "tool", "tool_call_id": i, "content": "done"} for i in ids]
+    turns = [{"role": "assistant", "tool_calls": calls}, *results]
+    chat = {**ASKED, "messages": [*ASKED["messages"], *turns]}
+
+    async def work(upstream):
+        await upstream.complete(chat, None)
+        await upstream.complete(chat, None)
+
+    seen, _ = told(work, http({"message": words}, 400), http(ANSWER), http(ANSWER))
+    assert seen[0] == chat
+    assert seen[1] == seen[2]
+    sent = [call["id"] for call in seen[1]["messages"][1]["tool_calls"]]
+    assert sent == [message["tool_call_id"] for message in seen[1]["messages"][2:]]
+    assert len(set(sent)) == 3
+    assert sent[2] == ids[2]
+    assert all(len(i) == 9 and i.isalnum() for i in sent)
+
+
+def test_a_refusal_of_a_result_without_its_call_is_told_at_once():
+    turns = [{"role": "tool", "tool_call_id": "call_1", "content": "done"}]
+    refusal = "tool_call_id call_1 has no preceding message with 'tool_calls'"
+
+    async def work(upstream):
+        with pytest.raises(RequestError, match="no preceding message"):
+            await upstream.complete({**ASKED, "messages": turns}, None)
+
+    seen, _ = told(work, http({"error": {"message": refusal}}, 400))
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize("status", [400, 500])
 def test_a_model_whose_template_takes_one_system_message_gets_one(status):
     later = {"role": "system", "content": "It is noon."}
