@@ -636,6 +636,29 @@ def test_calls_of_another_server_are_sent_with_ids_that_the_upstream_takes(words
     assert all(len(i) == 9 and i.isalnum() for i in sent)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Failed to deserialize: messages[0]: invalid type: sequence, expected a string at line 1",
+        "Input should be a valid string",
+        "messages.0.content must be a string",
+        "content as an array is not supported by this model",
+    ],
+)
+def test_texts_in_parts_are_joined_for_a_server_that_refuses_parts(words):
+    texts = [{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]
+    image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
+    turns = [{"role": "user", "content": content} for content in (texts, image, "go")]
+
+    async def work(upstream):
+        await upstream.complete({"model": "m", "messages": turns}, None)
+        await upstream.complete({"model": "m", "messages": turns}, None)
+
+    seen, _ = told(work, http({"error": {"message": words}}, 422), http(ANSWER), http(ANSWER))
+    contents = [[message["content"] for message in chat["messages"]] for chat in seen]
+    assert contents == [[texts, image, "go"], *[["hi\nthere", image, "go"]] * 2]
+
+
 def test_a_refusal_of_a_result_without_its_call_is_told_at_once():
     turns = [{"role": "tool", "tool_call_id": "call_1", "content": "done"}]
     refusal = "tool_call_id call_1 has no preceding message with 'tool_calls'"
