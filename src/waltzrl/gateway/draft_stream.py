@@ -125,7 +125,7 @@ class DraftStream:
                 finish = delta.finish or finish
                 details = delta.details or details
         reply = replace(
-            self._reply(), usage=self._usage, finish="length" if finish == "length" else "stop"
+            self._reply(), usage=self._counted, finish="length" if finish == "length" else "stop"
         )
         return UpstreamReply(
             reply=reply,
@@ -146,14 +146,8 @@ class DraftStream:
         """
         if not (self._parts or self._read_calls() or self._usage):
             return None
-        usage = self._usage
-        if usage is None or not self._counts_all:
-            asked = "".join([turn.full_text for turn in prompt.messages])
-            calls = [call.line for call in self._read_calls()]
-            usage = estimate_usage(asked, "".join([*self._parts, *calls]), model)
-        if self._usage is not None and not self._counts_all:  # counts of a part of the draft
-            written = max(self._usage.output_tokens, usage.output_tokens)
-            usage = replace(self._usage, output_tokens=written, estimated=True)
+        asked = "".join([turn.full_text for turn in prompt.messages])
+        usage = self._counted or estimate_usage(asked, self._written, model)
         return replace(self._reply(), usage=usage)
 
     def continued(self, revision: Reply) -> Reply:
@@ -182,6 +176,20 @@ class DraftStream:
     def _text_start(self) -> int:
         """Where the text starts in what the window saw."""
         return self._reasoned + 1 if self._reasoned else 0
+
+    @property
+    def _written(self) -> str:
+        """All that was read, which is what the tokens are of."""
+        return "".join([*self._parts, *[call.line for call in self._read_calls()]])
+
+    @property
+    def _counted(self) -> Usage | None:
+        """The server's counts; if they are of a part of the draft, all that was read counts."""
+        usage = self._usage
+        if usage is None or self._counts_all:
+            return usage
+        written = estimate_usage("", self._written, usage.model).output_tokens
+        return replace(usage, output_tokens=max(usage.output_tokens, written), estimated=True)
 
     def _reply(self) -> Reply:
         """Return what has been read, without its token counts."""
