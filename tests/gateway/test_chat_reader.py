@@ -346,6 +346,47 @@ def test_the_last_counts_that_can_be_read_are_those_of_a_stream():
     ]
 
 
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"prompt_tokens": "3", "completion_tokens": "4"},
+        {"input_tokens": 3, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 2}},
+        {"input_tokens": 9, "prompt_tokens": 3, "completion_tokens": 4},
+    ],
+)
+def test_counts_that_are_texts_or_have_the_names_of_newer_apis_are_read(counts):
+    usage = Usage(input_tokens=3, output_tokens=4, model="m")
+    whole = read(completion(usage=counts))
+    assert whole.reply.usage == usage
+    last = json.dumps({"choices": [], "model": "m", "usage": counts})
+    reader, deltas = deltas_of(chunk({"content": "a"}, "stop"), last)
+    assert deltas[-1].usage == usage
+    assert whole.details.usage.get("prompt_tokens_details") == (
+        reader.details.usage.get("prompt_tokens_details")
+    )
+    assert ("input_tokens_details" in counts) == bool(whole.details.usage)
+
+
+@pytest.mark.parametrize("count", ["", "-3", "3.5", "three", "9" * 5000])
+def test_a_text_that_is_no_count_is_unknown(count):
+    assert (
+        read(completion(usage={"prompt_tokens": count, "completion_tokens": 4})).reply.usage is None
+    )
+
+
+def test_characters_that_json_escapes_may_be_bare():
+    raw = json.dumps(completion({"content": "a\tb\nc"})).encode()
+    bare = raw.replace(b"\\t", b"\t").replace(b"\\n", b"\n")
+    assert bare != raw
+    assert (read_completion(bare, 0).reply.text, read_completion(bare, 0).raw) == ("a\tb\nc", None)
+
+
+def test_nothing_that_follows_the_end_of_a_stream_is_read():
+    late = json.dumps({"error": "late"})
+    reader, deltas = deltas_of(chunk({"content": "Hello."}, "stop"), "[DONE]", late)
+    assert ([delta.text for delta in deltas], reader.done) == (["Hello.", ""], True)
+
+
 def test_counts_that_are_all_zero_are_unknown_because_every_request_has_a_token():
     zeros = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     counts = {"prompt_tokens": 3, "completion_tokens": 0}

@@ -308,6 +308,20 @@ def test_a_failure_is_heard_although_its_line_names_no_data(kind):
     assert (failed.status, str(failed)) == (429, "the upstream answered 429: busy")
 
 
+def test_events_are_heard_although_no_empty_line_divides_them():
+    lines = [words("Hel"), words("lo."), words("", "stop"), "[DONE]"]
+    raw = "".join(f"data: {line}\n" for line in lines).encode()
+    deltas = with_upstream(deltas_of, [http(raw, kind="text/event-stream")])
+    assert "".join(delta.text for delta in deltas) == "Hello."
+
+
+def test_an_event_of_several_lines_is_one():
+    lines = json.dumps(json.loads(words("Hello.", "stop")), indent=1).splitlines()
+    raw = "".join(f"data: {line}\n" for line in lines).encode()
+    deltas = with_upstream(deltas_of, [http(raw + b"\ndata: [DONE]\n\n")])
+    assert "".join(delta.text for delta in deltas) == "Hello."
+
+
 def test_a_chunk_is_heard_although_its_line_names_no_data():
     raw = f"data: {words('Hel')}\n\n{words('lo.', 'stop')}\ndata: [DONE]\n\n".encode()
     deltas = with_upstream(deltas_of, [http(raw, kind="text/event-stream")])

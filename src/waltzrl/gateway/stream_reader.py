@@ -85,6 +85,8 @@ class StreamReader:
             RequestError: 502, it is not a chunk of a chat completion.
         """
         data = event.data.strip()
+        if self.done:
+            return
         if data == "[DONE]":
             self.done = True
             # Some servers never send a `finish_reason`. A stream without a choice is no reply.

@@ -7,6 +7,9 @@ import codecs
 import re
 from typing import NamedTuple
 
+OPENINGS = (b"{", b"[DONE]")
+"""How the data of an event of a model's server begins."""
+
 
 class ServerSentEvent(NamedTuple):
     """One event."""
@@ -64,7 +67,13 @@ class EventDecoder:
             return self._end_event()
         field, _, value = line.partition(b":")
         if field == b"data":
-            self._data.append(value.removeprefix(b" "))
+            value = value.removeprefix(b" ")
+            # Some servers leave out the empty line between two events.
+            if value.startswith(OPENINGS) and self._data and self._data[-1].endswith(b"}"):
+                event = self._end_event()
+                self._data = [value]
+                return event
+            self._data.append(value)
         elif field == b"event":
             self._name = value.removeprefix(b" ")
         elif field == b"error":  # older versions of llama.cpp name the field after its data
