@@ -16,6 +16,11 @@ from waltzrl.policies.sse import ServerSentEvent
 from waltzrl.records import ToolCall, Usage
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+SIGNED = {
+    "id": "9",
+    "function": {"name": "g", "arguments": "{}"},
+    "extra_content": {"google": {"thought_signature": "c2ln"}},
+}
 CALLED = {"finish_reason": "tool_calls"}
 CUSTOM = {"id": "call_1", "type": "custom", "custom": {"name": "apply_patch", "input": "+a\n+b"}}
 HIDDEN = "words that nobody reviewed"
@@ -536,6 +541,21 @@ def test_the_words_for_calls_are_those_of_many_servers(reason):
     assert read(completion({"tool_calls": [call]}, {"finish_reason": reason})).finish == (
         "tool_calls"
     )
+
+
+@pytest.mark.parametrize("empty", [{}, {"name": "", "arguments": ""}, {"name": None}])
+def test_a_call_without_name_and_arguments_is_none(empty):
+    call = {"id": "0", "type": "function", "function": empty}
+    for others, finish in (([], "stop"), ([SIGNED], "tool_calls")):
+        whole = read(completion({"tool_calls": [call, *others]}, CALLED))
+        reader, deltas = deltas_of(chunk({"tool_calls": [call, *others]}), chunk({}, "tool_calls"))
+        for calls, found, details in (
+            (whole.reply.calls, whole.finish, whole.details),
+            (deltas[-1].calls, deltas[-1].finish, reader.details),
+        ):
+            assert [c.name for c in calls] == ["g"] * len(others)
+            assert (found, details.signatures) == (finish, {c.id: "c2ln" for c in calls})
+        assert whole.raw is None
 
 
 @pytest.mark.parametrize("reason", ["stop", "STOP", "eos_token", "tool_use", "tool_calls"])

@@ -25,7 +25,7 @@ from waltzrl.policies.server_json import (
     read_json,
     tidy_completion,
 )
-from waltzrl.policies.tool_calls import is_complete, with_ids
+from waltzrl.policies.tool_calls import calls_something, is_complete, with_ids
 from waltzrl.records import Reply, ToolCall, Usage
 
 FINISHES: Mapping[str, Finish] = {
@@ -121,7 +121,7 @@ def _convert_completion(
     # Copilot's server has the text of a reply and each of its calls in choices of their own.
     called = [message, *[other for other in others if not other.content]]
     written = tuple([call for part in called for call in _collect_calls(part)])
-    calls = with_ids(written) if written else ()
+    calls = with_ids(filter(calls_something, written)) if written else ()
     finish = finish_of(choice.finish_reason, calls)
     reply = Reply(
         text=message.content or message.refusal or "",
@@ -132,6 +132,7 @@ def _convert_completion(
         milliseconds=milliseconds,
     )
     parts = [part for other in called for part in other.tool_calls or ()]
+    parts = [part for part in parts if calls_something(call_of(part))]
     details = details_of(
         completion,
         logprobs_of(choice.logprobs),
