@@ -558,6 +558,30 @@ def test_a_call_without_name_and_arguments_is_none(empty):
         assert whole.raw is None
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+@pytest.mark.parametrize(
+    "media",
+    [
+        {"content": "", "images": [IMAGE]},
+        {"content": [IMAGE]},
+        {"content": None, "audio": {"id": "1", "data": "AA=="}},
+    ],
+)
+def test_a_reply_of_media_alone_is_no_empty_reply(media):
+    for answer in (
+        lambda: read(completion(media)),
+        lambda: deltas_of(chunk(media), chunk({}, "stop")),
+    ):
+        with pytest.raises(RequestError, match="images or sound alone") as raised:
+            answer()
+        assert raised.value.status == 502
+    texts = {"images": [IMAGE], "content": "Look."}
+    assert read(completion(texts)).reply.text == "Look."
+    assert deltas_of(chunk(texts), chunk({}, "stop"))[1][0].text == "Look."
+
+
 @pytest.mark.parametrize("reason", ["stop", "STOP", "eos_token", "tool_use", "tool_calls"])
 @pytest.mark.parametrize(("calls", "finish"), [([CALL], "tool_calls"), ([], "stop")])
 def test_an_end_says_whether_there_are_calls_whatever_the_server_says(reason, calls, finish):

@@ -131,6 +131,8 @@ def _convert_completion(
         usage=usage_of(completion.usage, completion.model),
         milliseconds=milliseconds,
     )
+    if not (reply.text or reply.reasoning or calls) and isinstance(message, ReplyMessage):
+        check_no_media(message.has_media)
     parts = [part for other in called for part in other.tool_calls or ()]
     parts = [part for part in parts if calls_something(call_of(part))]
     details = details_of(
@@ -321,6 +323,21 @@ KEY_END = re.compile(rb'"[ \t\r\n]*+:')
 UNIQUE_KEYS = json.JSONDecoder(object_pairs_hook=_require_unique_keys)
 
 
+def check_no_media(has_media: bool) -> None:
+    """Check that a reply without a word is empty.
+
+    Raises:
+        RequestError: 502, it has images or sound.
+    """
+    if has_media:
+        raise RequestError(
+            502,
+            "upstream",
+            "the upstream replied with images or sound alone, which cannot be reviewed; ask it for "
+            "text",
+        )
+
+
 def _unreadable_reply_error() -> RequestError:
     return RequestError(502, "upstream", "the upstream's reply is not a chat completion")
 
@@ -400,6 +417,13 @@ class ReplyMessage(msgspec.Struct):
     reasoning_details: object = None
     tool_calls: list[CallPart] | None = None
     function_call: object = None
+    images: object = None
+    audio: object = None
+
+    @property
+    def has_media(self) -> bool:
+        """Whether it has images or sound, which are not passed on, because nobody reviews them."""
+        return bool(self.images or self.audio)
 
 
 class LenientChoice(msgspec.Struct):

@@ -14,6 +14,7 @@ from waltzrl.gateway.chat_reader import (
     ReplyMessage,
     TokenCounts,
     call_of,
+    check_no_media,
     details_of,
     encrypted_of,
     finish_of,
@@ -45,7 +46,7 @@ class StreamReader:
         self._calls = CallAssembler()
         self._older_call: OlderCall | None = None
         self._text, self._reasoning = TextJoiner(), TextJoiner()
-        self._has_choice = self._has_begun = False
+        self._has_choice = self._has_begun = self._has_media = False
         self.fragments = 0
         """The number of fragments of tool calls that have been read."""
         self.done = False
@@ -135,6 +136,7 @@ class StreamReader:
                 self._older_call = self._older_call or OlderCall()
                 self._older_call.add(delta.function_call)
             self._encrypted += encrypted_of(delta)
+            self._has_media = self._has_media or delta.has_media
             words = delta.content or delta.refusal
             thoughts = delta.reasoning or delta.reasoning_content
             text = self._text.add(words) if words else ""
@@ -151,6 +153,7 @@ class StreamReader:
     def _end(self, reason: str | None) -> Iterator[UpstreamDelta]:
         """Yield the end of the reply, or how it changes: some servers end every part of a reply."""
         last, calls = self._last, self.read_calls()
+        check_no_media(self._has_media and not (self._has_begun or calls))
         finish = last.finish if last.finish not in (None, "stop") else finish_of(reason, calls)
         self._last = UpstreamDelta(calls=calls, finish=finish)
         if self._last != last:

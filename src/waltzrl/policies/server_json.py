@@ -187,8 +187,16 @@ def _tidy_words(words: object) -> dict[str, object]:
         "reasoning": "".join(read_content(own)) or reasoning or None,
         "reasoning_content": None,
         "tool_calls": [_tidy_call(call) for call in _require_objects(words.get("tool_calls"))],
+        "images": words.get("images") or _has_media(words.get("content")) or None,
     }
     return _drop_nulls({**words, **tidy})
+
+
+def _has_media(content: object) -> bool:
+    """Return whether a content has a part that is no text."""
+    parts = content if isinstance(content, list) else []
+    types = [str(part.get("type")) for part in parts if isinstance(part, dict)]
+    return any(word in kind for kind in types for word in ("image", "audio", "video"))
 
 
 def _tidy_call(call: Mapping[str, object]) -> dict[str, object]:
