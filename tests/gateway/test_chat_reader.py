@@ -16,6 +16,12 @@ from waltzrl.policies.sse import ServerSentEvent
 from waltzrl.records import ToolCall, Usage
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+SIGNED = {
+    "id": "9",
+    "function": {"name": "g", "arguments": "{}"},
+    "extra_content": {"google": {"thought_signature": "c2ln"}},
+}
+CALLED = {"finish_reason": "tool_calls"}
 CUSTOM = {"id": "call_1", "type": "custom", "custom": {"name": "apply_patch", "input": "+a\n+b"}}
 HIDDEN = "words that nobody reviewed"
 DEEP = b"[" * 100_000
@@ -91,9 +97,8 @@ def test_a_reply_is_read_and_its_bytes_are_kept():
         completion(choice={"stop_reason": 2, "logprobs": None, "token_ids": None}),
         completion(prompt_logprobs=None, prompt_token_ids=None, kv_transfer_params=None),
         completion(service_tier="default", system_fingerprint=None),
-        completion({"content": None, "tool_calls": [CALL]}),
-        completion({"content": None, "tool_calls": [CUSTOM]}),
-        completion({"content": None, "function_call": {"name": "f", "arguments": "{}"}}),
+        completion({"content": None, "tool_calls": [CALL]}, CALLED),
+        completion({"content": None, "tool_calls": [CUSTOM]}, CALLED),
         completion({"content": None, "refusal": "I won't."}),
         completion(usage=None),
     ],
@@ -153,7 +158,7 @@ def test_a_reply_with_other_words_is_read_and_its_bytes_are_dropped(answer):
     ],
 )
 def test_a_reply_that_another_reader_may_read_differently_is_spelt_anew(once, twice):
-    raw = json.dumps(completion({"tool_calls": [CALL]}))
+    raw = json.dumps(completion({"tool_calls": [CALL]}, CALLED))
     upstream_reply = read_completion(raw.replace(once, twice, 1).encode(), 5.0)
     assert (upstream_reply.reply.text, upstream_reply.raw) == ("Hello.", None)
     assert read_completion(raw.encode(), 5.0).raw is not None
@@ -346,6 +351,58 @@ def test_the_last_counts_that_can_be_read_are_those_of_a_stream():
     ]
 
 
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"prompt_tokens": "3", "completion_tokens": "4"},
+        {"input_tokens": 3, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 2}},
+        {"input_tokens": 9, "prompt_tokens": 3, "completion_tokens": 4},
+    ],
+)
+def test_counts_that_are_texts_or_have_the_names_of_newer_apis_are_read(counts):
+    usage = Usage(input_tokens=3, output_tokens=4, model="m")
+    whole = read(completion(usage=counts))
+    assert whole.reply.usage == usage
+    last = json.dumps({"choices": [], "model": "m", "usage": counts})
+    reader, deltas = deltas_of(chunk({"content": "a"}, "stop"), last)
+    assert deltas[-1].usage == usage
+    assert whole.details.usage.get("prompt_tokens_details") == (
+        reader.details.usage.get("prompt_tokens_details")
+    )
+    assert ("input_tokens_details" in counts) == bool(whole.details.usage)
+
+
+@pytest.mark.parametrize("count", ["", "-3", "3.5", "three", "9" * 5000])
+def test_a_text_that_is_no_count_is_unknown(count):
+    assert (
+        read(completion(usage={"prompt_tokens": count, "completion_tokens": 4})).reply.usage is None
+    )
+
+
+def test_characters_that_json_escapes_may_be_bare():
+    raw = json.dumps(completion({"content": "a\tb\nc"})).encode()
+    bare = raw.replace(b"\\t", b"\t").replace(b"\\n", b"\n")
+    assert bare != raw
+    assert (read_completion(bare, 0).reply.text, read_completion(bare, 0).raw) == ("a\tb\nc", None)
+
+
+def test_nothing_that_follows_the_end_of_a_stream_is_read():
+    late = json.dumps({"error": "late"})
+    reader, deltas = deltas_of(chunk({"content": "Hello."}, "stop"), "[DONE]", late)
+    assert ([delta.text for delta in deltas], reader.done) == (["Hello.", ""], True)
+
+
+def test_counts_that_are_all_zero_are_unknown_because_every_request_has_a_token():
+    zeros = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    counts = {"prompt_tokens": 3, "completion_tokens": 0}
+    assert read(completion(usage=zeros)).reply.usage is None
+    assert read(completion(usage=counts)).reply.usage is not None
+    _, deltas = deltas_of(chunk({"content": "a"}, "stop", usage=counts), chunk({}, usage=zeros))
+    assert [delta.usage for delta in deltas if delta.usage] == [
+        Usage(input_tokens=3, output_tokens=0)
+    ]
+
+
 @pytest.mark.parametrize("counts", [{"prompt_tokens": 3, "completion_tokens": 4}, COUNTS])
 def test_counts_in_the_last_choice_of_a_stream_are_read(counts):
     last = {"index": 0, "delta": {}, "finish_reason": "stop", "usage": counts}
@@ -454,6 +511,10 @@ def test_half_a_pair_in_a_whole_reply_is_a_replacement_character():
         ("length", "length"),
         ("MAX_TOKENS", "length"),
         ("model_length", "length"),
+        ("max_output_tokens", "length"),
+        ("TOKEN_LIMIT", "length"),
+        ("cancelled", "length"),
+        ("timeout", "length"),
         ("error", "length"),
         ("tool_use", "stop"),
         ("insufficient_system_resource", "length"),
@@ -462,6 +523,9 @@ def test_half_a_pair_in_a_whole_reply_is_a_replacement_character():
         ("SAFETY", "content_filter"),
         ("content_filter: PROHIBITED_CONTENT", "content_filter"),
         ("RECITATION", "content_filter"),
+        ("guardrail_intervened", "content_filter"),
+        ("content_filtered", "content_filter"),
+        ("refusal", "content_filter"),
         ("tool_calls", "stop"),
         ({"type": "length", "length": 9}, "length"),
     ],
@@ -477,6 +541,54 @@ def test_the_words_for_calls_are_those_of_many_servers(reason):
     assert read(completion({"tool_calls": [call]}, {"finish_reason": reason})).finish == (
         "tool_calls"
     )
+
+
+@pytest.mark.parametrize("empty", [{}, {"name": "", "arguments": ""}, {"name": None}])
+def test_a_call_without_name_and_arguments_is_none(empty):
+    call = {"id": "0", "type": "function", "function": empty}
+    for others, finish in (([], "stop"), ([SIGNED], "tool_calls")):
+        whole = read(completion({"tool_calls": [call, *others]}, CALLED))
+        reader, deltas = deltas_of(chunk({"tool_calls": [call, *others]}), chunk({}, "tool_calls"))
+        for calls, found, details in (
+            (whole.reply.calls, whole.finish, whole.details),
+            (deltas[-1].calls, deltas[-1].finish, reader.details),
+        ):
+            assert [c.name for c in calls] == ["g"] * len(others)
+            assert (found, details.signatures) == (finish, {c.id: "c2ln" for c in calls})
+        assert whole.raw is None
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+@pytest.mark.parametrize(
+    "media",
+    [
+        {"content": "", "images": [IMAGE]},
+        {"content": [IMAGE]},
+        {"content": None, "audio": {"id": "1", "data": "AA=="}},
+    ],
+)
+def test_a_reply_of_media_alone_is_no_empty_reply(media):
+    for answer in (
+        lambda: read(completion(media)),
+        lambda: deltas_of(chunk(media), chunk({}, "stop")),
+    ):
+        with pytest.raises(RequestError, match="images or sound alone") as raised:
+            answer()
+        assert raised.value.status == 502
+    texts = {"images": [IMAGE], "content": "Look."}
+    assert read(completion(texts)).reply.text == "Look."
+    assert deltas_of(chunk(texts), chunk({}, "stop"))[1][0].text == "Look."
+
+
+@pytest.mark.parametrize("reason", ["stop", "STOP", "eos_token", "tool_use", "tool_calls"])
+@pytest.mark.parametrize(("calls", "finish"), [([CALL], "tool_calls"), ([], "stop")])
+def test_an_end_says_whether_there_are_calls_whatever_the_server_says(reason, calls, finish):
+    whole = read(completion({"tool_calls": calls}, {"finish_reason": reason}))
+    assert (whole.finish, whole.raw is None) == (finish, reason != finish)
+    streamed = deltas_of(chunk({"content": "a"}), chunk({"tool_calls": calls}), chunk({}, reason))
+    assert streamed[1][-1].finish == finish
 
 
 @pytest.mark.parametrize(
@@ -532,10 +644,21 @@ def test_a_message_in_the_place_of_deltas_is_heard_once():
 
 
 @pytest.mark.parametrize(
-    "data", ["", " ", "null", ": keepalive", '{"type": "ping"}', '{"choices": null}']
+    "data",
+    [
+        *("", " ", "null", ": keepalive", "ping", "[PING]", "keep-alive", "Heartbeat"),
+        *('{"type": "ping"}', '{"choices": null}'),
+        ServerSentEvent("2023-02-20 08:40:33", "ping"),
+    ],
 )
 def test_an_event_that_says_nothing_is_passed_over(data):
     assert deltas_of(data, chunk({"content": "a"}))[1] == [UpstreamDelta(text="a")]
+
+
+@pytest.mark.parametrize("data", ["pinging", "Heartbeats are normal.", '{"choices": '])
+def test_an_event_with_other_words_is_not_passed_over(data):
+    with pytest.raises(RequestError, match="not a completion chunk"):
+        deltas_of(data, chunk({"content": "a"}))
 
 
 def test_a_failure_in_an_answer_of_200_is_reported():
@@ -677,11 +800,11 @@ def older_calls(calls):
     return [(call.name, call.arguments, call.kind) for call in calls]
 
 
-@pytest.mark.parametrize(("finish", "read_as"), [("function_call", "tool_calls"), ("stop", "stop")])
-def test_a_call_in_the_older_field_is_read(finish, read_as):
+@pytest.mark.parametrize("finish", ["function_call", "stop"])
+def test_a_call_in_the_older_field_is_read(finish):
     upstream_reply = read(completion(OLDER, choice={"finish_reason": finish}))
     assert older_calls(upstream_reply.reply.calls) == [("f", '{"a": 1}', "function_call")]
-    assert upstream_reply.finish == read_as
+    assert (upstream_reply.finish, upstream_reply.raw) == ("tool_calls", None)
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -2,13 +2,14 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.gateway.draft_stream import DraftStream, Piece
 from waltzrl.gateway.exchange import UpstreamDelta
 from waltzrl.gateway.stream_modes import StreamMode
-from waltzrl.records import Reply
+from waltzrl.records import Reply, Usage
 
 OPEN = StreamMode.AUDIT.behaviour.open_window(None, None)
 CLOSED = StreamMode.BUFFER.behaviour.open_window(None, None)
@@ -118,3 +119,24 @@ def test_what_left_and_the_rest_are_the_draft(reasoning, text, count):
     assert draft.released == Piece(
         "".join(piece.reasoning for piece in released), "".join(piece.text for piece in released)
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "tokens"),
+    [((20, 0), None, (20, 10)), ((20, 30), None, (20, 30)), ((20, 0), (20, 9), (20, 9))],
+)
+def test_counts_of_the_beginning_alone_are_not_those_of_the_draft(before, after, tokens):
+    def counted(counts):
+        read, generated = counts
+        return UpstreamDelta(usage=Usage(input_tokens=read, output_tokens=generated))
+
+    async def stream():
+        yield counted(before)
+        yield UpstreamDelta(text="x" * 40)
+        yield UpstreamDelta(finish="stop")
+        if after:
+            yield counted(after)
+
+    usage = asyncio.run(DraftStream(FirstCharacters(4), print).read(stream())).reply.usage
+    assert (usage.input_tokens, usage.output_tokens) == tokens
+    assert usage.estimated is (after is None)

@@ -9,6 +9,7 @@ from support.small_gateway import Model, ask, chat, gateway, ready_gateway
 from support.small_site import HANG_UP, answering, http, read_request, site
 from support.timing import FakeClock, until
 from waltzrl.agents.breaker import Breaker
+from waltzrl.errors import RequestError
 from waltzrl.gateway.health import OK, Health, report_readiness
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.upstream import (
@@ -158,6 +159,54 @@ def test_a_server_without_a_list_of_models_is_up_where_it_chats(models, chat):
 def test_a_url_that_leads_to_no_chat_is_told_and_what_to_do(models, chat):
     detail = f"{NO_CHAT}; the URL probably has to end in /v1"
     assert asyncio.run(probed([models], [chat])).health() == Health("down", detail)
+
+
+def test_a_server_that_answers_no_probe_is_not_down_while_it_works_on_a_request():
+    probes = []
+
+    async def talk(reader, _):
+        while request := await read_request(reader):
+            probes.append(request.startswith(b"GET"))
+
+    async def work():
+        async with site(talk) as server:
+            upstream = HttpUpstream(server.url, Limits(), api_key=None, timeout_seconds=60)
+            asked = asyncio.create_task(upstream.complete({"model": "m"}, None))
+            await until(lambda: probes == [False])
+            watching = asyncio.create_task(upstream.watch())
+            await until(lambda: len(probes) == 3)  # one ended without an answer
+            working = upstream.health()
+            asked.cancel()
+            await until(lambda: upstream.health() != working)
+            watching.cancel()
+            upstream.close()
+            return working, upstream.health()
+
+    unknown, late = Health("down", "not reached yet"), Health("down", "timed out")
+    assert asyncio.run(work()) == (unknown, late)
+
+
+MOVED = http(b"", 308, Location="https://elsewhere.example/v1")
+
+
+def test_a_server_that_only_redirects_is_down_with_or_without_requests():
+    async def work():
+        async with site(answering([MOVED], [MOVED], [MOVED])) as server:
+            upstream = HttpUpstream(server.url, Limits(), api_key=None, timeout_seconds=5)
+            watching = asyncio.create_task(upstream.watch())
+            await until(lambda: upstream.health().detail != "not reached yet")
+            watching.cancel()
+            with pytest.raises(RequestError, match="the upstream answered 308"):
+                await upstream.complete({"model": "m"}, None)
+            upstream.close()
+            return upstream.health()
+
+    told = "the server redirects requests to another URL; use that one"
+    assert asyncio.run(work()) == Health("down", told)
+
+
+def test_a_server_that_redirects_the_list_of_models_alone_is_up():
+    assert asyncio.run(probed([MOVED], [http({}, 400)])).health() == OK
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import waltzrl
 from support.small_site import HANG_UP, LOOPS, OK, answering, ask, exchange, on, read_request, site
 from waltzrl.errors import InputError
 from waltzrl.gateway.http_client import IDLE_SECONDS, HttpClient
@@ -41,8 +42,8 @@ def test_the_request_is_what_was_asked(loop):
 
     port = on(loop, work())
     assert seen == [
-        b"POST /base/path HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: 2\r\n"
-        b"X-Mine: 1\r\n\r\nhi" % port
+        b"POST /base/path HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: waltzrl/%b\r\n"
+        b"Content-Length: 2\r\nX-Mine: 1\r\n\r\nhi" % (port, waltzrl.__version__.encode())
     ]
 
 
@@ -80,6 +81,9 @@ def test_requests_at_once_have_a_connection_each_and_all_are_kept(loop):
     [
         b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK",
         b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nOK",
+        # The chunks count (RFC 9112, 6.3).
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"2\r\nOK\r\n0\r\n\r\n",
     ],
 )
 def test_a_connection_that_the_server_will_not_keep_is_not_used_again(loop, last):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from contextlib import aclosing
 
 import pytest
@@ -241,12 +242,127 @@ def test_a_stream_that_is_cut_within_its_last_event_ended_early():
     assert str(failed) == "the upstream's stream ended early"
 
 
+@pytest.mark.parametrize(
+    "raw", [b"", b": ping\n\n", b"data: [DONE]\n\n", f"data: {words('')}\n\n".encode()]
+)
+def test_a_stream_that_ends_before_it_began_is_tried_again_and_a_fallback_may_take_it(raw):
+    failed = problem(deltas_of, [http(raw, kind="text/event-stream")])
+    assert (str(failed), failed.is_down) == ("the upstream's stream ended early", True)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504, 520, 524, 529])
+def test_a_server_that_cannot_serve_now_is_tried_again_and_a_fallback_may_take_it(status):
+    for work in (complete, deltas_of):
+        failed = problem(work, [http({"error": {"message": "overloaded"}}, status)])
+        assert (failed.status in (502, 503), failed.is_down) == (True, True)
+
+
 def test_a_connection_that_breaks_after_the_reply_loses_nothing():
     deltas = with_upstream(
         deltas_of, [events(words("Hello."), words("", "stop"), whole=False), HANG_UP]
     )
     assert "".join(delta.text for delta in deltas) == "Hello."
     assert [delta.finish for delta in deltas if delta.finish] == ["stop"]
+
+
+@pytest.mark.parametrize("last", [[], [": ping\n\n"] * 50])
+def test_a_stream_ends_although_its_connection_does_not(last):
+    async def answer(reader, writer):
+        await read_request(reader)
+        writer.write(events(words("Hello."), words("", "stop"), "[DONE]", whole=False))
+        for comment in last:
+            writer.write(b"%x\r\n%b\r\n" % (len(comment), comment.encode()))
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(5)
+
+    async def run():
+        async with site(answer) as server:
+            upstream = upstream_of(server.url)
+            async with asyncio.timeout(2):
+                deltas = await deltas_of(upstream)
+            upstream.close()
+            return deltas
+
+    assert "".join(delta.text for delta in asyncio.run(run())) == "Hello."
+
+
+def test_a_connection_whose_stream_ends_late_is_used_again():
+    async def run():
+        late = [events(words("Hello.", "stop"), "[DONE]", whole=False), b"0\r\n\r\n"]
+        async with site(answering(late, [events(words("Yes.", "stop"))])) as server:
+            upstream = upstream_of(server.url)
+            texts = [(await deltas_of(upstream))[0].text for _ in range(2)]
+            upstream.close()
+            return texts, server.opened
+
+    assert asyncio.run(run()) == (["Hello.", "Yes."], 1)
+
+
+@pytest.mark.parametrize("kind", ["data: ", "", "error: "])
+def test_a_failure_is_heard_although_its_line_names_no_data(kind):
+    error = json.dumps({"error": {"message": "busy", "code": 429}})
+    if kind == "error: ":  # as older versions of llama.cpp write it
+        error = json.dumps({"message": "busy", "code": 429, "type": "rate_limit"})
+    raw = f"data: {words('Hel')}\n\n{kind}{error}\n\n".encode()
+    failed = problem(deltas_of, [http(raw, kind="text/event-stream")])
+    assert (failed.status, str(failed)) == (429, "the upstream answered 429: busy")
+
+
+def test_events_are_heard_although_no_empty_line_divides_them():
+    lines = [words("Hel"), words("lo."), words("", "stop"), "[DONE]"]
+    raw = "".join(f"data: {line}\n" for line in lines).encode()
+    deltas = with_upstream(deltas_of, [http(raw, kind="text/event-stream")])
+    assert "".join(delta.text for delta in deltas) == "Hello."
+
+
+def test_an_event_of_several_lines_is_one():
+    lines = json.dumps(json.loads(words("Hello.", "stop")), indent=1).splitlines()
+    raw = "".join(f"data: {line}\n" for line in lines).encode()
+    deltas = with_upstream(deltas_of, [http(raw + b"\ndata: [DONE]\n\n")])
+    assert "".join(delta.text for delta in deltas) == "Hello."
+
+
+def test_a_chunk_is_heard_although_its_line_names_no_data():
+    raw = f"data: {words('Hel')}\n\n{words('lo.', 'stop')}\ndata: [DONE]\n\n".encode()
+    deltas = with_upstream(deltas_of, [http(raw, kind="text/event-stream")])
+    assert "".join(delta.text for delta in deltas) == "Hello."
+
+
+def test_the_fragments_of_a_call_are_joined_at_its_end_and_not_with_each():
+    joins = []
+
+    def count(frame, event, _):
+        if event == "call" and frame.f_code.co_qualname == "CallFragments.arguments":
+            joins.append(frame)
+
+    def spell(fragment, finish=None):
+        choice = {"delta": {"tool_calls": [{"index": 0, **fragment}]}, "finish_reason": finish}
+        return events(json.dumps({"choices": [choice]}), whole=finish is not None)
+
+    first = spell({"id": "1", "function": {"name": "f"}})
+    others = [spell({"function": {"arguments": " "}}) for _ in range(60)]
+    last = spell({"function": {"arguments": "{}"}}, "tool_calls")
+
+    async def answer(reader, writer):
+        await read_request(reader)
+        writer.write(first)
+        for part in [*others, last]:
+            writer.write(part.partition(b"\r\n\r\n")[2])
+            await asyncio.sleep(0.001)
+
+    async def run():
+        async with site(answer) as server:
+            upstream = upstream_of(server.url)
+            sys.setprofile(count)
+            deltas = await deltas_of(upstream)
+            sys.setprofile(None)
+            upstream.close()
+            return deltas
+
+    deltas = asyncio.run(run())
+    assert sum(delta.begun is not None for delta in deltas) > 20
+    assert len(joins) < 10
+    assert deltas[-2].calls[0].arguments == " " * 60 + "{}"
 
 
 def test_what_came_with_an_error_is_heard_before_it():
@@ -501,6 +617,72 @@ def test_calls_without_geminis_signature_are_sent_with_the_documented_one():
         turns[1],
     ]
     assert seen[2] == seen[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Tool call id was call_1 but must be a-z, A-Z, 0-9, with a length of 9.",
+        "Invalid 'messages[1].tool_calls[0].id': string too long. Expected a maximum length of 40.",
+        "messages.1.content.0.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'",
+    ],
+)
+def test_calls_of_another_server_are_sent_with_ids_that_the_upstream_takes(words):
+    ids = ["call_1", f"call_{'2' * 40}", "abcDEF123"]
+    calls = [
+        {"id": i, "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in ids
+    ]
+    results = [{"role": "tool", "tool_call_id": i, "content": "done"} for i in ids]
+    turns = [{"role": "assistant", "tool_calls": calls}, *results]
+    chat = {**ASKED, "messages": [*ASKED["messages"], *turns]}
+
+    async def work(upstream):
+        await upstream.complete(chat, None)
+        await upstream.complete(chat, None)
+
+    seen, _ = told(work, http({"message": words}, 400), http(ANSWER), http(ANSWER))
+    assert seen[0] == chat
+    assert seen[1] == seen[2]
+    sent = [call["id"] for call in seen[1]["messages"][1]["tool_calls"]]
+    assert sent == [message["tool_call_id"] for message in seen[1]["messages"][2:]]
+    assert len(set(sent)) == 3
+    assert sent[2] == ids[2]
+    assert all(len(i) == 9 and i.isalnum() for i in sent)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Failed to deserialize: messages[0]: invalid type: sequence, expected a string at line 1",
+        "Input should be a valid string",
+        "messages.0.content must be a string",
+        "content as an array is not supported by this model",
+    ],
+)
+def test_texts_in_parts_are_joined_for_a_server_that_refuses_parts(words):
+    texts = [{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]
+    image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
+    turns = [{"role": "user", "content": content} for content in (texts, image, "go")]
+
+    async def work(upstream):
+        await upstream.complete({"model": "m", "messages": turns}, None)
+        await upstream.complete({"model": "m", "messages": turns}, None)
+
+    seen, _ = told(work, http({"error": {"message": words}}, 422), http(ANSWER), http(ANSWER))
+    contents = [[message["content"] for message in chat["messages"]] for chat in seen]
+    assert contents == [[texts, image, "go"], *[["hi\nthere", image, "go"]] * 2]
+
+
+def test_a_refusal_of_a_result_without_its_call_is_told_at_once():
+    turns = [{"role": "tool", "tool_call_id": "call_1", "content": "done"}]
+    refusal = "tool_call_id call_1 has no preceding message with 'tool_calls'"
+
+    async def work(upstream):
+        with pytest.raises(RequestError, match="no preceding message"):
+            await upstream.complete({**ASKED, "messages": turns}, None)
+
+    seen, _ = told(work, http({"error": {"message": refusal}}, 400))
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("status", [400, 500])

@@ -411,5 +411,5 @@ def test_counts_of_the_beginning_do_not_hide_what_came_after_them():
 
 def test_calls_that_were_begun_are_part_of_the_draft():
     call = ToolCall(id="c", name="f", arguments="{")
-    reply = unfinished(UpstreamDelta(begun=(call,)), UpstreamDelta(text="Hm."))
+    reply = unfinished(UpstreamDelta(begun=lambda: (call,)), UpstreamDelta(text="Hm."))
     assert (reply.text, reply.calls) == ("Hm.", (call,))

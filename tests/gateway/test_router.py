@@ -18,7 +18,7 @@ from waltzrl.gateway.opening import open_gateway
 from waltzrl.gateway.router import UpstreamRoute, UpstreamRouter
 from waltzrl.gateway.settings import load_gateway
 from waltzrl.gateway.upstream_errors import BreakerOpenError, UpstreamError, connection_error
-from waltzrl.records import Reply
+from waltzrl.records import Reply, Usage
 
 AWAY = connection_error(ConnectionRefusedError("refused"))
 SILENT = connection_error(TimeoutError("5 s"))
@@ -248,6 +248,20 @@ def test_after_a_part_of_a_stream_there_is_neither_a_retry_nor_a_fallback():
     with pytest.raises(UpstreamError):
         run_on_fake_time(streamed(router(default, cheap, fallback="cheap", retries=3)))
     assert (len(default.asked), cheap.asked) == (1, [])
+
+
+def test_after_counts_alone_a_stream_may_be_that_of_a_fallback():
+    class Counting(Scripted):
+        async def stream(self, body, bearer):
+            yield UpstreamDelta(usage=Usage(input_tokens=3, output_tokens=0))
+            async for delta in super().stream(body, bearer):
+                yield delta
+
+    async def work():
+        first, second = Counting("first", AWAY), Counting("second")
+        return await streamed(router(first, second, fallback="second"))
+
+    assert run_on_fake_time(work()) == "second"
 
 
 def test_a_request_that_may_not_be_repeated_is_sent_once():

@@ -6,6 +6,7 @@ from waltzrl.policies.refused_tools import (
     PARAMETERS,
     restore_calls,
     with_functions,
+    with_short_ids,
     with_short_names,
 )
 from waltzrl.records import ToolCall
@@ -63,7 +64,7 @@ def test_custom_tools_and_their_calls_become_functions_of_one_text():
 
 def test_a_chat_without_custom_tools_and_long_names_stays_as_it_is():
     chat = {"tools": [FUNCTION], "messages": [{"role": "user"}], "tool_choice": "auto"}
-    assert with_functions(chat) == with_short_names(chat) == chat
+    assert with_functions(chat) == with_short_names(chat) == with_short_ids(chat) == chat
 
 
 def test_long_names_are_shorter_and_come_back_whole():

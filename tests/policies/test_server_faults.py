@@ -57,6 +57,51 @@ def test_a_status_is_named_by_a_number_or_by_a_word(error, status):
 @pytest.mark.parametrize(
     ("body", "message", "status"),
     [
+        ({"code": "InvalidParameter", "message": "too long"}, "too long", 400),
+        ({"code": "DataInspectionFailed", "message": "refused"}, "refused", None),
+        ({"base_resp": {"status_code": 1008, "status_msg": "no balance"}}, "no balance", None),
+    ],
+)
+def test_a_failure_with_a_code_of_the_servers_own_is_told(body, message, status):
+    for answer in (body, {"choices": None, **body}):
+        fault = reported(answer)
+        assert (fault.message, fault.status) == (message, status)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"code": 0, "message": "ok"},
+        {"code": 200, "message": "ok"},
+        {"status": "processing", "message": "queued"},
+        {"type": "heartbeat", "message": "on it"},
+        {**WORDS, "base_resp": {"status_code": 0, "status_msg": "success"}},
+    ],
+)
+def test_an_answer_with_a_message_is_no_failure_without_a_code(body):
+    check_reported(body)
+
+
+def test_googles_wait_is_read():
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "12.5s"}
+    error = {"error": {"code": 429, "message": "m", "details": [{"@type": "x"}, info]}}
+    assert read_fault(json.dumps([error]).encode()).retry_after_seconds == 12.5
+    error = {"error": {"code": 429, "message": "m", "details": ["soon"]}}
+    assert read_fault(json.dumps(error).encode()).retry_after_seconds is None
+
+
+@pytest.mark.parametrize("event", ["", "event: error\n"])
+def test_a_failure_may_be_the_event_of_a_stream(event):
+    labels = {"type": "requests", "code": "rate_limited"}
+    error = {"error": {"message": "slow down", **labels}}
+    fault = read_fault(f"{event}data: {json.dumps(error)}\n\n".encode())
+    assert (fault.message, fault.labels) == ("slow down", labels)
+    assert read_fault(b"data: none\n\n").message == "data: none"
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "status"),
+    [
         ({"error": {"message": "slow down", "code": 429}}, "slow down", 429),
         ({"error": "slow down"}, "slow down", None),
         ({"error": "slow down", "code": 429}, "slow down", 429),

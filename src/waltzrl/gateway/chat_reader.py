@@ -25,13 +25,18 @@ from waltzrl.policies.server_json import (
     read_json,
     tidy_completion,
 )
-from waltzrl.policies.tool_calls import is_complete, with_ids
+from waltzrl.policies.tool_calls import calls_something, is_complete, with_ids
 from waltzrl.records import Reply, ToolCall, Usage
 
 FINISHES: Mapping[str, Finish] = {
     "stop": "stop",
     "length": "length",
     "maxtokens": "length",
+    "maxoutputtokens": "length",
+    "tokenlimit": "length",
+    "timelimit": "length",
+    "timeout": "length",
+    "cancelled": "length",
     "modellength": "length",
     "modelcontextwindowexceeded": "length",
     "abort": "length",
@@ -43,6 +48,11 @@ FINISHES: Mapping[str, Finish] = {
     "tooluse": "tool_calls",
     "functioncall": "tool_calls",
     "contentfilter": "content_filter",
+    "contentfiltered": "content_filter",
+    "guardrailintervened": "content_filter",
+    "imagesafety": "content_filter",
+    "errortoxic": "content_filter",
+    "refusal": "content_filter",
     "blocklist": "content_filter",
     "prohibitedcontent": "content_filter",
     "recitation": "content_filter",
@@ -111,7 +121,7 @@ def _convert_completion(
     # Copilot's server has the text of a reply and each of its calls in choices of their own.
     called = [message, *[other for other in others if not other.content]]
     written = tuple([call for part in called for call in _collect_calls(part)])
-    calls = with_ids(written) if written else ()
+    calls = with_ids(filter(calls_something, written)) if written else ()
     finish = finish_of(choice.finish_reason, calls)
     reply = Reply(
         text=message.content or message.refusal or "",
@@ -121,7 +131,10 @@ def _convert_completion(
         usage=usage_of(completion.usage, completion.model),
         milliseconds=milliseconds,
     )
+    if not (reply.text or reply.reasoning or calls) and isinstance(message, ReplyMessage):
+        check_no_media(message.has_media)
     parts = [part for other in called for part in other.tool_calls or ()]
+    parts = [part for part in parts if calls_something(call_of(part))]
     details = details_of(
         completion,
         logprobs_of(choice.logprobs),
@@ -136,10 +149,14 @@ def _convert_completion(
     reasoning, other = message.reasoning, message.reasoning_content
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
     ambiguous = any(call.function and call.custom for call in message.tool_calls or ())
-    # The bytes are passed on only if `reply` has every text in them and no call got a new id.
+    # The bytes are passed on only if `reply` has every text in them, no call got a new id, and
+    # a client that knows only OpenAI's words for an end understands theirs.
     unread = twice or ambiguous or len(completion.choices) > 1 or calls != written
     if answer and (
-        unread or not tokens_spell(details.logprobs, reply.text) or repeats_a_key(answer)
+        unread
+        or finish != choice.finish_reason
+        or not tokens_spell(details.logprobs, reply.text)
+        or repeats_a_key(answer)
     ):
         answer = None
     refused = bool(message.refusal and not message.content)
@@ -160,10 +177,14 @@ def _message_of(choice: "_WholeChoice | LenientChoice") -> "ReplyMessage | _Whol
 
 
 def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
-    """Return why a reply ended; without a reason, arguments that are incomplete were cut off."""
+    """Return why a reply ended; without a reason, arguments that are incomplete were cut off.
+
+    Many servers say `stop` of a reply with calls, or that there are some where there are none.
+    """
     if is_reason(reason):
         finish = FINISHES.get(_spell_plainly(reason), "stop")
-        return "stop" if finish == "tool_calls" and not calls else finish
+        is_end = finish in ("stop", "tool_calls")
+        return ("tool_calls" if calls else "stop") if is_end else finish
     if not calls:
         return "stop"
     last = calls[-1]
@@ -302,6 +323,21 @@ KEY_END = re.compile(rb'"[ \t\r\n]*+:')
 UNIQUE_KEYS = json.JSONDecoder(object_pairs_hook=_require_unique_keys)
 
 
+def check_no_media(has_media: bool) -> None:
+    """Check that a reply without a word is empty.
+
+    Raises:
+        RequestError: 502, it has images or sound.
+    """
+    if has_media:
+        raise RequestError(
+            502,
+            "upstream",
+            "the upstream replied with images or sound alone, which cannot be reviewed; ask it for "
+            "text",
+        )
+
+
 def _unreadable_reply_error() -> RequestError:
     return RequestError(502, "upstream", "the upstream's reply is not a chat completion")
 
@@ -347,7 +383,7 @@ def usage_of(usage: TokenCounts | None, model: object) -> Usage | None:
     if usage is None:
         return None
     read, generated = usage.prompt_tokens, usage.completion_tokens
-    if read is None or generated is None:
+    if read is None or generated is None or read == generated == 0:  # it has not counted
         return None
     name = model if isinstance(model, str) else ""
     return Usage(input_tokens=read, output_tokens=generated, model=name)
@@ -381,6 +417,13 @@ class ReplyMessage(msgspec.Struct):
     reasoning_details: object = None
     tool_calls: list[CallPart] | None = None
     function_call: object = None
+    images: object = None
+    audio: object = None
+
+    @property
+    def has_media(self) -> bool:
+        """Whether it has images or sound, which are not passed on, because nobody reviews them."""
+        return bool(self.images or self.audio)
 
 
 class LenientChoice(msgspec.Struct):

@@ -85,8 +85,8 @@ class DraftStream:
         self._held_back = False
         self._parts: list[str] = []
         """All reasoning and text that was read, also what is dropped: all of it costs tokens."""
-        self._calls: tuple[ToolCall, ...] = ()
-        """The tool calls as far as they were read."""
+        self._read_calls: Callable[[], tuple[ToolCall, ...]] = tuple
+        """Returns the tool calls as far as they were read."""
         self._usage: Usage | None = None
         """The server's last token counts."""
         self._counts_all = False
@@ -125,7 +125,7 @@ class DraftStream:
                 finish = delta.finish or finish
                 details = delta.details or details
         reply = replace(
-            self._reply(), usage=self._usage, finish="length" if finish == "length" else "stop"
+            self._reply(), usage=self._counted, finish="length" if finish == "length" else "stop"
         )
         return UpstreamReply(
             reply=reply,
@@ -144,16 +144,10 @@ class DraftStream:
             prompt: that the draft answers.
             model: that was asked.
         """
-        if not (self._parts or self._calls or self._usage):
+        if not (self._parts or self._read_calls() or self._usage):
             return None
-        usage = self._usage
-        if usage is None or not self._counts_all:
-            asked = "".join([turn.full_text for turn in prompt.messages])
-            calls = [call.line for call in self._calls]
-            usage = estimate_usage(asked, "".join([*self._parts, *calls]), model)
-        if self._usage is not None and not self._counts_all:  # counts of a part of the draft
-            written = max(self._usage.output_tokens, usage.output_tokens)
-            usage = replace(self._usage, output_tokens=written, estimated=True)
+        asked = "".join([turn.full_text for turn in prompt.messages])
+        usage = self._counted or estimate_usage(asked, self._written, model)
         return replace(self._reply(), usage=usage)
 
     def continued(self, revision: Reply) -> Reply:
@@ -183,12 +177,26 @@ class DraftStream:
         """Where the text starts in what the window saw."""
         return self._reasoned + 1 if self._reasoned else 0
 
+    @property
+    def _written(self) -> str:
+        """All that was read, which is what the tokens are of."""
+        return "".join([*self._parts, *[call.line for call in self._read_calls()]])
+
+    @property
+    def _counted(self) -> Usage | None:
+        """The server's counts; if they are of a part of the draft, all that was read counts."""
+        usage = self._usage
+        if usage is None or self._counts_all:
+            return usage
+        written = estimate_usage("", self._written, usage.model).output_tokens
+        return replace(usage, output_tokens=max(usage.output_tokens, written), estimated=True)
+
     def _reply(self) -> Reply:
         """Return what has been read, without its token counts."""
         return Reply(
             text="".join(self._text),
             reasoning="".join(self._reasoning),
-            calls=self._calls,
+            calls=self._read_calls(),
             milliseconds=(perf_counter() - self._started) * 1e3,
         )
 
@@ -196,8 +204,10 @@ class DraftStream:
         """Note what a delta adds to the tokens of the draft."""
         if delta.reasoning or delta.text:
             self._parts.append(delta.reasoning + delta.text)
-        if delta.begun or delta.finish is not None:
-            self._calls = delta.calls or delta.begun or self._calls
+        if calls := delta.calls:
+            self._read_calls = lambda: calls
+        elif delta.begun:
+            self._read_calls = delta.begun
         if delta.usage is not None:
             self._usage = delta.usage
         if delta.usage is not None or delta.text or delta.reasoning or delta.begun:

@@ -222,8 +222,8 @@ class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     """The text came in the field for refusals."""
     calls: tuple[ToolCall, ...] = ()
     """All calls of the reply, on the delta that ends it; the reader joins their fragments."""
-    begun: tuple[ToolCall, ...] = ()
-    """All calls as far as they have been read, on a delta that adds to one."""
+    begun: Callable[[], tuple[ToolCall, ...]] | None = None
+    """Returns all calls as far as they have been read, on a delta that adds to one."""
     finish: Finish | None = None
     """Set on the delta that ends the text; of several, the last counts."""
     usage: Usage | None = None

@@ -14,6 +14,7 @@ from typing import Self
 
 import httptools
 
+from waltzrl import __version__
 from waltzrl.policies.remote import server_address
 
 IDLE_SECONDS = 25.0
@@ -21,6 +22,8 @@ IDLE_SECONDS = 25.0
 MOST_BUFFERED = 256 * 1024
 """The most bytes of a body that may wait to be read; beyond that, reading from the socket pauses.
 """
+BOTH_LENGTHS = {"content-length", "transfer-encoding"}
+"""The headers of a response whose end is ambiguous: its connection is not used again."""
 
 
 class Connection(asyncio.Protocol):
@@ -49,6 +52,8 @@ class Connection(asyncio.Protocol):
         self.complete = False
         self._kept_alive = False
         self._parser = httptools.HttpResponseParser(self)
+        # Some servers send a length beside chunks, which counts for nothing (RFC 9112, 6.3).
+        self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
         self._parts: list[bytes] = []
         self._buffered = 0
         self._paused = False
@@ -149,7 +154,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         # Without these headers, the end of the connection is the end of the body (RFC 9112, 6.3).
-        sized = not self.headers.keys().isdisjoint(("content-length", "transfer-encoding"))
+        sized = not self.headers.keys().isdisjoint(BOTH_LENGTHS)
         clean = error is None and self._failure is None
         self.complete = self.complete or (clean and self.headers_complete and not sized)
         self._fail(ConnectionError("the server closed the connection"))
@@ -176,7 +181,8 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.headers_complete:
             self.complete = True
-            self._kept_alive = self._parser.should_keep_alive()
+            ambiguous = self.headers.keys() >= BOTH_LENGTHS
+            self._kept_alive = self._parser.should_keep_alive() and not ambiguous
         else:  # an interim response such as 100 Continue: the final one follows
             self.headers.clear()
 
@@ -203,7 +209,9 @@ class HttpClient:
         self._port = parts.port or (443 if secure else 80)
         self._tls = ssl.create_default_context() if secure else None
         self._base = parts.path.rstrip("/")
-        self._host_header = f"Host: {parts.netloc.rpartition('@')[2]}\r\n"
+        # Many firewalls refuse a request that does not say what sends it.
+        host = parts.netloc.rpartition("@")[2]
+        self._own_headers = f"Host: {host}\r\nUser-Agent: waltzrl/{__version__}\r\n"
         self._silence = silence_seconds
         self._clock = clock
         self._idle: list[Connection] = []
@@ -220,7 +228,7 @@ class HttpClient:
         Args:
             method: GET or POST.
             path: begins with a slash.
-            headers: lines that end in CRLF; `Host` and `Content-Length` are added.
+            headers: lines that end in CRLF; `Host`, `User-Agent` and `Content-Length` are added.
             body: of the request.
             repeatable: the server may get it twice.
 
@@ -228,7 +236,7 @@ class HttpClient:
             OSError: the server is unreachable, or the connection broke.
             TimeoutError: the server sent nothing for too long.
         """
-        head = f"{method} {self._base}{path} HTTP/1.1\r\n{self._host_header}"
+        head = f"{method} {self._base}{path} HTTP/1.1\r\n{self._own_headers}"
         request = f"{head}Content-Length: {len(body)}\r\n{headers}\r\n".encode("latin-1") + body
         if not repeatable:
             # Not kept: nothing would take connections from the pool where all requests are such.

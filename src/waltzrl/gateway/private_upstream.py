@@ -165,13 +165,13 @@ class _DeltaRestorer:
             reasoning += self._reasoning.end()
         if delta.finish is not None:
             text += self._text.end()
-        details = delta.details
+        details, begun = delta.details, delta.begun
         return structs.replace(
             delta,
             reasoning=reasoning,
             text=text,
             calls=_restore_calls(delta.calls, self._stand_ins),
-            begun=_restore_calls(delta.begun, self._stand_ins),
+            begun=begun and (lambda: _restore_calls(begun(), self._stand_ins)),
             details=details and _restore_details(details, self._stand_ins),
         )
 

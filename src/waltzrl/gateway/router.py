@@ -91,17 +91,21 @@ class UpstreamRouter:
     async def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
         async def begun(
             route: UpstreamRoute, key: str | None
-        ) -> tuple[UpstreamDelta | None, Deltas]:
+        ) -> tuple[list[UpstreamDelta], Deltas]:
             deltas = route.upstream.stream(route.renamed(body), key)
-            first = await anext(deltas, None)
             fallback = self._name_fallback(route, body)
-            return first and structs.replace(first, fallback=fallback), deltas
+            first: list[UpstreamDelta] = []
+            async for delta in deltas:
+                first.append(structs.replace(delta, fallback=None if first else fallback))
+                if delta.text or delta.reasoning or delta.begun or delta.finish is not None:
+                    break
+            return first, deltas
 
-        # Only until the first delta may another attempt take this one's place.
+        # Only until something of the reply has come may another attempt take this one's place.
         first, deltas = await self._answer(body.get("model"), bearer, begun)
         async with aclosing(deltas):
-            if first is not None:
-                yield first
+            for delta in first:
+                yield delta
             async for delta in deltas:
                 yield delta
 

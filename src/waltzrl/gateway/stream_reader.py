@@ -14,6 +14,7 @@ from waltzrl.gateway.chat_reader import (
     ReplyMessage,
     TokenCounts,
     call_of,
+    check_no_media,
     details_of,
     encrypted_of,
     finish_of,
@@ -45,7 +46,11 @@ class StreamReader:
         self._calls = CallAssembler()
         self._older_call: OlderCall | None = None
         self._text, self._reasoning = TextJoiner(), TextJoiner()
-        self._has_begun = False
+        self._has_choice = self._has_begun = self._has_media = False
+        self.fragments = 0
+        """The number of fragments of tool calls that have been read."""
+        self.done = False
+        """Whether the server has said that nothing follows."""
         self._chunk = _Chunk()
         """The last chunk with token counts, or else the first."""
         self._logprobs: list[TokenLogprob] = []
@@ -68,9 +73,8 @@ class StreamReader:
             signatures=self._calls.signatures,
         )
 
-    @property
-    def begun(self) -> tuple[ToolCall, ...]:
-        """The tool calls as far as they have been read."""
+    def read_calls(self) -> tuple[ToolCall, ...]:
+        """Return the tool calls as far as they have been read, which joins all their fragments."""
         older = self._older_call.calls if self._older_call else ()
         return (*self._calls.calls, *older)
 
@@ -82,11 +86,15 @@ class StreamReader:
             RequestError: 502, it is not a chunk of a chat completion.
         """
         data = event.data.strip()
+        if self.done:
+            return
         if data == "[DONE]":
-            if not self.ended:  # some servers never send a `finish_reason`
+            self.done = True
+            # Some servers never send a `finish_reason`. A stream without a choice is no reply.
+            if not self.ended and self._has_choice:
                 yield from self._end(None)
             return
-        chunk = self._read_chunk(data, event.name)
+        chunk = self._read_chunk(event)
         # A request for the upstream has no `n`, so there is one choice.
         choices = (chunk.choices or ())[:1]
         if chunk.usage is None and choices:  # Moonshot's server has it in the last choice
@@ -96,14 +104,15 @@ class StreamReader:
         if usage := usage_of(chunk.usage, chunk.model):
             yield UpstreamDelta(usage=usage)
         for choice in choices:
+            self._has_choice = True
             yield from self._choice(choice)
 
-    def _read_chunk(self, data: str, event: str) -> "_Chunk":
+    def _read_chunk(self, event: ServerSentEvent) -> "_Chunk":
         try:
-            return _read_chunk(data, event)
+            return _read_chunk(event.data.strip(), event.name)
         except UNREADABLE as error:
             # Some events say nothing, and what follows the reply is no part of it.
-            if self.ended or says_nothing(data):
+            if self.ended or says_nothing(event):
                 return _Chunk()
             raise RequestError(
                 502, "upstream", "the upstream's stream has an event that is not a completion chunk"
@@ -119,12 +128,15 @@ class StreamReader:
             delta = choice.message
         if delta is not None:
             for part in delta.tool_calls or ():
+                self.fragments += 1
                 index = part.index if isinstance(part.index, int | float | str) else None
                 self._calls.add(index, call_of(part), signature_of(part))
             if delta.function_call is not None:
+                self.fragments += 1
                 self._older_call = self._older_call or OlderCall()
                 self._older_call.add(delta.function_call)
             self._encrypted += encrypted_of(delta)
+            self._has_media = self._has_media or delta.has_media
             words = delta.content or delta.refusal
             thoughts = delta.reasoning or delta.reasoning_content
             text = self._text.add(words) if words else ""
@@ -140,7 +152,8 @@ class StreamReader:
 
     def _end(self, reason: str | None) -> Iterator[UpstreamDelta]:
         """Yield the end of the reply, or how it changes: some servers end every part of a reply."""
-        last, calls = self._last, self.begun
+        last, calls = self._last, self.read_calls()
+        check_no_media(self._has_media and not (self._has_begun or calls))
         finish = last.finish if last.finish not in (None, "stop") else finish_of(reason, calls)
         self._last = UpstreamDelta(calls=calls, finish=finish)
         if self._last != last:

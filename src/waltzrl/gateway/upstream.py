@@ -62,10 +62,15 @@ MOST_NAMES, LONGEST_NAME = 100, 200
 """The most names of models that are remembered of an upstream, and their most characters."""
 CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")
 """The codings of a body that the gateway does not read."""
+LINGER_SECONDS = 0.25
+"""The time in which a server may end its response after the last event of a stream."""
 COMPRESSED = "the upstream compressed its answer, which the gateway asks it not to"
 ENDED_EARLY = "stream ended early"
 NO_ROUTE = (404, 405, 501)
 """The statuses of a server that has no such path, or not with this method."""
+REDIRECTED = range(300, 400)
+"""The statuses of a server that sends requests to another URL, which may not get the key."""
+MOVED = "the server redirects requests to another URL; use that one"
 OPEN_SECONDS = 10.0
 """No request is sent for this long after the upstream could not be reached several times."""
 
@@ -104,6 +109,10 @@ class Contact:
         self._detail, self._last = detail, self._clock()
         if self._failures == FAILURES:
             log.warning("the upstream is down", extra=fields(upstream=self._name, cause=detail))
+
+    def busy(self) -> None:
+        """Note that the server answers no probe while it works on a request: many do one thing."""
+        self._last = self._clock()
 
     @property
     def needs_probe(self) -> bool:
@@ -150,6 +159,8 @@ class HttpUpstream:
         self._refused: dict[str, tuple[RefusedField, ...]] = {}
         """The fields that its models refuse, by name."""
         self._on_response = on_response
+        self._open_requests = 0
+        """The number of requests whose answers have not come to their end."""
         self._contact = Contact(name)
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
         self._no_chat = f"{NO_CHAT}; {_advise_on_url(url)}"
@@ -187,7 +198,7 @@ class HttpUpstream:
             if _is_whole(response, part):
                 yield read_completion(await self._read_body(response, part), 0.0).delta
                 return
-            size, is_open, begun = 0, True, reader.begun
+            size, is_open, fragments = 0, True, 0
             while is_open:
                 is_open = bool(part)
                 size += len(part)
@@ -195,9 +206,9 @@ class HttpUpstream:
                 # Some servers leave out the empty line at the end of the last event.
                 deltas, failure = _read_deltas(decoder.feed(part or b"\n\n"), reader)
                 # Calls are told as they grow: a stream that is left early is charged for them.
-                if reader.begun != begun and not reader.ended:
-                    begun = reader.begun
-                    deltas.append(UpstreamDelta(begun=begun))
+                if reader.fragments > fragments and not reader.ended:
+                    fragments = reader.fragments
+                    deltas.append(UpstreamDelta(begun=reader.read_calls))
                 if deltas:  # also those that precede a failure
                     yield _merge_deltas(deltas)
                 # An incomplete last event is no failure of its own, unless it reports one.
@@ -206,7 +217,7 @@ class HttpUpstream:
                 part = await _read_next_part(response, reader)
         if not reader.ended:
             _log_failure(started, ENDED_EARLY)
-            raise RequestError(502, "upstream", f"the upstream's {ENDED_EARLY}")
+            raise _cut_stream_error()
         yield UpstreamDelta(details=reader.details)
 
     async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
@@ -249,14 +260,17 @@ class HttpUpstream:
                 status, body = await self._ask("GET", "/models")
                 chats = self._lists_models(status, body) or await self._has_chat()
         except OSError as error:  # TimeoutError too
-            self._contact.failed(_name_failure(error))
+            if isinstance(error, TimeoutError) and self._open_requests:
+                self._contact.busy()
+            else:
+                self._contact.failed(_name_failure(error))
         except RequestError as error:  # it broke off, or sent too much
             self._contact.failed(error.kind)
         else:
             self.breaker.close()
             if not chats:
-                self._contact.failed(self._no_chat)
-            elif status in NO_ROUTE:  # it has no list of models, and chats
+                self._contact.failed(MOVED if status in REDIRECTED else self._no_chat)
+            elif status in NO_ROUTE or status in REDIRECTED:  # it has no list of models, and chats
                 self._contact.succeeded()
             else:
                 self._note(status)
@@ -265,7 +279,7 @@ class HttpUpstream:
         """Send a probe's request; return the status and the body of the answer."""
         headers = self._headers("application/json", None)
         response = await self._client.request(method, path, headers, body)
-        with _Answer(response, self._api_key):
+        with _Answer(response, self._api_key, lambda: None):
             return response.status, await self._read_body(response)
 
     def _lists_models(self, status: int, body: bytes) -> bool:
@@ -275,7 +289,7 @@ class HttpUpstream:
         that asks for a key, or fails, has that path.
         """
         if not 200 <= status < 300:
-            return status not in NO_ROUTE
+            return status not in NO_ROUTE and status not in REDIRECTED
         with suppress(*UNREADABLE):
             self._read_models(body)
             return True
@@ -286,6 +300,8 @@ class HttpUpstream:
         status, body = await self._ask("POST", "/chat/completions", b"{}")
         if 200 <= status < 300:
             return b'"choices"' in body
+        if status in REDIRECTED:
+            return False
         return status not in NO_ROUTE or b"model" in body  # 404 may be said of a model, too
 
     def _read_models(self, body: bytes) -> list[ModelCard]:
@@ -296,7 +312,7 @@ class HttpUpstream:
 
     def _note(self, status: int) -> None:
         """Note an answer; 404 alone does not show whether the URL or the request is wrong."""
-        if status in NO_ROUTE:
+        if status in NO_ROUTE or status in REDIRECTED:
             return
         if status >= 500:
             self._contact.failed(f"answered {status}")
@@ -348,13 +364,7 @@ class HttpUpstream:
                 self._on_response(self.breaker.name, "breaker")
                 raise BreakerOpenError(OPEN_SECONDS)
             try:
-                response = await self._client.request(
-                    request.method,
-                    request.path,
-                    headers,
-                    request.body,
-                    repeatable=request.repeatable,
-                )
+                response = await self._begin_request(request, headers)
             except OSError as error:
                 attempt.succeeded = False
                 self._contact.failed(_name_failure(error))
@@ -365,7 +375,7 @@ class HttpUpstream:
             attempt.succeeded = True
             self._note(response.status)
             self._on_response(self.breaker.name, str(response.status))
-        answer = _Answer(response, self._api_key)
+        answer = _Answer(response, self._api_key, self._end_request)
         coding = response.headers.get("content-encoding", "").strip().lower()
         if not 200 <= response.status < 300:
             _log_failure(started, "status", response.status)
@@ -377,6 +387,23 @@ class HttpUpstream:
             with answer:
                 raise UpstreamError(502, "upstream", f"{COMPRESSED}; got {coding}")
         return answer
+
+    async def _begin_request(self, request: UpstreamRequest, headers: str) -> Connection:
+        self._open_requests += 1
+        try:
+            return await self._client.request(
+                request.method,
+                request.path,
+                headers,
+                request.body,
+                repeatable=request.repeatable,
+            )
+        except BaseException:  # a cancellation too
+            self._open_requests -= 1
+            raise
+
+    def _end_request(self) -> None:
+        self._open_requests -= 1
 
     async def _read_body(
         self, response: Connection, beginning: bytes = b"", received: list[bytes] | None = None
@@ -419,10 +446,18 @@ def _is_whole(response: Connection, beginning: bytes) -> bool:
 
 
 async def _read_next_part(response: Connection, reader: StreamReader) -> bytes:
-    """Return the next part of a stream; a connection that breaks after the reply ends it."""
+    """Return the next part of a stream; a connection that breaks after the reply ends it.
+
+    Some servers keep theirs open after their last event. Most end the response with it or at once,
+    so that the connection can be used again.
+    """
     try:
-        return await response.read_part()
-    except OSError:
+        async with asyncio.timeout(LINGER_SECONDS if reader.done else None):
+            part = await response.read_part()
+            while part and reader.done:
+                part = await response.read_part()
+            return part
+    except OSError:  # TimeoutError too
         if reader.ended:
             return b""
         raise
@@ -451,7 +486,7 @@ def _merge_deltas(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
         text="".join([delta.text for delta in deltas]),
         refused=any(delta.refused for delta in deltas),
         calls=next((delta.calls for delta in reversed(deltas) if delta.calls), ()),
-        begun=next((delta.begun for delta in reversed(deltas) if delta.begun), ()),
+        begun=next((delta.begun for delta in reversed(deltas) if delta.begun), None),
         finish=next((delta.finish for delta in reversed(deltas) if delta.finish), None),
         usage=next((delta.usage for delta in reversed(deltas) if delta.usage), None),
     )
@@ -463,8 +498,10 @@ class _Answer:
     They are those of the connection, and those that the upstream reports with status 200.
     """
 
-    def __init__(self, response: Connection, api_key: str | None) -> None:
-        self._response = response
+    def __init__(
+        self, response: Connection, api_key: str | None, on_end: Callable[[], None]
+    ) -> None:
+        self._response, self._on_end = response, on_end
         self._api_key = api_key
         self._started = perf_counter()
 
@@ -478,6 +515,7 @@ class _Answer:
         trace: TracebackType | None,
     ) -> None:
         self._response.close()
+        self._on_end()
         if isinstance(error, OSError):
             _log_failure(self._started, _name_failure(error))
             raise connection_error(error) from error
@@ -532,7 +570,7 @@ def _read_events(answer: bytes, milliseconds: float) -> UpstreamReply:
     if failure is not None:
         raise failure
     if not reader.ended:
-        raise RequestError(502, "upstream", f"the upstream's {ENDED_EARLY}")
+        raise _cut_stream_error()
     whole = _merge_deltas(deltas)
     finish = whole.finish or "stop"
     reply = Reply(
@@ -544,6 +582,11 @@ def _read_events(answer: bytes, milliseconds: float) -> UpstreamReply:
         milliseconds=milliseconds,
     )
     return UpstreamReply(reply=reply, finish=finish, details=reader.details, refused=whole.refused)
+
+
+def _cut_stream_error() -> UpstreamError:
+    """Return the error for a stream that ended early, as if its connection had broken."""
+    return UpstreamError(502, "upstream", f"the upstream's {ENDED_EARLY}", is_down=True)
 
 
 def _log_failure(started: float, cause: str, status: int | None = None) -> None:

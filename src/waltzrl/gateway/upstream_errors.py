@@ -11,8 +11,9 @@ from waltzrl.records import Prompt, Reply
 
 PASSED_ON = {400, 401, 402, 403, 404, 405, 408, 409, 410, 413, 415, 422, 429, 451, 498}
 """The statuses that the client gets as they are. Other failures become 502, except 501 and 503."""
-DOWN = {502, 503, 504}
-"""The statuses of a proxy whose server is away, or of a server that cannot serve now."""
+DOWN = {502, 503, 504, *range(520, 525), 529, 530}
+"""The statuses of a proxy whose server is away, Cloudflare's among them, or of a server that cannot
+serve now, which some call 529."""
 KINDS = {
     401: "authentication",
     403: "permission",

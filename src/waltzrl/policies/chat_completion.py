@@ -254,7 +254,7 @@ async def read_streamed_completion(
             # Some servers end a stream without a reason to finish.
             finish = finish or "stop"
             break
-        if says_nothing(data):
+        if says_nothing(event):
             continue
         body = read_json(data)
         check_reported(body, event.name)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from waltzrl.errors import WaltzError
-from waltzrl.policies.refused_tools import with_functions, with_short_names
+from waltzrl.policies.refused_tools import with_functions, with_short_ids, with_short_names
 from waltzrl.policies.system_first import LATE_SYSTEM, with_system_first
 
 Answer = TypeVar("Answer")
@@ -106,6 +106,21 @@ def _sign_message(message: Mapping[str, object]) -> Mapping[str, object]:
     return {**message, "tool_calls": [{"extra_content": UNSIGNED, **first}, *others]}
 
 
+def _with_plain_texts(chat: Mapping[str, object]) -> dict[str, object]:
+    return _change_messages(chat, _join_parts)
+
+
+def _join_parts(message: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a message whose content is a text, as reviewers read it, if it has texts only."""
+    parts = message.get("content")
+    if not isinstance(parts, list):
+        return message
+    texts = [part.get("text") for part in parts if part.get("type") == "text"]
+    if len(texts) < len(parts):
+        return message
+    return {**message, "content": "\n".join(map(str, texts))}
+
+
 def _change_messages(
     chat: Mapping[str, object], change: Callable[[Mapping[str, object]], Mapping[str, object]]
 ) -> dict[str, object]:
@@ -129,6 +144,12 @@ class _Field(NamedTuple):
     """Whether few chats have it, so that the words of a refusal need not be exact."""
 
 
+PARTS = r"(?i)expected a? ?string|(?:should|must) be a (?:valid )?string|content\b.{0,40}\barray"
+"""How servers refuse a content in parts."""
+CALL_ID = r"(?is)(?:call|tool|use)\w*[^a-z]{0,9}_?id\b.*(?:must be|match|pattern|length|too long)"
+"""How servers refuse the form of a call's id."""
+
+
 def _quoted(field: str) -> str:
     return rf"(?i:[\"'`]{field}[\"'`]|\b{field}: extra inputs)"
 
@@ -150,7 +171,10 @@ FIELDS: Mapping[RefusedField, _Field] = {
     },
     # What Gemini misses in a call of an earlier turn: some APIs have no place for it.
     "thought_signature": _Field(r"\bthought_signature\b", True, _with_signatures),
-    # They become functions, shorter names, and turns of the user.
+    # Texts in parts become one text.
+    "content_parts": _Field(PARTS, True, _with_plain_texts, seen_in_few=True),
+    # They become shorter ids, functions, shorter names, and turns of the user.
+    "call_ids": _Field(CALL_ID, True, with_short_ids, seen_in_few=True),
     "custom_tools": _Field("custom|function|tool", True, with_functions, seen_in_few=True),
     "tool_names": _Field("name", True, with_short_names, seen_in_few=True),
     "late_system": _Field(f"(?i:{LATE_SYSTEM.pattern})", True, with_system_first, seen_in_few=True),

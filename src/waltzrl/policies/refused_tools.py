@@ -1,9 +1,10 @@
-"""Tools as servers take them that know functions only, or that limit the length of a name.
+"""Tools and calls as servers take them that know functions only, or that limit names and ids.
 
 Nobody else sees them so: reviewers and clients have the calls of the client's own tools.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
@@ -18,6 +19,7 @@ PARAMETERS = {
 }
 """The schema of a function that stands for a custom tool, whose input is free text."""
 KINDS = ("function", "custom")
+MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 LONGEST_NAME = 64
 """The characters of a name that OpenAI takes."""
 
@@ -30,6 +32,17 @@ def with_functions(chat: Mapping[str, object]) -> dict[str, object]:
 def with_short_names(chat: Mapping[str, object]) -> dict[str, object]:
     """Return a chat whose tools have no long names."""
     return _convert_tools(chat, _shorten_name, _shorten_name, _shorten_name)
+
+
+def with_short_ids(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return a chat whose earlier calls, and the results of them, have ids that any server takes.
+
+    A client may have them of another server, whose ids are longer or have other characters.
+    """
+    messages = chat.get("messages")
+    if not isinstance(messages, list):
+        return dict(chat)
+    return {**chat, "messages": [_shorten_result(_convert_calls(m, _shorten_id)) for m in messages]}
 
 
 def restore_calls(calls: Iterable[ToolCall], tools: object) -> tuple[ToolCall, ...]:
@@ -101,6 +114,19 @@ def _shorten(name: str) -> str:
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[:55]}_{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _shorten_id(item: object, key: str = "id") -> object:
+    """Return an object with an id that Mistral takes, which takes the fewest, under its key."""
+    if not (isinstance(item, dict) and isinstance(item.get(key), str)):
+        return item
+    if MISTRAL_ID.fullmatch(item[key]):
+        return item
+    return {**item, key: sha256(item[key].encode()).hexdigest()[:9]}
+
+
+def _shorten_result(message: object) -> object:
+    return _shorten_id(message, "tool_call_id")
 
 
 def _convert_tool(tool: object) -> object:

@@ -2,18 +2,20 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from waltzrl.policies.server_json import encode_json, mend_json, read_json
+from waltzrl.policies.sse import EventDecoder
 
 NO_MESSAGE = "no message"
 RETRY_AFTER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 LONGEST_WAIT = 999_999.0
 """The seconds to wait, at most about 11 days."""
 STATUSES = {
-    400: "badrequest invalidargument invalidrequest contextlengthexceeded",
+    400: "badrequest invalidargument invalidparameter invalidrequest contextlengthexceeded",
     401: "authentication invalidapikey unauthenticated unauthorized",
     403: "forbidden permission permissiondenied",
     404: "modelnotfound notfound",
@@ -61,14 +63,12 @@ class ReportedError(Exception):
 
 
 def read_fault(answer: bytes) -> ServerFault:
-    """Read the body of an error."""
-    try:
-        body = mend_json(read_json(answer))
-    except (ValueError, RecursionError):
-        return ServerFault(
-            message=answer.decode("utf-8", "replace").strip() or NO_MESSAGE, labels={}
-        )
-    return _read_server_fault(body)
+    """Read the body of an error, which may be the event of a stream."""
+    events = EventDecoder().feed(answer + b"\n\n")
+    for text in [answer, *[event.data.encode() for event in events]]:
+        with suppress(ValueError, RecursionError):
+            return _read_server_fault(mend_json(read_json(text)))
+    return ServerFault(message=answer.decode("utf-8", "replace").strip() or NO_MESSAGE, labels={})
 
 
 def check_reported(body: object, event: str = "") -> None:
@@ -106,8 +106,16 @@ def says_something(error: object) -> bool:
 
 def _is_bare_error(body: Mapping[str, object]) -> bool:
     """Return whether an object without choices is an error without the key `error`."""
-    is_message = isinstance(body.get("message"), str) and _find_status(body) is not None
-    return is_message or bool(body.get("detail"))
+    code = body.get("code") or body.get("status_code") or 200
+    fails = _find_status(body) is not None or not str(code).startswith("2")
+    is_message = isinstance(body.get("message"), str) and fails
+    return is_message or bool(body.get("detail")) or _minimax_error(body) is not None
+
+
+def _minimax_error(body: Mapping[str, object]) -> Mapping[str, object] | None:
+    """Return the error in an answer of MiniMax, which has the code 0 with success."""
+    state = body.get("base_resp")
+    return state if isinstance(state, dict) and state.get("status_code") else None
 
 
 def _read_server_fault(body: object) -> ServerFault:
@@ -119,10 +127,11 @@ def _read_server_fault(body: object) -> ServerFault:
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     outer = body if isinstance(body, dict) else {}
-    error = outer.get("error") or body
+    error = outer.get("error") or _minimax_error(outer) or body
     if not isinstance(error, dict):
         return ServerFault(message=_write_text(error), labels={}, status=_find_status(outer))
-    message = error.get("message") or error.get("detail") or NO_MESSAGE
+    messages = [error[key] for key in ("message", "detail", "status_msg") if error.get(key)]
+    message = messages[0] if messages else NO_MESSAGE
     return ServerFault(
         message=_write_text(message),
         labels={
@@ -150,16 +159,19 @@ def _find_status(error: Mapping[str, object]) -> int | None:
 def _find_retry_after(*errors: Mapping[str, object]) -> float | None:
     """Return how long the client is asked to wait."""
     for name, value in (pair for error in errors for pair in _yield_fields(error)):
-        if name in ("retryafter", "retryafterseconds") and RETRY_AFTER.fullmatch(str(value)):
-            return float(str(value))
+        seconds = str(value).removesuffix("s")  # Google's servers write a unit
+        is_wait = name in ("retryafter", "retryafterseconds", "retrydelay")
+        if is_wait and RETRY_AFTER.fullmatch(seconds):
+            return float(seconds)
     return None
 
 
 def _yield_fields(error: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield the fields of an error, those of its `metadata` and `headers` too."""
+    """Yield the fields of an error, those of its `metadata`, `headers` and `details` too."""
     for key, value in error.items():
-        if key in ("metadata", "headers") and isinstance(value, dict):
-            yield from _yield_fields(value)
+        if key in ("metadata", "headers", "details"):
+            for part in value if isinstance(value, list) else [value]:
+                yield from _yield_fields(part) if isinstance(part, dict) else ()
         yield re.sub(r"[^a-z]", "", key.lower()), value
 
 

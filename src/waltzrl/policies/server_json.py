@@ -5,6 +5,7 @@ a call an object. What is read so is brought into the form that OpenAI documents
 """
 
 import json
+import re
 from collections.abc import Mapping
 from math import floor, isfinite
 
@@ -18,13 +19,22 @@ PART_TEXTS = ("text", "refusal", "content")
 """The keys under which a part of a content has its text."""
 FIELD_TYPES: Mapping[str, type] = {"model": str, "system_fingerprint": str}
 """The types of fields of a completion; a value of another type counts as absent."""
+COUNT_NAMES = {
+    "input_tokens": "prompt_tokens",
+    "output_tokens": "completion_tokens",
+    "input_tokens_details": "prompt_tokens_details",
+    "output_tokens_details": "completion_tokens_details",
+}
+"""The names of counts in newer APIs, which some servers use in a chat -> those of a chat."""
 REASONING_TEXTS = ("thinking", "reasoning", "summary")
 """The keys under which a part has reasoning; such a part may also have it under one of the others.
 """
 
 
 def read_json(raw: bytes | str) -> object:
-    """Decode JSON, also with halves of surrogate pairs, which only the standard library reads.
+    """Decode JSON, also with halves of surrogate pairs and control characters in its texts.
+
+    Only the standard library reads these.
 
     Raises:
         ValueError: it is not JSON.
@@ -33,7 +43,8 @@ def read_json(raw: bytes | str) -> object:
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return json.loads(raw if isinstance(raw, str) else raw.decode("utf-8-sig", "replace"))
+        text = raw if isinstance(raw, str) else raw.decode("utf-8-sig", "replace")
+        return json.loads(text, strict=False)
 
 
 def mend_text(text: str) -> str:
@@ -76,7 +87,9 @@ class TextJoiner:
 
 
 def read_count(value: object) -> int | None:
-    """Return a count of tokens; None where it cannot be read."""
+    """Return a count of tokens, which may be a text; None where it cannot be read."""
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value):
+        return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not (0 <= value <= MOST_COUNT) or value != int(value):
@@ -135,6 +148,7 @@ def tidy_completion(body: object) -> dict[str, object]:
 
 def _tidy_usage(usage: Mapping[str, object]) -> dict[str, object]:
     """Return the counts of tokens, and the parts of some, that can be read."""
+    usage = {COUNT_NAMES.get(key, key): value for key, value in usage.items()} | dict(usage)
     return _drop_nulls(
         {
             key: _tidy_usage(value)
@@ -173,8 +187,16 @@ def _tidy_words(words: object) -> dict[str, object]:
         "reasoning": "".join(read_content(own)) or reasoning or None,
         "reasoning_content": None,
         "tool_calls": [_tidy_call(call) for call in _require_objects(words.get("tool_calls"))],
+        "images": words.get("images") or _has_media(words.get("content")) or None,
     }
     return _drop_nulls({**words, **tidy})
+
+
+def _has_media(content: object) -> bool:
+    """Return whether a content has a part that is no text."""
+    parts = content if isinstance(content, list) else []
+    types = [str(part.get("type")) for part in parts if isinstance(part, dict)]
+    return any(word in kind for kind in types for word in ("image", "audio", "video"))
 
 
 def _tidy_call(call: Mapping[str, object]) -> dict[str, object]:

@@ -4,7 +4,11 @@ Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
 import codecs
+import re
 from typing import NamedTuple
+
+OPENINGS = (b"{", b"[DONE]")
+"""How the data of an event of a model's server begins."""
 
 
 class ServerSentEvent(NamedTuple):
@@ -15,9 +19,14 @@ class ServerSentEvent(NamedTuple):
     """The event's name; empty if it has none."""
 
 
-def says_nothing(data: str) -> bool:
-    """Return whether the data of an event is empty, or a comment, which keeps a stream alive."""
-    return data in ("", "null") or data.startswith(":")
+KEPT_ALIVE = re.compile(r"|null|:.*|[\W_]*(ping|keep\W?_?alive|heart\W?_?beat)[\W_]*", re.I | re.S)
+"""The data, or the name, of an event that only keeps a stream alive."""
+
+
+def says_nothing(event: ServerSentEvent) -> bool:
+    """Return whether an event is empty, a comment, or a sign of life, and no part of a reply."""
+    named = bool(event.name) and KEPT_ALIVE.fullmatch(event.name) is not None
+    return named or KEPT_ALIVE.fullmatch(event.data.strip()) is not None
 
 
 class EventDecoder:
@@ -58,9 +67,21 @@ class EventDecoder:
             return self._end_event()
         field, _, value = line.partition(b":")
         if field == b"data":
-            self._data.append(value.removeprefix(b" "))
+            value = value.removeprefix(b" ")
+            # Some servers leave out the empty line between two events.
+            if value.startswith(OPENINGS) and self._data and self._data[-1].endswith(b"}"):
+                event = self._end_event()
+                self._data = [value]
+                return event
+            self._data.append(value)
         elif field == b"event":
             self._name = value.removeprefix(b" ")
+        elif field == b"error":  # older versions of llama.cpp name the field after its data
+            self._name = field
+            self._data.append(value.removeprefix(b" "))
+        elif line.startswith(b"{") and not self._data:  # some servers forget `data:`
+            self._data.append(line)
+            return self._end_event()
         return None
 
     def _end_event(self) -> ServerSentEvent | None:

@@ -95,6 +95,11 @@ def with_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
     return tuple(named.values())
 
 
+def calls_something(call: ToolCall) -> bool:
+    """Return whether a call has a name or arguments; some servers send one that has neither."""
+    return bool(call.name or call.arguments.strip())
+
+
 def is_complete(arguments: str) -> bool:
     """Return whether the arguments of a call are a JSON object, or none at all."""
     try:
@@ -183,18 +188,23 @@ class CallAssembler:
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls so far, each with an id of its own, which it keeps."""
-        named: dict[str, ToolCall] = {}
-        for fragments in self._calls:
-            call = fragments.call
-            call_id = call.id if call.id and call.id not in named else fragments.new_id
-            named[call_id] = replace(call, id=call_id)
-        return tuple(named.values())
+        return tuple(call for call, _ in self._named)
 
     @property
     def signatures(self) -> dict[str, str]:
         """The signatures of the calls that have one, by their ids."""
-        pairs = zip(self.calls, self._calls, strict=True)
-        return {call.id: fragments.signature for call, fragments in pairs if fragments.signature}
+        return {call.id: signature for call, signature in self._named if signature}
+
+    @property
+    def _named(self) -> Iterable[tuple[ToolCall, str]]:
+        """The calls, each with an id of its own, and their signatures."""
+        named: dict[str, tuple[ToolCall, str]] = {}
+        for fragments in self._calls:
+            call = fragments.call
+            if calls_something(call):
+                call_id = call.id if call.id and call.id not in named else fragments.new_id
+                named[call_id] = replace(call, id=call_id), fragments.signature
+        return named.values()
 
     def _find(self, index: object, fragment: ToolCall) -> CallFragments | None:
         """Return the call that a fragment may belong to: that of its id, of its index, the last."""
