@@ -268,6 +268,8 @@ class App:
         if scope["type"] != "http":
             return
         path, method = scope["path"], scope["method"]
+        if method == "HEAD":  # the server sends what GET would without its body
+            method = "GET"
         if self._desk is not None and (path == DESK or path.startswith(f"{DESK}/")):
             await self._desk(scope, receive, send)
             return
