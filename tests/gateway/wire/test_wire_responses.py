@@ -117,6 +117,17 @@ def test_a_call_without_words_is_a_turn_of_its_own():
     assert chat({"role": "user", "content": "Hi"}, call)[1]["content"] is None
 
 
+@pytest.mark.parametrize("empty", [{}, {"arguments": None, "output": None}])
+def test_arguments_and_results_that_clients_leave_out_are_empty(empty):
+    _, called, result = chat(
+        {"role": "user", "content": "Hi"},
+        {**empty, "type": "function_call", "call_id": "1", "name": "f"},
+        {**empty, "type": "function_call_output", "call_id": "1"},
+    )
+    assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    assert result["content"] == ""
+
+
 def test_pictures_and_files_are_respelt():
     parts = [
         {"type": "input_text", "text": "What?"},

@@ -364,7 +364,9 @@ def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
     elif kind in CALLS:
         turns.call(_convert_call_item(item, where))
     elif kind in RESULTS:
-        turns.answer(item, _convert_content(item.get("output"), f"{where}.output", joins=True))
+        # Clients leave out what is empty, here and below.
+        output = _convert_content(item.get("output") or "", f"{where}.output", joins=True)
+        turns.answer(item, output)
     elif as_name(kind, f"{where}.type").endswith(FROM_CLIENT):
         turns.add({"role": "user", "content": block_text(item)})
     else:
@@ -402,8 +404,8 @@ def _convert_call_item(item: dict[str, Json], where: str) -> Json:
         key, kind = ("input", "custom")
     call_id = as_name(item.get("call_id"), f"{where}.call_id")
     name = _read_tool_name(item, where)
-    text = as_text(item.get(key), f"{where}.{key}")
-    return {"id": call_id, "type": kind, kind: {"name": name, key: text}}
+    text = "{}" if kind == "function" and not item.get(key) else item.get(key)
+    return {"id": call_id, "type": kind, kind: {"name": name, key: as_text(text, f"{where}.{key}")}}
 
 
 def _convert_content(content: Json, where: str, *, joins: bool) -> Json:
