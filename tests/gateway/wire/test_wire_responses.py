@@ -222,7 +222,22 @@ def test_a_hosted_tool_is_refused_in_words():
         read(tools=[{"type": "web_search"}])
 
 
+@pytest.mark.parametrize("tools", [None, [], [{"type": "function", "name": "f"}]])
+def test_tools_that_an_item_brings_are_tools_of_the_chat(tools):
+    named = {"type": "namespace", "name": "ns", "tools": [{"type": "custom", "name": "exec"}]}
+    brought = {"type": "additional_tools", "role": "developer", "tools": [named]}
+    found = {"type": "function", "name": "f", "defer_loading": True}
+    search = {"type": "tool_search_output", "call_id": "1", "tools": [found]}
+    exchange = read([brought, USER, brought, search], tools=tools)
+    assert sorted(map(str, exchange.body["tools"])) == sorted(
+        map(str, [{"type": "custom", "custom": {"name": "ns__exec"}}, FUNCTION_F])
+    )
+    assert exchange.tool_names["ns__exec"] == {"name": "exec", "namespace": "ns"}
+    assert exchange.body["messages"][0] == USER
+
+
 USER = {"role": "user", "content": "And?"}
+FUNCTION_F = {"type": "function", "function": {"name": "f"}}
 CALL_OF_A_TOOL = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
 
 

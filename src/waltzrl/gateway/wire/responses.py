@@ -1,6 +1,6 @@
 """`POST /v1/responses`, OpenAI's newer API: reads requests as chats."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -93,7 +93,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
         stream=stream,
         subject=subject_of(chat),
         has_refusals=has_strict_schema(chat),
-        tool_names=_collect_tool_names(body.get("tools")),
+        tool_names=_collect_tool_names(_list_tools(body)),
         encodes_reasoning=isinstance(include, list) and "reasoning.encrypted_content" in include,
     )
 
@@ -111,8 +111,8 @@ def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
         limit = as_count(body["max_output_tokens"], "max_output_tokens", MOST_TOKENS)
         # The name that every server knows; where it is refused, the newer one is sent.
         chat["max_tokens"] = limit
-    if body.get("tools") is not None:
-        chat["tools"] = [_nest_tool(tool, where) for tool, where in _yield_tools(body["tools"])]
+    if tools := _list_tools(body):
+        chat["tools"] = [_nest_tool(*tool) for tool in tools]
     if body.get("tool_choice") is not None:
         chat["tool_choice"] = _nest_tool_choice(body["tool_choice"])
     drop_empty_tools(chat)
@@ -133,6 +133,30 @@ def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
 
 TOOLS = ("function", "custom")
 """Types of tools that the client runs."""
+UNNESTED = ("type", "namespace", "allowed_callers", "async", "defer_loading", "output_schema")
+"""Keys of a tool that a chat's has not."""
+
+
+BRING_TOOLS = ("additional_tools", "tool_search_output")
+"""Types of items in the input that have tools, which the model may call from there on."""
+
+
+def _list_tools(body: Mapping[str, Json]) -> list[tuple[dict[str, Json], str]]:
+    """Return the tools of a request and of the items in its input, and where they are."""
+    tools = [] if body.get("tools") is None else [*_yield_tools(body["tools"])]
+    brought: dict[str, tuple[dict[str, Json], str]] = {}
+    items = body.get("input")
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict) and item.get("type") in BRING_TOOLS:
+            for tool in _yield_tools(item.get("tools") or [], f"input[{index}].tools"):
+                # An agent may bring a tool with each of its turns.
+                brought[_describe_tool(tool[0])] = tool
+    named = {_describe_tool(fields) for fields, _ in tools}
+    return [*tools, *(tool for name, tool in brought.items() if name not in named)]
+
+
+def _describe_tool(fields: Mapping[str, Json]) -> str:
+    return f"{fields.get('namespace')} {fields.get('name')}"
 
 
 def _yield_tools(tools: Json, where: str = "tools") -> Iterator[tuple[dict[str, Json], str]]:
@@ -154,10 +178,12 @@ def _read_tool_name(fields: dict[str, Json], where: str) -> str:
     return f"{as_text(fields['namespace'], f'{where}.namespace')}__{name}"
 
 
-def _collect_tool_names(tools: Json) -> dict[str, dict[str, Json]]:
+def _collect_tool_names(
+    tools: Sequence[tuple[dict[str, Json], str]],
+) -> dict[str, dict[str, Json]]:
     """Return the fields that name each tool, by its name in a chat, which must be its own."""
     names: dict[str, dict[str, Json]] = {}
-    for tool, where in _yield_tools(tools or []):
+    for tool, where in tools:
         name, apart = _read_tool_name(tool, where), {"name": tool["name"]}
         if tool.get("namespace") is not None:
             apart["namespace"] = tool["namespace"]
@@ -172,7 +198,7 @@ def _nest_tool(fields: dict[str, Json], where: str) -> Json:
     if kind not in TOOLS:
         need = "'function' or 'custom'; the gateway runs no tools"
         raise invalid_field(f"{where}.type", kind, need)
-    nested = {key: value for key, value in fields.items() if key not in ("type", "namespace")}
+    nested = {key: value for key, value in fields.items() if key not in UNNESTED}
     nested["name"] = _read_tool_name(fields, where)
     tool_format = nested.get("format")
     if isinstance(tool_format, dict) and tool_format.get("type") == "grammar":
@@ -233,7 +259,8 @@ def chat_messages(instructions: Json, items: Json) -> list[Json]:
         raise invalid_field("input", items, "a string, or a list with one item or more")
     turns = _Turns()
     for item, where in objects_in(items, "input"):
-        _add_item(turns, item, where)
+        if item.get("type") != "additional_tools":  # whose tools are those of the chat
+            _add_item(turns, item, where)
     messages = turns.end()
     if not chat and not messages:
         raise invalid_field("input", "reasoning items only", "one message or more")
