@@ -95,6 +95,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
         has_refusals=has_strict_schema(chat),
         tool_names=_collect_tool_names(_list_tools(body)),
         encodes_reasoning=isinstance(include, list) and "reasoning.encrypted_content" in include,
+        reasoning_summary=_read_summary(body.get("reasoning")),
     )
 
 
@@ -129,6 +130,13 @@ def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
     if body.get("text") is not None:
         chat |= _convert_text_options(as_object(body["text"], "text"))
     return chat
+
+
+def _read_summary(reasoning: Json) -> str:
+    """Return how the client wants reasoning summarised; empty if it does not."""
+    fields = reasoning if isinstance(reasoning, dict) else {}
+    summary = as_text(fields.get("summary") or "", "reasoning.summary")
+    return "" if summary == "none" else summary
 
 
 TOOLS = ("function", "custom")
