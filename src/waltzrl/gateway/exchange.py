@@ -248,6 +248,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch; 0 if the upstream does not say."""
     object: Literal["model"] = "model"
     owned_by: str = "upstream"
+    # The names by which servers tell how many tokens a model takes; agents ask for one of them.
+    max_model_len: int | msgspec.UnsetType = msgspec.UNSET
+    context_length: int | msgspec.UnsetType = msgspec.UNSET
+    context_window: int | msgspec.UnsetType = msgspec.UNSET
+    max_output_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
