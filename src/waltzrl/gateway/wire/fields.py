@@ -116,7 +116,8 @@ def place_results(messages: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
     """Return a chat's messages with each tool's result after the message with its call.
 
     A chat has nothing between them; other APIs may have words of anybody there. A call that was
-    interrupted has no result, and a chat could not go on without one.
+    interrupted has no result, and a chat could not go on without one; nor with the result of a call
+    that the client has dropped, which becomes its text.
     """
     groups: list[list[dict[str, Json]]] = []
     asked: dict[Json, list[dict[str, Json]]] = {}
@@ -124,6 +125,8 @@ def place_results(messages: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
         group = asked.get(message.get("tool_call_id")) if message["role"] == "tool" else None
         if group is None:
             groups.append(group := [])
+            if message["role"] == "tool":
+                message = {"role": "user", "content": f"[tool_result]\n{message['content']}"}
         group.append(message)
         for call_id in _read_call_ids(message):
             asked[call_id] = group
