@@ -244,6 +244,26 @@ def test_a_stream_that_fails_raises_in_the_client(served):
     assert (failed.response.status, failed.response.error.code) == ("failed", "server_error")
 
 
+@pytest.mark.parametrize(
+    ("status", "kind", "own", "code"),
+    [
+        (400, "invalid_request", "context_length_exceeded", "context_length_exceeded"),
+        (400, "invalid_request", None, "invalid_prompt"),
+        (429, "rate_limit", None, "rate_limit_exceeded"),
+        (503, "overloaded", None, "server_error"),
+    ],
+)
+def test_a_failed_response_has_the_code_by_which_agents_shorten_or_wait(
+    served, status, kind, own, code
+):
+    client, scene = served
+    scene.problem = RequestError(status, kind, "why")
+    scene.problem.code = own
+    with client.responses.create(model="m", input="Hi", stream=True) as stream:
+        failed = next(event for event in stream if event.type == "response.failed")
+    assert failed.response.error.code == code
+
+
 def test_streamed_log_probabilities_are_gathered_by_the_client(served):
     client, scene = served
     scene.answers = [answer_of("Hi.", details=DETAILS)] * 2

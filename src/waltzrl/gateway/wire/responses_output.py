@@ -18,6 +18,8 @@ from waltzrl.gateway.wire.format import (
 
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """The finish of a reply -> why its response is incomplete; with any other finish it is complete."""
+FAILURES = {"rate_limit": "rate_limit_exceeded", "invalid_request": "invalid_prompt"}
+"""The code of a failed response by the kind of its error; all other kinds are a `server_error`."""
 
 
 def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
@@ -208,7 +210,8 @@ def _write_usage(answer: Answer) -> dict[str, Json]:
 
 
 def _write_failure(error: RequestError) -> dict[str, Json]:
-    code = "rate_limit_exceeded" if error.kind == "rate_limit" else "server_error"
+    # Agents compact by the upstream's own code for a conversation that is too long.
+    code = error.code or FAILURES.get(error.kind, "server_error")
     return {"code": code, "message": error_object(error)["message"]}
 
 
