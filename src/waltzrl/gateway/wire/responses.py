@@ -141,10 +141,14 @@ def _read_summary(reasoning: Json) -> str:
 
 TOOLS = ("function", "custom")
 """Types of tools that the client runs."""
-UNNESTED = ("type", "namespace", "allowed_callers", "async", "defer_loading", "output_schema")
+UNNESTED = (
+    *("type", "namespace", "execution"),
+    *("allowed_callers", "async", "defer_loading", "output_schema"),
+)
 """Keys of a tool that a chat's has not."""
-
-
+SEARCH = "tool_search"
+"""The type of the tool by which a model finds others, and its name in a chat if the client runs it.
+"""
 BRING_TOOLS = ("additional_tools", "tool_search_output")
 """Types of items in the input that have tools, which the model may call from there on."""
 
@@ -170,12 +174,19 @@ def _describe_tool(fields: Mapping[str, Json]) -> str:
 def _yield_tools(tools: Json, where: str = "tools") -> Iterator[tuple[dict[str, Json], str]]:
     """Yield the tools and where they are; those in a namespace have its name in `namespace`."""
     for fields, tool_where in objects_in(tools, where):
+        if _is_client_search(fields, SEARCH):
+            yield {**fields, "type": "function", "name": SEARCH}, tool_where
+            continue
         if fields.get("type") != "namespace":
             yield fields, tool_where
             continue
         named: dict[str, Json] = {"namespace": as_name(fields.get("name"), f"{tool_where}.name")}
         for inner, inner_where in _yield_tools(fields.get("tools"), f"{tool_where}.tools"):
             yield {**inner, **named}, inner_where
+
+
+def _is_client_search(fields: Mapping[str, Json], kind: str) -> bool:
+    return fields.get("type") == kind and fields.get("execution") == "client"
 
 
 def _read_tool_name(fields: dict[str, Json], where: str) -> str:
@@ -195,6 +206,8 @@ def _collect_tool_names(
         name, apart = _read_tool_name(tool, where), {"name": tool["name"]}
         if tool.get("namespace") is not None:
             apart["namespace"] = tool["namespace"]
+        if tool.get("execution") == "client":
+            apart |= {"type": f"{SEARCH}_call", "execution": "client"}
         if names.setdefault(name, apart) != apart:
             raise invalid_field(f"{where}.name", name, "a name that no other tool has in a chat")
     return names
@@ -386,7 +399,19 @@ def _convert_to_parts(content: Json) -> list[dict[str, Json]]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
+def _convert_search_item(item: dict[str, Json]) -> dict[str, Json]:
+    """Return a search of tools that the client ran as the call of a function, or its result."""
+    called: dict[str, Json] = {"call_id": item.get("call_id")}
+    if _is_client_search(item, f"{SEARCH}_call"):
+        arguments = msgspec.json.encode(item.get("arguments") or {}).decode()
+        return {**called, "type": "function_call", "name": SEARCH, "arguments": arguments}
+    if _is_client_search(item, f"{SEARCH}_output"):
+        return {**called, "type": "function_call_output", "output": block_text(item)}
+    return item
+
+
 def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
+    item = _convert_search_item(item)
     kind = item.get("type", "message")
     if kind == "message":
         _add_message(turns, item, where)

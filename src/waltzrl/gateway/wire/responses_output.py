@@ -15,6 +15,7 @@ from waltzrl.gateway.wire.format import (
     error_object,
     total_tokens,
 )
+from waltzrl.gateway.wire.messages_output import call_input
 
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """The finish of a reply -> why its response is incomplete; with any other finish it is complete."""
@@ -107,7 +108,7 @@ def call_item(chat: ChatRequest, answer: Answer, index: int) -> dict[str, Json]:
     calls = answer.reply.calls
     call, is_cut = calls[index], answer.finish in REASONS and index == len(calls) - 1
     kind, prefix, key = CALL_ITEMS["custom" if call.kind == "custom" else "function"]
-    return {
+    item: dict[str, Json] = {
         "id": f"{prefix}_{chat.prompt.id}_{index}",
         "type": kind,
         "status": "incomplete" if is_cut else "completed",
@@ -116,8 +117,12 @@ def call_item(chat: ChatRequest, answer: Answer, index: int) -> dict[str, Json]:
         **chat.tool_names.get(call.name, {}),
         key: call.arguments if is_cut or call.kind == "custom" else arguments_of(call),
     }
+    if item["type"] == SEARCH_CALL:  # whose arguments are an object
+        item[key] = call_input(call)
+    return item
 
 
+SEARCH_CALL = "tool_search_call"
 CALL_ITEMS = {
     "function": ("function_call", "fc", "arguments"),
     "custom": ("custom_tool_call", "ctc", "input"),
@@ -348,17 +353,17 @@ class ResponsesStream:
         named: dict[str, Json] = {"name": item["name"]}
         if item["type"] == "custom_tool_call":
             kind, key, named = "response.custom_tool_call_input", "input", {}
-        opening: dict[str, Json] = {**item, "status": "in_progress", key: ""}
+        empty: Json = "" if isinstance(item[key], str) else {}
+        opening: dict[str, Json] = {**item, "status": "in_progress", key: empty}
         place: dict[str, Json] = {"output_index": self._items}
         text_place: dict[str, Json] = {**place, "item_id": item["id"]}
         self._items += 1
         self._done.append(item)
-        return (
-            self._event("response.output_item.added", **place, item=opening)
-            + self._event(f"{kind}.delta", **text_place, delta=item[key])
-            + self._event(f"{kind}.done", **text_place, **named, **{key: item[key]})
-            + self._event("response.output_item.done", **place, item=item)
-        )
+        events = self._event("response.output_item.added", **place, item=opening)
+        if item["type"] != SEARCH_CALL:
+            events += self._event(f"{kind}.delta", **text_place, delta=item[key])
+            events += self._event(f"{kind}.done", **text_place, **named, **{key: item[key]})
+        return events + self._event("response.output_item.done", **place, item=item)
 
     def _part_event(self, what: str, part: dict[str, Json]) -> bytes:
         """Write that a part of the open item was added or is done."""
