@@ -64,6 +64,15 @@ def test_a_method_that_a_path_does_not_take_is_refused(method, path):
     assert (response.status, response.error) == (405, f"{path} does not support {method}")
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/models"])
+def test_head_is_answered_as_get_is(path):
+    async def work(app):
+        return [await ask(app, path, method=method) for method in ("GET", "HEAD")]
+
+    whole, head = with_gateway(work)
+    assert (head.status, head.headers.keys()) == (whole.status, whole.headers.keys())
+
+
 @pytest.fixture
 def keys(tmp_path):
     """Make a key file, and say how to make keys in it."""

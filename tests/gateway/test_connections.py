@@ -46,6 +46,18 @@ def received(*parts, overrides=()):
     return asyncio.run(work())
 
 
+def test_a_client_of_http_1_0_gets_a_body_that_ends_with_the_connection():
+    body = json.dumps({"model": "echo", "messages": HELLO, "stream": True}).encode()
+    asked = b"POST %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(body))
+    head, _, streamed = received(asked, body).partition(b"\r\n\r\n")
+    assert (b"transfer-encoding" in head, b"connection: close" in head) == (False, True)
+    lines = [line for line in streamed.split(b"\n") if line]
+    assert lines[-1] == b"data: [DONE]"
+    assert all(line.startswith((b"data: ", b": ")) for line in lines)
+    whole = received(HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + BODY)
+    assert json.loads(whole.partition(b"\r\n\r\n")[2])["choices"]
+
+
 @pytest.mark.parametrize("name", [b"Upgrade", b"upgrade"])
 def test_a_client_that_offers_another_protocol_is_served_by_this_one(name):
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\n%s: h2c\r\n" % name

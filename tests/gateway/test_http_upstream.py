@@ -5,6 +5,7 @@ import json
 import sys
 from contextlib import aclosing
 
+import msgspec
 import pytest
 
 from support.small_site import HANG_UP, answering, events, http, read_request, site, words
@@ -109,6 +110,19 @@ def test_models_are_named_or_it_is_the_upstreams_fault():
     for rubbish in (b"<html>", {}, {"data": [{}]}, {"error": "busy"}, b"null"):
         failed = problem(models, [http(rubbish)])
         assert (failed.status, "list of models" in str(failed)) == (502, True)
+
+
+def test_models_say_how_many_tokens_they_take():
+    vllm = {"id": "a", "max_model_len": 4096, "root": "/models/a"}
+    other = {"id": "b", "context_length": 8192, "context_window": "8k", "max_output_tokens": None}
+    listed = with_upstream(models, [http({"data": [vllm, other]})])
+    assert [msgspec.to_builtins(card) for card in listed] == [
+        {**CARD, "id": "a", "max_model_len": 4096},
+        {**CARD, "id": "b", "context_length": 8192},
+    ]
+
+
+CARD = {"created": 0, "object": "model", "owned_by": "upstream"}
 
 
 @pytest.mark.parametrize(

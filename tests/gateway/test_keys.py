@@ -263,6 +263,9 @@ def test_everything_that_is_written_is_read_back(path):
         ([(b"authorization", b"Bearer")], ""),
         ([(b"authorization", b"Bearer \xff")], "ÿ"),
         ([], ""),
+        ([(b"api-key", b" k ")], "k"),
+        ([(b"x-api-key", b" "), (b"authorization", b"Bearer k")], "k"),
+        ([(b"authorization", b"Bearer "), (b"x-api-key", b"k")], "k"),
     ],
 )
 def test_keys_come_as_a_bearer_or_as_x_api_key(headers, key):

@@ -558,10 +558,34 @@ def test_what_is_null_in_a_configuration_is_absent(tmp_path):
     assert read_servers(tmp_path / "servers.json") == {"files": ServerEntry(command="files")}
 
 
+def test_a_configuration_names_variables_and_servers_that_are_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("MCP_TOKEN", "secret")
+    monkeypatch.setenv("MCP_EMPTY", "")
+    monkeypatch.delenv("MCP_UNSET", raising=False)
+    tools = {
+        "url": "https://${MCP_UNSET:-tools.example}/mcp",
+        "headers": {"Authorization": "Bearer ${MCP_TOKEN}", "X": "${env:MCP_EMPTY}$HOME"},
+    }
+    files = {"command": "files", "args": ["${MCP_EMPTY:-/data}"], "env": {"KEY": "${MCP_TOKEN}"}}
+    servers = {"tools": tools, "files": files, "off": {"command": "x", "disabled": True}}
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
+    assert read_servers(tmp_path / "servers.json") == {
+        "tools": ServerEntry(
+            url="https://tools.example/mcp",
+            headers={"Authorization": "Bearer secret", "X": "$HOME"},
+        ),
+        "files": ServerEntry(command="files", args=("/data",), env={"KEY": "secret"}),
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
         ("{", "JSON"),
+        (
+            '{"mcpServers": {"files": {"command": "${MCP_UNSET}"}}}',
+            "server 'files' names the variable MCP_UNSET, which is not set",
+        ),
         ('{"servers": {}}', "mcpServers"),
         ('{"mcpServers": {"files": {}}}', "server 'files' needs either a command or a url"),
     ],

@@ -35,6 +35,8 @@ KEY_FILE_SECONDS = 1.0
 """A changed key file is read again within this time."""
 _requests = count()
 
+KEY_HEADERS = (b"x-api-key", b"api-key")
+
 CLIENT_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 """A client's `x-request-id` that is kept; any other is replaced by ours."""
 TRACEPARENT = re.compile(
@@ -54,7 +56,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
     context: RequestContext
     """The id that the client sees, which is its own if it sent one, and its trace."""
     key: str = ""
-    """The client's key, from `Authorization: Bearer` or `x-api-key`."""
+    """The client's key, from `Authorization: Bearer`, `x-api-key` or `api-key`."""
     length: int = 0
     """The `Content-Length` in bytes; 0 without one."""
     wants_collaboration: bool = False
@@ -294,18 +296,22 @@ def make_request_id() -> str:
 
 
 def read_presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the key in `Authorization: Bearer` or `x-api-key`, whichever comes first, or "".
+    """Return the first key in `Authorization: Bearer`, `x-api-key` or Azure's `api-key`, or "".
+
+    Clients that are configured for one of them may send another one empty.
 
     Args:
         headers: with names in lower case, as ASGI gives them.
     """
     for name, value in headers:
+        key = b""
         if name == b"authorization":
-            scheme, _, key = value.partition(b" ")
-            if scheme.lower() == b"bearer":
-                return key.strip().decode("latin-1")
-        elif name == b"x-api-key":
-            return value.strip().decode("latin-1")
+            scheme, _, credentials = value.partition(b" ")
+            key = credentials if scheme.lower() == b"bearer" else b""
+        elif name in KEY_HEADERS:
+            key = value
+        if key := key.strip():
+            return key.decode("latin-1")
     return ""
 
 

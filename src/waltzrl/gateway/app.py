@@ -30,6 +30,7 @@ from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.moderation import moderate_replies, read_moderation
 from waltzrl.gateway.named_policies import PolicyChooser
+from waltzrl.gateway.origins import answer_preflight, find_origin, share_with
 from waltzrl.gateway.pass_through import (
     check_no_reply,
     describe_pass_through,
@@ -182,6 +183,8 @@ class ExtraRoutes:
     routing: RoutingHandler | None = None
     pass_through: bool = False
     """True if other paths below `/v1` go to the upstream, without a review."""
+    origins: tuple[str, ...] = ()
+    """The origins of web pages whose scripts may use the API."""
 
 
 NO_EXTRA_ROUTES = ExtraRoutes()
@@ -231,6 +234,7 @@ class App:
         self._desk = None if extra.desk is None else extra.desk(self.trials)
         self._routing = extra.routing
         self._pass_through = extra.pass_through
+        self._origins = extra.origins
         self._routes: dict[str, dict[str, Route]] = {
             "/v1/chat/completions": {"POST": Route("chat", CHAT, self._answer)},
             "/v1/completions": {"POST": Route("completions", COMPLETIONS, self._answer)},
@@ -267,7 +271,17 @@ class App:
         """Serve one request; the ASGI 3 interface."""
         if scope["type"] != "http":
             return
+        if self._origins and (origin := find_origin(self._origins, scope)):
+            send = share_with(origin, send)
+            if scope["method"] == "OPTIONS":
+                await answer_preflight(scope, send)
+                return
+        await self._dispatch(scope, receive, send)
+
+    async def _dispatch(self, scope: Event, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
+        if method == "HEAD":  # the server sends what GET would without its body
+            method = "GET"
         if self._desk is not None and (path == DESK or path.startswith(f"{DESK}/")):
             await self._desk(scope, receive, send)
             return

@@ -13,6 +13,7 @@ LONGEST_HEAD = 64 * 1024
 """The most bytes of a request's headers, or of chunk headers and trailers; a connection that sends
 more is closed.
 """
+CHUNKED = b"transfer-encoding: chunked\r\n"
 UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
 """The beginning of the header that offers another protocol."""
 
@@ -68,6 +69,8 @@ class ClientConnection(HttpToolsProtocol):
         self._unread = 0
         self._in_head = False
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            self.cycle.transport = _Unchunked(self.transport)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0
@@ -156,3 +159,27 @@ class _Gathered:
         if self._parts:
             self._transport.write(b"".join(self._parts))
             self._parts.clear()
+
+
+class _Unchunked:
+    """A transport for a client of HTTP/1.0, which knows no chunks: the body ends with it.
+
+    uvicorn writes a head, and then either the body as it is or a chunk at a time.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._in_head, self._in_chunks = True, False
+
+    def write(self, data: bytes) -> None:
+        if self._in_head:
+            head = data.replace(CHUNKED, b"")
+            self._in_head, self._in_chunks = False, head != data
+            data = head
+        elif self._in_chunks:
+            size, _, rest = data.partition(b"\r\n")
+            data = rest[: int(size or b"0", 16)]
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)

@@ -66,6 +66,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The client's API and request have a field for refusals: OpenAI's, under a strict schema."""
     encodes_reasoning: bool = False
     """The client wants reasoning also as an encoded text: some send no other back."""
+    reasoning_summary: str = ""
+    """How the client wants reasoning summarised, such as `auto`; empty for reasoning as it is."""
     tool_names: Mapping[str, Mapping[str, Json]] = {}
     """The names in the chat of tools in a namespace -> the fields that name them in the client's
     API."""
@@ -246,6 +248,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch; 0 if the upstream does not say."""
     object: Literal["model"] = "model"
     owned_by: str = "upstream"
+    # The names by which servers tell how many tokens a model takes; agents ask for one of them.
+    max_model_len: int | msgspec.UnsetType = msgspec.UNSET
+    context_length: int | msgspec.UnsetType = msgspec.UNSET
+    context_window: int | msgspec.UnsetType = msgspec.UNSET
+    max_output_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -252,6 +252,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 _find_desk(services, keys),
                 _open_routing(recipe, services),
                 recipe.pass_through,
+                recipe.origins,
             ),
         )
 

@@ -57,6 +57,8 @@ OPEN = ((), "pass", "tenant")
 """The permissions that every client has by default."""
 OnLoadFailure = Literal["stop", "stage1"]
 Share = Annotated[float, Field(ge=0, le=1)]
+Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
+"""An origin as browsers send it: a scheme, a host, and a port if it is not the scheme's own."""
 Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
 Text = Annotated[str, Field(min_length=1)]
 # A header names it.
@@ -202,6 +204,9 @@ class GatewayRecipe(BundleRecipe):
     they say."""
     pass_through: bool = False
     """Send other paths below `/v1` to the upstream, whose answers are then not reviewed."""
+    origins: tuple[Origin, ...] = ()
+    """Origins of web pages whose scripts may use the API from a browser, such as
+    `https://chat.example.org`; with keys also `*`, for every page."""
     workers: Annotated[int, Field(ge=1, le=32)] = 1
     """Processes that serve, on one port; each uses one core."""
     limits: Limits = field(default_factory=Limits)
@@ -247,6 +252,11 @@ class GatewayRecipe(BundleRecipe):
                 "allow_fields, media and system_turns apply to a gateway without keys; set them "
                 f"for each key in {self.keys}"
             )
+        if self.keys is None and "*" in self.origins:
+            raise ValueError(
+                "origins = ['*'] needs keys: without them any web page could use this gateway "
+                "from the browser of whoever opens it"
+            )
         sees = self.stage == 2 and self.feedback is not None and self.feedback.vision
         if self.media == "review" and not sees:
             raise ValueError(
@@ -264,6 +274,7 @@ class GatewayRecipe(BundleRecipe):
             routing=None,
             traces=False,
             push_metrics=False,
+            origins=(),
         )
 
 

@@ -8,7 +8,7 @@ from waltzrl.gateway.exchange import ChatRequest, Upstream, UpstreamRequest
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.wire import MESSAGES
 from waltzrl.gateway.wire.fields import read_object
-from waltzrl.records import estimate_usage
+from waltzrl.gateway.wire.messages_output import estimate_input
 
 ABSENT = (404, 405, 501)
 """The statuses of a server without this endpoint."""
@@ -48,7 +48,4 @@ async def upstream_count(upstream: Upstream, request: UpstreamRequest) -> Count 
 
 
 def estimated_count(chat: ChatRequest) -> Count:
-    """Estimate the tokens from the characters of all turns and tools; images count for nothing."""
-    turns = "".join(message.full_text for message in chat.prompt.messages)
-    tools = msgspec.json.encode(chat.body["tools"]).decode() if "tools" in chat.body else ""
-    return Count(estimate_usage(turns + tools, "", chat.model).input_tokens)
+    return Count(estimate_input(chat))

@@ -528,6 +528,26 @@ class _Model(msgspec.Struct):
     id: str
     created: object = 0
     owned_by: object = ""
+    max_model_len: object = None
+    context_length: object = None
+    context_window: object = None
+    max_output_tokens: object = None
+
+    def card(self) -> ModelCard:
+        """Return what clients read of it."""
+        return ModelCard(
+            id=self.id,
+            created=self.created if isinstance(self.created, int) else 0,
+            owned_by=str(self.owned_by or "upstream"),
+            max_model_len=_read_size(self.max_model_len),
+            context_length=_read_size(self.context_length),
+            context_window=_read_size(self.context_window),
+            max_output_tokens=_read_size(self.max_output_tokens),
+        )
+
+
+def _read_size(value: object) -> int | msgspec.UnsetType:
+    return value if type(value) is int else msgspec.UNSET
 
 
 class _Models(msgspec.Struct):
@@ -543,14 +563,7 @@ def _read_models(body: bytes) -> list[ModelCard]:
         if isinstance(listed, dict) and "data" in listed:
             listed = listed["data"] or []
         models = msgspec.convert(mend_json(listed), list[_Model])
-    return [
-        ModelCard(
-            id=model.id,
-            created=model.created if isinstance(model.created, int) else 0,
-            owned_by=str(model.owned_by or "upstream"),
-        )
-        for model in models
-    ]
+    return [model.card() for model in models]
 
 
 def _read_refusal(error: WaltzError) -> str:

@@ -74,6 +74,12 @@ def test_a_message_is_streamed(served):
         "message_stop",
     ]
     assert events[-2].delta.stop_reason == "end_turn"
+    # Estimated first, a quarter of the characters, because a chat counts at its end.
+    asked = len(ASKED["messages"][0]["content"])
+    assert (events[0].message.usage.input_tokens, events[-2].usage.input_tokens) == (
+        -(-asked // 4),
+        11,
+    )
 
 
 def test_a_streamed_message_is_gathered_by_the_client(served):

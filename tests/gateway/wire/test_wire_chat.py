@@ -179,6 +179,34 @@ def test_fields_of_a_message_that_are_null_go_no_further():
     assert read(sent).body["messages"] == [USER, called, result]
 
 
+def test_empty_lists_are_as_good_as_absent():
+    said = {"role": "assistant", "content": "Hi."}
+    sent = read([USER, {**said, "tool_calls": [], "annotations": []}], tools=[], tool_choice="auto")
+    assert sent.body == {"model": "m", "messages": [USER, said]}
+    assert read([{"role": "user", "content": []}]).body["messages"] == [
+        {"role": "user", "content": []}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        ({}, "{}"),
+        ({"arguments": None}, "{}"),
+        ({"arguments": ""}, "{}"),
+        ({"arguments": {"a": 1}}, '{"a":1}'),
+    ],
+)
+@pytest.mark.parametrize("content", [{}, {"content": None}])
+def test_arguments_and_results_that_clients_leave_out_are_empty(arguments, written, content):
+    call = {"id": "c", "type": "function", "function": {"name": "f", **arguments}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "c", **content}
+    _, called, result = read([USER, called, result]).body["messages"]
+    assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": written}
+    assert result == {"role": "tool", "tool_call_id": "c", "content": ""}
+
+
 @pytest.mark.promise(
     "Bad input",
     "A request to the gateway with half of a UTF-16 surrogate pair: the field; status 400",

@@ -24,6 +24,29 @@ def chat(*messages, **options):
     return read(messages, **options).body["messages"]
 
 
+@pytest.mark.parametrize("empty", [{}, {"thinking": None, "input": None, "content": None}])
+def test_what_clients_leave_out_because_it_is_empty_is_empty(empty):
+    thinking = {**empty, "type": "thinking", "signature": "x"}
+    use = {**empty, "type": "tool_use", "id": "c", "name": "f"}
+    result = {**empty, "type": "tool_result", "tool_use_id": "c"}
+    _, called, answered = chat(
+        USER,
+        {"role": "assistant", "content": [thinking, use]},
+        {"role": "user", "content": [result]},
+    )
+    assert "reasoning_content" not in called
+    assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    assert answered == {"role": "tool", "tool_call_id": "c", "content": ""}
+
+
+def test_the_result_of_no_call_is_the_clients_text():
+    result = {"type": "tool_result", "tool_use_id": "gone", "content": "42"}
+    assert chat({"role": "user", "content": [result, {"type": "text", "text": "And?"}]}) == [
+        {"role": "user", "content": "[tool_result]\n42"},
+        {"role": "user", "content": "And?"},
+    ]
+
+
 def test_options_are_respelt_and_unknown_ones_stay():
     exchange = read(
         system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],

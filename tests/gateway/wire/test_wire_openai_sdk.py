@@ -244,6 +244,26 @@ def test_a_stream_that_fails_raises_in_the_client(served):
     assert (failed.response.status, failed.response.error.code) == ("failed", "server_error")
 
 
+@pytest.mark.parametrize(
+    ("status", "kind", "own", "code"),
+    [
+        (400, "invalid_request", "context_length_exceeded", "context_length_exceeded"),
+        (400, "invalid_request", None, "invalid_prompt"),
+        (429, "rate_limit", None, "rate_limit_exceeded"),
+        (503, "overloaded", None, "server_error"),
+    ],
+)
+def test_a_failed_response_has_the_code_by_which_agents_shorten_or_wait(
+    served, status, kind, own, code
+):
+    client, scene = served
+    scene.problem = RequestError(status, kind, "why")
+    scene.problem.code = own
+    with client.responses.create(model="m", input="Hi", stream=True) as stream:
+        failed = next(event for event in stream if event.type == "response.failed")
+    assert failed.response.error.code == code
+
+
 def test_streamed_log_probabilities_are_gathered_by_the_client(served):
     client, scene = served
     scene.answers = [answer_of("Hi.", details=DETAILS)] * 2
@@ -306,6 +326,31 @@ def test_a_chat_shows_reasoning(served, key):
     "Reasoning is reviewed with the reply and shown with it: chat, Responses, Messages, whole and "
     "streamed",
 )
+@pytest.mark.parametrize("summary", ["auto", "detailed"])
+def test_a_response_shows_reasoning_as_the_summary_that_a_client_asks_for(served, summary):
+    client, scene = served
+    scene.answers = [answer_of("Four.", reasoning="Two and two.")]
+    asked = {"model": "m", "input": "Hello", "reasoning": {"summary": summary}}
+    with client.responses.stream(**asked) as stream:
+        events = list(stream)
+        streamed = stream.get_final_response()
+    thoughts = [e for e in events if e.type.startswith("response.reasoning")]
+    kinds = dict.fromkeys(e.type.removeprefix("response.reasoning_summary_") for e in thoughts)
+    assert [*kinds] == ["part.added", "text.delta", "text.done", "part.done"]
+    assert {(e.item_id, e.output_index, e.summary_index) for e in thoughts} == {
+        (streamed.output[0].id, 0, 0)
+    }
+    assert "".join(e.delta for e in thoughts[1:-2]) == thoughts[-2].text == "Two and two."
+    done = next(e.item for e in events if e.type == "response.output_item.done")
+    whole = client.responses.create(**asked)
+    for item in (done, streamed.output[0], whole.output[0]):
+        assert [(part.type, part.text) for part in item.summary] == [
+            ("summary_text", "Two and two.")
+        ]
+        assert item.content == []
+    assert (whole.reasoning.summary, whole.output_text) == (summary, "Four.")
+
+
 @pytest.mark.parametrize("calls", [(), (CALL,)])
 @pytest.mark.parametrize("text", ["Four.", ""])
 @pytest.mark.parametrize("streamed", [False, True])

@@ -117,6 +117,17 @@ def test_a_call_without_words_is_a_turn_of_its_own():
     assert chat({"role": "user", "content": "Hi"}, call)[1]["content"] is None
 
 
+@pytest.mark.parametrize("empty", [{}, {"arguments": None, "output": None}])
+def test_arguments_and_results_that_clients_leave_out_are_empty(empty):
+    _, called, result = chat(
+        {"role": "user", "content": "Hi"},
+        {**empty, "type": "function_call", "call_id": "1", "name": "f"},
+        {**empty, "type": "function_call_output", "call_id": "1"},
+    )
+    assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    assert result["content"] == ""
+
+
 def test_pictures_and_files_are_respelt():
     parts = [
         {"type": "input_text", "text": "What?"},
@@ -211,7 +222,61 @@ def test_a_hosted_tool_is_refused_in_words():
         read(tools=[{"type": "web_search"}])
 
 
+@pytest.mark.parametrize("tools", [None, [], [{"type": "function", "name": "f"}]])
+def test_tools_that_an_item_brings_are_tools_of_the_chat(tools):
+    named = {"type": "namespace", "name": "ns", "tools": [{"type": "custom", "name": "exec"}]}
+    brought = {"type": "additional_tools", "role": "developer", "tools": [named]}
+    found = {"type": "function", "name": "f", "defer_loading": True}
+    search = {"type": "tool_search_output", "call_id": "1", "tools": [found]}
+    exchange = read([brought, USER, brought, search], tools=tools)
+    assert sorted(map(str, exchange.body["tools"])) == sorted(
+        map(str, [{"type": "custom", "custom": {"name": "ns__exec"}}, FUNCTION_F])
+    )
+    assert exchange.tool_names["ns__exec"] == {"name": "exec", "namespace": "ns"}
+    assert exchange.body["messages"][0] == USER
+
+
+SEARCH = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
+
+
+def test_a_search_of_tools_that_the_client_runs_is_a_function_of_the_chat():
+    called = {"call_id": "1", "execution": "client", "status": "completed"}
+    found = {"type": "function", "name": "f"}
+    exchange = read(
+        [
+            USER,
+            {**called, "type": "tool_search_call", "arguments": {"query": "mail"}},
+            {**called, "type": "tool_search_output", "tools": [found]},
+        ],
+        tools=[SEARCH],
+    )
+    assert exchange.body["tools"] == [
+        {"type": "function", "function": {"name": "tool_search", "parameters": {"type": "object"}}},
+        FUNCTION_F,
+    ]
+    _, call, result = exchange.body["messages"]
+    assert call["tool_calls"][0]["function"] == {
+        "name": "tool_search",
+        "arguments": '{"query":"mail"}',
+    }
+    assert (result["tool_call_id"], "name: f" in result["content"]) == ("1", True)
+    answer = answer_of("", ToolCall(id="2", name="tool_search", arguments='{"query": "x"}'))
+    (item,) = json.loads(RESPONSES.write(exchange, [answer]))["output"]
+    assert (item["type"], item["execution"], item["call_id"], item["arguments"]) == (
+        "tool_search_call",
+        "client",
+        "2",
+        {"query": "x"},
+    )
+    streamed = RESPONSES.writer(exchange).finish(0, answer).decode()
+    assert "function_call" not in streamed
+    assert streamed.count('"arguments":{"query":"x"}') == 1
+    with pytest.raises(RequestError, match="the gateway runs no tools"):
+        read(tools=[{**SEARCH, "execution": "server"}])
+
+
 USER = {"role": "user", "content": "And?"}
+FUNCTION_F = {"type": "function", "function": {"name": "f"}}
 CALL_OF_A_TOOL = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
 
 

@@ -1,6 +1,8 @@
 """The servers behind the proxy: their configuration, and connections that are opened again."""
 
 import asyncio
+import os
+import re
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -24,6 +26,8 @@ _ENDED = ("Connection closed", "Session terminated", "SSE stream")
 _TIMED_OUT = "timed out"
 """Texts that messages of the SDK begin or end with; a server's own errors may have the same
 codes."""
+VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)(?::-([^}]*))?\}", re.ASCII)
+"""How a file names an environment variable, such as one with a secret, and its default."""
 
 
 class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +40,8 @@ class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     """The URL of a server that speaks streamable HTTP, instead of a command."""
     headers: dict[str, str] = {}
+    disabled: bool = False
+    """True for a server that the client leaves alone."""
 
 
 class _ServersFile(msgspec.Struct, frozen=True):
@@ -49,18 +55,50 @@ def read_servers(path: Path) -> dict[str, ServerEntry]:
         InputError: the file cannot be read or is invalid, or an entry lacks command and url.
     """
     try:
-        servers = msgspec.convert(
-            mend_json(read_json(read_text(path), str(path))), _ServersFile
-        ).servers
+        table = mend_json(read_json(read_text(path), str(path)))
+        servers = msgspec.convert(table, _ServersFile).servers
     except msgspec.ValidationError as error:
         raise InputError(
             f"{path}: {error}; need JSON such as "
             '{"mcpServers": {"files": {"command": "files-server", "args": []}}}'
         ) from None
-    for name, entry in servers.items():
+    enabled = {name: entry for name, entry in servers.items() if not entry.disabled}
+    for name, entry in enabled.items():
         if bool(entry.command) == bool(entry.url):
             raise InputError(f"{path}: server {name!r} needs either a command or a url")
-    return servers
+    return {
+        name: msgspec.convert(
+            _expand_variables(msgspec.to_builtins(entry), f"{path}: server {name!r}"), ServerEntry
+        )
+        for name, entry in enabled.items()
+    }
+
+
+def _expand_variables(value: object, where: str) -> object:
+    """Return JSON whose texts have the values of the environment variables that they name.
+
+    Raises:
+        InputError: a variable is not set and has no default: its name is no key and no address.
+    """
+    if isinstance(value, dict):
+        return {key: _expand_variables(inner, where) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_expand_variables(inner, where) for inner in value]
+    if not isinstance(value, str):
+        return value
+
+    def find(match: re.Match[str]) -> str:
+        found, default = os.environ.get(match[1]), match[2]
+        if default is not None:
+            return found or default
+        if found is None:
+            raise InputError(
+                f"{where} names the variable {match[1]}, which is not set; set it, or give a "
+                f"default: ${{{match[1]}:-DEFAULT}}"
+            )
+        return found
+
+    return VARIABLE.sub(find, value)
 
 
 def parse_servers(given: Sequence[str]) -> dict[str, ServerEntry]:

@@ -15,6 +15,7 @@ from waltzrl.gateway.wire.fields import (
     as_object,
     check_known,
     check_sampling,
+    drop_empty_tools,
     has_strict_schema,
     read_object,
     subject_of,
@@ -36,7 +37,8 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     check_known(body, CHAT, caller)
     check_sampling(body)
     _check_reviewable(body)
-    _drop_null_fields(body.get("messages"))
+    _complete_messages(body.get("messages"))
+    drop_empty_tools(body)
     n = body.pop("n", None)
     stream = as_bool(body.pop("stream", None), "stream")
     stream_options = body.pop("stream_options", None)
@@ -89,15 +91,31 @@ def _check_reviewable(body: dict[str, Json]) -> None:
             as_object(tool, f"tools[{index}]")
 
 
-def _drop_null_fields(messages: Json) -> None:
-    """Drop the fields of messages that are null, as clients keep them of replies.
+def _complete_messages(messages: Json) -> None:
+    """Drop the fields of messages that say nothing, and write results and arguments as texts.
 
-    Many servers refuse them; null as content is an assistant's that calls tools.
+    Clients keep fields that are null, and empty lists of calls, of replies; many servers refuse
+    both. Null as content is an assistant's that calls tools. What is empty clients leave out.
     """
     for message in messages if isinstance(messages, list) else ():
-        if isinstance(message, dict) and None in message.values():
-            for key in [k for k, v in message.items() if v is None and k != "content"]:
+        if not isinstance(message, dict):
+            continue
+        if None in message.values() or [] in message.values():
+            for key in [k for k, v in message.items() if v in (None, []) and k != "content"]:
                 del message[key]
+        if message.get("role") == "tool" and message.get("content") is None:
+            message["content"] = ""
+        if isinstance(message.get("tool_calls"), list):
+            _complete_calls(message["tool_calls"])
+
+
+def _complete_calls(calls: Sequence[Json]) -> None:
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            arguments = function.get("arguments")
+            if isinstance(arguments, dict) or not arguments:
+                function["arguments"] = msgspec.json.encode(arguments or {}).decode()
 
 
 def _write_choice(index: int, answer: Answer) -> dict[str, object]:

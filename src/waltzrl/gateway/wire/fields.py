@@ -25,6 +25,8 @@ REASONING = ("reasoning", "reasoning_content")
 COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """The first bytes of a body that gzip or zstd has compressed."""
 LEVEL = re.compile(r"[a-z_]{1,16}")
+TEMPLATE, SWITCHES = "chat_template_kwargs", ("enable_thinking", "thinking")
+"""The key of what a server's template of a chat gets, and what of it needs no operator's word."""
 NO_RESULT = "[no result]"
 LONGEST_PLACE = 100
 LONGEST_SHOWN = 40
@@ -116,7 +118,8 @@ def place_results(messages: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
     """Return a chat's messages with each tool's result after the message with its call.
 
     A chat has nothing between them; other APIs may have words of anybody there. A call that was
-    interrupted has no result, and a chat could not go on without one.
+    interrupted has no result, and a chat could not go on without one; nor with the result of a call
+    that the client has dropped, which becomes its text.
     """
     groups: list[list[dict[str, Json]]] = []
     asked: dict[Json, list[dict[str, Json]]] = {}
@@ -124,6 +127,8 @@ def place_results(messages: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
         group = asked.get(message.get("tool_call_id")) if message["role"] == "tool" else None
         if group is None:
             groups.append(group := [])
+            if message["role"] == "tool":
+                message = {"role": "user", "content": f"[tool_result]\n{message['content']}"}
         group.append(message)
         for call_id in _read_call_ids(message):
             asked[call_id] = group
@@ -181,6 +186,8 @@ def check_known(body: dict[str, Json], known: frozenset[str], caller: Caller) ->
     if body.keys() <= known:
         return
     for key in body.keys() - known - set(caller.allow_fields):
+        if key == TEMPLATE and _has_only_switches(body[key]):
+            continue
         if body.pop(key) not in (None, "", [], {}):
             name = key[:LONGEST_SHOWN]
             raise unsupported_field(
@@ -189,6 +196,13 @@ def check_known(body: dict[str, Json], known: frozenset[str], caller: Caller) ->
                 f'operator to allow it: allow_fields = ["{name}"] for the key of the client, or in '
                 "the settings of a gateway without keys",
             )
+
+
+def _has_only_switches(options: Json) -> bool:
+    """Return whether options of a template only turn reasoning on or off, as known keys do."""
+    return isinstance(options, dict) and all(
+        key in SWITCHES and isinstance(value, bool) for key, value in options.items()
+    )
 
 
 def check_sampling(body: dict[str, Json]) -> None:

@@ -264,7 +264,8 @@ def convert_assistant_content(content: Json, where: str) -> dict[str, Json]:
     for block, block_where in objects_in(content, where):
         kind = block.get("type")
         if kind == "thinking":
-            thoughts.append(as_text(block.get("thinking"), f"{block_where}.thinking"))
+            # Clients leave out what is empty, here and in a call.
+            thoughts.append(as_text(block.get("thinking") or "", f"{block_where}.thinking"))
         elif kind == "tool_use":
             calls.append(_convert_tool_use(block, block_where))
         elif kind != "redacted_thinking":
@@ -278,7 +279,7 @@ def convert_assistant_content(content: Json, where: str) -> dict[str, Json]:
 
 
 def _convert_tool_use(block: dict[str, Json], where: str) -> Json:
-    arguments = as_object(block.get("input"), f"{where}.input")
+    arguments = as_object(block.get("input") or {}, f"{where}.input")
     return {
         "id": as_name(block.get("id"), f"{where}.id"),
         "type": "function",

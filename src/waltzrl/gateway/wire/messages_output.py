@@ -9,7 +9,7 @@ from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Answer, ChatRequest, Json
 from waltzrl.gateway.wire.fields import read_object
 from waltzrl.gateway.wire.format import arguments_of, count_of, encode_event, total_tokens
-from waltzrl.records import ToolCall
+from waltzrl.records import ToolCall, estimate_usage
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -89,6 +89,13 @@ def count_usage(answer: Answer | None) -> dict[str, Json]:
     }
 
 
+def estimate_input(chat: ChatRequest) -> int:
+    """Estimate the tokens of all turns and tools by their characters; images count for nothing."""
+    turns = "".join(message.full_text for message in chat.prompt.messages)
+    tools = msgspec.json.encode(chat.body["tools"]).decode() if "tools" in chat.body else ""
+    return estimate_usage(turns + tools, "", chat.model).input_tokens
+
+
 def call_block(call: ToolCall, arguments: Json) -> dict[str, Json]:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
 
@@ -157,7 +164,10 @@ class MessagesStream:
         """The kind of the block that is being written, the last; empty if it is complete."""
 
     def open(self) -> bytes:
-        return _encode_named_event("message_start", message=build_message(self._chat, None)) + PING
+        message = build_message(self._chat, None)
+        # Agents compact by the size that the beginning tells. A chat tells its counts at the end.
+        message["usage"] = {**count_usage(None), "input_tokens": estimate_input(self._chat)}
+        return _encode_named_event("message_start", message=message) + PING
 
     def keepalive(self) -> bytes:
         return PING

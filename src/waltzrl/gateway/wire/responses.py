@@ -1,6 +1,6 @@
 """`POST /v1/responses`, OpenAI's newer API: reads requests as chats."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -93,8 +93,9 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
         stream=stream,
         subject=subject_of(chat),
         has_refusals=has_strict_schema(chat),
-        tool_names=_collect_tool_names(body.get("tools")),
+        tool_names=_collect_tool_names(_list_tools(body)),
         encodes_reasoning=isinstance(include, list) and "reasoning.encrypted_content" in include,
+        reasoning_summary=_read_summary(body.get("reasoning")),
     )
 
 
@@ -111,8 +112,8 @@ def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
         limit = as_count(body["max_output_tokens"], "max_output_tokens", MOST_TOKENS)
         # The name that every server knows; where it is refused, the newer one is sent.
         chat["max_tokens"] = limit
-    if body.get("tools") is not None:
-        chat["tools"] = [_nest_tool(tool, where) for tool, where in _yield_tools(body["tools"])]
+    if tools := _list_tools(body):
+        chat["tools"] = [_nest_tool(*tool) for tool in tools]
     if body.get("tool_choice") is not None:
         chat["tool_choice"] = _nest_tool_choice(body["tool_choice"])
     drop_empty_tools(chat)
@@ -131,19 +132,61 @@ def _convert_response_request(body: dict[str, Json]) -> dict[str, Json]:
     return chat
 
 
+def _read_summary(reasoning: Json) -> str:
+    """Return how the client wants reasoning summarised; empty if it does not."""
+    fields = reasoning if isinstance(reasoning, dict) else {}
+    summary = as_text(fields.get("summary") or "", "reasoning.summary")
+    return "" if summary == "none" else summary
+
+
 TOOLS = ("function", "custom")
 """Types of tools that the client runs."""
+UNNESTED = (
+    *("type", "namespace", "execution"),
+    *("allowed_callers", "async", "defer_loading", "output_schema"),
+)
+"""Keys of a tool that a chat's has not."""
+SEARCH = "tool_search"
+"""The type of the tool by which a model finds others, and its name in a chat if the client runs it.
+"""
+BRING_TOOLS = ("additional_tools", "tool_search_output")
+"""Types of items in the input that have tools, which the model may call from there on."""
+
+
+def _list_tools(body: Mapping[str, Json]) -> list[tuple[dict[str, Json], str]]:
+    """Return the tools of a request and of the items in its input, and where they are."""
+    tools = [] if body.get("tools") is None else [*_yield_tools(body["tools"])]
+    brought: dict[str, tuple[dict[str, Json], str]] = {}
+    items = body.get("input")
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict) and item.get("type") in BRING_TOOLS:
+            for tool in _yield_tools(item.get("tools") or [], f"input[{index}].tools"):
+                # An agent may bring a tool with each of its turns.
+                brought[_describe_tool(tool[0])] = tool
+    named = {_describe_tool(fields) for fields, _ in tools}
+    return [*tools, *(tool for name, tool in brought.items() if name not in named)]
+
+
+def _describe_tool(fields: Mapping[str, Json]) -> str:
+    return f"{fields.get('namespace')} {fields.get('name')}"
 
 
 def _yield_tools(tools: Json, where: str = "tools") -> Iterator[tuple[dict[str, Json], str]]:
     """Yield the tools and where they are; those in a namespace have its name in `namespace`."""
     for fields, tool_where in objects_in(tools, where):
+        if _is_client_search(fields, SEARCH):
+            yield {**fields, "type": "function", "name": SEARCH}, tool_where
+            continue
         if fields.get("type") != "namespace":
             yield fields, tool_where
             continue
         named: dict[str, Json] = {"namespace": as_name(fields.get("name"), f"{tool_where}.name")}
         for inner, inner_where in _yield_tools(fields.get("tools"), f"{tool_where}.tools"):
             yield {**inner, **named}, inner_where
+
+
+def _is_client_search(fields: Mapping[str, Json], kind: str) -> bool:
+    return fields.get("type") == kind and fields.get("execution") == "client"
 
 
 def _read_tool_name(fields: dict[str, Json], where: str) -> str:
@@ -154,13 +197,17 @@ def _read_tool_name(fields: dict[str, Json], where: str) -> str:
     return f"{as_text(fields['namespace'], f'{where}.namespace')}__{name}"
 
 
-def _collect_tool_names(tools: Json) -> dict[str, dict[str, Json]]:
+def _collect_tool_names(
+    tools: Sequence[tuple[dict[str, Json], str]],
+) -> dict[str, dict[str, Json]]:
     """Return the fields that name each tool, by its name in a chat, which must be its own."""
     names: dict[str, dict[str, Json]] = {}
-    for tool, where in _yield_tools(tools or []):
+    for tool, where in tools:
         name, apart = _read_tool_name(tool, where), {"name": tool["name"]}
         if tool.get("namespace") is not None:
             apart["namespace"] = tool["namespace"]
+        if tool.get("execution") == "client":
+            apart |= {"type": f"{SEARCH}_call", "execution": "client"}
         if names.setdefault(name, apart) != apart:
             raise invalid_field(f"{where}.name", name, "a name that no other tool has in a chat")
     return names
@@ -172,7 +219,7 @@ def _nest_tool(fields: dict[str, Json], where: str) -> Json:
     if kind not in TOOLS:
         need = "'function' or 'custom'; the gateway runs no tools"
         raise invalid_field(f"{where}.type", kind, need)
-    nested = {key: value for key, value in fields.items() if key not in ("type", "namespace")}
+    nested = {key: value for key, value in fields.items() if key not in UNNESTED}
     nested["name"] = _read_tool_name(fields, where)
     tool_format = nested.get("format")
     if isinstance(tool_format, dict) and tool_format.get("type") == "grammar":
@@ -233,7 +280,8 @@ def chat_messages(instructions: Json, items: Json) -> list[Json]:
         raise invalid_field("input", items, "a string, or a list with one item or more")
     turns = _Turns()
     for item, where in objects_in(items, "input"):
-        _add_item(turns, item, where)
+        if item.get("type") != "additional_tools":  # whose tools are those of the chat
+            _add_item(turns, item, where)
     messages = turns.end()
     if not chat and not messages:
         raise invalid_field("input", "reasoning items only", "one message or more")
@@ -351,7 +399,19 @@ def _convert_to_parts(content: Json) -> list[dict[str, Json]]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
+def _convert_search_item(item: dict[str, Json]) -> dict[str, Json]:
+    """Return a search of tools that the client ran as the call of a function, or its result."""
+    called: dict[str, Json] = {"call_id": item.get("call_id")}
+    if _is_client_search(item, f"{SEARCH}_call"):
+        arguments = msgspec.json.encode(item.get("arguments") or {}).decode()
+        return {**called, "type": "function_call", "name": SEARCH, "arguments": arguments}
+    if _is_client_search(item, f"{SEARCH}_output"):
+        return {**called, "type": "function_call_output", "output": block_text(item)}
+    return item
+
+
 def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
+    item = _convert_search_item(item)
     kind = item.get("type", "message")
     if kind == "message":
         _add_message(turns, item, where)
@@ -364,7 +424,9 @@ def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
     elif kind in CALLS:
         turns.call(_convert_call_item(item, where))
     elif kind in RESULTS:
-        turns.answer(item, _convert_content(item.get("output"), f"{where}.output", joins=True))
+        # Clients leave out what is empty, here and below.
+        output = _convert_content(item.get("output") or "", f"{where}.output", joins=True)
+        turns.answer(item, output)
     elif as_name(kind, f"{where}.type").endswith(FROM_CLIENT):
         turns.add({"role": "user", "content": block_text(item)})
     else:
@@ -402,8 +464,8 @@ def _convert_call_item(item: dict[str, Json], where: str) -> Json:
         key, kind = ("input", "custom")
     call_id = as_name(item.get("call_id"), f"{where}.call_id")
     name = _read_tool_name(item, where)
-    text = as_text(item.get(key), f"{where}.{key}")
-    return {"id": call_id, "type": kind, kind: {"name": name, key: text}}
+    text = "{}" if kind == "function" and not item.get(key) else item.get(key)
+    return {"id": call_id, "type": kind, kind: {"name": name, key: as_text(text, f"{where}.{key}")}}
 
 
 def _convert_content(content: Json, where: str, *, joins: bool) -> Json:

@@ -1,7 +1,7 @@
 """Writes replies and streams in the format of the Responses API."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -15,9 +15,12 @@ from waltzrl.gateway.wire.format import (
     error_object,
     total_tokens,
 )
+from waltzrl.gateway.wire.messages_output import call_input
 
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """The finish of a reply -> why its response is incomplete; with any other finish it is complete."""
+FAILURES = {"rate_limit": "rate_limit_exceeded", "invalid_request": "invalid_prompt"}
+"""The code of a failed response by the kind of its error; all other kinds are a `server_error`."""
 
 
 def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
@@ -25,7 +28,8 @@ def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
     reply = answer.reply
     items: list[Json] = []
     if reply.reasoning:
-        items.append(text_item(chat, "reasoning", reasoning_part(reply.reasoning), "completed"))
+        part = reasoning_part(chat, reply.reasoning)
+        items.append(text_item(chat, "reasoning", part, "completed"))
     if reply.text or not reply.calls:
         part = text_part(reply.text, answer.details.logprobs)
         if answer.refused:
@@ -43,7 +47,12 @@ def text_item(
     chat: ChatRequest, kind: str, part: dict[str, Json] | None, status: str
 ) -> dict[str, Json]:
     """Return the item `message` or `reasoning`; without a part it has no content yet."""
-    own: dict[str, Json] = {"role": "assistant"} if kind == "message" else {"summary": []}
+    parts: list[Json] = [] if part is None else [part]
+    own: dict[str, Json] = {"role": "assistant"}
+    if kind == "reasoning":
+        own = {"summary": []}
+        if chat.reasoning_summary:
+            own, parts = {"summary": parts}, []
     if part is not None and kind == "reasoning" and chat.encodes_reasoning:
         encoded = base64.b64encode(str(part["text"]).encode()).decode()
         own["encrypted_content"] = f"{ENCODED}{encoded}"
@@ -52,7 +61,7 @@ def text_item(
         "type": kind,
         "status": status,
         **own,
-        "content": [] if part is None else [part],
+        "content": parts,
     }
 
 
@@ -70,9 +79,12 @@ def refusal_part(text: str) -> dict[str, Json]:
     return {"type": "refusal", "refusal": text}
 
 
-def reasoning_part(text: str) -> dict[str, Json]:
-    """Return the only part of the reasoning."""
-    return {"type": "reasoning_text", "text": text}
+def reasoning_part(chat: ChatRequest, text: str) -> dict[str, Json]:
+    """Return the only part of the reasoning, or of its summary, which is all of it.
+
+    Clients that ask for a summary read nothing else.
+    """
+    return {"type": "summary_text" if chat.reasoning_summary else "reasoning_text", "text": text}
 
 
 ENCODED = "waltzrl-base64:"
@@ -96,7 +108,7 @@ def call_item(chat: ChatRequest, answer: Answer, index: int) -> dict[str, Json]:
     calls = answer.reply.calls
     call, is_cut = calls[index], answer.finish in REASONS and index == len(calls) - 1
     kind, prefix, key = CALL_ITEMS["custom" if call.kind == "custom" else "function"]
-    return {
+    item: dict[str, Json] = {
         "id": f"{prefix}_{chat.prompt.id}_{index}",
         "type": kind,
         "status": "incomplete" if is_cut else "completed",
@@ -105,8 +117,12 @@ def call_item(chat: ChatRequest, answer: Answer, index: int) -> dict[str, Json]:
         **chat.tool_names.get(call.name, {}),
         key: call.arguments if is_cut or call.kind == "custom" else arguments_of(call),
     }
+    if item["type"] == SEARCH_CALL:  # whose arguments are an object
+        item[key] = call_input(call)
+    return item
 
 
+SEARCH_CALL = "tool_search_call"
 CALL_ITEMS = {
     "function": ("function_call", "fc", "arguments"),
     "custom": ("custom_tool_call", "ctc", "input"),
@@ -140,21 +156,22 @@ def build_response(
         "store": False,
         "truncation": "disabled",
         "service_tier": answer.details.service_tier if answer else None,
-        **_echo_options(chat.body),
+        **_echo_options(chat),
     }
 
 
-def _echo_options(chat: Mapping[str, Json]) -> dict[str, Json]:
+def _echo_options(chat: ChatRequest) -> dict[str, Json]:
     """Return the request's options in the format of this API."""
-    tools, tool_choice = chat.get("tools"), chat.get("tool_choice")
-    response_format = chat.get("response_format")
+    body, summary = chat.body, chat.reasoning_summary or None
+    tools, tool_choice = body.get("tools"), body.get("tool_choice")
+    response_format = body.get("response_format")
     return {
         "instructions": None,
-        "max_output_tokens": chat.get("max_tokens"),
-        "metadata": chat.get("metadata") or {},
-        "parallel_tool_calls": chat.get("parallel_tool_calls", True),
-        "reasoning": {"effort": chat.get("reasoning_effort"), "summary": None},
-        "temperature": chat.get("temperature"),
+        "max_output_tokens": body.get("max_tokens"),
+        "metadata": body.get("metadata") or {},
+        "parallel_tool_calls": body.get("parallel_tool_calls", True),
+        "reasoning": {"effort": body.get("reasoning_effort"), "summary": summary},
+        "temperature": body.get("temperature"),
         "text": {
             "format": _flatten_type(response_format, "json_schema")
             if response_format
@@ -162,7 +179,7 @@ def _echo_options(chat: Mapping[str, Json]) -> dict[str, Json]:
         },
         "tool_choice": _flatten_tool(tool_choice) if tool_choice else "auto",
         "tools": [_flatten_tool(tool) for tool in tools] if isinstance(tools, list) else [],
-        "top_p": chat.get("top_p"),
+        "top_p": body.get("top_p"),
     }
 
 
@@ -198,7 +215,8 @@ def _write_usage(answer: Answer) -> dict[str, Json]:
 
 
 def _write_failure(error: RequestError) -> dict[str, Json]:
-    code = "rate_limit_exceeded" if error.kind == "rate_limit" else "server_error"
+    # Agents compact by the upstream's own code for a conversation that is too long.
+    code = error.code or FAILURES.get(error.kind, "server_error")
     return {"code": code, "message": error_object(error)["message"]}
 
 
@@ -207,6 +225,8 @@ class ResponsesStream:
 
     def __init__(self, chat: ChatRequest) -> None:
         self._chat = chat
+        self._reasoning = "reasoning_summary" if chat.reasoning_summary else "reasoning"
+        """What events of reasoning are named after."""
         self._number = 0
         self._texts: list[str] = []
         """The text of the open item so far."""
@@ -234,9 +254,9 @@ class ResponsesStream:
     def reasoning(self, choice: int, delta: str) -> bytes:
         opening = b""
         if self._open != "reasoning":
-            opening = self._open_item("reasoning", reasoning_part(""))
+            opening = self._open_item("reasoning", reasoning_part(self._chat, ""))
         self._texts.append(delta)
-        return opening + self._content("response.reasoning_text.delta", delta=delta)
+        return opening + self._content(f"response.{self._reasoning}_text.delta", delta=delta)
 
     def text(self, choice: int, delta: str) -> bytes:
         if not delta:
@@ -250,7 +270,7 @@ class ResponsesStream:
         part = refusal_part("")
         if self._open == "message":
             self._part += 1
-            opening = self._content("response.content_part.added", part=part)
+            opening = self._part_event("added", part)
         else:
             opening = self._open_message(part)
         self._refusal = text
@@ -299,13 +319,13 @@ class ResponsesStream:
         item = text_item(self._chat, kind, None, "in_progress")
         return self._event(
             "response.output_item.added", output_index=self._items - 1, item=item
-        ) + self._content("response.content_part.added", part=part)
+        ) + self._part_event("added", part)
 
     def _close_reasoning(self) -> bytes:
         if not self._open:
             return b""
-        part = reasoning_part("".join(self._texts))
-        done = self._content("response.reasoning_text.done", text=part["text"])
+        part = reasoning_part(self._chat, "".join(self._texts))
+        done = self._content(f"response.{self._reasoning}_text.done", text=part["text"])
         return done + self._close_item(part, "completed")
 
     def _close_message(self, answer: Answer) -> bytes:
@@ -320,7 +340,7 @@ class ResponsesStream:
 
     def _close_item(self, part: dict[str, Json], status: str) -> bytes:
         item = text_item(self._chat, self._open, part, status)
-        closing = self._content("response.content_part.done", part=part)
+        closing = self._part_event("done", part)
         self._open = ""
         self._done.append(item)
         return closing + self._event(
@@ -333,24 +353,33 @@ class ResponsesStream:
         named: dict[str, Json] = {"name": item["name"]}
         if item["type"] == "custom_tool_call":
             kind, key, named = "response.custom_tool_call_input", "input", {}
-        opening: dict[str, Json] = {**item, "status": "in_progress", key: ""}
+        empty: Json = "" if isinstance(item[key], str) else {}
+        opening: dict[str, Json] = {**item, "status": "in_progress", key: empty}
         place: dict[str, Json] = {"output_index": self._items}
         text_place: dict[str, Json] = {**place, "item_id": item["id"]}
         self._items += 1
         self._done.append(item)
-        return (
-            self._event("response.output_item.added", **place, item=opening)
-            + self._event(f"{kind}.delta", **text_place, delta=item[key])
-            + self._event(f"{kind}.done", **text_place, **named, **{key: item[key]})
-            + self._event("response.output_item.done", **place, item=item)
-        )
+        events = self._event("response.output_item.added", **place, item=opening)
+        if item["type"] != SEARCH_CALL:
+            events += self._event(f"{kind}.delta", **text_place, delta=item[key])
+            events += self._event(f"{kind}.done", **text_place, **named, **{key: item[key]})
+        return events + self._event("response.output_item.done", **place, item=item)
+
+    def _part_event(self, what: str, part: dict[str, Json]) -> bytes:
+        """Write that a part of the open item was added or is done."""
+        named = "reasoning_summary_part" if self._in_summary else "content_part"
+        return self._content(f"response.{named}.{what}", part=part)
+
+    @property
+    def _in_summary(self) -> bool:
+        return self._open == "reasoning" and self._chat.reasoning_summary != ""
 
     def _content(self, kind: str, **fields: Json) -> bytes:
-        """Write an event of the open item's last content part."""
+        """Write an event of the open item's last part."""
         place: dict[str, Json] = {
             "item_id": f"{ID_PREFIXES[self._open]}_{self._chat.prompt.id}",
             "output_index": self._items - 1,
-            "content_index": self._part,
+            "summary_index" if self._in_summary else "content_index": self._part,
         }
         return self._event(kind, **place, **fields)
 
