@@ -117,7 +117,7 @@ def test_numbers_dashes_and_bits_are_no_words(text):
     assert rules_in(text) == set()
 
 
-@given(st.text("01 ,.-/|9a", max_size=300))
+@given(st.text("01 ,.-/|9afux+", max_size=300))
 def test_codes_of_any_kind_are_read_without_an_error(text):
     BOOK.request(f"Read this backwards: {text}")
 
