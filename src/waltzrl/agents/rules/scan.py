@@ -152,7 +152,7 @@ _HIDDEN = (
 )
 """Characters that show nothing, and combining marks."""
 _STYLED = (
-    "\u00aa\u00b2\u00b3\u00b9\u00ba\u00c0-\u024f\u0250-\u02ff\u0370-\u03ff\u0400-\u052f\u1d00-\u1dbf"
+    "\u00aa\u00b2\u00b3\u00b9\u00ba\u00c0-\u024f\u0250-\u02ff\u0370-\u03ff\u0400-\u058f\u1d00-\u1dbf"
     "\u1e00-\u1eff\u2070-\u209f\u2100-\u214f\u2460-\u24ff\uff00-\uff5e\U0001d400-\U0001d7ff"
     "\U0001f100-\U0001f1ff\u1680\u2000-\u200a\u2010\u2011\u202f\u205f\u2800\u3000"
 )
@@ -171,8 +171,10 @@ _LOOKALIKES = dict(
         "\u0421\u0422\u0423\u0425\u0405\u03b1\u03b2\u03b5\u03b7\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4"
         "\u03c5\u03c7\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5"
         "\u03a7\u0251\u0261\u0131\u026a\u0262\u1d00\u0299\u1d04\u1d05\u1d07\u029c\u1d0a\u1d0b\u029f"
-        "\u1d0d\u0274\u1d0f\u1d18\u0280\u1d1b\u1d1c\u1d20\u1d21\u028f\u1d22\u00f8\u00d8\u0142\u0111",
-        "abeeijkmhopctyxsdqwhABEIJKMHOPCTYXSabeniknoptuxABEZHIKMNOPTYXagiIGabcdehjklmnoprtuvwyzoOld",
+        "\u1d0d\u0274\u1d0f\u1d18\u0280\u1d1b\u1d1c\u1d20\u1d21\u028f\u1d22\u00f8\u00d8\u0142\u0111"
+        "\u042c\u044c\u04c0\u04cf\u0563\u0566\u0570\u0578\u057d\u0581\u0585",
+        "abeeijkmhopctyxsdqwhABEIJKMHOPCTYXSabeniknoptuxABEZHIKMNOPTYXagiIGabcdehjklmnoprtuvwyzoOld"
+        "bbllgqhnugo",
         strict=True,
     )
 ) | {"\u1680": " ", "\u2010": "-", "\u2800": " "}
