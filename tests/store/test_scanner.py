@@ -202,6 +202,19 @@ def test_a_call_in_code_and_a_picture_are_no_mail():
     ]
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["ada\\_lovelace@example.com", "ada\\@example.com", "ada\\.b@my\\_firm\\.example.com"],
+)
+def test_an_address_is_found_whole_where_markdown_escapes_its_signs(address):
+    assert found(f"Write to {address}, please.") == [("email", address)]
+
+
+def test_an_address_before_a_bracket_is_mail():
+    text = "ada@example.com(work), bob@example.de(mailto:bob@example.de)"
+    assert [piece for _kind, piece in found(text)] == ["ada@example.com", *2 * ["bob@example.de"]]
+
+
 def test_telephones_of_other_countries_are_known_without_plus_when_asked_for():
     german = PersonalDataScanner(["phone"], regions=["DE", "ES"])
     american = PersonalDataScanner(["phone"], regions=["US"])

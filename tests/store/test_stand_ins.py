@@ -55,6 +55,27 @@ def test_a_reply_that_keeps_the_stand_ins_is_restored_however_it_is_cut(text, pl
     assert "".join([*map(stream.add, cut(hidden, places)), stream.end()]) == text
 
 
+@given(st.integers(0, 40), st.sampled_from([r"\_", r"\[]_"]))
+def test_a_stand_in_whose_signs_markdown_escapes_is_restored(place, signs):
+    hidden, ours = concealed("Mail ada@example.com, number 111.444.777-35")
+    for sign in signs.strip("\\"):
+        hidden = hidden.replace(sign, f"\\{sign}")
+    assert "NATIONAL\\_ID" in hidden
+    restored = "Mail ada@example.com, number 111.444.777-35"
+    assert ours.restore(hidden) == restored
+    stream = StandInStream(ours)
+    assert "".join([*map(stream.add, cut(hidden, [place])), stream.end()]) == restored
+    arguments = json.dumps({"text": hidden})
+    assert json.loads(ours.restore_json(arguments)) == {"text": restored}
+    assert json.loads(ours.restore(arguments, in_json=True)) == {"text": restored}
+
+
+def test_a_backslash_before_a_stand_in_stays():
+    hidden, ours = concealed("C:\\users\\ada@example.com\\notes")
+    assert hidden == "C:\\users\\[EMAIL_1]\\notes"
+    assert ours.restore(hidden) == "C:\\users\\ada@example.com\\notes"
+
+
 @given(TEXTS, st.booleans())
 def test_nothing_that_is_found_is_left(text, numbered):
     hidden, _ours = concealed(text, numbered=numbered)

@@ -145,6 +145,8 @@ class _UserTurn:
     text: str
     reply: str = ""
     """The assistant's last text before the user's next turn."""
+    is_answered: bool = False
+    """Whether the assistant has spoken or called a tool since."""
 
 
 def _split_turns(prompt: Prompt) -> tuple[list[_UserTurn], list[str], list[str]]:
@@ -167,8 +169,9 @@ def _split_turns(prompt: Prompt) -> tuple[list[_UserTurn], list[str], list[str]]
         elif message.role == "assistant":
             called = bool(message.calls)
             read.append(message.full_text)
-            if turns and message.content:
-                turns[-1].reply = message.content
+            if turns:
+                turns[-1].is_answered = True
+                turns[-1].reply = message.content or turns[-1].reply
         elif message.role == "tool" and called:
             read.append(message.content)
         else:
@@ -195,10 +198,12 @@ def _search_user_turns(
     ends_in = [bisect_left(starts, finding.end) - 1 for finding in findings]
     refused = {place for place in set(ends_in) if rulebook.refuses(turns[place].reply)}
     # Assent alone does not come back to what was refused.
+    answered = [place for place, turn in enumerate(turns[:-1]) if turn.is_answered]
+    first_unanswered = answered[-1] + 1 if answered else 0  # a model reads these turns as one
     goes_on, points_back = continues_turn(last_turn), points_elsewhere(last_turn, by_assent=False)
     weighted = []
     for finding, place in zip(findings, ends_in, strict=True):
-        if place == len(turns) - 1:
+        if place >= first_unanswered:
             weighted.append(finding)
         elif place not in refused:
             weighted.append(_weigh_finding(finding, goes_on, earlier=True))

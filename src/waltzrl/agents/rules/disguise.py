@@ -33,15 +33,14 @@ _SEPARATORS = b" ._*-"
 _SPACED = "|".join(rf"\b[a-z](?:[{chr(c)}][a-z]){{3,}}\b" for c in _SEPARATORS)
 _BASE64 = r"[a-z0-9+/]{20,}"
 _BINARY = r"[01]{8}(?: ?[01]{8}){3,}"
-_DECIMAL = r"\b[1-9]\d{1,2}(?:[ ,]{1,2}[1-9]\d{1,2}){7,}\b"
+_HEX_CODE, _DECIMAL_CODE = r"(?:0x|u\+00)?[0-9a-f]{2}", r"[1-9]\d{1,2}"
+_CODES = "|".join(rf"\b{code}(?:[ ,]{{1,2}}{code}){{7,}}\b" for code in (_HEX_CODE, _DECIMAL_CODE))
 _MORSE = r"[.-]{1,5}(?:[ /|]{1,3}[.-]{1,5}){7,}"
 _ROT13_CUE = r"\brot[ -]?13\b"
 _BACKWARDS_CUE = r"\b(?:backwards?|reversed?|in reverse)\b"
-DISGUISE = (
-    rf"{_ROT13_CUE}|{_BACKWARDS_CUE}|{MIXED}|{_SPACED}|{_BINARY}|{_DECIMAL}|{_MORSE}|{_BASE64}"
-)
+DISGUISE = rf"{_ROT13_CUE}|{_BACKWARDS_CUE}|{MIXED}|{_SPACED}|{_BINARY}|{_CODES}|{_MORSE}|{_BASE64}"
 """Matches in a text that may be disguised."""
-_PIECE = compile_pattern(rf"{_SPACED}|{_BINARY}|{_DECIMAL}|{_MORSE}|{_BASE64}")
+_PIECE = compile_pattern(rf"{_SPACED}|{_BINARY}|{_CODES}|{_MORSE}|{_BASE64}")
 _HEXADECIMAL = compile_pattern(r"[0-9a-f]{20,}")
 _TEXT = compile_pattern(r"(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){16,}")
 """Characters in UTF-8; 16 of them in a row are rare in other data."""
@@ -166,8 +165,10 @@ class _Undisguised:
         if piece[1:2] in _SEPARATORS and piece[:1].isalpha():
             self._add_letters(piece, origin)
             return
-        if spelt := _decode_codes(piece):
-            self._add(spelt, origin, len(piece) / len(spelt), decoded=True)
+        if spellings := _decode_codes(piece):
+            for spelt in spellings:
+                self._add(spelt, origin, len(piece) / len(spelt), decoded=True)
+                self._add(_BETWEEN, origin)
             return
         for phase in range(4):
             self._add(_BETWEEN if phase else b"", origin)
@@ -197,19 +198,26 @@ class _Undisguised:
         self._add(letters, origin, 2.0, decoded=True)
 
 
-def _decode_codes(piece: bytes) -> bytes:
-    """Return what binary digits, decimal codes of characters or Morse spell; empty if none do."""
+def _decode_codes(piece: bytes) -> list[bytes]:
+    """Return what binary digits, Morse, or codes of characters spell; of codes as decimal and as
+    hexadecimal numbers, if they may be both.
+    """
     if piece[0] in b".-" and not piece.strip(b".-/| "):
         words = piece.replace(b"|", b"/").split(b"/")
         spelt = (b"".join(_MORSE_LETTERS.get(code, b"?") for code in w.split()) for w in words)
-        return b" ".join(spelt)
+        return [b" ".join(spelt)]
     bits = piece.replace(b" ", b"")
     if len(bits) >= FEWEST_BITS and len(bits) % 8 == 0 and not bits.strip(b"01"):
-        return int(bits, 2).to_bytes(len(bits) // 8)
-    codes = piece.replace(b",", b" ").split()
-    if len(codes) > 1 and all(code.isdigit() for code in codes):
-        return bytes(code if code < 256 else ord("?") for code in map(int, codes))
-    return b""
+        return [int(bits, 2).to_bytes(len(bits) // 8)]
+    codes = piece.lower().replace(b"0x", b"").replace(b"u+00", b"").replace(b",", b" ").split()
+    if len(codes) < 2:
+        return []
+    spellings = []
+    if all(code.isdigit() for code in codes):
+        spellings.append(bytes(code if code < 256 else ord("?") for code in map(int, codes)))
+    if all(len(code) == 2 for code in codes):
+        spellings.append(bytes(int(code, 16) for code in codes))
+    return spellings
 
 
 def _decode_base64(piece: bytes) -> bytes:

@@ -21,10 +21,13 @@ _TAG = rf"<[a-z/!][^<>]{{0,{MARK_REACH - 4}}}>"
 _ENTITY = r"&(?:\#[0-9]{1,6}|\#x[0-9a-f]{1,5}|[a-z]{2,8});"
 _ESCAPE = r"%[0-9a-f]{2}|\\u[0-9a-f]{4}|\\u\{[0-9a-f]{1,6}\}|\\x[0-9a-f]{2}"
 _LINE_END = r"[ \t]{0,3}\r?\n[ \t>]{0,8}"
+_CONTROL = r"\x1b\[[0-9;]{0,16}[a-z]|[ -~][\x08\x7f]|[\x00-\x08\x0e-\x1f\x7f]"
+"""What a terminal does not show: colours, what is deleted, and other characters that control it."""
+_WIDE = rf"[ \t\xa0]{{4,{MARK_REACH}}}"
 
 MARKUP = (
     rf"[a-z0-9][*`~]{{1,3}}[a-z0-9]|[a-z]_{{1,2}}[a-z]|\*{{3}}|{_TAG}|{_ENTITY}|{_ESCAPE}"
-    rf"|[a-z,]-?{_LINE_END}[a-z]"
+    rf"|[a-z,]-?{_LINE_END}[a-z]|{_CONTROL}|[a-z0-9,][ \t\xa0]{{4}}"
 )
 """Matches in a text that may hide words behind markup."""
 
@@ -36,11 +39,13 @@ _MARKS = re.compile(
     | (?<=[a-z0-9]) [*`~]{{1,3}} (?=[a-z0-9]) | [*]{{3}}
     | (?<=[a-z]) (?<![a-z]{{4}}) _{{1,2}} (?=[a-z]{{1,3}}(?![a-z]))  # of b_o_mb
     | (?<=[a-z]) -{_LINE_END} (?=[a-z])
+    | {_CONTROL}
     )
     |
     ( {_ENTITY} | {_ESCAPE}
     | (?<=[a-z]) _{{1,2}} (?=[a-z])  # of make_a_bomb
     | (?<=[a-z,]) {_LINE_END} (?=[a-z])
+    | (?<=[a-z0-9,]) {_WIDE} (?=[a-z0-9])
     )
     """.encode(),
     re.IGNORECASE | re.VERBOSE,

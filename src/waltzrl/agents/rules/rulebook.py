@@ -23,6 +23,7 @@ from waltzrl.agents.rules.scan import (
     compile_pattern,
     compile_set,
     is_foldable,
+    show_spelt,
     with_plain_quotes,
     without_halves,
 )
@@ -212,9 +213,12 @@ class RuleReader:
         """Return the findings in order of position."""
         readable = _Readable(text, joins=self._frames is not None)
         findings = self._read_as_given(text, readable)
-        if readable.may_join:
-            findings += self._read_joined(readable)
-            findings = _merge_findings(sorted(findings, key=lambda f: (f.rule, f.start)))
+        others = self._read_joined(readable) if readable.may_join else []
+        if readable.folded is not None and (spelt := show_spelt(text)) != text:
+            shown = self._read_as_given(spelt, _Readable(spelt))
+            others += (replace(finding, unread=True) for finding in shown)
+        if others:
+            findings = _merge_findings(sorted(findings + others, key=lambda f: (f.rule, f.start)))
             findings.sort(key=lambda f: (f.start, f.rule))
         return tuple(findings)
 

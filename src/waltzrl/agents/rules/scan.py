@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain
+from string import ascii_lowercase
 
 import re2
 
@@ -144,16 +145,19 @@ BLOCK = 256
 """Characters that are folded together; positions are mapped back block by block."""
 
 _HIDDEN = (
-    "\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff"
-    "\U000e0000-\U000e007f\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
 )
-"""Characters without a width, and combining marks."""
+"""Characters that show nothing, and combining marks."""
 _STYLED = (
-    "\u00aa\u00b2\u00b3\u00b9\u00ba\u00c0-\u024f\u0250-\u02ff\u0370-\u03ff\u0400-\u052f\u1d00-\u1dbf"
+    "\u00aa\u00b2\u00b3\u00b9\u00ba\u00c0-\u024f\u0250-\u02ff\u0370-\u03ff\u0400-\u058f\u1d00-\u1dbf"
     "\u1e00-\u1eff\u2070-\u209f\u2100-\u214f\u2460-\u24ff\uff00-\uff5e\U0001d400-\U0001d7ff"
-    "\U0001f100-\U0001f1ff"
+    "\U0001f100-\U0001f1ff\u1680\u2000-\u200a\u2010\u2011\u202f\u205f\u2800\u3000"
 )
-"""Letters with accents, in circles, of other widths, and of related alphabets."""
+"""Letters with accents, in circles, of other widths, and of related alphabets; other spaces and
+hyphens."""
 _FOLDABLE = re2.compile(f"[{_HIDDEN}{_STYLED}]")
 _QUOTES = dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u2039\u203a", "'") | dict.fromkeys(
     "\u201c\u201d\u201e\u201f\u2033\u300c\u300d", '"'
@@ -167,11 +171,20 @@ _LOOKALIKES = dict(
         "\u0421\u0422\u0423\u0425\u0405\u03b1\u03b2\u03b5\u03b7\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4"
         "\u03c5\u03c7\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5"
         "\u03a7\u0251\u0261\u0131\u026a\u0262\u1d00\u0299\u1d04\u1d05\u1d07\u029c\u1d0a\u1d0b\u029f"
-        "\u1d0d\u0274\u1d0f\u1d18\u0280\u1d1b\u1d1c\u1d20\u1d21\u028f\u1d22\u00f8\u00d8\u0142\u0111",
-        "abeeijkmhopctyxsdqwhABEIJKMHOPCTYXSabeniknoptuxABEZHIKMNOPTYXagiIGabcdehjklmnoprtuvwyzoOld",
+        "\u1d0d\u0274\u1d0f\u1d18\u0280\u1d1b\u1d1c\u1d20\u1d21\u028f\u1d22\u00f8\u00d8\u0142\u0111"
+        "\u042c\u044c\u04c0\u04cf\u0563\u0566\u0570\u0578\u057d\u0581\u0585",
+        "abeeijkmhopctyxsdqwhABEIJKMHOPCTYXSabeniknoptuxABEZHIKMNOPTYXagiIGabcdehjklmnoprtuvwyzoOld"
+        "bbllgqhnugo",
         strict=True,
     )
-)
+) | {"\u1680": " ", "\u2010": "-", "\u2800": " "}
+for _first in (0x1F150, 0x1F170, 0x1F1E6):  # white on black, in circles and squares, and of flags
+    _LOOKALIKES |= {chr(_first + place): letter for place, letter in enumerate(ascii_lowercase)}
+_SPELT = {0xE0000 + code: code for code in range(32, 127)} | {
+    0xE00F0 + code: code for code in range(32, 127)
+}
+"""Characters that show nothing, and that models read as the ASCII ones that they stand for: tags,
+and selectors of variants."""
 
 
 def with_plain_quotes(text: str) -> str:
@@ -185,6 +198,11 @@ def with_plain_quotes(text: str) -> str:
 def without_halves(text: str) -> str:
     """Replace halves of surrogate pairs, which re2 cannot read; no position changes."""
     return text if text.isascii() else _HALF.sub("\ufffd", text)
+
+
+def show_spelt(text: str) -> str:
+    """Replace hidden characters by the ASCII ones that they stand for; no position changes."""
+    return text.translate(_SPELT)
 
 
 def is_foldable(text: str) -> bool:

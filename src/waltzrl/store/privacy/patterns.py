@@ -20,11 +20,12 @@ from waltzrl.store.privacy.obfuscated import obfuscated_patterns
 from waltzrl.store.privacy.telephones import phone_patterns
 
 _LETTER = f"A-Za-z{CAPITAL}{SMALL}"
-_LABEL = rf"[{_LETTER}{UNCASED}0-9_-]+"
+_LABEL = rf"(?:[{_LETTER}{UNCASED}0-9_-]|\\[_-])+"
 _MAIL = (
-    rf"(?:[{_LETTER}0-9_.+%'&~-]+|{UNCASED}+)@(?:{_LABEL}\.)+"
+    rf"(?:(?:[{_LETTER}0-9_.+%'&~-]|\\[_.+-])+|{UNCASED}+)\\?@(?:{_LABEL}\\?\.)+"
     rf"(?:[A-Za-z]{{2,24}}|[{SMALL}{UNCASED}]{{2,24}})"
 )
+"""An address, in which Markdown may escape signs."""
 
 _JOINT = r"(?:[ \t\r]{0,2}[./\n-][ \t]{0,2}|[ \t]{1,3})"
 """The text between the groups of a number; a message in parts has a line break between them."""
@@ -353,6 +354,8 @@ def _make_ip_hit(text: bytes, start: int, end: int) -> PatternHit | None:
 
 
 _IMAGE_SUFFIXES = (b".png", b".jpg", b".jpeg", b".gif", b".svg", b".webp")
+_MAIL_SUFFIXES = (b".com", b".org", b".net", b".edu", b".gov", b".de", b".fr", b".uk", b".eu")
+"""The ends of many addresses of people and of hardly any function in code."""
 
 
 def _check_email(text: bytes, start: int, end: int) -> PatternHit | None:
@@ -360,9 +363,11 @@ def _check_email(text: bytes, start: int, end: int) -> PatternHit | None:
     local = text[start:end].partition(b"@")[0]
     # Quotes and dashes before an address belong to the sentence.
     first = start + len(local) - len(local.lstrip(b".'-"))
-    if local.endswith(b".") or text[first : first + 1] == b"@" or text[end : end + 1] == b"(":
+    if local.endswith(b".") or text[first : first + 1] == b"@":
         return None
-    if text[start:end].lower().endswith(_IMAGE_SUFFIXES):
+    address = text[start:end].lower()
+    is_call = text[end : end + 1] == b"(" and not address.endswith(_MAIL_SUFFIXES)
+    if is_call or address.endswith(_IMAGE_SUFFIXES):
         return None
     return PatternHit(first, end, 1.0, "pattern")
 

@@ -28,10 +28,12 @@ SHORTEST_NUMBER = 6
 NUMBER_LIMIT = 10**40
 """Larger than any number that identifies a person."""
 
+_NAME = rf"(?:{'|'.join(kind.upper() for kind in KINDS)})".replace("_", r"\\{0,2}_")
+_NUMBERED = rf"{_NAME}(?:\\{{0,2}}_[0-9]+)?"
 _STAND_IN = re.compile(
-    rf"\[(?:{'|'.join(kind.upper() for kind in KINDS)})(?:_[0-9]+)?\]"
-    r"|email-[0-9]+@stand-in\.invalid"
+    rf"\[{_NUMBERED}\]|\\{{1,2}}\[{_NUMBERED}\\{{1,2}}\]|email-[0-9]+@stand-in\.invalid"
 )
+"""A stand-in, whose signs a model that writes Markdown may escape, in JSON by two backslashes."""
 _WORD = re.compile(r"[^\W_]+")
 # Unrolled into runs without backslashes, so that a long string takes linear time.
 _JSON_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)("?)', re.DOTALL)
@@ -264,10 +266,10 @@ class StandIns:
     @cached_property
     def _taken(self) -> frozenset[str]:
         """What looks like a stand-in in the request itself."""
-        return frozenset(_STAND_IN.findall(self._written))
+        return frozenset(map(_without_escapes, _STAND_IN.findall(self._written)))
 
     def _original(self, in_json: bool, match: re.Match[str]) -> str:
-        original = self._originals.get(match[0])
+        original = self._originals.get(_without_escapes(match[0]))
         if original is None:
             return match[0]
         return _write_json(original)[1:-1] if in_json else original
@@ -292,7 +294,7 @@ class StandInStream:
     def __init__(self, stand_ins: StandIns) -> None:
         self._restore = stand_ins.restore
         self._prefixes = stand_ins.prefixes
-        self._longest = max(map(len, self._prefixes), default=0)
+        self._longest = 2 * max(map(len, self._prefixes), default=0)  # with all signs escaped
         self._held = ""
 
     def add(self, text: str, *, in_json: bool = False) -> str:
@@ -300,14 +302,22 @@ class StandInStream:
         text = self._held + text
         places = range(max(0, len(text) - self._longest), len(text))
         # The earliest place holds back the most: the longest beginning of a stand-in.
-        cut = next((place for place in places if text[place:] in self._prefixes), len(text))
+        cut = next((place for place in places if self._may_begin(text[place:])), len(text))
         self._held = text[cut:]
         return self._restore(text[:cut], in_json=in_json)
+
+    def _may_begin(self, end: str) -> bool:
+        beginning = _without_escapes(end)
+        return not beginning or beginning in self._prefixes
 
     def end(self) -> str:
         """Return what was held back, which is no whole stand-in."""
         text, self._held = self._held, ""
         return text
+
+
+def _without_escapes(stand_in: str) -> str:
+    return stand_in.replace("\\", "")
 
 
 def _index_pieces(pieces: Iterable[str]) -> Mapping[str, Collection[tuple[int, int]]]:
