@@ -103,9 +103,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     config = validate_table(EvaluationConfig, with_overrides(table, settings or []), "--set")
     with showing_task("evaluating", quiet=as_json) as progress:
         opening = open_judge(judge, judges_prompts=judge_prompts, cached=True)
-        with charge_evaluation(config, judge_place(judge), out) as charge:
+        with charge_evaluation(config, judge_place(judge), out):
             rows = asyncio.run(_run_evaluation(config, read_sets(sets), opening, out, progress))
-            charge(rows)
     show_table(rows, cluster, judge_errors, as_json=as_json)
     if report:
         write_page(out, out, cluster, judge_errors, out.name)
