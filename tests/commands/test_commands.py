@@ -47,6 +47,8 @@ def test_samples_and_clusters_are_in_the_table_and_in_json(tmp_path, capsys):
     settings = ("--set", "wording=tiny", "--set", "max_new_tokens=6", "--out", tmp_path / "out")
     assert run(*arguments, *settings) == 2
     assert "samples = 2 with temperature 0 are all alike" in capsys.readouterr().err
+    assert run(*arguments, *settings, "--temperature", "inf") == 2  # JSON has no such number
+    assert "temperature: got inf, need a finite number" in capsys.readouterr().err
     assert run(*arguments, *settings, "--temperature", "1") == 0
     shown = capsys.readouterr().out
     assert "ASR@k" in shown

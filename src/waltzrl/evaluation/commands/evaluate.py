@@ -92,7 +92,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.evaluation.judges.opening import judge_place, open_judge
     from waltzrl.evaluation.opening import name_agents
     from waltzrl.evaluation.settings import EvaluationConfig
-    from waltzrl.foundation.validation import validate_table, with_overrides
+    from waltzrl.foundation.validation import require_finite, validate_table, with_overrides
 
     table: dict[str, object] = {
         "patterns": [name.strip() for name in patterns.split(",")],
@@ -100,7 +100,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "samples": samples,
         "temperature": temperature,
     }
-    config = validate_table(EvaluationConfig, with_overrides(table, settings or []), "--set")
+    table = with_overrides(table, settings or [])
+    require_finite(table, "--set")
+    config = validate_table(EvaluationConfig, table, "--set")
     with showing_task("evaluating", quiet=as_json) as progress:
         opening = open_judge(judge, judges_prompts=judge_prompts, cached=True)
         with charge_evaluation(config, judge_place(judge), out):
