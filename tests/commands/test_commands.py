@@ -187,6 +187,22 @@ def test_a_run_directory_belongs_to_one_recipe_and_to_one_wording(tmp_path, caps
     assert (out / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.promise("Training", "A run is not continued with other data than it was begun with")
+def test_a_run_directory_belongs_to_the_data_that_it_was_begun_with(tmp_path, capsys):
+    recipe, out, prompts = save_recipe(tmp_path), tmp_path / "run", tmp_path / "prompts.jsonl"
+    arguments = ("train", recipe, "--out", out, "--set", "stages.joint.steps=1")
+    assert run(*arguments) == 0
+    begun = prompts.read_text()
+    prompts.write_text(begun + '{"prompt": "What is one more?", "label": "benign"}\n')
+    assert run(*arguments) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"error: {out}: what data.prompts names has changed since the run was begun; choose another"
+        " run directory, or go back to those files"
+    )
+    prompts.write_text(begun)
+    assert run(*arguments) == 0
+
+
 def test_exporting_what_is_no_run_is_refused(tmp_path, capsys):
     assert run("export", tmp_path, tmp_path / "agents") == 2
     assert "is no training run: it has no recipe.json" in capsys.readouterr().err

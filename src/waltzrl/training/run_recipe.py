@@ -1,10 +1,13 @@
-"""The recipe that a run directory belongs to: written at the start, compared when it goes on."""
+"""The recipe and the data of a run directory: written at the start, compared when it goes on."""
 
+import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+
+import msgspec
 
 from waltzrl.agents import load_wording
 from waltzrl.errors import RecipeError
@@ -16,6 +19,8 @@ from waltzrl.training.judging import forget_answers
 from waltzrl.training.recipe import Recipe, recipe_json
 
 RECIPE, WORDING = "recipe.json", "wording.json"
+DATA = "data.json"
+"""File inside a run with a digest of each kind of data that it learns from."""
 BASE = "base"
 """Folder inside a run of a base that was made from scratch."""
 EXPLANATIONS = "explanations.jsonl"
@@ -58,6 +63,40 @@ def write_recipe(run: RunDirectory, recipe: Recipe) -> None:
     (run.path / EXPLANATIONS).unlink(missing_ok=True)
     write_json(run.path / WORDING, _wording_json(recipe))
     write_json(run.path / RECIPE, recipe_json(recipe))
+
+
+def write_data(run: RunDirectory, data: Mapping[str, Iterable[object]]) -> None:
+    """Write digests of the data into the run, or check that its checkpoints are of the same data.
+
+    A step takes its examples by their places: with others, some would be left out or come again.
+
+    Args:
+        run: whose recipe was written.
+        data: records by the key that names them.
+
+    Raises:
+        RecipeError: the checkpoints are of other data.
+    """
+    digests = {key: _digest_records(records) for key, records in data.items()}
+    if not is_begun(run.path):
+        write_json(run.path / DATA, digests)
+        return
+    if not (run.path / DATA).exists():  # of a version that wrote none
+        return
+    begun = _parse(str(run.path), DATA, lambda name: (run.path / name).read_bytes())
+    differing = [key for key, digest in digests.items() if begun.get(key, digest) != digest]
+    if differing:
+        raise RecipeError(
+            f"{run.path}: what {' and '.join(differing)} names has changed since the run was begun;"
+            " choose another run directory, or go back to those files"
+        )
+
+
+def _digest_records(records: Iterable[object]) -> str:
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(json.dumps(msgspec.to_builtins(record)).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def is_begun(folder: Path) -> bool:
