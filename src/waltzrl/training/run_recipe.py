@@ -12,6 +12,7 @@ import msgspec
 from waltzrl.agents import load_wording
 from waltzrl.errors import RecipeError
 from waltzrl.foundation.files import Json, write_json
+from waltzrl.foundation.journal import METRICS
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.foundation.validation import validate_table
 from waltzrl.training.data import forget_remembered
@@ -25,6 +26,8 @@ BASE = "base"
 """Folder inside a run of a base that was made from scratch."""
 EXPLANATIONS = "explanations.jsonl"
 """File inside a run of what a teacher wrote, as rows with a question, a solution and a trace."""
+WRITTEN = (BASE, EXPLANATIONS, METRICS)
+"""What a run writes or deletes, and others may have under the same name."""
 FREE = (
     *("budget", "prices", "targets", "wandb_project", "checkpointing.copies"),
     *("compute.rollouts", "compute.engine", "compute.ray"),
@@ -42,8 +45,8 @@ def read_run_recipe(folder: Path) -> Recipe:
     """
     try:
         table = _parse(str(folder), RECIPE, lambda name: (folder / name).read_bytes())
-    except OSError:
-        raise RecipeError(f"{folder} is no training run: it has no {RECIPE}") from None
+    except NotADirectoryError:
+        raise _make_no_run_error(str(folder), RECIPE) from None
     return validate_table(Recipe, table, str(folder / RECIPE))
 
 
@@ -51,16 +54,23 @@ def write_recipe(run: RunDirectory, recipe: Recipe) -> None:
     """Write recipe and prompts into the run, or check that its checkpoints are of the same ones.
 
     Raises:
-        RecipeError: the checkpoints are of another recipe, or of another wording.
+        RecipeError: the checkpoints are of another recipe, or of another wording; or the folder has
+            something of the name of what a run writes, and no recipe.
     """
     if is_begun(run.path):
         require_same(recipe, str(run.path), lambda name: (run.path / name).read_bytes())
         return
-    # Nothing was learnt yet: what the run made or kept may be of another recipe.
-    shutil.rmtree(run.path / BASE, ignore_errors=True)
-    forget_remembered(run.path)
-    forget_answers(run.path)
-    (run.path / EXPLANATIONS).unlink(missing_ok=True)
+    if (run.path / RECIPE).exists():
+        # Nothing was learnt yet: what the run made or kept may be of another recipe.
+        shutil.rmtree(run.path / BASE, ignore_errors=True)
+        forget_remembered(run.path)
+        forget_answers(run.path)
+        (run.path / EXPLANATIONS).unlink(missing_ok=True)
+    elif foreign := [name for name in WRITTEN if (run.path / name).exists()]:
+        raise RecipeError(
+            f"{run.path} is no training run, and has a {foreign[0]} that a run would replace; "
+            "choose another run directory"
+        )
     write_json(run.path / WORDING, _wording_json(recipe))
     write_json(run.path / RECIPE, recipe_json(recipe))
 
@@ -155,6 +165,12 @@ def _yield_differing_keys(now: Table, before: Table, prefix: str = "") -> Iterat
 def _parse(place: str, name: str, read: Callable[[str], bytes]) -> dict[str, object]:
     try:
         value: dict[str, object] = json.loads(read(name))
+    except FileNotFoundError:
+        raise _make_no_run_error(place, name) from None
     except ValueError as error:
         raise RecipeError(f"{place}/{name}: damaged: {error}") from None
     return value
+
+
+def _make_no_run_error(place: str, name: str) -> RecipeError:
+    return RecipeError(f"{place} is no training run: it has no {name}; choose another folder")
