@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from typer.main import get_command
 
 from support.small_runs import run, save_model, save_prompts, save_recipe
+from waltzrl.__main__ import RESUMABLE, app
 
 COMMANDS = (
     "train", "sweep", "export", "evaluate", "rescore", "compare",
@@ -30,6 +32,16 @@ def evaluated(tmp_path, capsys):
     assert "ASR" in shown.out
     assert all(line.startswith("evaluating ") for line in shown.err.splitlines())
     return tmp_path / "evaluation"
+
+
+def test_commands_that_resume_say_so_when_they_are_stopped():
+    def describe(command):
+        texts = [command.help, *(getattr(option, "help", "") for option in command.params)]
+        return " ".join(text for text in texts if text).lower()
+
+    commands = get_command(app).commands.items()
+    resuming = {name for name, command in commands if "same command resumes" in describe(command)}
+    assert {"train", "evaluate", "attack"} <= resuming <= set(RESUMABLE)
 
 
 def test_samples_and_clusters_are_in_the_table_and_in_json(tmp_path, capsys):
