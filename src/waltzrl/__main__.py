@@ -19,7 +19,10 @@ from waltzrl.foundation.plugins import DISTRIBUTIONS
 
 PACKAGES = ("training", "gateway", "evaluation", "store", "operations")
 """The packages with commands, in the order in which the help shows them."""
-RESUMABLE = ("train", "evaluate", "sweep", "demo", "study", "specialists", "evolve", "flywheel")
+RESUMABLE = (
+    *("train", "evaluate", "compare-reviewers", "attack"),
+    *("sweep", "demo", "study", "specialists", "evolve", "flywheel"),
+)
 """Commands that resume where they were stopped."""
 
 app = typer.Typer(

@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from typer.main import get_command
 
 from support.small_runs import run, save_model, save_prompts, save_recipe
+from waltzrl.__main__ import RESUMABLE, app
 
 COMMANDS = (
     "train", "sweep", "export", "evaluate", "rescore", "compare",
@@ -32,6 +34,16 @@ def evaluated(tmp_path, capsys):
     return tmp_path / "evaluation"
 
 
+def test_commands_that_resume_say_so_when_they_are_stopped():
+    def describe(command):
+        texts = [command.help, *(getattr(option, "help", "") for option in command.params)]
+        return " ".join(text for text in texts if text).lower()
+
+    commands = get_command(app).commands.items()
+    resuming = {name for name, command in commands if "same command resumes" in describe(command)}
+    assert {"train", "evaluate", "attack"} <= resuming <= set(RESUMABLE)
+
+
 def test_samples_and_clusters_are_in_the_table_and_in_json(tmp_path, capsys):
     prompts, model = save_prompts(tmp_path / "test.jsonl"), save_model(tmp_path / "model")
     arguments = (
@@ -47,6 +59,8 @@ def test_samples_and_clusters_are_in_the_table_and_in_json(tmp_path, capsys):
     settings = ("--set", "wording=tiny", "--set", "max_new_tokens=6", "--out", tmp_path / "out")
     assert run(*arguments, *settings) == 2
     assert "samples = 2 with temperature 0 are all alike" in capsys.readouterr().err
+    assert run(*arguments, *settings, "--temperature", "inf") == 2  # JSON has no such number
+    assert "temperature: got inf, need a finite number" in capsys.readouterr().err
     assert run(*arguments, *settings, "--temperature", "1") == 0
     shown = capsys.readouterr().out
     assert "ASR@k" in shown
@@ -183,6 +197,22 @@ def test_a_run_directory_belongs_to_one_recipe_and_to_one_wording(tmp_path, caps
         "directory, or go back to that wording\n"
     )
     assert (out / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.promise("Training", "A run is not continued with other data than it was begun with")
+def test_a_run_directory_belongs_to_the_data_that_it_was_begun_with(tmp_path, capsys):
+    recipe, out, prompts = save_recipe(tmp_path), tmp_path / "run", tmp_path / "prompts.jsonl"
+    arguments = ("train", recipe, "--out", out, "--set", "stages.joint.steps=1")
+    assert run(*arguments) == 0
+    begun = prompts.read_text()
+    prompts.write_text(begun + '{"prompt": "What is one more?", "label": "benign"}\n')
+    assert run(*arguments) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"error: {out}: what data.prompts names has changed since the run was begun; choose another"
+        " run directory, or go back to those files"
+    )
+    prompts.write_text(begun)
+    assert run(*arguments) == 0
 
 
 def test_exporting_what_is_no_run_is_refused(tmp_path, capsys):

@@ -64,6 +64,19 @@ def test_a_log_by_rules_is_not_continued_by_keywords(replies, tmp_path, capsys):
     assert "choose another folder" in capsys.readouterr().err
 
 
+def test_rows_of_another_set_in_the_folder_are_told(replies, tmp_path, caplog):
+    fewer = tmp_path / "fewer.jsonl"
+    fewer.write_text("".join(replies.read_text().splitlines(keepends=True)[:1]))
+    given = ("--conversation", f"saved:{replies}", "--feedback", "rules", "--pattern", "observe")
+    out = tmp_path / "out"
+    assert run("evaluate", replies, *given, "--out", out) == 0
+    assert run("evaluate", replies, *given, "--out", out) == 0
+    assert not caplog.messages
+    assert run("evaluate", fewer, *given, "--out", out) == 0
+    (told,) = caplog.messages
+    assert told.startswith(f"{out} holds 4 rows of these patterns on other prompts or samples")
+
+
 def test_a_safeguard_by_rules_declines_what_they_call_unsafe(replies, tmp_path, capsys):
     assert evaluate(replies, "rules", "safeguard", tmp_path / "out") == 0
     (table,) = json.loads(capsys.readouterr().out)

@@ -135,6 +135,16 @@ def test_what_is_null_is_absent(tmp_path):
     assert (read.category, read.cluster, read.label) == ("", "", None)
 
 
+def test_ids_clusters_and_answers_may_be_numbers(tmp_path):
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"id": 0, "prompt": "6 x 7?", "cluster": 12, "answer": 42}\n')
+    (read,) = read_prompts(path)
+    assert (read.id, read.cluster, read.answer) == ("0", "12", "42")
+    path.write_text('{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}\n')
+    with pytest.raises(InputError, match=":2: the id '1' was used above"):
+        read_prompts(path)
+
+
 def test_the_generators_records_are_labelled_prompts(tmp_path):
     path = written(
         tmp_path,

@@ -2,16 +2,19 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
+from support.evaluation_rows import prompt, row
 from support.guard_judge import GuardJudge
 from support.openai_server import serving
 from support.small_runs import run, save_model, save_prompts
 from waltzrl.budget import LEDGER, ModelPrice, read_ledger
 from waltzrl.errors import PolicyError
-from waltzrl.evaluation.costs import charge_judge
-from waltzrl.evaluation.settings import EvaluationPrices
+from waltzrl.evaluation.costs import charge_evaluation, charge_judge
+from waltzrl.evaluation.rows import write_rows
+from waltzrl.evaluation.settings import EvaluationConfig, EvaluationPrices
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply
 
@@ -81,6 +84,20 @@ def test_what_a_judge_answers_is_charged_and_again_replaces_it(tmp_path):
     assert (charge.activity, charge.tokens) == (replaced.activity, replaced.tokens)
     assert (charge.activity, charge.tokens) == ("judging", 3000)
     assert charge.usd == pytest.approx(3 * (900 * 1 + 100 * 11) / 1e6)
+
+
+@pytest.mark.parametrize(
+    "stop", [KeyboardInterrupt(), PolicyError("1 of 2 collaborations failed")], ids=type
+)
+def test_an_evaluation_that_is_stopped_or_fails_charges_what_it_did(tmp_path, stop):
+    config = EvaluationConfig(patterns=("base",), conversation="talk", feedback="talk")
+    done = row(prompt("b1"), "Like this.", pattern="base")
+    write_rows(tmp_path, [done, replace(done, pattern="other")])
+    for _ in range(2):
+        with pytest.raises(type(stop)), charge_evaluation(config, ("", None), tmp_path):
+            raise stop
+        (charge,) = read_ledger(tmp_path / LEDGER).charges
+        assert charge.id == "base/b1/0"
 
 
 def logged(folder):

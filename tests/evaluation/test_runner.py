@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import resource
 from dataclasses import replace
 
 import pytest
@@ -172,6 +173,21 @@ def test_an_unwritable_folder_is_one_line(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(InputError, match=r"cannot write .*file: File exists"):
         play(Talk(), tmp_path / "file")
+
+
+def test_a_full_disk_is_one_line_and_the_evaluation_goes_on_later(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))  # what is written beyond it fails
+    try:
+        with pytest.raises(InputError, match=r"cannot write .*rows.jsonl: File too large; free"):
+            play(Talk(), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    kept = len(read_rows(tmp_path))
+    assert 0 < kept < 10
+    talk = Talk()
+    play(talk, tmp_path)
+    assert talk.drafts == 10 - kept
 
 
 def test_tokens_do_not_reach_the_log():

@@ -1,3 +1,4 @@
+import resource
 import signal
 import subprocess
 import sys
@@ -29,6 +30,18 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
         pass
     assert str(caught.value).startswith(f"cannot write {tmp_path / 'file' / 'run'}: Not a dir")
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_on_a_full_disk_is_one_line_and_free_later(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"cannot write .*: File too large; free space"):
+            RunDirectory(tmp_path).__enter__()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with RunDirectory(tmp_path):
+        pass
 
 
 def test_two_runs_cannot_have_one_folder(tmp_path):

@@ -139,6 +139,13 @@ def test_a_filtered_reply_is_empty(server):
     assert ask(server)[0].text == ""
 
 
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_refusal_in_a_field_of_its_own_is_the_reply(server, content):
+    message = {"role": "assistant", "content": content, "refusal": "I can't help with that."}
+    server.first.append((200, {}, json.dumps({"choices": [{"message": message}]})))
+    assert ask(server)[0].text == "I can't help with that."
+
+
 @pytest.mark.parametrize(
     "more",
     [

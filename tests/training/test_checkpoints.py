@@ -206,7 +206,9 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path):
     weights = (before / "conversation" / "model.safetensors").stat().st_size
     optimizer = (before / "conversation" / "optimizer.safetensors").stat().st_size
     roles = full_models(seed=1)
-    for limit in (weights - 1, optimizer - 1):
+    # A tokenizer that is larger than its weights, so that it alone does not fit.
+    roles["conversation"].tokenizer.add_tokens([f"word-{number}" for number in range(1000)])
+    for limit in (weights - 1, weights + 1, optimizer - 1):
         with full_disk(limit), pytest.raises(InputError, match="cannot write") as caught:
             save_checkpoint(tmp_path, 2, roles, {})
         assert "\n" not in str(caught.value)

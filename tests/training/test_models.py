@@ -1,3 +1,5 @@
+import resource
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,8 +7,9 @@ from hypothesis import strategies as st
 from support import tiny_pair
 from support.tiny_models import tiny_model
 from waltzrl.agents.feedback_json import write_feedback
+from waltzrl.errors import InputError
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
-from waltzrl.training.models import create_model, create_tokenizer, make_roles
+from waltzrl.training.models import create_model, create_tokenizer, make_roles, open_base
 from waltzrl.training.settings import AgentSettings, ModelSettings, ModelSize
 
 TOKENIZER = create_tokenizer(tiny_pair.TEXTS)
@@ -40,6 +43,20 @@ def test_the_same_seed_makes_the_same_model_whatever_the_order_of_the_texts():
     pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
     assert all((mine == theirs).all() for mine, theirs in pairs)
     assert one.end_ids == {one.tokenizer.eos_token_id}
+
+
+def test_a_disk_without_room_for_a_created_base_is_one_line(tmp_path):
+    size = ModelSize(hidden=32, layers=1, heads=2, context=64)
+    settings = ModelSettings(base=size, layout="two-models")
+    compute = resolve_compute(ComputeSettings(device="cpu", threads=1))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+    try:
+        with pytest.raises(InputError, match=r"cannot write .*base: .*File too large.*; free"):
+            open_base(settings, tmp_path / "base", tiny_pair.TEXTS, compute, seed=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
 
 
 def test_one_model_in_both_roles_is_one_set_of_weights_with_a_frozen_reference():

@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+import math
 import re
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from support.small_runs import save_recipe
 from waltzrl.errors import InputError
+from waltzrl.records import Feedback, Verdict
 from waltzrl.training.opening import plan_training, train
 from waltzrl.training.recipe import load_recipe
-from waltzrl.training.rewards import STAGE_1, find_reward
+from waltzrl.training.rewards import STAGE_1, JudgedRound, find_reward, reward_rounds
 
 GENTLE = """
 def gentle(rounds, coefficients):
@@ -67,6 +71,34 @@ def test_a_module_that_cannot_be_imported_stops_the_plan(tmp_path, monkeypatch, 
     wanted = f"the reward 'unfit_rewards:gentle' cannot be imported: {reason}"
     with pytest.raises(InputError, match=re.escape(wanted)):
         plan_training(recipe)
+
+
+ROUND = JudgedRound(
+    feedback=Feedback(unsafe=False, overrefuse=False),
+    before=Verdict(judge="any", unsafe=False, refuses=False, overrefuses=False),
+    after=None,
+)
+
+
+@pytest.mark.parametrize(
+    "returned", [[1.0, 2], (1.0, 2.0), np.float32([1, 2]), torch.tensor([1.0, 2.0])], ids=type
+)
+def test_numbers_of_every_library_are_rewards(returned):
+    rewards = reward_rounds(lambda rounds, coefficients: returned, [ROUND, ROUND], STAGE_1)
+    assert rewards == [1.0, 2.0]
+    assert {type(reward) for reward in rewards} == {float}
+
+
+@pytest.mark.parametrize(
+    "returned", [None, 1.0, [], [1.0], [1.0, None], [1.0, "2"], [1.0, math.nan], [math.inf, 1.0]]
+)
+def test_what_is_no_reward_for_each_round_is_told_in_one_line(returned):
+    def unfit(rounds, coefficients):
+        return returned
+
+    wanted = r"the reward .*unfit returned .*; need one finite number for each of 2 rounds"
+    with pytest.raises(InputError, match=wanted):
+        reward_rounds(unfit, [ROUND, ROUND], STAGE_1)
 
 
 def test_a_function_that_is_passed_rewards_the_feedback_and_its_name_is_kept(tmp_path):

@@ -79,3 +79,19 @@ def test_what_is_shown_on_wandb_has_no_passwords(tmp_path):
     assert config["checkpointing"]["copies"] == "sftp://ada:***@store/run"
     assert config["judge"] == "llm:m@http://ada:***@judge/v1"
     assert config["data"]["prompts"] == ["memory:postgresql://ada:***@db/memory"]
+
+
+@pytest.mark.parametrize("name", ["base/model.safetensors", "explanations.jsonl", "metrics.jsonl"])
+def test_what_is_of_no_run_is_neither_deleted_nor_taken_for_its_own(go_on, tmp_path, name):
+    file = tmp_path / "run" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    with pytest.raises(RecipeError, match=rf"has a {name.partition('/')[0]} that a run would"):
+        go_on()
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_of_other_runs_is_no_run(go_on, tmp_path):
+    (tmp_path / "run" / "other" / "checkpoints" / "step-000001").mkdir(parents=True)
+    with pytest.raises(RecipeError, match=r"run is no training run: it has no recipe.json; choose"):
+        go_on()

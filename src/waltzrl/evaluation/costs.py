@@ -1,6 +1,6 @@
 """What evaluations cost, as charges in their folder, and what their rates are worth."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,10 +9,11 @@ from waltzrl.budget.energy import open_energy
 from waltzrl.budget.ledger import Activity
 from waltzrl.budget.roi import OwnNumbers, RateDrop, ReturnOnInvestment, return_on_investment
 from waltzrl.errors import InputError
-from waltzrl.evaluation import EvaluationRow, read_evaluation
+from waltzrl.evaluation import read_evaluation
 from waltzrl.evaluation.comparison import compare
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.judges.judge import Judge, ObservedJudge
+from waltzrl.evaluation.rows import read_rows
 from waltzrl.evaluation.settings import EvaluationConfig, EvaluationPrices
 from waltzrl.foundation.validation import read_table, validate_table, with_overrides
 from waltzrl.records import Collaboration, Prompt, Usage, Verdict
@@ -21,8 +22,10 @@ from waltzrl.records import Collaboration, Prompt, Usage, Verdict
 @contextmanager
 def charge_evaluation(
     config: EvaluationConfig, judge: tuple[str, str | None], folder: Path
-) -> Iterator[Callable[[Iterable[EvaluationRow]], None]]:
-    """Yield what charges the rows of an evaluation to its folder; rows that it has, it skips.
+) -> Iterator[None]:
+    """Charge the rows of an evaluation to its folder at the end; rows that it has, it skips.
+
+    Also at the end of one that is stopped, or of which some rows failed: they may fail for good.
 
     Args:
         config: of the evaluation, with the server of the agents.
@@ -34,20 +37,29 @@ def charge_evaluation(
         InputError: the folder cannot be written.
     """
     with _open_meter(config, "evaluation", folder) as meter:
-        model, server = judge
-        charged = {charge.id for charge in meter.ledger.contents.charges}
+        try:
+            yield
+        except InputError:  # such as that the rows in the folder are of other agents
+            raise
+        except BaseException:
+            _charge_rows(meter, config, judge, folder)
+            raise
+        _charge_rows(meter, config, judge, folder)
 
-        def charge(rows: Iterable[EvaluationRow]) -> None:
-            for row in rows:
-                id_ = f"{row.pattern}/{row.prompt_id}/{row.sample}"
-                if row.judged is None or id_ in charged:
-                    continue
-                for role, usages in collaboration_usages(row.judged.collaboration).items():
-                    meter.count(role, usages, config.server)
-                meter.count("judge", verdict_usages(row.judged.verdicts), server, model)
-                meter.charge(id_)
 
-        yield charge
+def _charge_rows(
+    meter: CostMeter, config: EvaluationConfig, judge: tuple[str, str | None], folder: Path
+) -> None:
+    model, server = judge
+    charged = {charge.id for charge in meter.ledger.contents.charges}
+    for row in read_rows(folder):
+        id_ = f"{row.pattern}/{row.prompt_id}/{row.sample}"
+        if row.judged is None or row.pattern not in config.patterns or id_ in charged:
+            continue
+        for role, usages in collaboration_usages(row.judged.collaboration).items():
+            meter.count(role, usages, config.server)
+        meter.count("judge", verdict_usages(row.judged.verdicts), server, model)
+        meter.charge(id_)
 
 
 @contextmanager

@@ -79,7 +79,8 @@ class RowLog:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
+        with disk_errors(self.path):  # closing writes again what did not fit
+            self._file.close()
 
 
 def read_rows(folder: Path) -> list[EvaluationRow]:

@@ -121,9 +121,10 @@ class Journal:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
-        for display in self._displays:
-            display.close()
+        with disk_errors(self._path):  # closing writes again what did not fit
+            for display in self._displays:
+                display.close()
+            self._file.close()
 
 
 def _step_after(path: Path) -> int:

@@ -19,7 +19,7 @@ from waltzrl.records import Message, Prompt, PromptLabel
 class _Line(msgspec.Struct, kw_only=True):
     """The fields of a line in a prompt file; others are ignored."""
 
-    id: str | None = None
+    id: str | int | None = None
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
     label: Literal["unsafe", "benign", "mixed", "unknown", "template"] | None = None
@@ -27,17 +27,18 @@ class _Line(msgspec.Struct, kw_only=True):
     category: str | None = None
     safety_category: str | None = None
     source: str | None = None
-    cluster: str | None = None
-    answer: str | None = None
+    cluster: str | int | None = None
+    answer: str | int | None = None
 
 
 def read_prompts(path: Path) -> list[Prompt]:
     """Read one prompt per line, in the file's order.
 
     A line is a Prompt record, or the short form: `prompt` (a text) or `messages`, and optionally
-    `id`, `label`, `category`, `source`, `cluster`, `answer`. Without an id a prompt is called
-    `<file>/<line>`; the labels `unknown` and `template` become None. The generator's records
-    are read too: their `expected_category` is the label, their `safety_category` the category.
+    `id`, `label`, `category`, `source`, `cluster`, `answer`; an id, a cluster and an answer may be
+    numbers. Without an id a prompt is called `<file>/<line>`; the labels `unknown` and `template`
+    become None. The generator's records are read too: their `expected_category` is the label, their
+    `safety_category` the category.
 
     Raises:
         InputError: the file is missing or empty, a line cannot be read, or an id comes twice.
@@ -141,20 +142,20 @@ def _build_prompt(fields: dict[str, object], where: str, *, name: str, source: s
         messages = (Message(role="user", content=line.prompt or ""),)
     if not messages or not messages[-1].content.strip():
         raise InputError(f"{where}: the prompt is blank")
-    texts = [line.id or "", *(message.content for message in messages)]
+    texts = [str(line.id), *(message.content for message in messages)]
     if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
         raise InputError(
             f"{where}: the prompt or its id holds half a character, a lone surrogate; fix it"
         )
     try:
         return Prompt(
-            id=name if line.id is None else line.id,
+            id=name if line.id is None else str(line.id),
             messages=messages,
             label=_read_label(line),
             category=line.category or line.safety_category or "",
             source=source if line.source is None else line.source,
-            cluster=line.cluster or "",
-            answer=line.answer,
+            cluster="" if line.cluster is None else str(line.cluster),
+            answer=None if line.answer is None else str(line.answer),
         )
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None

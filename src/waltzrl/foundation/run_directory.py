@@ -29,18 +29,21 @@ class RunDirectory:
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.read(self._lock, 32).decode(errors="replace").strip()
-            os.close(self._lock)
-            raise InputError(
-                f"{self.path} is in use by process {holder}; "
-                "wait for it to end or choose another run directory"
-            ) from error
-        # The error of a process that finds the folder locked names this one.
-        os.truncate(self._lock, 0)
-        os.write(self._lock, f"{os.getpid()}\n".encode())
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The error of a process that finds the folder locked names this one.
+                os.truncate(self._lock, 0)
+                os.write(self._lock, f"{os.getpid()}\n".encode())
+            except BlockingIOError as error:
+                holder = os.read(self._lock, 32).decode(errors="replace").strip()
+                os.close(self._lock)
+                raise InputError(
+                    f"{self.path} is in use by process {holder}; "
+                    "wait for it to end or choose another run directory"
+                ) from error
+            except OSError:  # a full disk, or a file system without locks
+                os.close(self._lock)
+                raise
         return self
 
     def __exit__(self, *exception: object) -> None:

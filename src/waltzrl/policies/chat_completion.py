@@ -24,6 +24,12 @@ Read = TypeVar("Read")
 
 class CompletionMessage(msgspec.Struct):
     content: str | None = None
+    refusal: str | None = None
+    """What models of OpenAI say in the place of a content when they refuse."""
+
+    @property
+    def text(self) -> str:
+        return self.content or self.refusal or ""
 
 
 class TokenCandidate(msgspec.Struct):
@@ -261,7 +267,7 @@ async def read_streamed_completion(
         chunk = _read_tidied(body, _Chunk)
         usage, model = chunk.usage or usage, chunk.model or model
         for choice in chunk.choices[:1]:
-            text += joiner.add(choice.delta.content or "" if choice.delta else "")
+            text += joiner.add(choice.delta.text if choice.delta else "")
             finish = choice.finish_reason or finish
             if choice.logprobs is not None:
                 tokens += choice.logprobs.content or ()

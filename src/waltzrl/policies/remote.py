@@ -146,7 +146,7 @@ class RemotePolicy:
         self, completion: ChatCompletion, prompt: str, sampling: Sampling, started: float
     ) -> Reply:
         choice = completion.choices[0]
-        text = choice.message.content or ""
+        text = choice.message.text
         return Reply(
             text=sampling.cut(text),
             finish="length" if choice.finish_reason == "length" else "stop",

@@ -243,12 +243,23 @@ def _dequantise_file(file: GgufFile, folder: Path) -> None:
         quantization_config=GgufConfig(dequantize=True),
     )
     setattr(causal_lm.model.config, BASE_TITLE, file.title)
-    with whole_folder(folder) as unfinished:
-        try:
-            causal_lm.model.save_pretrained(unfinished)
-        except SafetensorError as error:  # how it reports a full disk
-            raise OSError(str(error)) from error
+    with whole_folder(folder) as unfinished, library_disk_errors():
+        causal_lm.model.save_pretrained(unfinished)
         causal_lm.tokenizer.save_pretrained(unfinished)
+
+
+@contextmanager
+def library_disk_errors() -> Iterator[None]:
+    """Raise what safetensors and tokenizers say of a full disk as an OSError.
+
+    They are written in Rust: the one has an error of its own, the other raises a bare Exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        if "(os error" not in str(error):  # how Rust ends what the operating system said
+            raise
+        raise OSError(str(error)) from error
 
 
 def _load_pretrained(
@@ -377,11 +388,9 @@ def save_adapter(model: PeftModel, name: str, folder: Path) -> None:
     Raises:
         OSError: the disk is full.
     """
-    try:
+    with library_disk_errors():
         # Otherwise PEFT asks the hub whether the base has another vocabulary than this model.
         model.save_pretrained(str(folder), selected_adapters=[name], save_embedding_layers=False)
-    except SafetensorError as error:  # how it reports a full disk
-        raise OSError(str(error)) from error
     (folder / "README.md").unlink()  # an empty form that PEFT adds
 
 

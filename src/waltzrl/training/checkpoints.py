@@ -32,7 +32,7 @@ from peft import (
     load_peft_weights,
     set_peft_model_state_dict,
 )
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -52,6 +52,7 @@ from waltzrl.policies.weights import (
     ADAPTER_WEIGHTS,
     BASE_DIGEST,
     base_digest,
+    library_disk_errors,
     save_adapter,
 )
 from waltzrl.training import ranks
@@ -341,11 +342,10 @@ def _save_role(folder: Path | None, name: str, role: RoleState) -> None:
             model.config.save_pretrained(inside)
             model.generation_config.save_pretrained(inside)
         else:
-            try:
+            with library_disk_errors():
                 model.save_pretrained(inside)
-            except SafetensorError as error:  # how it reports a full disk
-                raise OSError(str(error)) from error
-        role.tokenizer.save_pretrained(inside)
+        with library_disk_errors():
+            role.tokenizer.save_pretrained(inside)
     if split:
         save_parts(inside / WEIGHTS, parameters)
     if role.optimizer is not None:

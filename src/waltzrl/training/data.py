@@ -14,6 +14,7 @@ from waltzrl.evaluation.data.duplicates import leaks, require_disjoint
 from waltzrl.evaluation.data.generator.generate import demonstrations as generated_demonstrations
 from waltzrl.evaluation.data.generator.generate import read_dataset
 from waltzrl.evaluation.data.opening import (
+    AUDIT,
     GENERATOR,
     MEMORY,
     UserSplit,
@@ -115,6 +116,15 @@ def keep_remembered(data: DataSettings, folder: Path) -> DataSettings:
         prompts=_copy_remembered(data.prompts, folder, "learning"),
         held_out=_copy_remembered(data.held_out, folder, "held-out"),
     )
+
+
+def reads_what_grows(data: DataSettings) -> bool:
+    """Return whether a set grows while a run learns: a log, or a memory of which none is a copy.
+
+    Held-out and validation sets count too, because remembered prompts that touch them are left out.
+    """
+    names = (*data.prompts, *data.held_out, *data.validation)
+    return any(name.startswith((AUDIT, MEMORY)) for name in names)
 
 
 def forget_remembered(folder: Path) -> None:

@@ -26,6 +26,7 @@ from waltzrl.policies.weights import (
     add_adapters,
     copy_adapter,
     copy_model,
+    library_disk_errors,
     load_adapters,
     load_causal_lm,
     map_causal_lm,
@@ -262,7 +263,7 @@ def open_base(
         return _load_base(base, models, compute)
     if not created.exists():
         fresh = create_model(texts, base, seed)
-        with whole_folder(created) as unfinished:
+        with whole_folder(created) as unfinished, library_disk_errors():
             fresh.model.save_pretrained(unfinished)
             fresh.tokenizer.save_pretrained(unfinished)
     # Loaded also where it was just made: a resumed run starts from the same weights.

@@ -1,7 +1,7 @@
 """The composition root of training: a recipe becomes agents, stages and a trainer."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -11,10 +11,12 @@ from contextlib import (
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from waltzrl.agents import load_wording
 from waltzrl.agents.exports import LIMITS, ROLES
 from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError, TargetError
+from waltzrl.evaluation.data.solutions import SolvedQuestion
 from waltzrl.evaluation.judges.judge import Judge
 from waltzrl.evaluation.judges.opening import judge_place, open_judge
 from waltzrl.evaluation.patterns import Advice
@@ -23,11 +25,12 @@ from waltzrl.foundation.journal import read_metrics
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.foundation.texts import without_credentials
 from waltzrl.policies.compute import Compute, resolve_compute
-from waltzrl.records import CHARACTERS_PER_TOKEN
+from waltzrl.records import CHARACTERS_PER_TOKEN, Demonstration, Prompt
 from waltzrl.training.attacks import KeepsGoal, find_check, keeps_by_words
 from waltzrl.training.data import (
     find_prompt,
     keep_remembered,
+    reads_what_grows,
     rollout_prompts,
     training_demonstrations,
     training_solutions,
@@ -36,7 +39,7 @@ from waltzrl.training.data import (
 from waltzrl.training.judging import RunJudge, require_judge
 from waltzrl.training.recipe import DataSettings, Recipe, find_wandb_project
 from waltzrl.training.rewards import FeedbackReward, find_reward
-from waltzrl.training.run_recipe import read_run_recipe, require_same, write_recipe
+from waltzrl.training.run_recipe import read_run_recipe, require_same, write_data, write_recipe
 from waltzrl.training.settings import ReinforcementStage
 from waltzrl.training.targets import missed_gain
 
@@ -171,18 +174,14 @@ async def _train_team(
             if own.judge is None and begins and judge_place(recipe.judge)[1] and ranks.is_first():
                 await require_judge(recipe.judge, judges_prompts=recipe.judge_prompts)
             with ranks.first_before_others():  # what the first writes, the others read
-                if run is not None:
-                    write_recipe(run, recipe)
-                data = keep_remembered(recipe.data, folder)
-                demonstrations = training_demonstrations(data)
-                prompts = rollout_prompts(recipe, data, demonstrations)
+                data, prompts, demonstrations, solutions = _read_data(recipe, folder, run)
                 warm_up = WarmUp(
                     recipe=replace(recipe, data=data),
                     folder=folder,
                     compute=compute,
                     prompts=prompts,
                     demonstrations=demonstrations,
-                    solutions=training_solutions(data),
+                    solutions=solutions,
                     meter=meter,
                     wandb=wandb,
                     copy=copy,
@@ -252,6 +251,38 @@ async def _train_team(
                 await trainer.train(report)
             _require_gain(recipe, folder, len(prompts))
             return replace(team, best=trainer.restore_best()), len(prompts)
+
+
+class _RunData(NamedTuple):
+    """What a run learns from."""
+
+    settings: DataSettings
+    """The recipe's, with memories as files."""
+    prompts: list[Prompt]
+    demonstrations: list[Demonstration]
+    solutions: list[SolvedQuestion]
+
+
+def _read_data(recipe: Recipe, folder: Path, run: RunDirectory | None) -> _RunData:
+    """Read what a run learns from; the first rank, which has `run`, writes or checks whose it is.
+
+    Raises:
+        RecipeError: the run was begun with another recipe or other data.
+        InputError: the data is missing or damaged.
+    """
+    if run is not None:
+        write_recipe(run, recipe)
+    data = keep_remembered(recipe.data, folder)
+    demonstrations, solutions = training_demonstrations(data), training_solutions(data)
+    prompts = rollout_prompts(recipe, data, demonstrations)
+    if run is not None and not reads_what_grows(data):
+        kinds: dict[str, Sequence[object]] = {
+            "data.prompts": prompts,
+            "data.demonstrations": demonstrations,
+            "data.solutions": solutions,
+        }
+        write_data(run, kinds)
+    return _RunData(data, prompts, demonstrations, solutions)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from waltzrl.training.rewards import (
     charge_rounds,
     conversation_reward,
     judged_rounds,
+    reward_rounds,
 )
 from waltzrl.training.roles import Team
 from waltzrl.training.samples import Sample, demonstration_sample, make_scored_sample
@@ -399,7 +400,7 @@ def feedback_samples(
             chosen.append(judged)
             turns.append((reply, group))
     weighted = balance_classes(chosen, class_counts)
-    scores = charge_rounds(chosen, reward(weighted, coefficients), round_cost)
+    scores = charge_rounds(chosen, reward_rounds(reward, weighted, coefficients), round_cost)
     return [
         make_scored_sample(reply, score, group)
         for (reply, group), score in zip(turns, scores, strict=True)

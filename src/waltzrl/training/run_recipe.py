@@ -1,14 +1,18 @@
-"""The recipe that a run directory belongs to: written at the start, compared when it goes on."""
+"""The recipe and the data of a run directory: written at the start, compared when it goes on."""
 
+import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+
+import msgspec
 
 from waltzrl.agents import load_wording
 from waltzrl.errors import RecipeError
 from waltzrl.foundation.files import Json, write_json
+from waltzrl.foundation.journal import METRICS
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.foundation.validation import validate_table
 from waltzrl.training.data import forget_remembered
@@ -16,10 +20,14 @@ from waltzrl.training.judging import forget_answers
 from waltzrl.training.recipe import Recipe, recipe_json
 
 RECIPE, WORDING = "recipe.json", "wording.json"
+DATA = "data.json"
+"""File inside a run with a digest of each kind of data that it learns from."""
 BASE = "base"
 """Folder inside a run of a base that was made from scratch."""
 EXPLANATIONS = "explanations.jsonl"
 """File inside a run of what a teacher wrote, as rows with a question, a solution and a trace."""
+WRITTEN = (BASE, EXPLANATIONS, METRICS)
+"""What a run writes or deletes, and others may have under the same name."""
 FREE = (
     *("budget", "prices", "targets", "wandb_project", "checkpointing.copies"),
     *("compute.rollouts", "compute.engine", "compute.ray"),
@@ -37,8 +45,8 @@ def read_run_recipe(folder: Path) -> Recipe:
     """
     try:
         table = _parse(str(folder), RECIPE, lambda name: (folder / name).read_bytes())
-    except OSError:
-        raise RecipeError(f"{folder} is no training run: it has no {RECIPE}") from None
+    except NotADirectoryError:
+        raise _make_no_run_error(str(folder), RECIPE) from None
     return validate_table(Recipe, table, str(folder / RECIPE))
 
 
@@ -46,18 +54,59 @@ def write_recipe(run: RunDirectory, recipe: Recipe) -> None:
     """Write recipe and prompts into the run, or check that its checkpoints are of the same ones.
 
     Raises:
-        RecipeError: the checkpoints are of another recipe, or of another wording.
+        RecipeError: the checkpoints are of another recipe, or of another wording; or the folder has
+            something of the name of what a run writes, and no recipe.
     """
     if is_begun(run.path):
         require_same(recipe, str(run.path), lambda name: (run.path / name).read_bytes())
         return
-    # Nothing was learnt yet: what the run made or kept may be of another recipe.
-    shutil.rmtree(run.path / BASE, ignore_errors=True)
-    forget_remembered(run.path)
-    forget_answers(run.path)
-    (run.path / EXPLANATIONS).unlink(missing_ok=True)
+    if (run.path / RECIPE).exists():
+        # Nothing was learnt yet: what the run made or kept may be of another recipe.
+        shutil.rmtree(run.path / BASE, ignore_errors=True)
+        forget_remembered(run.path)
+        forget_answers(run.path)
+        (run.path / EXPLANATIONS).unlink(missing_ok=True)
+    elif foreign := [name for name in WRITTEN if (run.path / name).exists()]:
+        raise RecipeError(
+            f"{run.path} is no training run, and has a {foreign[0]} that a run would replace; "
+            "choose another run directory"
+        )
     write_json(run.path / WORDING, _wording_json(recipe))
     write_json(run.path / RECIPE, recipe_json(recipe))
+
+
+def write_data(run: RunDirectory, data: Mapping[str, Iterable[object]]) -> None:
+    """Write digests of the data into the run, or check that its checkpoints are of the same data.
+
+    A step takes its examples by their places: with others, some would be left out or come again.
+
+    Args:
+        run: whose recipe was written.
+        data: records by the key that names them.
+
+    Raises:
+        RecipeError: the checkpoints are of other data.
+    """
+    digests = {key: _digest_records(records) for key, records in data.items()}
+    if not is_begun(run.path):
+        write_json(run.path / DATA, digests)
+        return
+    if not (run.path / DATA).exists():  # of a version that wrote none
+        return
+    begun = _parse(str(run.path), DATA, lambda name: (run.path / name).read_bytes())
+    differing = [key for key, digest in digests.items() if begun.get(key, digest) != digest]
+    if differing:
+        raise RecipeError(
+            f"{run.path}: what {' and '.join(differing)} names has changed since the run was begun;"
+            " choose another run directory, or go back to those files"
+        )
+
+
+def _digest_records(records: Iterable[object]) -> str:
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(json.dumps(msgspec.to_builtins(record)).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def is_begun(folder: Path) -> bool:
@@ -116,6 +165,12 @@ def _yield_differing_keys(now: Table, before: Table, prefix: str = "") -> Iterat
 def _parse(place: str, name: str, read: Callable[[str], bytes]) -> dict[str, object]:
     try:
         value: dict[str, object] = json.loads(read(name))
+    except FileNotFoundError:
+        raise _make_no_run_error(place, name) from None
     except ValueError as error:
         raise RecipeError(f"{place}/{name}: damaged: {error}") from None
     return value
+
+
+def _make_no_run_error(place: str, name: str) -> RecipeError:
+    return RecipeError(f"{place} is no training run: it has no {name}; choose another folder")

@@ -1,6 +1,7 @@
 """`waltzrl evaluate`: patterns x sets, judged and counted."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from waltzrl.evaluation.judges.judge import Judge
     from waltzrl.evaluation.runner import Progress
     from waltzrl.evaluation.settings import EvaluationConfig
+
+logger = logging.getLogger(__name__)
 
 
 def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
@@ -91,8 +94,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.evaluation.data.opening import read_sets
     from waltzrl.evaluation.judges.opening import judge_place, open_judge
     from waltzrl.evaluation.opening import name_agents
+    from waltzrl.evaluation.rows import read_rows
     from waltzrl.evaluation.settings import EvaluationConfig
-    from waltzrl.foundation.validation import validate_table, with_overrides
+    from waltzrl.foundation.validation import require_finite, validate_table, with_overrides
 
     table: dict[str, object] = {
         "patterns": [name.strip() for name in patterns.split(",")],
@@ -100,12 +104,21 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "samples": samples,
         "temperature": temperature,
     }
-    config = validate_table(EvaluationConfig, with_overrides(table, settings or []), "--set")
+    table = with_overrides(table, settings or [])
+    require_finite(table, "--set")
+    config = validate_table(EvaluationConfig, table, "--set")
     with showing_task("evaluating", quiet=as_json) as progress:
         opening = open_judge(judge, judges_prompts=judge_prompts, cached=True)
-        with charge_evaluation(config, judge_place(judge), out) as charge:
+        with charge_evaluation(config, judge_place(judge), out):
             rows = asyncio.run(_run_evaluation(config, read_sets(sets), opening, out, progress))
-            charge(rows)
+    shown, own = {row.key for row in rows}, set(config.patterns)
+    others = [row for row in read_rows(out) if row.pattern in own and row.key not in shown]
+    if others:
+        text = (
+            "%s holds %d rows of these patterns on other prompts or samples, which report, compare"
+            " and rescore count too; choose another folder for another set"
+        )
+        logger.warning(text, out, len(others))
     show_table(rows, cluster, judge_errors, as_json=as_json)
     if report:
         write_page(out, out, cluster, judge_errors, out.name)

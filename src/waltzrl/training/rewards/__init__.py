@@ -1,6 +1,7 @@
 """Rewards: verdicts or probabilities in, numbers out; arithmetic that calls no model."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from waltzrl.errors import InputError
@@ -64,6 +65,29 @@ def find_reward(name: str) -> FeedbackReward:
     return cast("FeedbackReward", reward)
 
 
+def reward_rounds(
+    reward: FeedbackReward, rounds: Sequence[JudgedRound], coefficients: Coefficients
+) -> list[float]:
+    """Return the reward of every round, [N].
+
+    Raises:
+        InputError: the function returned something else than a finite number for each.
+    """
+    returned: object = reward(rounds, coefficients)
+    try:
+        scores = list(cast("Sequence[float]", returned))
+        valid = len(scores) == len(rounds) and all(map(math.isfinite, scores))
+    except TypeError:  # of what is no list, or has something in it that is no number
+        valid = False
+    if not valid:
+        name = getattr(reward, "__qualname__", type(reward).__qualname__)
+        raise InputError(
+            f"the reward {name} returned {str(returned)[:80]}; need one finite number for each of "
+            f"{len(rounds)} rounds"
+        )
+    return [float(score) for score in scores]
+
+
 __all__ = [
     "REWARDS",
     "STAGE_1",
@@ -85,6 +109,7 @@ __all__ = [
     "judged_rounds",
     "label_reward",
     "paper_rewards",
+    "reward_rounds",
     "signed_rewards",
     "unconditioned_rewards",
 ]
