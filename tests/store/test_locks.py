@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 from sqlalchemy import text
@@ -62,4 +62,28 @@ def test_a_pooler_of_transactions_keeps_the_connection_of_a_lock(postgres_url):
             WHERE locktype = 'advisory' AND datname = current_database()"""
         states = connection.execute(text(query)).scalars().all()
     assert states == ["idle in transaction"]
+    engine.dispose()
+
+
+def test_more_locks_are_held_than_the_pool_has_connections(postgres_url):
+    engine = open_database(postgres_url)
+    with ExitStack() as stack:
+        assert all(stack.enter_context(try_lock(engine, str(number))) for number in range(20))
+        assert is_free(engine)
+    engine.dispose()
+
+
+def fail_without_connections(engine):
+    query = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+    with reading(engine) as connection:
+        assert connection.execute(text(query)).scalars().all() == [True]
+    raise ValueError("mine")
+
+
+def test_a_lock_whose_connection_the_server_ends_hides_no_error(postgres_url):
+    engine = open_database(postgres_url)
+    with pytest.raises(ValueError, match="mine"), try_lock(engine, "x"):
+        fail_without_connections(engine)
+    assert is_free(engine)
     engine.dispose()

@@ -3,11 +3,12 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from waltzrl.store.database import reading
 
@@ -34,11 +35,17 @@ def try_lock(engine: Engine, name: str) -> Iterator[bool]:
         # The keys of advisory locks are signed 64-bit integers.
         key = {"key": int.from_bytes(digest.digest()[:8], signed=True)}
         with reading(engine) as connection:
+            connection.detach()  # the pool has few, and locks are held for long
             # A lock of the transaction, which ends with the block: in PgBouncer's transaction mode
             # one of the session would stay on a server's connection that others use too.
             connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
             query = text("SELECT pg_try_advisory_xact_lock(:key)")
-            yield connection.execute(query, key).scalar() is True
+            held = connection.execute(query, key).scalar()
+            try:
+                yield held is True
+            finally:
+                with suppress(DBAPIError):  # the server may have ended the connection
+                    connection.rollback()
         return
     path = Path(f"{engine.url.database}.{digest.hexdigest()[:16]}.lock")
     descriptor = _try_lock_file(path)
