@@ -210,6 +210,8 @@ def test_a_turn_that_was_answered_counts_little_beside_a_task_of_its_own():
 def test_turns_that_nobody_has_answered_are_one_request(last):
     unanswered = asked(last, turn("user", HARM))
     assert RULES.read(unanswered, COMPLIES).risk == SEVERITY
+    nothing_said = asked(last, turn("user", HARM), turn("assistant", " \n"))
+    assert RULES.read(nothing_said, COMPLIES).risk == SEVERITY
     calls, result = turn("assistant", "", calls=(CALL,)), turn("tool", "Nothing found.")
     looked_up = Prompt(id="p", messages=(*unanswered.messages, calls, result))
     assert RULES.read(looked_up, COMPLIES).risk == SEVERITY

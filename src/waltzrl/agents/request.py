@@ -169,7 +169,7 @@ def _split_turns(prompt: Prompt) -> tuple[list[_UserTurn], list[str], list[str]]
         elif message.role == "assistant":
             called = bool(message.calls)
             read.append(message.full_text)
-            if turns:
+            if turns and message.full_text.strip():
                 turns[-1].is_answered = True
                 turns[-1].reply = message.content or turns[-1].reply
         elif message.role == "tool" and called:

@@ -21,7 +21,7 @@ _TAG = rf"<[a-z/!][^<>]{{0,{MARK_REACH - 4}}}>"
 _ENTITY = r"&(?:\#[0-9]{1,6}|\#x[0-9a-f]{1,5}|[a-z]{2,8});"
 _ESCAPE = r"%[0-9a-f]{2}|\\u[0-9a-f]{4}|\\u\{[0-9a-f]{1,6}\}|\\x[0-9a-f]{2}"
 _LINE_END = r"[ \t]{0,3}\r?\n[ \t>]{0,8}"
-_CONTROL = r"\x1b\[[0-9;]{0,16}[a-z]|[ -~][\x08\x7f]|[\x00-\x08\x0e-\x1f\x7f]"
+_CONTROL = r"\x1b\[[0-9;]{0,16}[a-z]|[ -~][\x08\x7f]|[\x00-\x08\x0e-\x1f\x7f-\x9f]"
 """What a terminal does not show: colours, what is deleted, and other characters that control it."""
 _WIDE = rf"[ \t\xa0]{{4,{MARK_REACH}}}"
 
