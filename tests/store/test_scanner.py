@@ -208,6 +208,8 @@ def test_a_call_in_code_and_a_picture_are_no_mail():
 )
 def test_an_address_is_found_whole_where_markdown_escapes_its_signs(address):
     assert found(f"Write to {address}, please.") == [("email", address)]
+    in_json = address.replace("\\", "\\\\")
+    assert found(f'{{"to": "{in_json}"}}') == [("email", in_json)]
 
 
 def test_an_address_before_a_bracket_is_mail():

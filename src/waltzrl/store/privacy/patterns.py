@@ -20,12 +20,12 @@ from waltzrl.store.privacy.obfuscated import obfuscated_patterns
 from waltzrl.store.privacy.telephones import phone_patterns
 
 _LETTER = f"A-Za-z{CAPITAL}{SMALL}"
-_LABEL = rf"(?:[{_LETTER}{UNCASED}0-9_-]|\\[_-])+"
+_LABEL = rf"(?:[{_LETTER}{UNCASED}0-9_-]|\\{{1,2}}[_-])+"
 _MAIL = (
-    rf"(?:(?:[{_LETTER}0-9_.+%'&~-]|\\[_.+-])+|{UNCASED}+)\\?@(?:{_LABEL}\\?\.)+"
+    rf"(?:(?:[{_LETTER}0-9_.+%'&~-]|\\{{1,2}}[_.+-])+|{UNCASED}+)\\{{0,2}}@(?:{_LABEL}\\{{0,2}}\.)+"
     rf"(?:[A-Za-z]{{2,24}}|[{SMALL}{UNCASED}]{{2,24}})"
 )
-"""An address, in which Markdown may escape signs."""
+"""An address, in which Markdown may escape signs, in JSON by two backslashes."""
 
 _JOINT = r"(?:[ \t\r]{0,2}[./\n-][ \t]{0,2}|[ \t]{1,3})"
 """The text between the groups of a number; a message in parts has a line break between them."""
