@@ -90,7 +90,11 @@ def test_numbers_of_every_library_are_rewards(returned):
 
 
 @pytest.mark.parametrize(
-    "returned", [None, 1.0, [], [1.0], [1.0, None], [1.0, "2"], [1.0, math.nan], [math.inf, 1.0]]
+    "returned",
+    [
+        *(None, 1.0, [], [1.0], [1.0, None], [1.0, "2"], [1.0, math.nan], [math.inf, 1.0]),
+        *([1.0, 10**400], np.zeros((2, 2)), torch.zeros(2, 2)),
+    ],
 )
 def test_what_is_no_reward_for_each_round_is_told_in_one_line(returned):
     def unfit(rounds, coefficients):

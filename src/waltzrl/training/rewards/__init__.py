@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import cast
 
 from waltzrl.errors import InputError
@@ -77,13 +78,13 @@ def reward_rounds(
     try:
         scores = list(cast("Sequence[float]", returned))
         valid = len(scores) == len(rounds) and all(map(math.isfinite, scores))
-    except TypeError:  # of what is no list, or has something in it that is no number
+    except (TypeError, ValueError, OverflowError):  # no list, or something in it is no number
         valid = False
     if not valid:
         name = getattr(reward, "__qualname__", type(reward).__qualname__)
         raise InputError(
-            f"the reward {name} returned {str(returned)[:80]}; need one finite number for each of "
-            f"{len(rounds)} rounds"
+            f"the reward {name} returned {shorten(str(returned), 80)}; "
+            f"need one finite number for each of {len(rounds)} rounds"
         )
     return [float(score) for score in scores]
 
