@@ -267,3 +267,16 @@ def test_a_copy_of_another_run_is_refused_and_left_as_it_is(tmp_path, begin):
         begin(tmp_path / "other", to(url), "seed=4")
     assert store.find(root, detail=True) == before
     assert [path.name for path in (tmp_path / "other").iterdir()] == [".lock"]
+
+
+@pytest.mark.slow
+def test_a_copy_replaces_nothing_of_a_folder_that_is_no_run(tmp_path, begin):
+    url = f"memory://{uuid4()}"
+    with pytest.raises(KilledError):
+        begin(tmp_path / "run", to(url), report=killed_after(1))
+    mine = tmp_path / "other" / "base" / "config.json"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(RecipeError, match="is no training run, and has a base that a run would"):
+        begin(tmp_path / "other", to(url))
+    assert mine.read_text() == "mine"

@@ -23,7 +23,7 @@ from waltzrl.training.checkpoints import (
     step_of,
 )
 from waltzrl.training.rollouts import PUBLISHED
-from waltzrl.training.run_recipe import is_begun
+from waltzrl.training.run_recipe import is_begun, require_no_foreign
 from waltzrl.training.validation import best_validation
 
 logger = logging.getLogger(__name__)
@@ -78,6 +78,8 @@ class RunCopy:
             # A run that has learnt is ahead of its copy, unless it was a fetch that was cut short.
             if is_begun(self._folder) and not unfinished.exists():
                 return
+            if not unfinished.exists():
+                require_no_foreign(self._folder)
             unfinished.touch()
             # The files before the checkpoints: the journal says below which one is the best.
             self._get(name for name in names if not STEP.search(name))

@@ -66,13 +66,23 @@ def write_recipe(run: RunDirectory, recipe: Recipe) -> None:
         forget_remembered(run.path)
         forget_answers(run.path)
         (run.path / EXPLANATIONS).unlink(missing_ok=True)
-    elif foreign := [name for name in WRITTEN if (run.path / name).exists()]:
-        raise RecipeError(
-            f"{run.path} is no training run, and has a {foreign[0]} that a run would replace; "
-            "choose another run directory"
-        )
+    require_no_foreign(run.path)
     write_json(run.path / WORDING, _wording_json(recipe))
     write_json(run.path / RECIPE, recipe_json(recipe))
+
+
+def require_no_foreign(folder: Path) -> None:
+    """Check that a folder is a run, or has nothing of the name of what a run writes.
+
+    Raises:
+        RecipeError: it has something of such a name, and no recipe.
+    """
+    foreign = [name for name in WRITTEN if (folder / name).exists()]
+    if foreign and not (folder / RECIPE).exists():
+        raise RecipeError(
+            f"{folder} is no training run, and has a {foreign[0]} that a run would replace; "
+            "choose another run directory"
+        )
 
 
 def write_data(run: RunDirectory, data: Mapping[str, Iterable[object]]) -> None:
