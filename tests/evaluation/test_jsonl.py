@@ -140,6 +140,9 @@ def test_ids_clusters_and_answers_may_be_numbers(tmp_path):
     path.write_text('{"id": 0, "prompt": "6 x 7?", "cluster": 12, "answer": 42}\n')
     (read,) = read_prompts(path)
     assert (read.id, read.cluster, read.answer) == ("0", "12", "42")
+    path.write_text('{"id": 7.0, "prompt": "7 / 2?", "answer": 3.5}\n')
+    (read,) = read_prompts(path)
+    assert (read.id, read.answer) == ("7.0", "3.5")
     path.write_text('{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}\n')
     with pytest.raises(InputError, match=":2: the id '1' was used above"):
         read_prompts(path)

@@ -19,7 +19,7 @@ from waltzrl.records import Message, Prompt, PromptLabel
 class _Line(msgspec.Struct, kw_only=True):
     """The fields of a line in a prompt file; others are ignored."""
 
-    id: str | int | None = None
+    id: str | int | float | None = None
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
     label: Literal["unsafe", "benign", "mixed", "unknown", "template"] | None = None
@@ -27,8 +27,8 @@ class _Line(msgspec.Struct, kw_only=True):
     category: str | None = None
     safety_category: str | None = None
     source: str | None = None
-    cluster: str | int | None = None
-    answer: str | int | None = None
+    cluster: str | int | float | None = None
+    answer: str | int | float | None = None
 
 
 def read_prompts(path: Path) -> list[Prompt]:
