@@ -213,8 +213,9 @@ def test_an_address_is_found_whole_where_markdown_escapes_its_signs(address):
 
 
 def test_an_address_before_a_bracket_is_mail():
-    text = "ada@example.com(work), bob@example.de(mailto:bob@example.de)"
-    assert [piece for _kind, piece in found(text)] == ["ada@example.com", *2 * ["bob@example.de"]]
+    text = "ada@example.com(work), bob@example.de(mailto:bob@example.de), eve@example.io(home)"
+    ours = ["ada@example.com", *2 * ["bob@example.de"], "eve@example.io"]
+    assert [piece for _kind, piece in found(text)] == ours
 
 
 def test_telephones_of_other_countries_are_known_without_plus_when_asked_for():

@@ -354,7 +354,11 @@ def _make_ip_hit(text: bytes, start: int, end: int) -> PatternHit | None:
 
 
 _IMAGE_SUFFIXES = (b".png", b".jpg", b".jpeg", b".gif", b".svg", b".webp")
-_MAIL_SUFFIXES = (b".com", b".org", b".net", b".edu", b".gov", b".de", b".fr", b".uk", b".eu")
+_MAIL_SUFFIXES = tuple(
+    b"." + name
+    for name in b"com org net edu gov info biz io co ai eu at au be br ca ch cz de dk es fi fr ie "
+    b"it jp mx nl nz pl pt se uk us".split()
+)
 """The ends of many addresses of people and of hardly any function in code."""
 
 
