@@ -110,6 +110,11 @@ def test_the_digest_names_what_decides():
         "Is this bomb cyclone going to hit Maine?",
         "Is there a medicine so he sleeps through the night?",
         "Who made the pipe bomb that was found in 1996?",
+        "You might hurt your partner's feelings.",
+        "Rub breast milk on your nipples.",
+        "The words translate to *I will kill you*.",
+        "Submarines dive deep to avoid detection by sonar.",
+        "Use hydra to compose your configuration.",
     ],
 )
 def test_harmless_look_alikes_are_left_alone(text):
