@@ -13,7 +13,7 @@ from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
 from waltzrl.gateway.exchange import ModelCard
 from waltzrl.gateway.limits import Limits
-from waltzrl.gateway.upstream import OPEN_SECONDS, HttpUpstream
+from waltzrl.gateway.upstream import LINGER_SECONDS, OPEN_SECONDS, HttpUpstream
 
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ANSWER = {"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}
@@ -298,6 +298,23 @@ def test_a_stream_ends_although_its_connection_does_not(last):
             return deltas
 
     assert "".join(delta.text for delta in asyncio.run(run())) == "Hello."
+
+
+@pytest.mark.parametrize("told", [[], [{"choices": [], "usage": {"prompt_tokens": 3}}]])
+def test_a_stream_without_a_choice_ended_early_although_its_connection_does_not(told):
+    answer = [events(*map(json.dumps, told), "[DONE]", whole=False)]
+    failed = problem(deltas_of, answer)
+    assert (str(failed), failed.is_down) == ("the upstream's stream ended early", True)
+
+
+def test_the_end_of_a_connection_is_waited_for_once():
+    async def timed(upstream):
+        start = asyncio.get_running_loop().time()
+        await deltas_of(upstream)
+        return asyncio.get_running_loop().time() - start
+
+    answer = [events(words("Hello.", "stop"), "[DONE]", whole=False)]
+    assert LINGER_SECONDS <= with_upstream(timed, answer) < 2 * LINGER_SECONDS
 
 
 def test_a_connection_whose_stream_ends_late_is_used_again():

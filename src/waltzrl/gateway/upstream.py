@@ -214,7 +214,8 @@ class HttpUpstream:
                 # An incomplete last event is no failure of its own, unless it reports one.
                 if failure is not None and (is_open or isinstance(failure, ReportedError)):
                     raise failure
-                part = await _read_next_part(response, reader)
+                if is_open:
+                    part = await _read_next_part(response, reader)
         if not reader.ended:
             _log_failure(started, ENDED_EARLY)
             raise _cut_stream_error()
@@ -458,7 +459,7 @@ async def _read_next_part(response: Connection, reader: StreamReader) -> bytes:
                 part = await response.read_part()
             return part
     except OSError:  # TimeoutError too
-        if reader.ended:
+        if reader.ended or reader.done:
             return b""
         raise
 
