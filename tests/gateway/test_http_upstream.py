@@ -11,6 +11,7 @@ import pytest
 from support.small_site import HANG_UP, answering, events, http, read_request, site, words
 from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
+from waltzrl.gateway.draft_stream import DraftStream
 from waltzrl.gateway.exchange import ModelCard
 from waltzrl.gateway.limits import Limits
 from waltzrl.gateway.upstream import LINGER_SECONDS, OPEN_SECONDS, HttpUpstream
@@ -394,6 +395,33 @@ def test_the_fragments_of_a_call_are_joined_at_its_end_and_not_with_each():
     assert sum(delta.begun is not None for delta in deltas) > 20
     assert len(joins) < 10
     assert deltas[-2].calls[0].arguments == " " * 60 + "{}"
+
+
+def test_calls_that_arrive_with_the_end_count_after_what_the_server_counted_before():
+    def spell(usage, finish=None, **delta):
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return json.dumps({"choices": [choice], "usage": usage})
+
+    arguments = json.dumps({"text": "word " * 100})
+    call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
+    first = events(spell({"prompt_tokens": 9, "completion_tokens": 1}), whole=False)
+    last = events(spell(None, tool_calls=[call]), spell(None, "tool_calls"))
+
+    async def answer(reader, writer):
+        await read_request(reader)
+        writer.write(first)
+        await asyncio.sleep(0.05)
+        writer.write(last.partition(b"\r\n\r\n")[2])
+
+    async def run():
+        async with site(answer) as server:
+            upstream = upstream_of(server.url)
+            draft = await DraftStream(str, print).read(upstream.stream(ASKED, None))
+            upstream.close()
+            return draft
+
+    usage = asyncio.run(run()).reply.usage
+    assert (usage.input_tokens, usage.output_tokens > 100, usage.estimated) == (9, True, True)
 
 
 def test_what_came_with_an_error_is_heard_before_it():

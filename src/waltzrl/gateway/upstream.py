@@ -206,7 +206,7 @@ class HttpUpstream:
                 # Some servers leave out the empty line at the end of the last event.
                 deltas, failure = _read_deltas(decoder.feed(part or b"\n\n"), reader)
                 # Calls are told as they grow: a stream that is left early is charged for them.
-                if reader.fragments > fragments and not reader.ended:
+                if reader.fragments > fragments:
                     fragments = reader.fragments
                     deltas.append(UpstreamDelta(begun=reader.read_calls))
                 if deltas:  # also those that precede a failure
