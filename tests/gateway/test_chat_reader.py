@@ -575,6 +575,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}
     [
         {"content": "", "images": [IMAGE]},
         {"content": [IMAGE]},
+        {"content": IMAGE},
         {"content": None, "audio": {"id": "1", "data": "AA=="}},
     ],
 )
