@@ -397,6 +397,34 @@ def test_the_fragments_of_a_call_are_joined_at_its_end_and_not_with_each():
     assert deltas[-2].calls[0].arguments == " " * 60 + "{}"
 
 
+@pytest.mark.parametrize(
+    ("counts", "output_tokens"),
+    [([1, None], 25), ([None, 7], 7), ([1, 9], 9)],
+)
+def test_words_that_arrive_together_with_counts_before_them_are_not_among_these(
+    counts, output_tokens
+):
+    def spell(count, **choice):
+        usage = count and {"prompt_tokens": 9, "completion_tokens": count}
+        return json.dumps({"choices": [{"index": 0, **choice}], "usage": usage})
+
+    first, last = counts
+    answer = [
+        events(
+            spell(first, delta={"role": "assistant"}),
+            spell(None, delta={"content": "x" * 100}),
+            spell(last, delta={}, finish_reason="stop"),
+            "[DONE]",
+        )
+    ]
+
+    async def draft(upstream):
+        return await DraftStream(str, print).read(upstream.stream(ASKED, None))
+
+    usage = with_upstream(draft, answer).reply.usage
+    assert (usage.output_tokens, usage.estimated) == (output_tokens, last is None)
+
+
 def test_calls_that_arrive_with_the_end_count_after_what_the_server_counted_before():
     def spell(usage, finish=None, **delta):
         choice = {"index": 0, "delta": delta, "finish_reason": finish}

@@ -101,11 +101,11 @@ class StreamReader:
             chunk.usage = choices[0].usage
         if self._chunk.created is None or chunk.usage is not None:
             self._chunk = chunk
-        if usage := usage_of(chunk.usage, chunk.model):
-            yield UpstreamDelta(usage=usage)
         for choice in choices:
             self._has_choice = True
             yield from self._choice(choice)
+        if usage := usage_of(chunk.usage, chunk.model):  # they count the words beside them
+            yield UpstreamDelta(usage=usage)
 
     def _read_chunk(self, event: ServerSentEvent) -> "_Chunk":
         try:
