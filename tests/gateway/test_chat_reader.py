@@ -366,6 +366,8 @@ def test_counts_that_are_texts_or_have_the_names_of_newer_apis_are_read(counts):
     last = json.dumps({"choices": [], "model": "m", "usage": counts})
     reader, deltas = deltas_of(chunk({"content": "a"}, "stop"), last)
     assert deltas[-1].usage == usage
+    _, deltas = deltas_of(chunk({"content": "a"}, "stop", model="m", usage=counts))
+    assert [delta.usage for delta in deltas if delta.usage] == [usage]
     assert whole.details.usage.get("prompt_tokens_details") == (
         reader.details.usage.get("prompt_tokens_details")
     )
@@ -403,7 +405,14 @@ def test_counts_that_are_all_zero_are_unknown_because_every_request_has_a_token(
     ]
 
 
-@pytest.mark.parametrize("counts", [{"prompt_tokens": 3, "completion_tokens": 4}, COUNTS])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"prompt_tokens": 3, "completion_tokens": 4},
+        {"input_tokens": 3, "output_tokens": 4},
+        COUNTS,
+    ],
+)
 def test_counts_in_the_last_choice_of_a_stream_are_read(counts):
     last = {"index": 0, "delta": {}, "finish_reason": "stop", "usage": counts}
     reader, deltas = deltas_of(chunk({"content": "a"}), json.dumps({"choices": [last]}), "[DONE]")
@@ -566,6 +575,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}
     [
         {"content": "", "images": [IMAGE]},
         {"content": [IMAGE]},
+        {"content": IMAGE},
         {"content": None, "audio": {"id": "1", "data": "AA=="}},
     ],
 )

@@ -11,9 +11,10 @@ import pytest
 from support.small_site import HANG_UP, answering, events, http, read_request, site, words
 from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
+from waltzrl.gateway.draft_stream import DraftStream
 from waltzrl.gateway.exchange import ModelCard
 from waltzrl.gateway.limits import Limits
-from waltzrl.gateway.upstream import OPEN_SECONDS, HttpUpstream
+from waltzrl.gateway.upstream import LINGER_SECONDS, OPEN_SECONDS, HttpUpstream
 
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ANSWER = {"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}
@@ -300,6 +301,23 @@ def test_a_stream_ends_although_its_connection_does_not(last):
     assert "".join(delta.text for delta in asyncio.run(run())) == "Hello."
 
 
+@pytest.mark.parametrize("told", [[], [{"choices": [], "usage": {"prompt_tokens": 3}}]])
+def test_a_stream_without_a_choice_ended_early_although_its_connection_does_not(told):
+    answer = [events(*map(json.dumps, told), "[DONE]", whole=False)]
+    failed = problem(deltas_of, answer)
+    assert (str(failed), failed.is_down) == ("the upstream's stream ended early", True)
+
+
+def test_the_end_of_a_connection_is_waited_for_once():
+    async def timed(upstream):
+        start = asyncio.get_running_loop().time()
+        await deltas_of(upstream)
+        return asyncio.get_running_loop().time() - start
+
+    answer = [events(words("Hello.", "stop"), "[DONE]", whole=False)]
+    assert LINGER_SECONDS <= with_upstream(timed, answer) < 2 * LINGER_SECONDS
+
+
 def test_a_connection_whose_stream_ends_late_is_used_again():
     async def run():
         late = [events(words("Hello.", "stop"), "[DONE]", whole=False), b"0\r\n\r\n"]
@@ -377,6 +395,61 @@ def test_the_fragments_of_a_call_are_joined_at_its_end_and_not_with_each():
     assert sum(delta.begun is not None for delta in deltas) > 20
     assert len(joins) < 10
     assert deltas[-2].calls[0].arguments == " " * 60 + "{}"
+
+
+@pytest.mark.parametrize(
+    ("counts", "output_tokens"),
+    [([1, None], 25), ([None, 7], 7), ([1, 9], 9)],
+)
+def test_words_that_arrive_together_with_counts_before_them_are_not_among_these(
+    counts, output_tokens
+):
+    def spell(count, **choice):
+        usage = count and {"prompt_tokens": 9, "completion_tokens": count}
+        return json.dumps({"choices": [{"index": 0, **choice}], "usage": usage})
+
+    first, last = counts
+    answer = [
+        events(
+            spell(first, delta={"role": "assistant"}),
+            spell(None, delta={"content": "x" * 100}),
+            spell(last, delta={}, finish_reason="stop"),
+            "[DONE]",
+        )
+    ]
+
+    async def draft(upstream):
+        return await DraftStream(str, print).read(upstream.stream(ASKED, None))
+
+    usage = with_upstream(draft, answer).reply.usage
+    assert (usage.output_tokens, usage.estimated) == (output_tokens, last is None)
+
+
+def test_calls_that_arrive_with_the_end_count_after_what_the_server_counted_before():
+    def spell(usage, finish=None, **delta):
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return json.dumps({"choices": [choice], "usage": usage})
+
+    arguments = json.dumps({"text": "word " * 100})
+    call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
+    first = events(spell({"prompt_tokens": 9, "completion_tokens": 1}), whole=False)
+    last = events(spell(None, tool_calls=[call]), spell(None, "tool_calls"))
+
+    async def answer(reader, writer):
+        await read_request(reader)
+        writer.write(first)
+        await asyncio.sleep(0.05)
+        writer.write(last.partition(b"\r\n\r\n")[2])
+
+    async def run():
+        async with site(answer) as server:
+            upstream = upstream_of(server.url)
+            draft = await DraftStream(str, print).read(upstream.stream(ASKED, None))
+            upstream.close()
+            return draft
+
+    usage = asyncio.run(run()).reply.usage
+    assert (usage.input_tokens, usage.output_tokens > 100, usage.estimated) == (9, True, True)
 
 
 def test_what_came_with_an_error_is_heard_before_it():

@@ -69,7 +69,13 @@ def test_with_keys_every_page_may_be_allowed_and_needs_one(tmp_path):
 )
 @pytest.mark.parametrize(
     ("origins", "named"),
-    [("['chat.example.org']", "origins"), ("['https://a/b']", "origins"), ("['*']", "needs keys")],
+    [
+        ("['chat.example.org']", "origins"),
+        ("['https://a/b']", "origins"),
+        ("['https://*.example.org']", "origins"),
+        ("['https://Chat.example.org']", "origins"),
+        ("['*']", "needs keys"),
+    ],
 )
 def test_origins_that_cannot_be_are_refused(origins, named):
     with pytest.raises(InputError, match=named):

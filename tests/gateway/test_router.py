@@ -250,18 +250,34 @@ def test_after_a_part_of_a_stream_there_is_neither_a_retry_nor_a_fallback():
     assert (len(default.asked), cheap.asked) == (1, [])
 
 
-def test_after_counts_alone_a_stream_may_be_that_of_a_fallback():
-    class Counting(Scripted):
-        async def stream(self, body, bearer):
-            yield UpstreamDelta(usage=Usage(input_tokens=3, output_tokens=0))
-            async for delta in super().stream(body, bearer):
-                yield delta
+class Counting(Scripted):
+    """An upstream that tells the tokens of a request before anything else."""
 
+    async def stream(self, body, bearer):
+        yield UpstreamDelta(usage=Usage(input_tokens=len(self.name), output_tokens=0))
+        async for delta in super().stream(body, bearer):
+            yield delta
+
+
+def test_after_counts_alone_a_stream_may_be_that_of_a_fallback():
     async def work():
         first, second = Counting("first", AWAY), Counting("second")
         return await streamed(router(first, second, fallback="second"))
 
     assert run_on_fake_time(work()) == "second"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_counts_of_a_stream_that_then_failed_everywhere_are_told_once(count):
+    async def work():
+        named = [Counting("a", AWAY), Counting("last", AWAY)][2 - count :]
+        deltas = router(*named, fallback=None if count == 1 else "last").stream({}, None)
+        counted = (await anext(deltas)).usage.input_tokens
+        with pytest.raises(UpstreamError):
+            await anext(deltas)
+        return counted
+
+    assert run_on_fake_time(work()) == len("last")
 
 
 def test_a_request_that_may_not_be_repeated_is_sent_once():

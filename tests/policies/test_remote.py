@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -172,6 +173,21 @@ def test_counts_that_are_floats_are_read(server):
     (reply,) = ask(server, retries=0)
     assert reply.text == "half \ufffd"
     assert reply.usage == Usage(input_tokens=3, output_tokens=4, model="m")
+
+
+@pytest.mark.parametrize(
+    ("counts", "usage"),
+    [
+        ({"input_tokens": 3, "output_tokens": 4}, Usage(input_tokens=3, output_tokens=4)),
+        ({"prompt_tokens": 3, "completion_tokens": 0}, Usage(input_tokens=3, output_tokens=0)),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, None),
+    ],
+)
+def test_counts_have_newer_names_and_are_unknown_if_all_are_zero(server, counts, usage):
+    body = {"choices": [{"message": {"content": "Hi!"}}], "model": "m", "usage": counts}
+    server.first.append((200, {}, json.dumps(body)))
+    (reply,) = ask(server, retries=0)
+    assert reply.usage == (usage and replace(usage, model="m"))
 
 
 @pytest.mark.parametrize("code", [429, 503, "rate_limit_exceeded"])

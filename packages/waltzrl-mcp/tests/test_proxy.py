@@ -588,6 +588,10 @@ def test_a_configuration_names_variables_and_servers_that_are_off(tmp_path, monk
         ),
         ('{"servers": {}}', "mcpServers"),
         ('{"mcpServers": {"files": {}}}', "server 'files' needs either a command or a url"),
+        (
+            '{"mcpServers": {"files": {"url": "${MCP_UNSET:-}"}}}',
+            "server 'files' needs either a command or a url",
+        ),
     ],
 )
 def test_an_invalid_configuration_is_one_clear_error(tmp_path, text, cause):

@@ -89,22 +89,27 @@ class UpstreamRouter:
         return await self._answer(body.get("model"), bearer, work)
 
     async def stream(self, body: ChatBody, bearer: str | None) -> Deltas:
-        async def begun(
-            route: UpstreamRoute, key: str | None
-        ) -> tuple[list[UpstreamDelta], Deltas]:
+        told: list[UpstreamDelta] = []
+
+        async def begin(route: UpstreamRoute, key: str | None) -> Deltas:
             deltas = route.upstream.stream(route.renamed(body), key)
             fallback = self._name_fallback(route, body)
-            first: list[UpstreamDelta] = []
+            told.clear()  # nothing of an attempt that failed before
             async for delta in deltas:
-                first.append(structs.replace(delta, fallback=None if first else fallback))
+                told.append(structs.replace(delta, fallback=None if told else fallback))
                 if delta.text or delta.reasoning or delta.begun or delta.finish is not None:
                     break
-            return first, deltas
+            return deltas
 
         # Only until something of the reply has come may another attempt take this one's place.
-        first, deltas = await self._answer(body.get("model"), bearer, begun)
+        try:
+            deltas = await self._answer(body.get("model"), bearer, begin)
+        except RequestError:
+            for delta in told:  # the tokens that the server has counted are charged
+                yield delta
+            raise
         async with aclosing(deltas):
-            for delta in first:
+            for delta in told:
                 yield delta
             async for delta in deltas:
                 yield delta

@@ -57,8 +57,9 @@ OPEN = ((), "pass", "tenant")
 """The permissions that every client has by default."""
 OnLoadFailure = Literal["stop", "stage1"]
 Share = Annotated[float, Field(ge=0, le=1)]
-Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
-"""An origin as browsers send it: a scheme, a host, and a port if it is not the scheme's own."""
+PageOrigin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s*A-Z]+)$")]
+"""An origin as browsers send it: a scheme, a host in lower case, and a port if it is not the
+scheme's own."""
 Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
 Text = Annotated[str, Field(min_length=1)]
 # A header names it.
@@ -204,7 +205,7 @@ class GatewayRecipe(BundleRecipe):
     they say."""
     pass_through: bool = False
     """Send other paths below `/v1` to the upstream, whose answers are then not reviewed."""
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[PageOrigin, ...] = ()
     """Origins of web pages whose scripts may use the API from a browser, such as
     `https://chat.example.org`; with keys also `*`, for every page."""
     workers: Annotated[int, Field(ge=1, le=32)] = 1

@@ -101,11 +101,11 @@ class StreamReader:
             chunk.usage = choices[0].usage
         if self._chunk.created is None or chunk.usage is not None:
             self._chunk = chunk
-        if usage := usage_of(chunk.usage, chunk.model):
-            yield UpstreamDelta(usage=usage)
         for choice in choices:
             self._has_choice = True
             yield from self._choice(choice)
+        if usage := usage_of(chunk.usage, chunk.model):  # they count the words beside them
+            yield UpstreamDelta(usage=usage)
 
     def _read_chunk(self, event: ServerSentEvent) -> "_Chunk":
         try:
@@ -175,7 +175,10 @@ def _read_chunk(data: str, event: str) -> "_Chunk":
         chunk = _Chunk()
     # One without choices may be an error that has no key `error`.
     if chunk.choices and event != "error" and chunk.error is chunk.choices[0].error is None:
-        return chunk
+        counts = (chunk.usage, chunk.choices[0].usage)
+        # Those without a count may have them under other names.
+        if all(usage is None or usage.prompt_tokens is not None for usage in counts):
+            return chunk
     body = read_json(data)
     check_reported(body, event)
     return msgspec.convert(tidy_completion(body), _Chunk)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic, perf_counter
@@ -206,15 +206,16 @@ class HttpUpstream:
                 # Some servers leave out the empty line at the end of the last event.
                 deltas, failure = _read_deltas(decoder.feed(part or b"\n\n"), reader)
                 # Calls are told as they grow: a stream that is left early is charged for them.
-                if reader.fragments > fragments and not reader.ended:
+                if reader.fragments > fragments:
                     fragments = reader.fragments
-                    deltas.append(UpstreamDelta(begun=reader.read_calls))
-                if deltas:  # also those that precede a failure
-                    yield _merge_deltas(deltas)
+                    deltas.insert(0, UpstreamDelta(begun=reader.read_calls))
+                for delta in _merge_arrived(deltas):  # also what precedes a failure
+                    yield delta
                 # An incomplete last event is no failure of its own, unless it reports one.
                 if failure is not None and (is_open or isinstance(failure, ReportedError)):
                     raise failure
-                part = await _read_next_part(response, reader)
+                if is_open:
+                    part = await _read_next_part(response, reader)
         if not reader.ended:
             _log_failure(started, ENDED_EARLY)
             raise _cut_stream_error()
@@ -458,7 +459,7 @@ async def _read_next_part(response: Connection, reader: StreamReader) -> bytes:
                 part = await response.read_part()
             return part
     except OSError:  # TimeoutError too
-        if reader.ended:
+        if reader.ended or reader.done:
             return b""
         raise
 
@@ -475,6 +476,17 @@ def _read_deltas(
     except (RequestError, ReportedError) as failure:
         return deltas, failure
     return deltas, None
+
+
+def _merge_arrived(deltas: Sequence[UpstreamDelta]) -> Iterator[UpstreamDelta]:
+    """Yield the deltas that arrived together as one, and a second for what follows their counts.
+
+    Those are of what precedes them.
+    """
+    end = max((index for index, delta in enumerate(deltas, 1) if delta.usage), default=0)
+    for part in (deltas[:end], deltas[end:]):
+        if part:
+            yield _merge_deltas(part)
 
 
 def _merge_deltas(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:

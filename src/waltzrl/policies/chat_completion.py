@@ -73,7 +73,7 @@ class CompletionUsage(msgspec.Struct):
     def as_usage(self, model: str) -> Usage | None:
         """Return the counts; None if one is unknown."""
         read, generated = read_count(self.prompt_tokens), read_count(self.completion_tokens)
-        if read is None or generated is None:
+        if read is None or generated is None or read == generated == 0:  # it has not counted
             return None
         return Usage(input_tokens=read, output_tokens=generated, model=model)
 
@@ -171,7 +171,13 @@ def read_chat_completion(answer: bytes) -> ChatCompletion:
         completion = COMPLETIONS.decode(answer)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         completion = None
-    if completion is not None and completion.choices and completion.error is None:
+    if (
+        completion is not None
+        and completion.choices
+        and completion.error is None
+        # Counts may have other names.
+        and (completion.usage is None or completion.usage.prompt_tokens is not None)
+    ):
         return completion
     body = read_json(answer)
     check_reported(body)

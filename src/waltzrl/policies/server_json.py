@@ -194,7 +194,7 @@ def _tidy_words(words: object) -> dict[str, object]:
 
 def _has_media(content: object) -> bool:
     """Return whether a content has a part that is no text."""
-    parts = content if isinstance(content, list) else []
+    parts = content if isinstance(content, list) else [content]
     types = [str(part.get("type")) for part in parts if isinstance(part, dict)]
     return any(word in kind for kind in types for word in ("image", "audio", "video"))
 

@@ -204,6 +204,7 @@ def test_a_gateway_without_keys_allows_what_its_settings_say():
 def test_a_template_may_be_told_to_reason_or_not(path):
     for switch in ({"enable_thinking": False}, {"thinking": True, "enable_thinking": True}):
         assert read(path, chat_template_kwargs=switch).body["chat_template_kwargs"] == switch
+    assert "chat_template_kwargs" not in read(path, chat_template_kwargs={}).body
     for options in ({"enable_thinking": "no"}, {"thinking": True, "note": True}, [True], True):
         with pytest.raises(RequestError, match="chat_template_kwargs: no reviewer sees"):
             read(path, chat_template_kwargs=options)

@@ -239,6 +239,14 @@ def test_tools_that_an_item_brings_are_tools_of_the_chat(tools):
 SEARCH = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
 
 
+def test_a_function_that_says_who_runs_it_is_no_search_of_tools():
+    function = {"type": "function", "name": "f", "execution": "client"}
+    exchange = read([USER], tools=[function])
+    answer = answer_of("", ToolCall(id="2", name="f", arguments='{"a": 1}'))
+    (item,) = json.loads(RESPONSES.write(exchange, [answer]))["output"]
+    assert (item["type"], item["name"], item["arguments"]) == ("function_call", "f", '{"a": 1}')
+
+
 def test_a_search_of_tools_that_the_client_runs_is_a_function_of_the_chat():
     called = {"call_id": "1", "execution": "client", "status": "completed"}
     found = {"type": "function", "name": "f"}

@@ -62,16 +62,17 @@ def read_servers(path: Path) -> dict[str, ServerEntry]:
             f"{path}: {error}; need JSON such as "
             '{"mcpServers": {"files": {"command": "files-server", "args": []}}}'
         ) from None
-    enabled = {name: entry for name, entry in servers.items() if not entry.disabled}
-    for name, entry in enabled.items():
-        if bool(entry.command) == bool(entry.url):
-            raise InputError(f"{path}: server {name!r} needs either a command or a url")
-    return {
+    enabled = {
         name: msgspec.convert(
             _expand_variables(msgspec.to_builtins(entry), f"{path}: server {name!r}"), ServerEntry
         )
-        for name, entry in enabled.items()
+        for name, entry in servers.items()
+        if not entry.disabled
     }
+    for name, entry in enabled.items():
+        if bool(entry.command) == bool(entry.url):
+            raise InputError(f"{path}: server {name!r} needs either a command or a url")
+    return enabled
 
 
 def _expand_variables(value: object, where: str) -> object:

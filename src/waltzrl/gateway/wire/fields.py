@@ -200,9 +200,9 @@ def check_known(body: dict[str, Json], known: frozenset[str], caller: Caller) ->
 
 def _has_only_switches(options: Json) -> bool:
     """Return whether options of a template only turn reasoning on or off, as known keys do."""
-    return isinstance(options, dict) and all(
-        key in SWITCHES and isinstance(value, bool) for key, value in options.items()
-    )
+    if not (isinstance(options, dict) and options):
+        return False
+    return all(key in SWITCHES and isinstance(value, bool) for key, value in options.items())
 
 
 def check_sampling(body: dict[str, Json]) -> None:

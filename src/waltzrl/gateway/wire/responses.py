@@ -206,7 +206,7 @@ def _collect_tool_names(
         name, apart = _read_tool_name(tool, where), {"name": tool["name"]}
         if tool.get("namespace") is not None:
             apart["namespace"] = tool["namespace"]
-        if tool.get("execution") == "client":
+        if tool["name"] == SEARCH and tool.get("execution") == "client":
             apart |= {"type": f"{SEARCH}_call", "execution": "client"}
         if names.setdefault(name, apart) != apart:
             raise invalid_field(f"{where}.name", name, "a name that no other tool has in a chat")
