@@ -69,6 +69,7 @@ RAW = [
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"OPTIONS * HTTP/1.1\r\n\r\n",
     b"HEAD /healthz HTTP/1.1\r\n\r\n",
+    b"DELETE /healthz HTTP/1.1\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 500,
     b"\0" * 1_000,
     b"\xff" * 100_000,
