@@ -14,7 +14,7 @@ from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.word_format import WordFormat, WordLabel
-from waltzrl.records import Message
+from waltzrl.records import Message, Usage
 
 SAFETY = WordLabel(
     name="unsafe",
@@ -129,13 +129,21 @@ def test_the_chat_template_gets_its_arguments():
     assert tokenizer.decode(ruled) == "No dogs." + tokenizer.decode(plain)
 
 
+class CountingPolicy(ScriptedPolicy):
+    """Says how many tokens it read and wrote, as servers do."""
+
+    async def reply(self, messages, sampling):
+        said = await super().reply(messages, sampling)
+        return replace(said, usage=Usage(input_tokens=2, output_tokens=6))
+
+
 def test_a_text_completion_is_a_reply():
     async def reply(server):
         async with RemotePolicy(server.base_url, "m") as policy:
             got = await policy.continue_text("Safety?", Sampling(max_new_tokens=9, format=BOTH))
             return got, policy.revision
 
-    with serving({"m": ScriptedPolicy(["Safety: Unsafe\nRefusal: No"])}) as server:
+    with serving({"m": CountingPolicy(["Safety: Unsafe\nRefusal: No"])}) as server:
         server.model, server.fingerprint = "m-0825", "fp"
         server.odds = {
             "Unsafe": {" Unsafe": 0.75, " Safe": 0.25},
@@ -144,7 +152,7 @@ def test_a_text_completion_is_a_reply():
         got, revision = asyncio.run(reply(server))
     assert got.text == "Safety: Unsafe\nRefusal: No"
     assert got.label_probabilities == pytest.approx((0.75, 0.1))
-    assert got.usage.model == "m-0825"
+    assert got.usage == Usage(input_tokens=2, output_tokens=6, model="m-0825")
     assert revision == "m-0825 fp"
     ((_headers, body),) = server.requests
     assert body == {
