@@ -244,13 +244,24 @@ def test_a_teacher_that_wrote_nothing_readable_is_said(tmp_path):
         trained(chosen, tmp_path / "run")
 
 
-def test_explanations_of_other_data_are_refused(tmp_path, base):
+@pytest.mark.parametrize(
+    ("unknown", "said"),
+    [
+        ((), r"data\.solutions names has changed"),
+        # As where a set grows while a run learns, whose data is not compared.
+        (("data.json",), "explains 2 solutions, and the data has 1 now"),
+    ],
+    ids=["compared", "not compared"],
+)
+def test_explanations_of_other_data_are_refused(tmp_path, base, unknown, said):
     changes = [base, "stages.warm-up.steps=0", "stages.teacher.steps=0"]
     chosen = recipe(tmp_path, changes=changes)
     with pytest.raises(KilledError):
         trained(chosen, tmp_path / "run", killed_at("distillation", 2))
     write_solutions(tmp_path, ROWS[:1])
-    with pytest.raises(RecipeError, match=r"data\.solutions names has changed"):
+    for name in unknown:
+        (tmp_path / "run" / name).unlink()
+    with pytest.raises(RecipeError, match=said):
         trained(chosen, tmp_path / "run")
 
 

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -121,10 +121,9 @@ class Journal:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with disk_errors(self._path):  # closing writes again what did not fit
+        with disk_errors(self._path), closing(self._file):  # which writes again what did not fit
             for display in self._displays:
                 display.close()
-            self._file.close()
 
 
 def _step_after(path: Path) -> int:

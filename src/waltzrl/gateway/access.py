@@ -34,8 +34,8 @@ Send: TypeAlias = Callable[[Event], Awaitable[None]]
 KEY_FILE_SECONDS = 1.0
 """A changed key file is read again within this time."""
 _requests = count()
-
 KEY_HEADERS = (b"x-api-key", b"api-key")
+"""The headers with nothing but a key: Anthropic's and Azure's."""
 
 CLIENT_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 """A client's `x-request-id` that is kept; any other is replaced by ours."""

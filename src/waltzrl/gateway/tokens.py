@@ -8,7 +8,7 @@ from waltzrl.gateway.exchange import ChatRequest, Upstream, UpstreamRequest
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.wire import MESSAGES
 from waltzrl.gateway.wire.fields import read_object
-from waltzrl.gateway.wire.messages_output import estimate_input
+from waltzrl.gateway.wire.format import estimate_input
 
 ABSENT = (404, 405, 501)
 """The statuses of a server without this endpoint."""

@@ -70,6 +70,8 @@ NO_ROUTE = (404, 405, 501)
 """The statuses of a server that has no such path, or not with this method."""
 REDIRECTED = range(300, 400)
 """The statuses of a server that sends requests to another URL, which may not get the key."""
+NO_ANSWER = {*NO_ROUTE, *REDIRECTED}
+"""The statuses that show nothing of a server at this URL."""
 MOVED = "the server redirects requests to another URL; use that one"
 OPEN_SECONDS = 10.0
 """No request is sent for this long after the upstream could not be reached several times."""
@@ -271,7 +273,7 @@ class HttpUpstream:
             self.breaker.close()
             if not chats:
                 self._contact.failed(MOVED if status in REDIRECTED else self._no_chat)
-            elif status in NO_ROUTE or status in REDIRECTED:  # it has no list of models, and chats
+            elif status in NO_ANSWER:  # it has no list of models, and chats
                 self._contact.succeeded()
             else:
                 self._note(status)
@@ -290,7 +292,7 @@ class HttpUpstream:
         that asks for a key, or fails, has that path.
         """
         if not 200 <= status < 300:
-            return status not in NO_ROUTE and status not in REDIRECTED
+            return status not in NO_ANSWER
         with suppress(*UNREADABLE):
             self._read_models(body)
             return True
@@ -313,7 +315,7 @@ class HttpUpstream:
 
     def _note(self, status: int) -> None:
         """Note an answer; 404 alone does not show whether the URL or the request is wrong."""
-        if status in NO_ROUTE or status in REDIRECTED:
+        if status in NO_ANSWER:
             return
         if status >= 500:
             self._contact.failed(f"answered {status}")

@@ -307,7 +307,14 @@ class WarmUp:
             if isinstance(weights.causal_lm.model, PeftModel):
                 # The roles share the base without the teacher's adapter.
                 weights.causal_lm.model.delete_adapter(TEACHER)
-        return [str(fields["reasoning_trace"]) for _, fields in read_objects(path)]
+        written = [str(fields["reasoning_trace"]) for _, fields in read_objects(path)]
+        count = len(self.solutions) + sum(map(self._is_exercise, self.demonstrations))
+        if len(written) != count:
+            raise RecipeError(
+                f"{path} explains {len(written)} solutions, and the data has {count} now; restore"
+                " the data that the run began with, or choose another run directory"
+            )
+        return written
 
     def _count(self, usages: Sequence[Usage | None]) -> None:
         if self.meter is not None:

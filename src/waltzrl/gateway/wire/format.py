@@ -8,7 +8,8 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Answer, ChatRequest, Json, total_counts
 from waltzrl.gateway.keys import ANONYMOUS, Caller
-from waltzrl.records import ToolCall, total_usage
+from waltzrl.gateway.wire.fields import read_object
+from waltzrl.records import ToolCall, estimate_usage, total_usage
 
 
 class StreamWriter(Protocol):
@@ -159,3 +160,24 @@ def count_of(answers: Sequence[Answer], part: str, key: str) -> int:
 
 def _total_token_details(answers: Sequence[Answer]) -> Mapping[str, Mapping[str, int]]:
     return total_counts([answer.details.usage for answer in answers])
+
+
+def estimate_input(chat: ChatRequest) -> int:
+    """Estimate the tokens of all turns and tools by their characters; images count for nothing."""
+    turns = "".join(message.full_text for message in chat.prompt.messages)
+    tools = msgspec.json.encode(chat.body["tools"]).decode() if "tools" in chat.body else ""
+    return estimate_usage(turns + tools, "", chat.model).input_tokens
+
+
+def call_input(call: ToolCall) -> Json:
+    """Return the arguments as the object that some APIs require.
+
+    If the model generated no valid object, its text is returned under `unreadable`, so that the
+    tool refuses it and the model sees why. The free text of a custom tool is its `input`.
+    """
+    if call.kind == "custom":
+        return {"input": call.arguments}
+    try:
+        return read_object(arguments_of(call).encode())
+    except RequestError:
+        return {"unreadable": call.arguments}

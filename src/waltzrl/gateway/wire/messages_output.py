@@ -7,9 +7,14 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.gateway.exchange import Answer, ChatRequest, Json
-from waltzrl.gateway.wire.fields import read_object
-from waltzrl.gateway.wire.format import arguments_of, count_of, encode_event, total_tokens
-from waltzrl.records import ToolCall, estimate_usage
+from waltzrl.gateway.wire.format import (
+    call_input,
+    count_of,
+    encode_event,
+    estimate_input,
+    total_tokens,
+)
+from waltzrl.records import ToolCall
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -89,29 +94,8 @@ def count_usage(answer: Answer | None) -> dict[str, Json]:
     }
 
 
-def estimate_input(chat: ChatRequest) -> int:
-    """Estimate the tokens of all turns and tools by their characters; images count for nothing."""
-    turns = "".join(message.full_text for message in chat.prompt.messages)
-    tools = msgspec.json.encode(chat.body["tools"]).decode() if "tools" in chat.body else ""
-    return estimate_usage(turns + tools, "", chat.model).input_tokens
-
-
 def call_block(call: ToolCall, arguments: Json) -> dict[str, Json]:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
-
-
-def call_input(call: ToolCall) -> Json:
-    """Return the arguments as the object that this API requires.
-
-    If the model generated no valid object, its text is returned under `unreadable`, so that the
-    tool refuses it and the model sees why. The free text of a custom tool is its `input`.
-    """
-    if call.kind == "custom":
-        return {"input": call.arguments}
-    try:
-        return read_object(arguments_of(call).encode())
-    except RequestError:
-        return {"unreadable": call.arguments}
 
 
 def encode_error(error: RequestError, request_id: str = "") -> bytes:

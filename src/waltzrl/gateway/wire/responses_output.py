@@ -10,12 +10,12 @@ from waltzrl.gateway.exchange import Answer, ChatRequest, Json, TokenLogprob
 from waltzrl.gateway.wire.format import (
     COMMENT,
     arguments_of,
+    call_input,
     count_of,
     encode_event,
     error_object,
     total_tokens,
 )
-from waltzrl.gateway.wire.messages_output import call_input
 
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """The finish of a reply -> why its response is incomplete; with any other finish it is complete."""
