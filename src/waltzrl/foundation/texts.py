@@ -45,6 +45,15 @@ def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime(form)
 
 
+def is_utf8(data: bytes) -> bool:
+    """Whether bytes are text in UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def describe_error(error: Exception) -> str:
     """Return what an error says, in one line; its type where it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__

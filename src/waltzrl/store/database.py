@@ -5,13 +5,14 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from waltzrl.errors import InputError, MissingExtraError, StorageError
 
 try:
-    from sqlalchemy import Connection, create_engine, event, make_url
+    from sqlalchemy import Connection, Row, create_engine, event, make_url
     from sqlalchemy import Engine as Engine
     from sqlalchemy.engine.interfaces import DBAPIConnection
     from sqlalchemy.exc import (
@@ -27,6 +28,8 @@ except ModuleNotFoundError as missing:
     raise MissingExtraError("the memory", "SQLAlchemy", "flywheel") from missing
 
 from waltzrl.store.hashing import SQLITE_FUNCTION, hash_number
+
+Record = TypeVar("Record")
 
 BUSY_MILLISECONDS = 5000
 """The time that a writer of SQLite waits for another."""
@@ -144,6 +147,15 @@ def _storage_errors(engine: Engine) -> Iterator[None]:
             f"the database {engine.url.render_as_string()} failed: {reason}; check that it is up, "
             "has free space, and is not locked by another program"
         ) from error
+
+
+def decode_row(row: Row[tuple[object, ...]], kind: type[Record]) -> Record:
+    """Return a row as a record of some kind, whose fields with defaults it may lack.
+
+    Raises:
+        msgspec.ValidationError: it has no value of the right type for a field.
+    """
+    return msgspec.convert(row._mapping, kind)
 
 
 def canonical_json(text: str) -> str:

@@ -24,7 +24,7 @@ from sqlalchemy import (
     text,
 )
 
-from waltzrl.store.database import reading
+from waltzrl.store.database import decode_row, reading
 
 NOTICES = Table(
     "notices",
@@ -65,7 +65,7 @@ def notices_after(engine: Engine, last: int) -> list[Notice]:
     query = select(NOTICES).where(NOTICES.c.id > last).order_by(NOTICES.c.id)
     with reading(engine) as connection:
         rows = connection.execute(query)
-        return [msgspec.convert(row, Notice, from_attributes=True) for row in rows]
+        return [decode_row(row, Notice) for row in rows]
 
 
 def newest_notices(
@@ -84,7 +84,7 @@ def newest_notices(
         query = query.where(NOTICES.c.kind.in_(of))
     with reading(engine) as connection:
         rows = connection.execute(query.order_by(NOTICES.c.id.desc()).limit(count))
-        return [msgspec.convert(row, Notice, from_attributes=True) for row in rows]
+        return [decode_row(row, Notice) for row in rows]
 
 
 def last_notice(engine: Engine) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.errors import InputError, RequestError, StorageError
+from waltzrl.foundation.texts import is_utf8
 from waltzrl.gateway.gateway import all_of
 from waltzrl.gateway.guard import ACCEPTANCE
 from waltzrl.records import Feedback, Reply
@@ -235,10 +236,9 @@ def _read_request(body: bytes) -> RoutingRequest:
         if isinstance(table, dict) and isinstance(table.get("tasks"), list):
             table = {**table, "tasks": [_rename_fields(task) for task in table["tasks"]]}
         request = convert_document(table, RoutingRequest, "request")
-    except msgspec.DecodeError as error:
-        raise InputError(str(error)) from error
-    except UnicodeDecodeError as error:
-        raise InputError("the body is not UTF-8; encode it so") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # by version, for what is no UTF-8
+        reason = str(error) if is_utf8(body) else "the body is not UTF-8; encode it so"
+        raise InputError(reason) from error
     except RecursionError as error:
         raise InputError("nested too deeply to be read") from error
     if not 1 <= len(request.tasks) <= MOST_TASKS:

@@ -12,6 +12,7 @@ from typing import TypeGuard
 import msgspec
 
 from waltzrl.errors import RequestError
+from waltzrl.foundation.texts import is_utf8
 from waltzrl.gateway.exchange import Json
 from waltzrl.gateway.keys import Caller
 from waltzrl.policies.server_json import mend_text
@@ -43,13 +44,13 @@ def read_object(raw: bytes) -> dict[str, Json]:
     """
     try:
         body: Json = msgspec.json.decode(raw.removeprefix(codecs.BOM_UTF8))
-    except UnicodeDecodeError as error:
-        raise _unreadable_body_error("UTF-8") from error
     except RecursionError as error:
         raise _too_deep_error() from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # by version, for what is no UTF-8
         if raw.startswith(COMPRESSED):
             raise _unreadable_body_error("JSON but compressed; send it uncompressed") from error
+        if not is_utf8(raw):
+            raise _unreadable_body_error("UTF-8") from error
         if where := _find_half_pair(raw):
             raise unsupported_field(where, HALF_PAIR) from error
         raise _unreadable_body_error(f"JSON ({error})") from error

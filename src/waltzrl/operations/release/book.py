@@ -10,7 +10,6 @@ import msgspec
 from sqlalchemy import (
     Connection,
     Engine,
-    Row,
     Select,
     case,
     delete,
@@ -53,7 +52,7 @@ from waltzrl.operations.release.tables import (
     TRANSITIONS,
 )
 from waltzrl.operations.release.view import ALL, CurvePoint, ReleaseView, Transition
-from waltzrl.store.database import reading, writing
+from waltzrl.store.database import decode_row, reading, writing
 from waltzrl.store.memory.labels import Calibration
 from waltzrl.store.migrations import prepare_tables
 from waltzrl.store.notices import give_notice
@@ -113,7 +112,7 @@ class ReleaseBook:
         """Return what a bundle is, and who made it; None when it is unknown."""
         with reading(self._engine) as connection:
             row = connection.execute(select(BUNDLES).where(BUNDLES.c.id == bundle_id)).first()
-        return None if row is None else msgspec.convert(row, StoredBundle, from_attributes=True)
+        return None if row is None else decode_row(row, StoredBundle)
 
     def changes(self, release: Release) -> tuple[str, ...]:
         """Say how the candidate of a release differs from the bundle that it may replace."""
@@ -128,7 +127,7 @@ class ReleaseBook:
         either = or_(RELEASES.c.candidate == bundle_id, RELEASES.c.serving == bundle_id)
         with reading(self._engine) as connection:
             rows = connection.execute(select(RELEASES).where(either).order_by(RELEASES.c.number))
-            releases = [_decode_release(row) for row in rows]
+            releases = [decode_row(row, Release) for row in rows]
             return [(one, move) for one in releases for move in _read_history(connection, one.id)]
 
     def bundles(self) -> list[str]:
@@ -195,7 +194,7 @@ class ReleaseBook:
             if row is None:
                 return None
             return ReleaseView(
-                release=_decode_release(row),
+                release=decode_row(row, Release),
                 evidence=row.evidence,
                 decision=row.decision,
                 history=tuple(_read_history(connection, row.id)),
@@ -269,7 +268,7 @@ class ReleaseBook:
             row = connection.execute(_select_release(release.id).with_for_update()).first()
             if row is None:
                 raise InputError(f"there is no release {release.id}")
-            current = _decode_release(row)
+            current = decode_row(row, Release)
             # A rollback must not fail because the release moved while a person was reading.
             if action == "roll_back":
                 _require_newest(connection, current)
@@ -315,7 +314,7 @@ class ReleaseBook:
             row = connection.execute(_OPEN.with_for_update(skip_locked=True)).first()
             if row is None:
                 return None
-            release = _decode_release(row)
+            release = decode_row(row, Release)
             fresh = take_observations(connection, release.id)
             before = read_answered(connection, release.id, fresh)
             # `updated` adds to it; only what differs from `before` is stored.
@@ -343,7 +342,7 @@ class ReleaseBook:
     def _first(self, query: Select[tuple[object, ...]]) -> Release | None:
         with reading(self._engine) as connection:
             row = connection.execute(query).first()
-            return None if row is None else _decode_release(row)
+            return None if row is None else decode_row(row, Release)
 
 
 def people_labels(calibrations: Mapping[str, Calibration]) -> PeopleLabels:
@@ -364,7 +363,7 @@ def take_observations(connection: Connection, release_id: str) -> list[Observati
     taken = OBSERVATIONS.c.number.in_([row.number for row in rows])
     too_late = OBSERVATIONS.c.release != release_id
     connection.execute(delete(OBSERVATIONS).where(or_(taken, too_late)))
-    return [msgspec.convert(row, Observation, from_attributes=True) for row in rows]
+    return [decode_row(row, Observation) for row in rows]
 
 
 def least_needed(times: Sequence[float]) -> int:
@@ -434,7 +433,7 @@ def _columns_of(release: Release) -> dict[str, object]:
 def _read_history(connection: Connection, release_id: str) -> list[Transition]:
     of_release = select(TRANSITIONS).where(TRANSITIONS.c.release == release_id)
     rows = connection.execute(of_release.order_by(TRANSITIONS.c.number))
-    return [msgspec.convert(row, Transition, from_attributes=True) for row in rows]
+    return [decode_row(row, Transition) for row in rows]
 
 
 def _read_curve(connection: Connection, release_id: str) -> list[CurvePoint]:
@@ -466,10 +465,6 @@ def _add_point(connection: Connection, release_id: str, now: float, decision: De
 
 def _select_release(release_id: str) -> Select[tuple[object, ...]]:
     return select(RELEASES).where(RELEASES.c.id == release_id)
-
-
-def _decode_release(row: Row[tuple[object, ...]]) -> Release:
-    return msgspec.convert(row, Release, from_attributes=True)
 
 
 def _require_newest(connection: Connection, release: Release) -> None:

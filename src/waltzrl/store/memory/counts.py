@@ -18,6 +18,7 @@ from sqlalchemy import (
     true,
 )
 
+from waltzrl.store.database import decode_row
 from waltzrl.store.memory.labels import Calibration, LabelEvent, SampleCounts
 from waltzrl.store.memory.plans import TASKS
 from waltzrl.store.memory.sampling import (
@@ -159,7 +160,7 @@ def bundle_counts(connection: Connection, since: float) -> list[BundleCounts]:
         .order_by(answers.c.bundle)
     )
     rows = connection.execute(query).all()
-    counts = msgspec.convert(rows, list[BundleCounts], from_attributes=True)
+    counts = [decode_row(row, BundleCounts) for row in rows]
     labels = _compare_samples(connection, _match_served(since), (), lambda row: str(row.bundle))
     return [msgspec.structs.replace(each, labels=labels[each.bundle]) for each in counts]
 
@@ -190,7 +191,7 @@ def period_counts(
         msgspec.structs.replace(
             each, labels=labels.get((each.period, each.category), Calibration())
         )
-        for each in msgspec.convert(rows, list[PeriodCounts], from_attributes=True)
+        for each in (decode_row(row, PeriodCounts) for row in rows)
     ]
 
 
@@ -220,7 +221,7 @@ def agent_counts(connection: Connection) -> list[AgentCounts]:
         .order_by(agent, task_type)
     )
     rows = connection.execute(query).all()
-    return msgspec.convert(rows, list[AgentCounts], from_attributes=True)
+    return [decode_row(row, AgentCounts) for row in rows]
 
 
 def task_states(connection: Connection, plan_ids: Sequence[str]) -> dict[str, dict[str, str]]:
