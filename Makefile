@@ -26,6 +26,7 @@ MAKEFLAGS += --jobs=3
 # Several tests run at once, so each has one thread.
 suite test-frameworks fast: export OMP_NUM_THREADS = 1
 export HF_HUB_OFFLINE ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_PROXY ?= 127.0.0.1,localhost
 # Libraries are compiled when they are first imported, because most of their files never are.
 export PYTHONDONTWRITEBYTECODE =
@@ -109,9 +110,10 @@ bench-gateway: $(READY)  ## The gateway against LiteLLM, NeMo Guardrails, Portke
 clean:  ## Remove the environments and caches; runs/ stays
 	rm -rf $(VENV) .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-# torch comes first and pinned, because plain pip would fetch a CUDA build for a wider range. uv
-# installs the rest in a quarter of pip's time.
+# torch comes first and pinned: of one version pip prefers the build +cpu, where an index or folder
+# has it (see CONTRIBUTING.md). uv installs the rest in a quarter of pip's time.
 $(READY): pyproject.toml $(PACKAGES:%=%/pyproject.toml)
+	@echo "setting up $(VENV), once, which takes minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile "torch==2.13.0" "uv>=0.13"
 	$(BIN)/uv pip install --quiet --system-certs --python $(VENV) \
