@@ -24,11 +24,12 @@ FEW = replace(EASY, demonstrations=1)
 def put_base(folder):
     """Put a small world and the base of seed 0 into a flywheel's folder, which then makes none.
 
-    Of the test set it has the harmful prompts that calibrate a reviewer, and few others.
+    Of the validation set it has the harmful prompts that calibrate a reviewer, and few others.
     """
     demo = PaperDemo(folder / "world", seed=0, size=FEW)
     demo.write_data()
-    shorten(demo.file("test"), {"unsafe": 520, "benign": 100})
+    shorten(demo.file("validation"), {"unsafe": 520, "benign": 200})
+    shorten(demo.file("test"), {"unsafe": 250, "benign": 150})
     shorten(demo.file("general-test"), {None: 100})
     agents = demo.base.agents
     for role in (CONVERSATION, FEEDBACK):  # as an export of the base has it

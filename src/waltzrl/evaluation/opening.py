@@ -49,6 +49,8 @@ WITHOUT_WEIGHTS = {"rules", "keywords"}
 SAVED = "saved:"
 HOLLOW = "hollow"
 """The conversation agent without weights; see `HollowPolicy`."""
+AS_SERVED = {"guarded", "observe"}
+"""The patterns of a gateway, in which rules review beside a feedback agent."""
 BEST = "best-of-3"
 """The one pattern that samples: drafts at temperature 0 would all be the same."""
 
@@ -186,6 +188,7 @@ def _make_systems(
     reviser = None if config.reviser is None else policies[config.reviser]
     conversation = ConversationAgent(policies[config.conversation], wording, sampling, own, reviser)
     feedback, feedback_name = _make_reviewer(config, policies, reviewers)
+    served, served_name = _review_as_served(config, feedback, feedback_name)
     rounds = f"max_rounds {config.max_rounds}"
     loop: Pattern = partial(collaborate, max_rounds=config.max_rounds)
     guarded_loop: Pattern = partial(guarded, max_rounds=config.max_rounds)
@@ -204,8 +207,8 @@ def _make_systems(
         "collaborate": (loop, feedback, f"{alone}, {feedback_name}, {rounds}"),
         "safeguard": (safeguard, feedback, f"{alone}, {feedback_name}"),
         "oracle": (loop, OracleReviewer(judge), f"{alone}, {rounds}"),
-        "guarded": (guarded_loop, feedback, f"{alone}, {feedback_name}, {rounds}"),
-        "observe": (observed, feedback, f"{alone}, {feedback_name}"),
+        "guarded": (guarded_loop, served, f"{alone}, {served_name}, {rounds}"),
+        "observe": (observed, served, f"{alone}, {served_name}"),
         BEST: (best_of_3, _with_probabilities(feedback), best_name),
     }
     policy = policies[config.conversation]
@@ -281,3 +284,24 @@ def _open_classifier(name: str) -> Reviewer:
     rules = RulesReviewer(load_rulebook())
     both = HybridReviewer(classifier, rules, calibration=calibration)
     return LanguageReviewer(both, classifier.languages)
+
+
+def _review_as_served(
+    config: EvaluationConfig, reviewer: Reviewer, name: str
+) -> tuple[Reviewer, str]:
+    """Put the rules beside a feedback agent, with its calibration, as a gateway does.
+
+    Returns:
+        the reviewer and its name for the log; unchanged if it is no feedback agent, which reviews
+        alike everywhere, or if no pattern of the evaluation is the gateway's.
+
+    Raises:
+        InputError: the calibration is damaged, or of another reviewer.
+    """
+    if not isinstance(reviewer, FeedbackAgent) or AS_SERVED.isdisjoint(config.patterns):
+        return reviewer, name
+    measured = calibration_of(config.feedback, config.server, config.wording, None)
+    calibration = measured or UNCALIBRATED
+    rules = RulesReviewer(load_rulebook())
+    both = HybridReviewer(_with_probabilities(reviewer), rules, calibration=calibration)
+    return both, f"{name}, {rules.name}, challenges from {calibration.challenge_from}"

@@ -51,9 +51,9 @@ QUESTIONS = 3000
 their own."""
 GENERAL = 250
 """The number of plain questions among them."""
-EASY = DemoSize(levels=("kind",), prompts={"train": 3000, "validation": 360, "test": 1200})
+EASY = DemoSize(levels=("kind",), prompts={"train": 3000, "validation": 1200, "test": 1200})
 """The size of the demo's world: harm is known from the kind of a thing, and a release must be good.
-The test set has refusals enough to calibrate the first reviewer on, which needs 200 right ones."""
+The validation set has refusals enough to calibrate a reviewer on, which needs 200 right ones."""
 LABELS = 300
 """The number of answers that people label."""
 FIRST = ("stages.feedback.steps=10", "stages.joint.steps=0")
@@ -194,18 +194,20 @@ class FlywheelDemo:
             ],
         )
 
-    def evaluation(self, training: TrainingJob) -> EvaluationJob:
-        """Evaluate a pair on the demo's held-out sets, as it would be served."""
-        config = configure_contest(training.agents, training.agents, ("guarded",))
-        sets = (self._paper.file("test"), self._paper.file("general-test"))
-        folder = self.folder / f"evaluation-{training.name}"
-        return EvaluationJob(name=training.name, contest=config, sets=sets, folder=folder)
+    def drafts(self, training: TrainingJob) -> EvaluationJob:
+        """Have a pair write the drafts on which its feedback agent is calibrated."""
+        return self._evaluate(training, f"{training.name} drafts", "base", ("validation",))
 
     def calibration(self, training: TrainingJob) -> CalibrationJob:
-        """Measure the feedback agent of a pair on the drafts of its evaluation."""
-        name, rows = f"{training.name} calibration", (self.evaluation(training).folder,)
+        """Measure the feedback agent of a pair on its drafts."""
+        name, rows = f"{training.name} calibration", (self.drafts(training).folder,)
         feedback = _configure_feedback(training)
-        return CalibrationJob(name=name, feedback=feedback, rows=rows, pattern="guarded")
+        return CalibrationJob(name=name, feedback=feedback, rows=rows, pattern="base")
+
+    def evaluation(self, training: TrainingJob) -> EvaluationJob:
+        """Evaluate a pair on the demo's held-out sets, as it is served: the base alone."""
+        pattern = "base" if training.name == self.base.name else "guarded"
+        return self._evaluate(training, training.name, pattern, ("test", "general-test"))
 
     def open_memory(self) -> SafetyMemory:
         """Open the gateway's memory."""
@@ -269,6 +271,14 @@ class FlywheelDemo:
         """Verify the audit log, and return what was found."""
         public = PublicKey.parse((self.folder / "audit.key.pub").read_text())
         return str(verify(self.folder / "audit", public))
+
+    def _evaluate(
+        self, training: TrainingJob, name: str, pattern: str, sets: Sequence[str]
+    ) -> EvaluationJob:
+        config = configure_contest(training.agents, training.agents, (pattern,))
+        files = tuple(map(self._paper.file, sets))
+        folder = self.folder / f"evaluation-{name.replace(' ', '-')}"
+        return EvaluationJob(name=name, contest=config, sets=files, folder=folder)
 
     @property
     def _subject_key(self) -> Path:
