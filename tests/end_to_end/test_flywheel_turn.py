@@ -7,6 +7,7 @@ import pytest
 
 from support.small_evaluations import ANSWER, evaluation, remember, said
 from support.small_runs import RECIPE, run, save_recipe
+from waltzrl.agents.calibration import CALIBRATION, UNCALIBRATED, write_calibration
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.evaluation.collecting.selection import Selection
 from waltzrl.foundation.validation import validate_table
@@ -72,13 +73,25 @@ def site(tmp_path, sqlite_url):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # three processes that load torch
-def test_a_turn_ends_with_a_release_in_its_shadow(site, tmp_path, capfd):
+def test_a_turn_ends_with_a_release_in_its_shadow(site, tmp_path, capfd, caplog):
     recipe, book = site
     out = tmp_path / "turn"
     assert run("flywheel", recipe, "--out", out) == 0
     planned = capfd.readouterr().out
     assert planned.startswith("# 3 labelled prompts in the memory, 3 are needed\nwaltzrl train ")
     assert not out.exists()
+    write_calibration(tmp_path / "agents/waltzrl_feedback_stage2" / CALIBRATION, UNCALIBRATED)
+    assert run("flywheel", recipe, "--out", out) == 0
+    assert "is calibrated, and the pair trained on it would not be" in caplog.text
+    (tmp_path / "agents/waltzrl_feedback_stage2" / CALIBRATION).unlink()
+    capfd.readouterr()
+    judged = "calibration=['chosen.jsonl', 'held.jsonl']"
+    assert run("flywheel", recipe, "--out", out, "--set", judged) == 0
+    model = f"{out}/agents/waltzrl_feedback_stage2"
+    said = capfd.readouterr().out
+    steps = [line.split()[1] for line in said.splitlines() if line.startswith("waltzrl")]
+    assert steps == ["train", "calibrate", "evaluate", "evaluate", "release"]
+    assert f"waltzrl calibrate chosen.jsonl held.jsonl --model {model} --set wording=" in said
     assert run("flywheel", recipe, "--out", out, "--run", "--set", "fewest_prompts=4") == 0
     assert capfd.readouterr().out.startswith("nothing was trained: 3 labelled prompts")
     assert book.latest() is None

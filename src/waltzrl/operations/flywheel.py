@@ -3,6 +3,7 @@
 Each step is a command of ours, which a process of its own runs and people can run by hand.
 """
 
+import logging
 import shlex
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from waltzrl.agents import pair_wording
+from waltzrl.agents.calibration import CALIBRATION
 from waltzrl.agents.exports import CONVERSATION, EXPORT_MANIFEST, FEEDBACK, export_limits
 from waltzrl.agents.opening import REVIEWER
 from waltzrl.agents.rules import load_rulebook
@@ -35,6 +37,8 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that a step gets too, so that it can end in order."""
 PASSWORDS = frozenset({"password", "sslpassword"})
 """The parameters of a database URL that are passwords."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,10 @@ class TurnSettings:
     """Held-out sets that both bundles are evaluated on, as of `waltzrl evaluate`."""
     judge: str = "refusal"
     """Judge of these evaluations."""
+    calibration: tuple[Path, Path] | None = None
+    """Judged replies to calibrate the trained feedback agent on, as `waltzrl calibrate` takes them:
+    those that choose its threshold, and those held out. None leaves it without a calibration, so
+    that it challenges no refusal."""
     fewest_prompts: Annotated[int, Field(ge=1)] = 500
     """Labelled prompts that a turn needs; with fewer it ends before it trains."""
     plan: str = "seven_days"
@@ -121,6 +129,15 @@ def plan_turn(settings: TurnSettings, folder: Path, serving: BundleRecipe | None
         raise InputError(f"{pair} is no export of a pair; name one: --set pair=FOLDER")
     turn = FlywheelTurn(settings=settings, folder=folder, pair=pair, serving=serving, steps=())
     steps = [_train(turn)]
+    if settings.calibration is not None:
+        steps.append(_calibrate(turn, settings.calibration))
+    elif (pair / FEEDBACK / CALIBRATION).exists():
+        logger.warning(
+            "%s is calibrated, and the pair trained on it would not be: it would challenge no "
+            "refusal, and the gate compares the two as they serve; name judged replies: --set "
+            'calibration=\'["development.jsonl", "held-out.jsonl"]\'',
+            pair,
+        )
     if serving is None:
         new = str(turn.agents / CONVERSATION)
         steps.append(_evaluate(turn, new, str(turn.agents / FEEDBACK), "candidate"))
@@ -218,6 +235,12 @@ def _train(turn: FlywheelTurn) -> tuple[str, ...]:
     options = [word for change in changes for word in ("--set", change)]
     places = ("--out", str(turn.folder / "run"), "--export", str(turn.agents))
     return ("train", str(settings.train), "--from", settings.memory, *options, *places)
+
+
+def _calibrate(turn: FlywheelTurn, replies: tuple[Path, Path]) -> tuple[str, ...]:
+    """Return the measurement of the trained feedback agent, on which its threshold rests."""
+    model = ("--model", str(turn.agents / FEEDBACK))
+    return ("calibrate", *map(str, replies), *model, "--set", f"wording={pair_wording(turn.pair)}")
 
 
 def _compare_and_propose(turn: FlywheelTurn, serving: BundleRecipe) -> list[tuple[str, ...]]:
