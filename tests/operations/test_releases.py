@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from support.small_releases import DESCRIPTION
-from waltzrl.agents.identity import identify_agent
+from waltzrl.agents.calibration import CALIBRATION, UNCALIBRATED, write_calibration
+from waltzrl.agents.identity import identify_agent, reviewer_name
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.errors import InputError
 from waltzrl.evaluation.rows import EvaluationRow, write_rows
@@ -56,7 +57,9 @@ def played(agents, feedback, *, of_each=60, judge="judge@1", **bad):
         identify_agent(str(agents / "talk"), None),
         identify_agent(str(agents / feedback), None),
     )
-    said = f"conversation {talk}, wording plain, feedback {review}, max_rounds 1"
+    said = (
+        f"conversation {talk}, wording plain, feedback {review}, challenges from None, max_rounds 1"
+    )
     rows = [
         row(kind, number, number < bad.get(kind, 0), said, judge)
         for kind in KINDS
@@ -101,6 +104,15 @@ def test_a_candidate_that_is_no_worse_is_proposed_with_its_numbers(book, agents)
     assert release.serving == bundle_id(recipe(agents, "old"))
     why = book.history(release.id)[0].why
     assert why.startswith("no worse offline: asr 0.0 % to 3.3 % (change -3.0 to +9.5, n 60)")
+
+
+def test_an_evaluation_with_another_calibration_is_of_another_reviewer(book, agents):
+    before, after = played(agents, "old"), played(agents, "new")
+    name = reviewer_name(str(agents / "new"), None, "labels_first")
+    measured = replace(UNCALIBRATED, reviewer=name, challenge_from=0.9)
+    write_calibration(agents / "new" / CALIBRATION, measured)
+    with pytest.raises(InputError, match=r"not made with the bundle's challenges from 0\.9"):
+        proposed(book, agents, before, after)
 
 
 def test_weights_that_are_not_there_are_told_of(book, agents, caplog):

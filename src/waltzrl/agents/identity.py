@@ -67,3 +67,8 @@ def calibration_of(
     if file is None and (server is not None or not beside.exists()):
         return None
     return load_calibration(Path(file or beside), reviewer_name(model, server, wording, guard))
+
+
+def name_challenges(calibration: ReviewerCalibration | None) -> str:
+    """Say which refusals a reviewer challenges, as logs of evaluations do."""
+    return f"challenges from {None if calibration is None else calibration.challenge_from}"

@@ -17,7 +17,7 @@ from waltzrl.agents import (
 from waltzrl.agents.calibration import UNCALIBRATED
 from waltzrl.agents.coaching import Coach, ExampleSource
 from waltzrl.agents.exports import read_pair, verify_export
-from waltzrl.agents.identity import calibration_of, identify_agent
+from waltzrl.agents.identity import calibration_of, identify_agent, name_challenges
 from waltzrl.agents.opening import FEEDBACK_AGENT, REVIEWER, find_pair, open_reviewer
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.agents.rules_reviewer import LanguageReviewer
@@ -267,7 +267,7 @@ def _make_reviewer(
             keywords = load_keywords()
             return keywords, f"feedback {keywords.name}"
         case name if name.startswith(REVIEWER):
-            return _open_classifier(name), f"feedback {identify_agent(name, None)}, rules"
+            return _open_classifier(config)
         case name:
             wording = load_wording(config.wording)
             limit = config.feedback_max_new_tokens
@@ -277,13 +277,15 @@ def _make_reviewer(
             return agent, f"feedback {identify_agent(name, config.server)}{own}"
 
 
-def _open_classifier(name: str) -> Reviewer:
+def _open_classifier(config: EvaluationConfig) -> tuple[Reviewer, str]:
     """Open a packaged classifier with the rules beside it, as a gateway does."""
+    name = config.feedback
     classifier = open_reviewer(name.removeprefix(REVIEWER))
-    calibration = calibration_of(name, None, "", None) or UNCALIBRATED
+    calibration = calibration_of(name, None, "", config.calibration)
     rules = RulesReviewer(load_rulebook())
-    both = HybridReviewer(classifier, rules, calibration=calibration)
-    return LanguageReviewer(both, classifier.languages)
+    both = HybridReviewer(classifier, rules, calibration=calibration or UNCALIBRATED)
+    told = f"feedback {identify_agent(name, None)}, rules, {name_challenges(calibration)}"
+    return LanguageReviewer(both, classifier.languages), told
 
 
 def _review_as_served(
@@ -296,12 +298,13 @@ def _review_as_served(
         alike everywhere, or if no pattern of the evaluation is the gateway's.
 
     Raises:
-        InputError: the calibration is damaged, or of another reviewer.
+        InputError: the calibration is missing or damaged, or it is of another reviewer.
     """
     if not isinstance(reviewer, FeedbackAgent) or AS_SERVED.isdisjoint(config.patterns):
         return reviewer, name
-    measured = calibration_of(config.feedback, config.server, config.wording, None)
-    calibration = measured or UNCALIBRATED
+    place = (config.feedback, config.server, config.wording, config.calibration)
+    calibration = calibration_of(*place)
     rules = RulesReviewer(load_rulebook())
-    both = HybridReviewer(_with_probabilities(reviewer), rules, calibration=calibration)
-    return both, f"{name}, {rules.name}, challenges from {calibration.challenge_from}"
+    agent = _with_probabilities(reviewer)
+    both = HybridReviewer(agent, rules, calibration=calibration or UNCALIBRATED)
+    return both, f"{name}, {rules.name}, {name_challenges(calibration)}"

@@ -47,6 +47,9 @@ class EvaluationConfig(EvaluationPrices):
     """Longest turn of an agent, in tokens."""
     feedback_max_new_tokens: Annotated[int, Field(ge=1)] | None = None
     """Longest feedback; None is `max_new_tokens`."""
+    calibration: str | None = None
+    """File of `waltzrl calibrate` for the patterns of a gateway; None is the one in the feedback
+    agent's folder."""
     samples: Annotated[int, Field(ge=1)] = 1
     """Replies to every prompt; several need a temperature."""
     temperature: Annotated[float, Field(ge=0)] = 0.0

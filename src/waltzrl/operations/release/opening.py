@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.agents.identity import identify_agent
+from waltzrl.agents.identity import calibration_of, identify_agent, name_challenges
 from waltzrl.agents.opening import REVIEWER
 from waltzrl.agents.rules import load_rulebook
 from waltzrl.agents.rules_reviewer import rules_name
@@ -158,6 +158,9 @@ def _name_agents(recipe: BundleRecipe) -> list[str]:
     if recipe.enabled and (recipe.stage == 1 or recipe.feedback is None):
         agents.append(f"feedback {rules_name(load_rulebook(recipe.rules, recipe.rules_off))}")
     elif recipe.enabled:
-        assert recipe.feedback is not None
-        agents.append(f"feedback {identify_agent(recipe.feedback.model, recipe.feedback.server)}")
+        config = recipe.feedback
+        assert config is not None
+        agents.append(f"feedback {identify_agent(config.model, config.server)}")
+        measured = (config.wording, config.calibration, config.guard)
+        agents.append(name_challenges(calibration_of(config.model, config.server, *measured)))
     return agents
