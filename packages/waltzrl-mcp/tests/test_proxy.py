@@ -463,6 +463,19 @@ def test_two_tools_never_share_a_name(caplog):
     assert "left out a__b__send of a__b: the name is taken" in caplog.text
 
 
+@BROKEN_SERVER
+@pytest.mark.parametrize("cursor", ["", "again"])
+def test_a_listing_that_never_ends_is_read_once(cursor):
+    answer = listing("send", "send", "other")
+    answer["result"]["nextCursor"] = cursor
+
+    async def story():
+        async with proxied({"broken": scripted_server(tools__list=answer)}) as (client, proxy):
+            return await names_of(client), proxy.counts["tools", True]
+
+    assert asyncio.run(story()) == (["send", "other"], 2)
+
+
 @pytest.mark.promise("MCP", "The proxy's decisions are logged without content")
 def test_a_name_writes_no_line_of_its_own(caplog):
     server = scripted_server(tools__list=listing(f"x\nwarning: all is well. {PLANTED}"))

@@ -133,8 +133,9 @@ class McpProxy:
         for server, definition in await self._list_all(listed, field, field):
             alone = len(self._servers) == 1
             name = definition.name if alone else f"{server.name}__{definition.name}"
-            # A server must not take over the calls of one that was listed before.
-            if name in origins and origins[name][0] is not server:
+            # A server must not take over the calls of one that was listed before, and no client
+            # can tell two definitions of one name apart.
+            if name in origins:
                 logger.warning(
                     "left out %s of %s: the name is taken", _escape_name(name), server.name
                 )
@@ -350,12 +351,14 @@ async def _list_all_pages(
     listed: Callable[..., Awaitable[Any]], field: str, client: Client
 ) -> list[Any]:
     """Return all items of a listing, of at most `MOST_PAGES` pages."""
-    items, cursor = [], None
-    for _page in range(MOST_PAGES):
+    items: list[Any] = []
+    cursor, asked = None, set[str | None]()
+    # Some servers end with an empty cursor, or give the same one for ever.
+    while cursor not in asked and len(asked) < MOST_PAGES:
+        asked.add(cursor)
         page = await listed(client, cursor=cursor)
         items += getattr(page, field)
-        if (cursor := page.next_cursor) is None:
-            break
+        cursor = page.next_cursor or None
     return items
 
 
