@@ -3,6 +3,7 @@
 reply = await GuardedLiteLLM(guard).acompletion(model="openai/qwen", messages=messages)
 """
 
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -21,14 +22,11 @@ Messages: TypeAlias = Sequence[Any]
 
 UNSEEN = {"stream": False, "stream_options": None, "no-log": True}
 """The options of a call that no callback sees."""
-UNREVIEWED = (
-    "text_completion",
-    "atext_completion",
-    "responses",
-    "aresponses",
-    "anthropic_messages",
+UNREVIEWED = re.compile(
+    "text_completion|responses|messages|generate_content|interaction|realtime|pass_?through|"
+    "run_thread|create_batch"
 )
-"""Calls that return a text and are no chat completions."""
+"""What is in the names of calls that return what a model wrote and are no chat completions."""
 
 
 class GuardedLiteLLM:
@@ -41,18 +39,18 @@ class GuardedLiteLLM:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
 
-    def completion(self, *, messages: Messages, **options: object) -> object:
+    def completion(self, model: str, messages: Messages, **options: object) -> object:
         read = drafts.run_blocking(_withhold_from_messages, self._guard, messages)
-        request = options | {"messages": read}
+        request = options | {"model": model, "messages": read}
         draft = litellm.completion(**request | UNSEEN)
         drafts.run_blocking(_revise_response, self._guard, read, draft)
         # This call asks no model: it gives the reviewed reply to the callbacks.
         final = litellm.completion(**request, mock_response=draft)
         return _cut_stream(final) if options.get("stream") else final
 
-    async def acompletion(self, *, messages: Messages, **options: object) -> object:
+    async def acompletion(self, model: str, messages: Messages, **options: object) -> object:
         read = await _withhold_from_messages(self._guard, messages)
-        request = options | {"messages": read}
+        request = options | {"model": model, "messages": read}
         draft = await litellm.acompletion(**request | UNSEEN)
         await _revise_response(self._guard, read, draft)
         final = await litellm.acompletion(**request, mock_response=draft)
@@ -69,7 +67,7 @@ class WaltzGuardrail(CustomGuardrail):
     async def async_pre_call_hook(
         self, user_api_key_dict: object, cache: object, data: JsonObject, call_type: str
     ) -> JsonObject:
-        if call_type in UNREVIEWED:
+        if UNREVIEWED.search(call_type):
             raise InputError(
                 f"waltzrl's guardrail reviews chat completions, not {call_type}; give the proxy a "
                 "waltzrl gateway as its guardrail, which reviews those too"

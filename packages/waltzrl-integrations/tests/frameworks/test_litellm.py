@@ -87,9 +87,44 @@ def test_no_model_reads_an_injection_in_the_result_of_a_tool():
 
 
 @LITELLM
-def test_what_it_cannot_review_is_refused():
+@pytest.mark.parametrize(
+    "call",
+    [
+        "aresponses",
+        "_aresponses_websocket",
+        "atext_completion",
+        "anthropic_messages",
+        "agenerate_content",
+        "agenerate_content_stream",
+        "acreate_interaction",
+        "_arealtime",
+        "pass_through_endpoint",
+        "allm_passthrough_route",
+        "acreate_batch",
+    ],
+)
+def test_what_it_cannot_review_is_refused(call):
     async def use(rail, request):
-        return await rail.async_pre_call_hook(None, None, {"input": "Hello"}, "aresponses")
+        return await rail.async_pre_call_hook(None, None, {"input": "Hello"}, call)
 
-    with pytest.raises(InputError, match="reviews chat completions, not aresponses"):
+    with pytest.raises(InputError, match=f"reviews chat completions, not {call}"):
         guarded(use)
+
+
+@pytest.mark.parametrize("call", ["aembedding", "arerank", "aimage_generation", "amoderation"])
+def test_what_returns_no_text_of_a_model_passes(call):
+    async def use(rail, request):
+        return await rail.async_pre_call_hook(None, None, {"input": "Hello"}, call)
+
+    assert guarded(use) == {"input": "Hello"}
+
+
+def test_a_guarded_call_takes_its_arguments_in_the_order_of_litellm():
+    from waltzrl_integrations.litellm import GuardedLiteLLM
+
+    with serving({"bad": BadModel()}) as server:
+        guard = open_guard(upstream=RemotePolicy(server.base_url, "bad"))
+        where = {"api_base": server.base_url, "api_key": "none"}
+        with guard.sync:
+            response = GuardedLiteLLM(guard).completion("openai/bad", said(BAD), **where)
+    assert response.choices[0].message.content == REVISED
