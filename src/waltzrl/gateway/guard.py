@@ -233,10 +233,15 @@ class SyncGuard:
         """Start a call in the guard's thread; `asyncio.wrap_future` awaits it in another loop.
 
         Raises:
-            InputError: the guard is closed.
+            InputError: the guard is closed, or its thread is in another process.
         """
         if self._loop.is_closed():
             raise InputError("the guard is closed; open another with open_guard")
+        if not self._thread.is_alive():  # a fork has no threads of its parent
+            raise InputError(
+                "the guard's thread is in the process that this one was forked from; open a guard "
+                "in each process"
+            )
         return asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
 
     def _run(

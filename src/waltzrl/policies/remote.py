@@ -315,9 +315,11 @@ class RemotePolicy:
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
-    def _open(self) -> "aiohttp.ClientSession":
-        """Return the session; an `InputError` if it belongs to another event loop."""
+    async def _open(self) -> "aiohttp.ClientSession":
+        """Return the session; an `InputError` if it belongs to another event loop that is open."""
         loop = asyncio.get_running_loop()
+        if self._session and self._loop and self._loop.is_closed():
+            await self._session.close()  # its connections ended with their loop
         if self._session is None or self._session.closed:
             import aiohttp
 
@@ -341,7 +343,7 @@ class RemotePolicy:
 
     async def _send(self, request: "_Request[_Answer]") -> _Answer:
         """Send the request, and again after transient failures."""
-        session = self._open()
+        session = await self._open()
         async with self._slots:
             attempt = 0
             while True:
