@@ -723,6 +723,14 @@ def test_a_guard_used_in_two_event_loops_says_so_and_can_be_closed_from_both():
         guard.sync.close()
 
 
+def test_half_an_emoji_reaches_a_server_as_what_is_no_character():
+    with (
+        serving({"qwen": ScriptedPolicy(lambda messages: messages[-1].content)}) as server,
+        open_guard(upstream=RemotePolicy(server.base_url, "qwen")).sync as guard,
+    ):
+        assert guard.reply("Hello \ud83d\ude00 \ud83d!").final.text == "Hello \U0001f600 \ufffd!"
+
+
 def test_a_guard_opens_its_connections_again_when_their_event_loop_is_closed():
     with serving({"qwen": ScriptedPolicy(lambda _: "Hi.")}) as server:
         guard = open_guard(upstream=RemotePolicy(server.base_url, "qwen"))

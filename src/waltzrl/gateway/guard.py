@@ -24,6 +24,7 @@ from waltzrl.gateway.wire.fields import turn_of
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.policies.chat_completion import Json, chat_message
+from waltzrl.policies.server_json import encode_body
 from waltzrl.records import (
     Collaboration,
     Feedback,
@@ -331,7 +332,7 @@ class GatewayGuard(Guard):
         }
         if read := [message.content for message in prompt.context if message.role == "tool"]:
             request["documents"] = read
-        answer = await self._gateway.post("/review", msgspec.json.encode(request))
+        answer = await self._gateway.post("/review", encode_body(request))
         try:
             return msgspec.json.decode(answer, type=DraftReview)
         except msgspec.DecodeError as error:

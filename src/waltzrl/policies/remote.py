@@ -31,6 +31,7 @@ from waltzrl.policies.server_faults import (
     read_fault,
     read_retry_after,
 )
+from waltzrl.policies.server_json import encode_body
 from waltzrl.records import Message, Reply, Usage, estimate_usage
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ class RemotePolicy:
         chat = without_fields(body, self._refused)
 
         def send(chat: Mapping[str, object]) -> Awaitable[ChatCompletion]:
-            return self._send(replace(request, body=msgspec.json.encode(chat)))
+            return self._send(replace(request, body=encode_body(chat)))
 
         try:
             return await send(chat)
