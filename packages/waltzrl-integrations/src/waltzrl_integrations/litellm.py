@@ -4,7 +4,7 @@ reply = await GuardedLiteLLM(guard).acompletion(model="openai/qwen", messages=me
 """
 
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from waltzrl.errors import InputError
@@ -86,13 +86,28 @@ class WaltzGuardrail(CustomGuardrail):
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: object, response: AsyncIterator[object], request_data: JsonObject
     ) -> AsyncIterator[object]:
-        chunks = [chunk async for chunk in response]
+        chunks: list[Any] = [chunk async for chunk in response]
         messages = request_data["messages"]
-        draft = litellm.stream_chunk_builder(chunks, messages=messages)
-        if await _revise_response(self._guard, messages, draft):
-            chunks = [convert_model_response_to_streaming(draft)]
+        replies = []
+        for index, of_one in _split_choices(chunks).items():
+            # LiteLLM would build one choice of all.
+            replies.append(litellm.stream_chunk_builder(of_one, messages=messages))
+            replies[-1].choices[0].index = index
+        changed = [await _revise_response(self._guard, messages, reply) for reply in replies]
+        if any(changed):
+            chunks = [convert_model_response_to_streaming(reply) for reply in replies]
         for chunk in chunks:
             yield chunk
+
+
+def _split_choices(chunks: Iterable[Any]) -> dict[int, list[Any]]:
+    """Return the chunks of each choice, by its index."""
+    split: dict[int, list[Any]] = {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            one = chunk.model_copy(update={"choices": [choice]})
+            split.setdefault(choice.index, []).append(one)
+    return split
 
 
 async def _withhold_from_messages(guard: drafts.AnyGuard, messages: Messages) -> list[object]:
@@ -121,12 +136,15 @@ async def _revise_response(
     for choice in response.choices:
         message = choice.message
         calls = [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()]
+        if older := getattr(message, "function_call", None):
+            calls.append(("", older.name, older.arguments))
         thought = getattr(message, "reasoning_content", None) or ""
         reply = drafts.reply_of(message.content or "", thought, calls)
         text, added = await drafts.revise(guard, turns, reply)
-        response.usage.prompt_tokens += added.input_tokens
-        response.usage.completion_tokens += added.output_tokens
-        response.usage.total_tokens += added.input_tokens + added.output_tokens
+        if used := getattr(response, "usage", None):
+            used.prompt_tokens += added.input_tokens
+            used.completion_tokens += added.output_tokens
+            used.total_tokens += added.input_tokens + added.output_tokens
         if text is not None:
             choice.message = Message(content=text)
             choice.finish_reason, changed = "stop", True
@@ -148,6 +166,10 @@ async def _cut_async_stream(
 
 def _cut_chunk(chunk: ModelResponseStream) -> Iterator[ModelResponseStream]:
     """Cut a chunk that holds a whole text into one for each word."""
+    if len(chunk.choices) > 1:
+        for [of_one] in _split_choices([chunk]).values():
+            yield from _cut_chunk(of_one)
+        return
     # The last chunk may have token counts alone.
     words = drafts.cut_pieces(chunk.choices[0].delta.content or "") if chunk.choices else []
     for word in words[:-1]:

@@ -128,3 +128,77 @@ def test_a_guarded_call_takes_its_arguments_in_the_order_of_litellm():
         with guard.sync:
             response = GuardedLiteLLM(guard).completion("openai/bad", said(BAD), **where)
     assert response.choices[0].message.content == REVISED
+
+
+@LITELLM
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("texts", [("Hello.", UNSAFE), ("Hello there.", "Good day.")])
+def test_each_choice_of_a_stream_is_reviewed(together, texts):
+    from litellm.types.utils import Delta, ModelResponseStream, StreamingChoices
+
+    choices = [
+        StreamingChoices(index=index, delta=Delta(content=text, role="assistant"))
+        for index, text in enumerate(texts)
+    ]
+    chunks = [
+        ModelResponseStream(id="1", model="m", choices=some)
+        for some in ([choices] if together else [[choice] for choice in choices])
+    ]
+
+    async def stream():
+        for chunk in chunks:
+            yield chunk
+
+    async def use(rail, request):
+        hook = rail.async_post_call_streaming_iterator_hook
+        return [chunk async for chunk in hook(None, stream(), request)]
+
+    shown = {0: "", 1: ""}
+    for chunk in guarded(use):
+        for choice in chunk.choices:
+            shown[choice.index] += choice.delta.content or ""
+    unsafe = UNSAFE in texts
+    assert tuple(shown.values()) == (texts[0], REVISED if unsafe else texts[1])
+
+
+def test_a_stream_without_a_choice_passes():
+    async def stream():
+        for chunk in ():
+            yield chunk
+
+    async def use(rail, request):
+        hook = rail.async_post_call_streaming_iterator_hook
+        return [chunk async for chunk in hook(None, stream(), request)]
+
+    assert guarded(use) == []
+
+
+@LITELLM
+def test_an_older_call_and_a_reply_without_counts_are_reviewed():
+    from litellm.types.utils import Choices, Message, ModelResponse
+
+    wipe = {"name": "shell", "arguments": '{"command": "rm -rf /"}'}
+    message = Message(content=None, function_call=wipe)
+
+    async def use(rail, request):
+        draft = ModelResponse(choices=[Choices(message=message)])
+        return await rail.async_post_call_success_hook(request, None, draft)
+
+    [choice] = guarded(use).choices
+    assert choice.message.function_call is None
+    assert choice.message.content
+
+
+def test_each_choice_of_a_chunk_is_cut():
+    from litellm.types.utils import Delta, ModelResponseStream, StreamingChoices
+
+    from waltzrl_integrations.litellm import _cut_chunk
+
+    texts = {0: "Hello there.", 1: "Good day to you."}
+    choices = [StreamingChoices(index=i, delta=Delta(content=text)) for i, text in texts.items()]
+    pieces = list(_cut_chunk(ModelResponseStream(id="1", model="m", choices=choices)))
+    shown = {0: "", 1: ""}
+    for piece in pieces:
+        shown[piece.choices[0].index] += piece.choices[0].delta.content
+    assert len(pieces) == 6
+    assert shown == texts
