@@ -1,5 +1,7 @@
 """What holds of the adapter for LangChain only."""
 
+import asyncio
+
 import pytest
 from drivers import of_framework
 
@@ -174,6 +176,31 @@ def test_an_agent_asks_for_structured_output_as_of_the_wrapped_model(chat):
     agent = create_agent(model.model, middleware=middleware, response_format=Weather)
     state = agent.invoke({"messages": [("user", "Is it warm?")]})
     assert state["structured_response"].degrees == 3
+
+
+@pytest.mark.parametrize("kind", ["dict", "dataclass", "pydantic"])
+def test_a_node_reads_the_messages_of_any_state_that_langgraph_knows(chat, kind):
+    from dataclasses import make_dataclass
+
+    from langgraph.graph import END, START, MessagesState, StateGraph
+    from pydantic import create_model
+
+    from waltzrl_integrations.langchain_agents import guarded_node
+
+    states = {
+        "dict": MessagesState,
+        "dataclass": make_dataclass("State", [("messages", list)]),
+        "pydantic": create_model("State", messages=(list, ...)),
+    }
+    model = chat("bad")
+    graph = StateGraph(states[kind])
+    graph.add_node("model", guarded_node(model.model, model.guard))
+    graph.add_edge(START, "model")
+    graph.add_edge("model", END)
+    answered = graph.compile().invoke({"messages": [("user", BAD)]})
+    assert answered["messages"][-1].text == REVISED
+    answered = asyncio.run(graph.compile().ainvoke({"messages": [("user", BAD)]}))
+    assert answered["messages"][-1].text == REVISED
 
 
 def test_callbacks_of_a_block_see_and_count_a_reviewed_reply_once(chat):
