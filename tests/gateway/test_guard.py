@@ -1,10 +1,13 @@
 """A guard reviews, answers and revises, and says what the gateway says."""
 
 import asyncio
+import gc
 import json
+import os
 import shutil
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -718,6 +721,44 @@ def test_a_guard_used_in_two_event_loops_says_so_and_can_be_closed_from_both():
             first.run(guard.reply("Hello!"))
         first.run(guard.aclose())  # by the thread whose loop has the connections
         guard.sync.close()
+
+
+def test_half_an_emoji_reaches_a_server_as_what_is_no_character():
+    with (
+        serving({"qwen": ScriptedPolicy(lambda messages: messages[-1].content)}) as server,
+        open_guard(upstream=RemotePolicy(server.base_url, "qwen")).sync as guard,
+    ):
+        assert guard.reply("Hello \ud83d\ude00 \ud83d!").final.text == "Hello \U0001f600 \ufffd!"
+
+
+def test_a_guard_opens_its_connections_again_when_their_event_loop_is_closed():
+    with serving({"qwen": ScriptedPolicy(lambda _: "Hi.")}) as server:
+        guard = open_guard(upstream=RemotePolicy(server.base_url, "qwen"))
+
+        with guard.sync as sync, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nobody closes the connections of the first two loops
+            replies = [asyncio.run(guard.reply("Hello!")) for _ in range(2)]
+            replies.append(sync.reply("Hello!"))
+            gc.collect()
+    assert [reply.final.text for reply in replies] == ["Hi."] * 3
+
+
+def test_a_forked_process_is_told_that_it_has_no_thread_of_a_guard(rules):
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            rules.review(BREAD, "Hi.")
+        except InputError as error:
+            os.write(writer, str(error).encode())
+        else:
+            os.write(writer, b"reviewed")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    told = os.read(reader, 1000).decode()
+    os.close(reader)
+    os.close(writer)
+    assert "open a guard in each process" in told
 
 
 def test_threads_share_a_sync_guard(rules):

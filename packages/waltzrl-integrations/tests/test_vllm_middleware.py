@@ -126,6 +126,19 @@ def test_a_reply_is_not_lost_over_an_index_or_an_end(beside, stream):
     assert REVISED.split()[0] in review({"content": UNSAFE}, stream=stream, beside=beside)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("text", ["Hello.", UNSAFE])
+def test_counts_that_the_server_does_not_tell_stay_unknown(text, stream):
+    assert "usage" not in review({"content": text}, stream=stream)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_is_not_lost_over_half_an_emoji(stream):
+    answer = review({"content": "Hello \ud83d"}, stream=stream)
+    assert "Hello" in answer
+    assert "\ufffd" in answer
+
+
 SHELL = {"name": "shell", "arguments": '{"command": "rm -rf / --no-preserve-root"}'}
 
 

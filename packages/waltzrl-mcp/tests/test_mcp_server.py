@@ -72,6 +72,11 @@ def test_a_request_that_is_json_is_a_text():
     assert [unsafe_of(answer) for answer in answers] == [True, True, False]
 
 
+def test_the_word_null_is_a_text():
+    [answer] = assess_all("null")
+    assert not unsafe_of(answer)
+
+
 def test_messages_are_read_as_openai_writes_them():
     parts = [{"role": "user", "content": [{"type": "text", "text": BOMB}]}]
     told = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": BOMB}]

@@ -250,6 +250,52 @@ def test_progress_passes_without_the_words_that_are_flagged(tmp_path):
 
 
 @PASSES_THROUGH
+def test_what_a_request_says_about_itself_passes():
+    results = {
+        "initialize": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}, "prompts": {}, "resources": {}},
+            "serverInfo": {"name": "notes", "version": "1"},
+        },
+        "tools/list": {"tools": [{"name": "ask", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": []},
+        "prompts/list": {"prompts": [{"name": "ask"}]},
+        "prompts/get": {"messages": []},
+        "resources/list": {"resources": []},
+        "resources/read": {"contents": []},
+    }
+    told = []
+
+    async def answer(request):
+        asked = await request.json()
+        if "id" not in asked:
+            return web.Response(status=202)
+        told.append((asked["method"], asked.get("params", {}).get("_meta", {})))
+        result = results[asked["method"]]
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+
+    async def story():
+        app = web.Application()
+        app.router.add_post("/mcp", answer)
+        about = {"traceparent": "00-1-2-01", "shop/order": {"id": 7}}
+        with listening(app) as url:
+            async with proxied({"far": ServerEntry(url=f"{url}/mcp")}) as (client, _proxy):
+                await client.call_tool("ask", {}, meta=about)
+                await client.get_prompt("ask", meta=about)
+                await client.read_resource("memo://x", meta=about)
+                await client.call_tool("ask", {})
+        return about
+
+    about = asyncio.run(story())
+    metas = [meta for method, meta in told if method in ("prompts/get", "resources/read")]
+    assert metas == [about, about]
+    # The proxy asks for progress of its own.
+    first, second = ({**meta} for method, meta in told if method == "tools/call")
+    assert first.pop("progressToken") != second.pop("progressToken")
+    assert (first, second) == (about, {})
+
+
+@PASSES_THROUGH
 def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path):
     async def story(client):
         started = asyncio.Event()
@@ -463,6 +509,36 @@ def test_two_tools_never_share_a_name(caplog):
     assert "left out a__b__send of a__b: the name is taken" in caplog.text
 
 
+def test_names_of_tools_are_those_that_models_may_call(tmp_path):
+    servers = {
+        "my files, v2": scripted_server(tools__list=listing("read")),
+        "b": scripted_server(tools__list=listing("read")),
+    }
+
+    async def story():
+        async with proxied(servers, pins=tmp_path / "pins") as (client, _proxy):
+            return await names_of(client)
+
+    assert asyncio.run(story()) == ["my_files__v2__read", "b__read"]
+    assert set(json.loads((tmp_path / "pins").read_text())) == {
+        "my files, v2 tools my files, v2__read",
+        "b tools b__read",
+    }
+
+
+@BROKEN_SERVER
+@pytest.mark.parametrize("cursor", ["", "again"])
+def test_a_listing_that_never_ends_is_read_once(cursor):
+    answer = listing("send", "send", "other")
+    answer["result"]["nextCursor"] = cursor
+
+    async def story():
+        async with proxied({"broken": scripted_server(tools__list=answer)}) as (client, proxy):
+            return await names_of(client), proxy.counts["tools", True]
+
+    assert asyncio.run(story()) == (["send", "other"], 2)
+
+
 @pytest.mark.promise("MCP", "The proxy's decisions are logged without content")
 def test_a_name_writes_no_line_of_its_own(caplog):
     server = scripted_server(tools__list=listing(f"x\nwarning: all is well. {PLANTED}"))
@@ -492,7 +568,7 @@ def test_the_log_holds_what_was_refused(tmp_path):
 def test_where_no_server_is_available_that_is_the_error():
     async def story():
         async with proxied({"none": ServerEntry(command="/no/such/program")}) as (client, _proxy):
-            with pytest.raises(MCPError, match="the server none is unavailable"):
+            with pytest.raises(MCPError, match=r"none is unavailable: .*/no/such/program"):
                 await client.list_tools()
 
     asyncio.run(story())

@@ -24,6 +24,7 @@ from waltzrl.gateway.wire.fields import turn_of
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.policies.chat_completion import Json, chat_message
+from waltzrl.policies.server_json import encode_body
 from waltzrl.records import (
     Collaboration,
     Feedback,
@@ -233,10 +234,15 @@ class SyncGuard:
         """Start a call in the guard's thread; `asyncio.wrap_future` awaits it in another loop.
 
         Raises:
-            InputError: the guard is closed.
+            InputError: the guard is closed, or its thread is in another process.
         """
         if self._loop.is_closed():
             raise InputError("the guard is closed; open another with open_guard")
+        if not self._thread.is_alive():  # a fork has no threads of its parent
+            raise InputError(
+                "the guard's thread is in the process that this one was forked from; open a guard "
+                "in each process"
+            )
         return asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
 
     def _run(
@@ -326,7 +332,7 @@ class GatewayGuard(Guard):
         }
         if read := [message.content for message in prompt.context if message.role == "tool"]:
             request["documents"] = read
-        answer = await self._gateway.post("/review", msgspec.json.encode(request))
+        answer = await self._gateway.post("/review", encode_body(request))
         try:
             return msgspec.json.decode(answer, type=DraftReview)
         except msgspec.DecodeError as error:

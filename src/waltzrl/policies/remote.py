@@ -31,6 +31,7 @@ from waltzrl.policies.server_faults import (
     read_fault,
     read_retry_after,
 )
+from waltzrl.policies.server_json import encode_body
 from waltzrl.records import Message, Reply, Usage, estimate_usage
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ class RemotePolicy:
         chat = without_fields(body, self._refused)
 
         def send(chat: Mapping[str, object]) -> Awaitable[ChatCompletion]:
-            return self._send(replace(request, body=msgspec.json.encode(chat)))
+            return self._send(replace(request, body=encode_body(chat)))
 
         try:
             return await send(chat)
@@ -315,9 +316,11 @@ class RemotePolicy:
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
-    def _open(self) -> "aiohttp.ClientSession":
-        """Return the session; an `InputError` if it belongs to another event loop."""
+    async def _open(self) -> "aiohttp.ClientSession":
+        """Return the session; an `InputError` if it belongs to another event loop that is open."""
         loop = asyncio.get_running_loop()
+        if self._session and self._loop and self._loop.is_closed():
+            await self._session.close()  # its connections ended with their loop
         if self._session is None or self._session.closed:
             import aiohttp
 
@@ -341,7 +344,7 @@ class RemotePolicy:
 
     async def _send(self, request: "_Request[_Answer]") -> _Answer:
         """Send the request, and again after transient failures."""
-        session = self._open()
+        session = await self._open()
         async with self._slots:
             attempt = 0
             while True:

@@ -47,6 +47,14 @@ def read_json(raw: bytes | str) -> object:
         return json.loads(text, strict=False)
 
 
+def encode_body(value: object) -> bytes:
+    """Encode JSON for a server; a half of a surrogate pair, which UTF-8 lacks, becomes U+FFFD."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return mend_text(json.dumps(value, ensure_ascii=False)).encode()
+
+
 def mend_text(text: str) -> str:
     """Join the halves of surrogate pairs; a half without its other becomes U+FFFD."""
     if text.isascii():

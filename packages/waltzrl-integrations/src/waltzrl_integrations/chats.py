@@ -18,6 +18,7 @@ from waltzrl.gateway.wire.chat import wants_usage
 from waltzrl.gateway.wire.fields import REASONING, read_object, read_reply
 from waltzrl.gateway.wire.format import DONE, encode_event
 from waltzrl.gateway.wire.prompt import prompt_of
+from waltzrl.policies.server_json import encode_body, read_json
 from waltzrl.records import Prompt, Reply
 from waltzrl_integrations import drafts
 
@@ -80,7 +81,7 @@ async def review_answer(guard: Guard, chat: Chat, answer: bytes) -> tuple[str, b
         RequestError: 502, it is no chat completion, or nothing could review or revise it.
     """
     try:
-        completion = await _review_choices(guard, chat.prompt, msgspec.json.decode(answer))
+        completion = await _review_choices(guard, chat.prompt, _read_completion(answer))
         if not chat.streams:
             return JSON, msgspec.json.encode(completion)
         chunks = _cut_chunks(completion, with_usage=chat.stream_usage)
@@ -88,16 +89,25 @@ async def review_answer(guard: Guard, chat: Chat, answer: bytes) -> tuple[str, b
     except PolicyError as error:
         raise RequestError(502, "upstream", str(error)) from error
     # JSON of any other shape fails at one of the accesses above.
-    except (msgspec.DecodeError, AttributeError, KeyError, TypeError):
+    except (ValueError, AttributeError, KeyError, TypeError):
         raise RequestError(502, "upstream", "the answer is no chat completion") from None
     return EVENTS, b"".join([*events, DONE])
+
+
+def _read_completion(answer: bytes) -> Any:
+    """Decode an answer; where that has half an emoji, which no client can read, without it."""
+    try:
+        return msgspec.json.decode(answer)
+    except msgspec.DecodeError:
+        return msgspec.json.decode(encode_body(read_json(answer)))
 
 
 async def _review_choices(guard: Guard, prompt: Prompt, completion: Json) -> Json:
     for place, choice in enumerate(completion["choices"]):
         message = choice["message"]
         text, added = await drafts.revise(guard, prompt, _read_draft(message))
-        completion["usage"] = drafts.add_tokens(completion.get("usage") or {}, added)
+        if used := completion.get("usage"):
+            completion["usage"] = drafts.add_tokens(used, added)
         if text is None:
             _match_logprobs(choice)
         else:
@@ -142,4 +152,4 @@ def _cut_chunks(completion: Json, *, with_usage: bool) -> Iterator[Json]:
             end["logprobs"] = choice["logprobs"]
         yield head | {"choices": [end]}
     if with_usage:
-        yield head | {"choices": [], "usage": completion["usage"] or None}
+        yield head | {"choices": [], "usage": completion.get("usage") or None}

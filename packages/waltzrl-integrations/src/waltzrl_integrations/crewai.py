@@ -35,6 +35,7 @@ class GuardedCrewLLM(BaseLLM):
     _guard: Guard = PrivateAttr()
 
     supports_function_calling = property(attrgetter("_llm.supports_function_calling"))
+    supports_multimodal = property(attrgetter("_llm.supports_multimodal"))
     supports_stop_words = property(attrgetter("_llm.supports_stop_words"))
     get_context_window_size = property(attrgetter("_llm.get_context_window_size"))
     get_token_usage_summary = property(attrgetter("_llm.get_token_usage_summary"))

@@ -176,14 +176,16 @@ def _make_part(value: object) -> dict[str, object]:
 
 async def read_turn(guard: AnyGuard, turn: dict[str, Any]) -> dict[str, Any]:
     """Return a message in OpenAI's form as a model may read it: unlike others, a tool's result."""
-    if turn["role"] == "tool" and await withholds(guard, turn["content"]):
+    if turn["role"] == "tool" and await withholds(guard, turn.get("content")):
         return turn | {"content": WITHHELD}
     return turn
 
 
 def flatten_turn(turn: dict[str, Any]) -> dict[str, Any]:
     """Return a message in OpenAI's form as the guard reads it: of a tool's result, its words."""
-    return turn | {"content": words_of(turn["content"])} if turn["role"] == "tool" else turn
+    if turn["role"] != "tool":
+        return turn
+    return turn | {"content": words_of(turn.get("content"))}
 
 
 class Revised(NamedTuple):

@@ -40,10 +40,15 @@ class GuardedChatGenerator:
         self._on_chunk: StreamingCallbackT | None = getattr(generator, "streaming_callback", None)
         self._generator.streaming_callback = None
 
+    def warm_up(self) -> None:
+        """Load what the wrapped generator loads before its first run."""
+        if hasattr(self._generator, "warm_up"):
+            self._generator.warm_up()
+
     @component.output_types(replies=list[ChatMessage])
     def run(
         self,
-        messages: list[ChatMessage],
+        messages: list[ChatMessage] | str,
         streaming_callback: StreamingCallbackT | None = None,
         generation_kwargs: dict[str, Any] | None = None,
         tools: object = None,
@@ -55,7 +60,7 @@ class GuardedChatGenerator:
     @component.output_types(replies=list[ChatMessage])
     async def run_async(
         self,
-        messages: list[ChatMessage],
+        messages: list[ChatMessage] | str,
         streaming_callback: StreamingCallbackT | None = None,
         generation_kwargs: dict[str, Any] | None = None,
         tools: object = None,
@@ -68,9 +73,11 @@ class GuardedChatGenerator:
 async def _answer_messages(
     guard: drafts.AnyGuard,
     model: drafts.Model,
-    messages: list[ChatMessage],
+    messages: list[ChatMessage] | str,
     on_chunk: StreamingCallbackT | None,
 ) -> Replies:
+    if isinstance(messages, str):
+        messages = [ChatMessage.from_user(messages)]
     read = [await _withhold_result(guard, message) for message in messages]
     turns = [_convert_chat_message(message) for message in read]
     drafted = await drafts.await_draft(model, messages=read)
@@ -131,13 +138,18 @@ def _convert_content(part: TextContent | ImageContent | FileContent) -> str | di
 
 def _yield_streaming_chunks(replies: list[ChatMessage]) -> Iterator[StreamingChunk]:
     for reply in replies:
-        for piece in drafts.cut_pieces("\n".join(reply.texts)):
-            yield StreamingChunk(piece, index=0)
+        for number, piece in enumerate(drafts.cut_pieces("\n".join(reply.texts))):
+            yield StreamingChunk(piece, index=0, start=number == 0)
         calls = [
             ToolCallDelta(place, call.tool_name, json.dumps(call.arguments), call.id)
             for place, call in enumerate(reply.tool_calls)
         ]
         finish = reply.meta.get("finish_reason")
         yield StreamingChunk(
-            "", reply.meta, index=0, tool_calls=calls or None, finish_reason=finish
+            "",
+            reply.meta,
+            index=0,
+            tool_calls=calls or None,
+            finish_reason=finish,
+            start=bool(calls),
         )

@@ -6,7 +6,7 @@ model = GuardedChatModel(model=ChatOpenAI(model="qwen"), guard=guard)
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from pydantic import Field
 
@@ -25,9 +25,11 @@ with drafts.needs("LangChain", "langchain>=1.0"):
         convert_to_openai_messages,
     )
     from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-    from langchain_core.runnables import Runnable
+    from langchain_core.runnables import Runnable, RunnableParallel, RunnableSequence
     from langchain_core.runnables.config import ensure_config
     from langchain_core.runnables.config import var_child_runnable_config as config_of_calls
+    from langchain_core.tracers.context import _configure_hooks, tracing_v2_callback_var
+    from langchain_core.utils.utils import LC_ID_PREFIX
     from langsmith import tracing_context
 
 Turns: TypeAlias = list[BaseMessage]
@@ -49,8 +51,48 @@ class GuardedChatModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "waltzrl"
 
-    def bind_tools(self, tools: Sequence[object], **options: Any) -> "GuardedChatModel":
+    @property
+    def model_name(self) -> str:
+        """The wrapped model's name, by which LangChain knows what a model can do."""
+        names = (self._find_own(name) for name in ("model_name", "model", "model_id"))
+        return next((name for name in names if isinstance(name, str) and name), self._llm_type)
+
+    def _resolve_model_profile(self) -> Any:
+        return self._find_own("profile")
+
+    def _get_ls_params(self, stop: Any = None, **options: Any) -> Any:
+        describe = self._find_own("_get_ls_params") or super()._get_ls_params
+        return describe(stop, **options)
+
+    def get_token_ids(self, text: str) -> list[int]:
+        count: Any = self._find_own("get_token_ids") or super().get_token_ids
+        ids: list[int] = count(text)
+        return ids
+
+    def get_num_tokens_from_messages(self, messages: Turns, tools: Any = None) -> int:
+        name = "get_num_tokens_from_messages"
+        count: Any = self._find_own(name) or super().get_num_tokens_from_messages
+        number: int = count(messages, tools)
+        return number
+
+    def _find_own(self, name: str) -> Any:
+        """Return an attribute of the wrapped model; None where it has none, as a function has."""
+        return getattr(self.model, name, None)
+
+    def bind_tools(self, tools: Sequence[object], **options: Any) -> Self:
         return self.model_copy(update={"model": self.model.bind_tools(tools, **options)})
+
+    def with_structured_output(self, schema: Any, **options: Any) -> Runnable:
+        """Return what the wrapped model returns, which knows its methods, with the guard in it."""
+        structured = self._find_own("with_structured_output")
+        chain = structured and structured(schema, **options)
+        if not isinstance(chain, RunnableSequence):
+            return super().with_structured_output(schema, **options)
+        model, *parsers = chain.steps
+        if isinstance(model, RunnableParallel):  # with include_raw
+            raw = self.model_copy(update={"model": model.steps__["raw"]})
+            return RunnableSequence(RunnableParallel(raw=raw), *parsers)
+        return RunnableSequence(self.model_copy(update={"model": model}), *parsers)
 
     def _generate(
         self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any
@@ -82,10 +124,15 @@ def _hide_calls() -> Iterator[None]:
     """Call no callback of the caller's configuration, and send nothing to LangSmith."""
     # In this variable LangChain hands the callbacks of a call on to the calls within it.
     before = config_of_calls.set(ensure_config() | {"callbacks": CallbackManager([])})
+    # In these it finds those of a block, such as `with get_usage_metadata_callback()`.
+    of_blocks: list[Any] = [tracing_v2_callback_var, *(hook[0] for hook in _configure_hooks)]
+    tokens = [variable.set(None) for variable in of_blocks]
     try:
         with tracing_context(enabled=False):
             yield
     finally:
+        for variable, token in zip(of_blocks, tokens, strict=True):
+            variable.reset(token)
         config_of_calls.reset(before)
 
 
@@ -105,8 +152,14 @@ async def _generate_guarded(
     usage = draft.usage_metadata
     if usage:
         usage = drafts.add_tokens(usage, added, drafts.RESPONSES_COUNTS)
-    final = draft if text is None else AIMessage(text)
-    final = final.model_copy(update={"usage_metadata": usage})
+    final = draft
+    if text is not None:
+        # LangChain counts tokens by model; all else there is the draft's.
+        told = {k: v for k, v in draft.response_metadata.items() if k == "model_name"}
+        final = AIMessage(text, response_metadata=told)
+    # An id that LangChain made is that of a call that nobody sees.
+    id_ = None if (final.id or "").startswith(LC_ID_PREFIX) else final.id
+    final = final.model_copy(update={"usage_metadata": usage, "id": id_})
     return ChatResult(generations=[ChatGeneration(message=final)])
 
 
@@ -149,7 +202,8 @@ def _yield_generation_chunks(result: ChatResult) -> Iterator[ChatGenerationChunk
     message = result.generations[0].message
     words = drafts.cut_pieces(message.content) if isinstance(message.content, str) else []
     for word in words:
-        yield ChatGenerationChunk(message=AIMessageChunk(word))
+        yield ChatGenerationChunk(message=AIMessageChunk(word, id=message.id))
     # A chunk has a type of its own.
     rest = message.model_dump(exclude={"type", "content"} if words else {"type"})
-    yield ChatGenerationChunk(message=AIMessageChunk(**({"content": ""} | rest)))
+    last = {"content": ""} | rest | {"chunk_position": "last"}
+    yield ChatGenerationChunk(message=AIMessageChunk(**last))

@@ -57,13 +57,18 @@ def guarded_node(model: Runnable, guard: Guard) -> Runnable:
     """Return a node that answers `messages` with a guarded chat model."""
     guarded = GuardedChatModel(model=model, guard=guard)
 
-    def answer(state: State) -> State:
-        return {"messages": [guarded.invoke(state["messages"])]}
+    def answer(state: object) -> State:
+        return {"messages": [guarded.invoke(_read_messages(state))]}
 
-    async def aanswer(state: State) -> State:
-        return {"messages": [await guarded.ainvoke(state["messages"])]}
+    async def aanswer(state: object) -> State:
+        return {"messages": [await guarded.ainvoke(_read_messages(state))]}
 
     return RunnableLambda(answer, aanswer)
+
+
+def _read_messages(state: object) -> Any:
+    """Return the messages of a state, which is a dict, or of the graph's own class."""
+    return state["messages"] if isinstance(state, dict) else vars(state)["messages"]
 
 
 async def _check_state(guard: drafts.AnyGuard, state: State) -> State | None:

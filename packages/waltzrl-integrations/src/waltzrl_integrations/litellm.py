@@ -3,7 +3,8 @@
 reply = await GuardedLiteLLM(guard).acompletion(model="openai/qwen", messages=messages)
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from waltzrl.errors import InputError
@@ -21,14 +22,11 @@ Messages: TypeAlias = Sequence[Any]
 
 UNSEEN = {"stream": False, "stream_options": None, "no-log": True}
 """The options of a call that no callback sees."""
-UNREVIEWED = (
-    "text_completion",
-    "atext_completion",
-    "responses",
-    "aresponses",
-    "anthropic_messages",
+UNREVIEWED = re.compile(
+    "text_completion|responses|messages|generate_content|interaction|realtime|pass_?through|"
+    "run_thread|create_batch"
 )
-"""Calls that return a text and are no chat completions."""
+"""What is in the names of calls that return what a model wrote and are no chat completions."""
 
 
 class GuardedLiteLLM:
@@ -41,18 +39,18 @@ class GuardedLiteLLM:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
 
-    def completion(self, *, messages: Messages, **options: object) -> object:
+    def completion(self, model: str, messages: Messages, **options: object) -> object:
         read = drafts.run_blocking(_withhold_from_messages, self._guard, messages)
-        request = options | {"messages": read}
+        request = options | {"model": model, "messages": read}
         draft = litellm.completion(**request | UNSEEN)
         drafts.run_blocking(_revise_response, self._guard, read, draft)
         # This call asks no model: it gives the reviewed reply to the callbacks.
         final = litellm.completion(**request, mock_response=draft)
         return _cut_stream(final) if options.get("stream") else final
 
-    async def acompletion(self, *, messages: Messages, **options: object) -> object:
+    async def acompletion(self, model: str, messages: Messages, **options: object) -> object:
         read = await _withhold_from_messages(self._guard, messages)
-        request = options | {"messages": read}
+        request = options | {"model": model, "messages": read}
         draft = await litellm.acompletion(**request | UNSEEN)
         await _revise_response(self._guard, read, draft)
         final = await litellm.acompletion(**request, mock_response=draft)
@@ -69,7 +67,7 @@ class WaltzGuardrail(CustomGuardrail):
     async def async_pre_call_hook(
         self, user_api_key_dict: object, cache: object, data: JsonObject, call_type: str
     ) -> JsonObject:
-        if call_type in UNREVIEWED:
+        if UNREVIEWED.search(call_type):
             raise InputError(
                 f"waltzrl's guardrail reviews chat completions, not {call_type}; give the proxy a "
                 "waltzrl gateway as its guardrail, which reviews those too"
@@ -88,13 +86,28 @@ class WaltzGuardrail(CustomGuardrail):
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: object, response: AsyncIterator[object], request_data: JsonObject
     ) -> AsyncIterator[object]:
-        chunks = [chunk async for chunk in response]
+        chunks: list[Any] = [chunk async for chunk in response]
         messages = request_data["messages"]
-        draft = litellm.stream_chunk_builder(chunks, messages=messages)
-        if await _revise_response(self._guard, messages, draft):
-            chunks = [convert_model_response_to_streaming(draft)]
+        replies = []
+        for index, of_one in _split_choices(chunks).items():
+            # LiteLLM would build one choice of all.
+            replies.append(litellm.stream_chunk_builder(of_one, messages=messages))
+            replies[-1].choices[0].index = index
+        changed = [await _revise_response(self._guard, messages, reply) for reply in replies]
+        if any(changed):
+            chunks = [convert_model_response_to_streaming(reply) for reply in replies]
         for chunk in chunks:
             yield chunk
+
+
+def _split_choices(chunks: Iterable[Any]) -> dict[int, list[Any]]:
+    """Return the chunks of each choice, by its index."""
+    split: dict[int, list[Any]] = {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            one = chunk.model_copy(update={"choices": [choice]})
+            split.setdefault(choice.index, []).append(one)
+    return split
 
 
 async def _withhold_from_messages(guard: drafts.AnyGuard, messages: Messages) -> list[object]:
@@ -123,12 +136,15 @@ async def _revise_response(
     for choice in response.choices:
         message = choice.message
         calls = [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()]
+        if older := getattr(message, "function_call", None):
+            calls.append(("", older.name, older.arguments))
         thought = getattr(message, "reasoning_content", None) or ""
         reply = drafts.reply_of(message.content or "", thought, calls)
         text, added = await drafts.revise(guard, turns, reply)
-        response.usage.prompt_tokens += added.input_tokens
-        response.usage.completion_tokens += added.output_tokens
-        response.usage.total_tokens += added.input_tokens + added.output_tokens
+        if used := getattr(response, "usage", None):
+            used.prompt_tokens += added.input_tokens
+            used.completion_tokens += added.output_tokens
+            used.total_tokens += added.input_tokens + added.output_tokens
         if text is not None:
             choice.message = Message(content=text)
             choice.finish_reason, changed = "stop", True
@@ -150,6 +166,10 @@ async def _cut_async_stream(
 
 def _cut_chunk(chunk: ModelResponseStream) -> Iterator[ModelResponseStream]:
     """Cut a chunk that holds a whole text into one for each word."""
+    if len(chunk.choices) > 1:
+        for [of_one] in _split_choices([chunk]).values():
+            yield from _cut_chunk(of_one)
+        return
     # The last chunk may have token counts alone.
     words = drafts.cut_pieces(chunk.choices[0].delta.content or "") if chunk.choices else []
     for word in words[:-1]:

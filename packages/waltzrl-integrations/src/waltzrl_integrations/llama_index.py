@@ -29,7 +29,8 @@ class GuardedLLM(FunctionCallingLLM):
     _guard: Guard = PrivateAttr()
 
     def __init__(self, llm: FunctionCallingLLM, guard: Guard) -> None:
-        super().__init__(callback_manager=llm.callback_manager)
+        # The settings of any LLM, such as its system prompt.
+        super().__init__(**{name: getattr(llm, name) for name in FunctionCallingLLM.model_fields})
         # The caller's callbacks would see the draft.
         self._llm = llm.model_copy(update={"callback_manager": CallbackManager()})
         self._guard = guard

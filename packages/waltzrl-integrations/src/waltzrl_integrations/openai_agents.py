@@ -6,7 +6,9 @@ Agent(model=GuardedModel(model, guard), input_guardrails=[request_guardrail(guar
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from waltzrl.gateway.guard import Guard, read_prompt
 from waltzrl.records import Feedback, Reply
@@ -19,12 +21,24 @@ with drafts.needs("the OpenAI Agents SDK", "openai-agents>=0.20"):
 
 Item: TypeAlias = dict[str, object]
 
+BEFORE_DELTAS: dict[str, Item] = {
+    "message": {"content": [], "status": "in_progress"},
+    "function_call": {"arguments": "", "status": "in_progress"},
+    "reasoning": {"summary": []},
+}
+"""What is still empty of an item when its stream begins, by its type."""
+
 
 class GuardedModel(agents.Model):
     """A model whose replies the guard has reviewed, and the results of tools it reads.
 
     The model's own calls are not traced: a trace would show drafts.
     """
+
+    # What a run asks of a model beside replies.
+    close = property(attrgetter("model.close"))
+    get_retry_advice = property(attrgetter("model.get_retry_advice"))
+    _cleanup_on_run_end = property(attrgetter("model._cleanup_on_run_end"))
 
     def __init__(self, model: agents.Model, guard: Guard) -> None:
         self.model = model
@@ -105,7 +119,7 @@ def _convert_item(item: Item) -> Item:
     if "output" in item:
         content = drafts.words_of(item["output"])
         return {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
-    if item["type"] == "function_call":
+    if item.get("type") == "function_call":
         function = {"name": item["name"], "arguments": item["arguments"]}
         call = {"id": item["call_id"], "type": "function", "function": function}
         return {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -134,29 +148,73 @@ def _convert_output(output: list[responses.ResponseOutputItem]) -> Reply:
 
 def _make_output_message(text: str) -> responses.ResponseOutputMessage:
     part = responses.ResponseOutputText(text=text, annotations=[], type="output_text")
+    # Ids are unique, because a conversation may hold several of these messages.
     return responses.ResponseOutputMessage(
-        id="msg_waltzrl", content=[part], role="assistant", status="completed", type="message"
+        id=f"msg_{uuid4().hex}",
+        content=[part],
+        role="assistant",
+        status="completed",
+        type="message",
     )
 
 
 def _yield_stream_events(response: agents.ModelResponse) -> Iterator[responses.ResponseStreamEvent]:
-    for place, item in enumerate(response.output):
-        for part in item.content if item.type == "message" else ():
-            for piece in drafts.cut_pieces(getattr(part, "text", "")):
-                yield responses.ResponseTextDeltaEvent(
-                    item_id=item.id,
-                    output_index=place,
-                    content_index=0,
-                    delta=piece,
-                    logprobs=[],
-                    sequence_number=0,
-                    type="response.output_text.delta",
-                )
+    """Yield the events of the Responses API, whose clients build each item from them."""
     counts = {name: getattr(response.usage, name) for name in responses.ResponseUsage.model_fields}
     usage = responses.ResponseUsage(**counts)
     id_ = response.response_id or "resp_waltzrl"
     # Without validation, because a response has required fields that nobody knows here.
-    done = responses.Response.construct(id=id_, output=response.output, usage=usage)
-    yield responses.ResponseCompletedEvent(
-        response=done, sequence_number=0, type="response.completed"
+    begun = responses.Response.construct(id=id_, output=[], status="in_progress")
+    done = responses.Response.construct(
+        id=id_, output=response.output, usage=usage, status="completed"
     )
+    yield _make_event(responses.ResponseCreatedEvent, "created", response=begun)
+    for place, item in enumerate(response.output):
+        empty = item.model_copy(update=BEFORE_DELTAS.get(item.type, {}))
+        of_item = {"item_id": item.id or "", "output_index": place}
+        added, ended = responses.ResponseOutputItemAddedEvent, responses.ResponseOutputItemDoneEvent
+        yield _make_event(added, "output_item.added", item=empty, output_index=place)
+        if item.type == "message":
+            for index, part in enumerate(item.content):
+                yield from _yield_part_events(part, of_item | {"content_index": index})
+        elif item.type == "function_call":
+            arguments = responses.ResponseFunctionCallArgumentsDeltaEvent
+            kind = "function_call_arguments.delta"
+            yield _make_event(arguments, kind, delta=item.arguments, **of_item)
+        elif item.type == "reasoning":
+            for index, summary in enumerate(item.summary):
+                yield from _yield_summary_events(summary, of_item | {"summary_index": index})
+        yield _make_event(ended, "output_item.done", item=item, output_index=place)
+    yield _make_event(responses.ResponseCompletedEvent, "completed", response=done)
+
+
+def _yield_part_events(
+    part: responses.ResponseOutputText | responses.ResponseOutputRefusal, where: Item
+) -> Iterator[responses.ResponseStreamEvent]:
+    """Yield the events of a part of a message: its text or a refusal, in pieces."""
+    added, ended = responses.ResponseContentPartAddedEvent, responses.ResponseContentPartDoneEvent
+    name, kind, more = "text", "output_text.delta", Item(logprobs=[])
+    delta: Any = responses.ResponseTextDeltaEvent
+    if part.type == "refusal":
+        name, kind, more = "refusal", "refusal.delta", Item()
+        delta = responses.ResponseRefusalDeltaEvent
+    empty = part.model_copy(update={name: ""})
+    yield _make_event(added, "content_part.added", part=empty, **where)
+    for piece in drafts.cut_pieces(getattr(part, name)):
+        yield _make_event(delta, kind, delta=piece, **more, **where)
+    yield _make_event(ended, "content_part.done", part=part, **where)
+
+
+def _yield_summary_events(summary: Any, where: Item) -> Iterator[responses.ResponseStreamEvent]:
+    added = responses.ResponseReasoningSummaryPartAddedEvent
+    delta = responses.ResponseReasoningSummaryTextDeltaEvent
+    ended = responses.ResponseReasoningSummaryPartDoneEvent
+    empty, whole = ({"type": "summary_text", "text": text} for text in ("", summary.text))
+    yield _make_event(added, "reasoning_summary_part.added", part=empty, **where)
+    yield _make_event(delta, "reasoning_summary_text.delta", delta=summary.text, **where)
+    yield _make_event(ended, "reasoning_summary_part.done", part=whole, **where)
+
+
+def _make_event(event: Any, kind: str, **fields: object) -> responses.ResponseStreamEvent:
+    # `stream_response` numbers the events.
+    return event(type=f"response.{kind}", sequence_number=0, **fields)

@@ -44,8 +44,11 @@ class GuardedWrapperModel(WrapperModel):
         usage = draft.usage + RequestUsage(
             input_tokens=added.input_tokens, output_tokens=added.output_tokens
         )
-        parts = draft.parts if text is None else [said.TextPart(text)]
-        return replace(draft, parts=parts, usage=usage)
+        if text is None:
+            return replace(draft, usage=usage)
+        # How the draft ended, such as by a call of a tool, is not how a revision ends.
+        parts = [said.TextPart(text)]
+        return replace(draft, parts=parts, usage=usage, finish_reason="stop", provider_details=None)
 
     @asynccontextmanager
     async def request_stream(
@@ -65,9 +68,14 @@ class GuardedWrapperModel(WrapperModel):
         return replace(message, parts=parts)
 
     async def _withhold_part(self, part: said.ModelRequestPart) -> said.ModelRequestPart:
-        if not isinstance(part, said.ToolReturnPart):
-            return part
-        if not await drafts.withholds(self.guard, part.model_response_str()):
+        match part:
+            case said.ToolReturnPart():
+                text = part.model_response_str()
+            case said.RetryPromptPart(tool_name=str()):  # an error of a tool
+                text = part.model_response()
+            case _:
+                return part
+        if not await drafts.withholds(self.guard, text):
             return part
         return replace(part, content=drafts.WITHHELD)
 

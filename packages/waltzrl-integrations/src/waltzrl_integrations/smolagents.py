@@ -6,6 +6,7 @@ ToolCallingAgent(tools=[...], model=GuardedSmolModel(OpenAIModel("qwen"), guard)
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from waltzrl.gateway.guard import Guard, Turn
@@ -30,16 +31,20 @@ class GuardedSmolModel(models.Model):
         self.model = model
         self.guard = guard
 
+    # It knows the names that the model writes in calls.
+    parse_tool_calls = property(attrgetter("model.parse_tool_calls"))
+
     def generate(
         self,
-        messages: list[ChatMessage],
+        messages: list[ChatMessage | dict[str, Any]],
         stop_sequences: list[str] | None = None,
         response_format: dict[str, str] | None = None,
         tools_to_call_from: Sequence[Tool] | None = None,
         **options: Any,
     ) -> ChatMessage:
         read = [
-            drafts.run_blocking(_withhold_response, self.guard, message) for message in messages
+            drafts.run_blocking(_withhold_response, self.guard, _read_message(message))
+            for message in messages
         ]
         draft = self.model.generate(
             read, stop_sequences, response_format, tools_to_call_from, **options
@@ -66,6 +71,11 @@ class GuardedSmolModel(models.Model):
                 delta = models.ChatMessageToolCallStreamDelta(index, call.id, call.type, function)
                 yield ChatMessageStreamDelta(tool_calls=[delta])
         yield ChatMessageStreamDelta(token_usage=message.token_usage)
+
+
+def _read_message(message: ChatMessage | dict[str, Any]) -> ChatMessage:
+    # A copy, because smolagents reads the calls of a dict in place.
+    return ChatMessage.from_dict({**message}) if isinstance(message, dict) else message
 
 
 def _make_final_answer(

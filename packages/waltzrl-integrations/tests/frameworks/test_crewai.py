@@ -1,4 +1,4 @@
-"""A whole crew of CrewAI whose LLM nobody guards, with our guardrail on its task."""
+"""What holds of the adapter for CrewAI only."""
 
 import pytest
 from drivers import of_framework
@@ -28,3 +28,19 @@ def test_the_guardrail_of_a_task_revises_its_output_without_a_second_run():
             task = Task(description=BAD, expected_output="Text.", agent=agent, guardrail=check)
             assert Crew(agents=[agent], tasks=[task]).kickoff().raw == REVISED
     assert len(server.requests) == 2  # the draft and its revision
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_a_guarded_llm_sees_files_if_the_wrapped_one_does(sees):
+    from crewai import BaseLLM
+
+    from waltzrl_integrations.crewai import GuardedCrewLLM
+
+    class Fixed(BaseLLM):
+        def call(self, messages, **_):
+            return "Hello."
+
+        def supports_multimodal(self):
+            return sees
+
+    assert GuardedCrewLLM(Fixed(model="m"), open_guard()).supports_multimodal() is sees

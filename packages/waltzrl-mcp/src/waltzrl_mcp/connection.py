@@ -133,6 +133,8 @@ class ServerConnection:
         self._client: Client | None = None
         self._leave = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._cause = ""
+        """Why the last connection failed, where this machine says so."""
 
     async def ask(self, question: Callable[[Client], Awaitable[_Answer]]) -> _Answer:
         """Return the server's answer.
@@ -188,12 +190,16 @@ class ServerConnection:
                 self._task.cancel()
 
     async def _wait_for_end(self) -> None:
-        """Wait for the end of the connection; how it failed may quote the server."""
+        """Wait for the end of the connection; how it failed may quote the server, unless it is a
+        command that cannot be started or an address that nobody listens at.
+        """
         if self._task is not None:
             await asyncio.wait([self._task])
             if not self._task.cancelled():
                 # An exception that nobody has looked at would be logged.
-                self._task.exception()
+                error = self._task.exception()
+                local = isinstance(error, OSError | httpx2.ConnectError)
+                self._cause = f": {error}" if local else ""
         self._client = None
 
     async def _hold(self, opened: asyncio.Event) -> None:
@@ -216,4 +222,5 @@ class ServerConnection:
             await self._leave.wait()
 
     def _make_unavailable_error(self) -> MCPError:
-        return MCPError(CONNECTION_CLOSED, f"the server {self.name} is unavailable")
+        text = f"the server {self.name} is unavailable{self._cause}"
+        return MCPError(CONNECTION_CLOSED, text)

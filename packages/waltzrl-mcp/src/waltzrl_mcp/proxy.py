@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from mcp import Client, MCPError
@@ -28,6 +29,10 @@ from waltzrl_mcp.screen import digest_definition, reasons_against, reasons_again
 MOST_PAGES = 100
 """The most pages of one listing that are read."""
 CHANGED = "changed since it was first listed"
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+"""What the APIs of models refuse in names of tools, and names of servers may have."""
+PROTOCOL = "io.modelcontextprotocol/"
+"""How names in `_meta` begin that the protocol itself uses."""
 
 logger = logging.getLogger("waltzrl.mcp")
 Context = ServerRequestContext[Any, Any]
@@ -61,7 +66,8 @@ class McpProxy:
         """Describe the servers; they are connected on entry.
 
         Args:
-            servers: by name. With several, names of tools and prompts become `SERVER__NAME`.
+            servers: by name. With several, names of tools and prompts become `SERVER__NAME`,
+                with `_` for what models' APIs refuse in the name of a server.
             guards: each must agree with whatever passes; the caller closes them.
             settings: None for the defaults.
 
@@ -131,10 +137,10 @@ class McpProxy:
         shown: list[Any] = []
         origins: dict[str, tuple[ServerConnection, str]] = {}
         for server, definition in await self._list_all(listed, field, field):
-            alone = len(self._servers) == 1
-            name = definition.name if alone else f"{server.name}__{definition.name}"
-            # A server must not take over the calls of one that was listed before.
-            if name in origins and origins[name][0] is not server:
+            name = self._qualify(NOT_IN_NAMES.sub("_", server.name), definition.name)
+            # A server must not take over the calls of one that was listed before, and no client
+            # can tell two definitions of one name apart.
+            if name in origins:
                 logger.warning(
                     "left out %s of %s: the name is taken", _escape_name(name), server.name
                 )
@@ -226,8 +232,11 @@ class McpProxy:
                 message = None
             await context.session.report_progress(progress, total, message)
 
+        meta = _select_meta(context)
         result = await self._ask_server(
-            server, name, lambda c: c.call_tool(own_name, arguments, progress_callback=report)
+            server,
+            name,
+            lambda c: c.call_tool(own_name, arguments, progress_callback=report, meta=meta),
         )
         if reasons := await self._find_reasons("result", name, result):
             return _make_error_result("The tool ran, and its result was withheld", reasons)
@@ -239,13 +248,15 @@ class McpProxy:
         """Ask the server that lists a URI; of a URI that is not listed, one after the other."""
         if self._owners is None:
             await self._list_resources(context, None)
-        owner = (self._owners or {}).get(str(params.uri))
+        owner, meta = (self._owners or {}).get(str(params.uri)), _select_meta(context)
         failure = MCPError(wire.INVALID_PARAMS, "no server has this resource")
         for server in [owner] if owner else self._servers:
             try:
                 if not await _has_capability(server, "resources"):
                     continue
-                result = await self._ask_server(server, "", lambda c: c.read_resource(params.uri))
+                result = await self._ask_server(
+                    server, "", lambda c: c.read_resource(params.uri, meta=meta)
+                )
             except MCPError as error:
                 failure = error
                 continue
@@ -261,8 +272,9 @@ class McpProxy:
         if params.name not in self._prompts:
             raise MCPError(wire.INVALID_PARAMS, "there is no such prompt, or it was refused")
         server, own_name = self._prompts[params.name]
+        meta = _select_meta(context)
         result = await self._ask_server(
-            server, params.name, lambda c: c.get_prompt(own_name, params.arguments)
+            server, params.name, lambda c: c.get_prompt(own_name, params.arguments, meta=meta)
         )
         await self._require_readable("prompt", params.name, result)
         return result
@@ -289,11 +301,16 @@ class McpProxy:
         note = wire.TextContent(type="text", text=text)
         return "" if await self._find_reasons("instructions", server.name, note) else text
 
+    def _qualify(self, server: str, name: str) -> str:
+        """Return a name with that of its server, unless that is alone."""
+        return name if len(self._servers) == 1 else f"{server}__{name}"
+
     async def _accepts(
-        self, server: ServerConnection, field: str, name: str, definition: BaseModel
+        self, server: ServerConnection, field: str, name: str, definition: wire.Tool | wire.Prompt
     ) -> bool:
         """Whether a definition may be listed: allowed, or unchanged and not flagged."""
-        digest, pin = digest_definition(definition), f"{server.name} {field} {name}"
+        digest, own_name = digest_definition(definition), definition.name
+        pin = f"{server.name} {field} {self._qualify(server.name, own_name)}"
         allow = f"{_escape_name(name)}@{digest}"
         reasons: tuple[str, ...] = ()
         if allow not in self._settings.allowed:
@@ -335,6 +352,15 @@ class McpProxy:
                 file.write(msgspec.json.encode(line | {"reasons": list(reasons)}) + b"\n")
 
 
+def _select_meta(context: Context) -> wire.RequestParamsMeta | None:
+    """Return what a request says about itself, such as the id of a trace; nothing of the
+    client's connection to the proxy.
+    """
+    meta: Mapping[str, Any] = context.meta or {}
+    own = {k: v for k, v in meta.items() if k != "progress_token" and not k.startswith(PROTOCOL)}
+    return cast("wire.RequestParamsMeta", own) if own else None
+
+
 async def _has_capability(server: ServerConnection, capability: str) -> bool:
     async def capabilities(client: Client) -> wire.ServerCapabilities:
         return client.server_capabilities
@@ -350,12 +376,14 @@ async def _list_all_pages(
     listed: Callable[..., Awaitable[Any]], field: str, client: Client
 ) -> list[Any]:
     """Return all items of a listing, of at most `MOST_PAGES` pages."""
-    items, cursor = [], None
-    for _page in range(MOST_PAGES):
+    items: list[Any] = []
+    cursor, asked = None, set[str | None]()
+    # Some servers end with an empty cursor, or give the same one for ever.
+    while cursor not in asked and len(asked) < MOST_PAGES:
+        asked.add(cursor)
         page = await listed(client, cursor=cursor)
         items += getattr(page, field)
-        if (cursor := page.next_cursor) is None:
-            break
+        cursor = page.next_cursor or None
     return items
 
 

@@ -40,7 +40,7 @@ def _restore_text(given: object) -> object:
     is_chat = isinstance(given, list) and all(
         isinstance(item, dict) and "role" in item for item in given
     )
-    is_text = isinstance(given, dict | list) and not is_chat
+    is_text = given is None or (isinstance(given, dict | list) and not is_chat)
     return json.dumps(given, ensure_ascii=False) if is_text else given
 
 
