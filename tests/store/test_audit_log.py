@@ -1,5 +1,6 @@
 import base64
 import json
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from support.small_logs import (
     fill,
     log_decision,
     open_log,
+    settings,
     unchanged,
     write_log,
 )
@@ -26,6 +28,7 @@ from waltzrl.store.audit.query import Query, newest
 from waltzrl.store.audit.reading import find, prove, read_entries
 from waltzrl.store.audit.record import record_of
 from waltzrl.store.audit.verify import LogFault, VerifiedLog, verify
+from waltzrl.store.audit.writer import LocalLog
 
 
 def lines(folder):
@@ -206,6 +209,32 @@ def test_two_logs_do_not_share_a_key_at_a_time(tmp_path):
     with open_log(tmp_path), pytest.raises(AuditError, match="in use"):
         open_log(tmp_path)
     open_log(tmp_path).close()
+
+
+def test_two_logs_do_not_share_a_folder_at_a_time(tmp_path):
+    with open_log(tmp_path) as log:
+        fill(log, 1)
+        for name in ("audit.key", "audit.key.digest"):
+            copy = tmp_path / "copies" / name
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes((tmp_path / name).read_bytes())
+        with pytest.raises(AuditError, match="in use"):
+            LocalLog.open(
+                tmp_path / "log", key=tmp_path / "copies" / "audit.key", settings=settings()
+            )
+        fill(log, 1, start=1)
+    assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
+
+
+def test_keys_that_are_whole_are_only_read(tmp_path):
+    public = tmp_path / "audit.key.pub"
+    write_log(tmp_path)
+    os.utime(public, ns=(0, 0))
+    open_log(tmp_path).close()
+    assert public.stat().st_mtime_ns == 0
+    public.write_text("of an older key\n")
+    with open_log(tmp_path) as log:
+        assert public.read_text() == f"{log.public_key}\n"
 
 
 def test_a_log_is_not_continued_with_another_key(tmp_path):
