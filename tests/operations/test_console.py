@@ -217,7 +217,12 @@ def test_a_form_from_another_site_does_nothing(site, headers):
 
 
 @pytest.mark.parametrize(
-    "headers", [{"origin": "http://desk.test"}, {"sec_fetch_site": "same-origin"}]
+    "headers",
+    [
+        {"origin": "http://desk.test"},
+        {"origin": "https://desk.example.com", "x_forwarded_host": "desk.example.com"},
+        {"sec_fetch_site": "same-origin"},
+    ],
 )
 def test_a_form_of_the_desk_is_accepted(site, headers):
     browser = site.log_in("reviewer")

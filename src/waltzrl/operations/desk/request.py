@@ -265,7 +265,11 @@ async def read_form(request: Request) -> dict[str, str]:
         RequestError: 403 for a form of another site, 413, 408, or 400 for too many fields.
     """
     if not _is_same_origin(request):
-        raise page_error(403, "this form was sent from another site")
+        raise page_error(
+            403,
+            "this form was sent from another site; if it was not, let the proxy before the gateway "
+            "pass the header Host on",
+        )
     body = b""
     try:
         async with asyncio.timeout(FORM_TIMEOUT_SECONDS):
@@ -299,8 +303,10 @@ def _is_same_origin(request: Request) -> bool:
     if (site := request.headers.get("sec-fetch-site")) is not None:
         return site == "same-origin"
     origin = request.headers.get("origin")
+    # A proxy that replaces the host may tell it in the second; no form of another site has that.
+    hosts = [request.headers.get(name, "") for name in ("host", "x-forwarded-host")]
     # Without the scheme, which is another here behind a proxy that ends TLS.
-    return origin is None or origin.partition("://")[2] == request.headers.get("host", "")
+    return origin is None or origin.partition("://")[2] in filter(None, hosts)
 
 
 def _parse_fields(encoded: bytes) -> dict[str, str]:
