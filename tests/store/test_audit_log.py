@@ -23,7 +23,7 @@ from waltzrl.errors import AuditError, InputError
 from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ServedExchange, ToolCall
 from waltzrl.store.audit.contents import contents_for, read_collaborations
 from waltzrl.store.audit.merkle import includes, leaf_hash
-from waltzrl.store.audit.note import Checkpoint, read_signed_text
+from waltzrl.store.audit.note import Checkpoint, read_notes, read_signed_text
 from waltzrl.store.audit.query import Query, newest
 from waltzrl.store.audit.reading import find, prove, read_entries
 from waltzrl.store.audit.record import record_of
@@ -135,7 +135,14 @@ def test_a_log_goes_on_where_it_was_closed(tmp_path):
     assert (result.records, result.signed) == (14, 14)
 
 
-@pytest.mark.parametrize("wrong", [None, {"peaks": []}, {"peaks": ["00" * 32] * 2}, {"size": "x"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        *({"peaks": []}, {"peaks": ["00" * 32] * 2}, {"size": "x"}, {"offset": -1}),
+        *({"note": -1}, {"note": 7}, {"note": 10**9}, {"note": 0}),
+    ],
+)
 def test_opening_needs_no_frontier_and_does_not_believe_a_wrong_one(tmp_path, wrong):
     key = write_log(tmp_path, count=7)
     frontier = tmp_path / "log" / "frontier.json"
@@ -147,6 +154,15 @@ def test_opening_needs_no_frontier_and_does_not_believe_a_wrong_one(tmp_path, wr
         frontier.write_text(json.dumps(known | wrong))
     write_log(tmp_path, count=3)
     assert verify(tmp_path / "log", key).records == 14
+
+
+def test_opening_reads_the_newest_checkpoint_and_not_those_of_years(tmp_path):
+    key = write_log(tmp_path)
+    known = json.loads((tmp_path / "log" / "frontier.json").read_text())
+    with (tmp_path / "log" / "checkpoints").open("rb") as file:
+        file.seek(known["note"])
+        (newest_note,) = read_notes(file, 1 << 20)
+    assert Checkpoint.parse(read_signed_text(newest_note, key)).size == known["size"]
 
 
 @pytest.mark.promise("Legal duties", "AI Act 19(1), 26(6): logs are kept for six months at least")
