@@ -301,13 +301,13 @@ class App:
 
     async def _serve(self, route: Route, http: HttpRequest) -> None:
         """Check access and run the handler; errors are returned in the API's own format."""
-        body_seconds = self.access.limits.max_body_seconds
+        watcher = DisconnectWatcher(http.receive, self.access.limits.max_body_seconds)
         try:
             http.caller = self.access.caller(http.headers)
             self.gateway.decisions.require()
             async with self.access.admission as waited:
                 self.metrics.queued(route.name, waited)
-                with DisconnectWatcher(http.receive, body_seconds) as watcher:
+                with self.access.spending(http.caller), watcher:
                     body = self.access.body(http.headers, http.receive)
                     http.body = await watcher.read(body)
                     await route.handler(http)
