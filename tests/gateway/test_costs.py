@@ -180,6 +180,26 @@ def test_a_key_that_used_up_its_tokens_is_told_when_it_may_send_again(tmp_path):
     "A key that used up its budget gets 429 with the time at which it opens, also after a "
     "restart, and no other key does",
 )
+def test_requests_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path):
+    (ada, bob), keys = with_keys(tmp_path, tokens_per_day=600)
+
+    async def work(app):
+        requests = [chat(app, key=ada) for _ in range(20)]
+        first = [response.status for response in await asyncio.gather(*requests)]
+        requests = [chat(app, key=ada) for _ in range(20)] + [chat(app, key=bob) for _ in range(20)]
+        then = await asyncio.gather(*requests)
+        return first, then
+
+    first, then = served(tmp_path, work, keys)
+    assert sorted(set(first)) == [200, 429]
+    assert first.count(200) == 1  # nothing is known of what a request takes
+    # 120 tokens are used: four more requests of as many end within the budget
+    assert [response.status for response in then].count(200) == 4 + 20
+    late = next(response for response in then if response.status == 429)
+    assert late.headers["retry-after"] == "1"
+    assert "requests in progress" in late.error
+
+
 def test_a_budget_in_money_is_used_up_too(tmp_path):
     (ada, _), keys = with_keys(tmp_path, usd_per_day=0.05)
 

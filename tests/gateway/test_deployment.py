@@ -189,6 +189,7 @@ def test_pods_are_confined():
     assert (security["runAsNonRoot"], security["runAsUser"]) == (True, USER)
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod()["automountServiceAccountToken"] is False
+    assert pod()["enableServiceLinks"] is False
     assert container()["securityContext"] == {
         "readOnlyRootFilesystem": True,
         "allowPrivilegeEscalation": False,

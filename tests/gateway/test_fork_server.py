@@ -1,7 +1,12 @@
 """Processes forked from one that has loaded everything; run in a process without threads."""
 
+import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
+
+from waltzrl.gateway.processes.fork_server import receive_files
 
 PARENT = """
 import os, signal, socket, sys
@@ -55,3 +60,14 @@ except WaltzError as error:
     print(error)
 """)
     assert said == "the process that forks workers has ended; start again\n"
+
+
+def test_files_that_are_received_are_inherited_by_no_program():
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Path(os.devnull).open("rb") as file:
+        socket.send_fds(ours, [b"setup"], [file.fileno(), ours.fileno()])
+        data, descriptors = receive_files(theirs, 100, 8)
+        assert (data, len(descriptors)) == (b"setup", 2)
+        assert not any(map(os.get_inheritable, descriptors))
+        for descriptor in descriptors:
+            os.close(descriptor)

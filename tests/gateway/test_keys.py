@@ -14,7 +14,7 @@ from waltzrl.errors import InputError
 from waltzrl.gateway.access import KeyRing, read_presented_key
 from waltzrl.gateway.commands.keys import keys as keys_command
 from waltzrl.gateway.keys import ANONYMOUS, add_key, read_keys, revoke_keys
-from waltzrl.gateway.listener import check_bind
+from waltzrl.gateway.listener import check_bind, listener_url, open_listener
 
 
 @pytest.fixture
@@ -270,6 +270,14 @@ def test_everything_that_is_written_is_read_back(path):
 )
 def test_keys_come_as_a_bearer_or_as_x_api_key(headers, key):
     assert read_presented_key(headers) == key
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_the_url_of_a_gateway_can_be_opened(host, shown):
+    with open_listener(host, 0) as listener:
+        port = listener.getsockname()[1]
+        assert listener_url(listener, has_tls=False) == f"http://{shown}:{port}"
+        assert listener_url(listener, has_tls=True) == f"https://{shown}:{port}"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])

@@ -284,6 +284,29 @@ class Halting(Model):
             self.left.set()
 
 
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_whose_reply_a_stopping_gateway_does_not_finish_is_told(tmp_path, path, stream):
+    async def work():
+        key, recipe = settings(tmp_path, "window")
+        model = Breaking(words(STORY * 4), hangs_up=False)
+        async with gateway(*recipe, model=model) as app:
+            body = BODIES[path] | {"stream": stream}
+            request = asyncio.create_task(ask(app, path, body, authorization=f"Bearer {key}"))
+            await model.sent.wait()
+            await asyncio.sleep(0.1)
+            assert await app.access.admission.drain(0) == 1
+            request.cancel()
+            return await request
+
+    response = asyncio.run(work())
+    assert "the gateway is shutting down" in response.text
+    assert response.whole
+    assert ("The garden" in response.text, response.status) == ((stream, 200 if stream else 503))
+    (decision,) = decided(tmp_path)
+    assert (decision.decision, decision.reason) == ("error", "cancelled")
+
+
 HALF = json.dumps({"choices": [{"message": {"role": "assistant", "content": STORY}}]})[:-4]
 
 

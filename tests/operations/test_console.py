@@ -97,6 +97,38 @@ def test_the_cookie_is_for_the_desk_alone_and_no_script_reads_it(site):
     assert cookie_attributes(behind) == attributes | {"secure"}
 
 
+def links_of(page):
+    return re.findall(r'(?:href|src|action)="(/[^"#?]+)', page)
+
+
+def test_every_address_begins_with_the_path_that_a_proxy_removed(site):
+    below = {"x_forwarded_prefix": "/team-a/waltzrl/"}
+    sent = site.ask("GET", "/desk/trends", **below)
+    assert sent.headers["location"].startswith("/team-a/waltzrl/desk/login?to=%2Fdesk%2Ftrends")
+    form = site.ask("GET", "/desk/login", query=urlsplit(sent.headers["location"]).query, **below)
+    assert 'name="to" value="/desk/trends"' in form.text
+    inside = site.ask(
+        "POST", "/desk/login", {"key": site.keys["operator"], "to": "/desk/trends"}, **below
+    )
+    assert inside.headers["location"] == "/team-a/waltzrl/desk/trends"
+    assert "path=/team-a/waltzrl/desk" in cookie_attributes(inside)
+    browser = site.log_in("operator")
+    for path in ("/desk", "/desk/collaborations", "/desk/collaborations/wz1/2", "/desk/none"):
+        plain = links_of(browser.get(path).text)
+        links = links_of(site.ask("GET", path, cookie=browser.cookie, **below).text)
+        assert links == [f"/team-a/waltzrl{link}" for link in plain]
+    left = site.ask(
+        "POST", "/desk/logout", {"token": browser.token}, cookie=browser.cookie, **below
+    )
+    assert "path=/team-a/waltzrl/desk" in cookie_attributes(left)
+
+
+@pytest.mark.parametrize("prefix", ["//evil.test", "https://evil.test", '/"><script>', "/a b", "/"])
+def test_what_is_no_path_is_no_prefix(site, prefix):
+    reply = site.ask("GET", "/desk", x_forwarded_prefix=prefix)
+    assert reply.headers["location"] == "/desk/login"
+
+
 def cookie_attributes(reply):
     return set(reply.headers["set-cookie"].lower().split("; ")[1:])
 
@@ -217,7 +249,12 @@ def test_a_form_from_another_site_does_nothing(site, headers):
 
 
 @pytest.mark.parametrize(
-    "headers", [{"origin": "http://desk.test"}, {"sec_fetch_site": "same-origin"}]
+    "headers",
+    [
+        {"origin": "http://desk.test"},
+        {"origin": "https://desk.example.com", "x_forwarded_host": "desk.example.com"},
+        {"sec_fetch_site": "same-origin"},
+    ],
 )
 def test_a_form_of_the_desk_is_accepted(site, headers):
     browser = site.log_in("reviewer")

@@ -20,8 +20,9 @@ from waltzrl.operations.release.book import ReleaseBook
 from waltzrl.operations.release.plan import load_plan
 from waltzrl.records import ServedExchange
 from waltzrl.store.database import open_database
+from waltzrl.store.memory.items import PutOp
 from waltzrl.store.memory.schemas import COACHING
-from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.memory.store import SWEPT_AT_ONCE, MemoryStore
 from waltzrl.store.memory.tables import ITEMS
 
 __all__ = ["database_url", "postgres_server", "postgres_url", "sqlite_url"]
@@ -160,6 +161,20 @@ def test_what_was_kept_long_enough_is_removed(start, engine):
             return left
 
         wait_until(lambda: count() == 1)
+
+
+def test_much_that_was_kept_long_enough_is_removed_one_transaction_after_another(start, engine):
+    store = MemoryStore(engine, scrub=str)
+    old = (PutOp(("a",), f"{n}", {}, expires_at=1.0) for n in range(2 * SWEPT_AT_ONCE + 1))
+    store.batch(list(old))
+    with start(), engine.connect() as connection:
+
+        def count():
+            left = connection.execute(select(func.count()).select_from(ITEMS)).scalar()
+            connection.rollback()
+            return left
+
+        wait_until(lambda: count() == 0, seconds=30)
 
 
 def prompts_with_labels(tmp_path):

@@ -1,5 +1,6 @@
 import base64
 import json
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from support.small_logs import (
     fill,
     log_decision,
     open_log,
+    settings,
     unchanged,
     write_log,
 )
@@ -21,11 +23,12 @@ from waltzrl.errors import AuditError, InputError
 from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ServedExchange, ToolCall
 from waltzrl.store.audit.contents import contents_for, read_collaborations
 from waltzrl.store.audit.merkle import includes, leaf_hash
-from waltzrl.store.audit.note import Checkpoint, read_signed_text
+from waltzrl.store.audit.note import Checkpoint, read_notes, read_signed_text
 from waltzrl.store.audit.query import Query, newest
 from waltzrl.store.audit.reading import find, prove, read_entries
 from waltzrl.store.audit.record import record_of
 from waltzrl.store.audit.verify import LogFault, VerifiedLog, verify
+from waltzrl.store.audit.writer import LocalLog
 
 
 def lines(folder):
@@ -132,7 +135,14 @@ def test_a_log_goes_on_where_it_was_closed(tmp_path):
     assert (result.records, result.signed) == (14, 14)
 
 
-@pytest.mark.parametrize("wrong", [None, {"peaks": []}, {"peaks": ["00" * 32] * 2}, {"size": "x"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        *({"peaks": []}, {"peaks": ["00" * 32] * 2}, {"size": "x"}, {"offset": -1}),
+        *({"note": -1}, {"note": 7}, {"note": 10**9}, {"note": 0}),
+    ],
+)
 def test_opening_needs_no_frontier_and_does_not_believe_a_wrong_one(tmp_path, wrong):
     key = write_log(tmp_path, count=7)
     frontier = tmp_path / "log" / "frontier.json"
@@ -144,6 +154,15 @@ def test_opening_needs_no_frontier_and_does_not_believe_a_wrong_one(tmp_path, wr
         frontier.write_text(json.dumps(known | wrong))
     write_log(tmp_path, count=3)
     assert verify(tmp_path / "log", key).records == 14
+
+
+def test_opening_reads_the_newest_checkpoint_and_not_those_of_years(tmp_path):
+    key = write_log(tmp_path)
+    known = json.loads((tmp_path / "log" / "frontier.json").read_text())
+    with (tmp_path / "log" / "checkpoints").open("rb") as file:
+        file.seek(known["note"])
+        (newest_note,) = read_notes(file, 1 << 20)
+    assert Checkpoint.parse(read_signed_text(newest_note, key)).size == known["size"]
 
 
 @pytest.mark.promise("Legal duties", "AI Act 19(1), 26(6): logs are kept for six months at least")
@@ -206,6 +225,32 @@ def test_two_logs_do_not_share_a_key_at_a_time(tmp_path):
     with open_log(tmp_path), pytest.raises(AuditError, match="in use"):
         open_log(tmp_path)
     open_log(tmp_path).close()
+
+
+def test_two_logs_do_not_share_a_folder_at_a_time(tmp_path):
+    with open_log(tmp_path) as log:
+        fill(log, 1)
+        for name in ("audit.key", "audit.key.digest"):
+            copy = tmp_path / "copies" / name
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes((tmp_path / name).read_bytes())
+        with pytest.raises(AuditError, match="in use"):
+            LocalLog.open(
+                tmp_path / "log", key=tmp_path / "copies" / "audit.key", settings=settings()
+            )
+        fill(log, 1, start=1)
+    assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
+
+
+def test_keys_that_are_whole_are_only_read(tmp_path):
+    public = tmp_path / "audit.key.pub"
+    write_log(tmp_path)
+    os.utime(public, ns=(0, 0))
+    open_log(tmp_path).close()
+    assert public.stat().st_mtime_ns == 0
+    public.write_text("of an older key\n")
+    with open_log(tmp_path) as log:
+        assert public.read_text() == f"{log.public_key}\n"
 
 
 def test_a_log_is_not_continued_with_another_key(tmp_path):

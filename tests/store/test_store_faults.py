@@ -78,6 +78,23 @@ def test_connections_of_a_time_when_nothing_could_be_written_are_replaced(postgr
         assert store.get(("a",), "b") is not None
 
 
+def test_connections_to_a_file_that_was_deleted_or_replaced_are_replaced(tmp_path):
+    place, kept = tmp_path / "memory.db", tmp_path / "kept"
+    with our_store(f"sqlite:///{place}") as store:
+        store.put(("a",), "b", {})
+        store.engine.dispose()
+        kept.write_bytes(place.read_bytes())
+        store.put(("a",), "lost", {})
+        for file in (place, *tmp_path.glob("memory.db-*")):
+            file.unlink()
+        with pytest.raises(StorageError, match="no such table"):
+            store.put(("a",), "c", {})
+        kept.replace(place)
+        store.put(("a",), "c", {})
+    with our_store(f"sqlite:///{place}") as store:
+        assert {item.key for item in store.search(("a",))} == {"b", "c"}
+
+
 @pytest.mark.promise("Legal duties", "GDPR 32: security")
 def test_the_files_of_a_memory_are_their_owners_only(tmp_path):
     store = MemoryStore(open_database(f"sqlite:///{tmp_path}/memory.db"), scrub=str)

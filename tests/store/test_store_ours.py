@@ -10,6 +10,7 @@ from sqlalchemy import select
 from support.stores import our_store
 from waltzrl.errors import InputError
 from waltzrl.store.memory.items import GetOp, ListNamespacesOp, PutOp, SearchOp
+from waltzrl.store.memory.store import SWEPT_AT_ONCE
 from waltzrl.store.memory.tables import ITEMS
 
 NS = ("notes",)
@@ -146,6 +147,12 @@ def test_what_has_expired_is_gone_at_once_and_swept_later(store):
     assert store.sweep(time.time()) == 1
     assert store.sweep(time.time()) == 0
     assert store.get(NS, "long") is not None
+
+
+def test_much_that_has_expired_is_swept_in_several_transactions(store):
+    end = time.time() + 60
+    store.batch([PutOp(NS, f"{n}", {}, expires_at=end) for n in range(SWEPT_AT_ONCE + 1)])
+    assert [store.sweep(end + 1) for _ in range(3)] == [SWEPT_AT_ONCE, 1, 0]
 
 
 def test_a_namespace_in_which_all_has_expired_is_not_listed(store):

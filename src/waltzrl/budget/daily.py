@@ -18,6 +18,8 @@ from waltzrl.errors import InputError
 from waltzrl.foundation.files import disk_errors
 
 DAY_SECONDS = 86_400
+UNKNOWN_TOKENS, UNKNOWN_USD = 4_000, 0.05
+"""What a request is taken for before anything of the day was charged to its key."""
 
 
 @dataclass(slots=True)
@@ -29,14 +31,27 @@ class Spent:
     """The sum in US dollars of what has a known price."""
     unpriced: bool = False
     """Some of it has none."""
+    charges: int = 0
 
     def add(self, charge: Charge) -> None:
+        self.charges += 1
         self.tokens += charge.tokens
         for item in charge.items:
             if item.usd is None:
                 self.unpriced = True
             else:
                 self.usd += item.usd
+
+    def reaches(self, tokens: int | None, usd: float | None, *, in_progress: int) -> bool:
+        """Whether one of two budgets is used up, once so many more requests have ended.
+
+        Each of them is taken for as large as those so far are on average.
+        """
+        share = 1 + in_progress / self.charges if self.charges else 1
+        unknown = 0 if self.charges else in_progress
+        return (
+            tokens is not None and self.tokens * share + unknown * UNKNOWN_TOKENS >= tokens
+        ) or (usd is not None and self.usd * share + unknown * UNKNOWN_USD >= usd)
 
 
 class DailyLedger:

@@ -17,10 +17,11 @@ TIMES_MS = (
     *(0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7),
     *(10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000, 7000),
     *(10_000, 15_000, 20_000, 30_000, 45_000, 60_000, 90_000, 120_000),
+    *(200_000, 300_000, 500_000, 700_000),
 )
 """Each is at most 1.7 times the one before: percentiles are only known to lie in a bucket, so they
-are right to this factor. A rules review takes 0.05 ms, a model several seconds; the upstream's time
-limit is 60 s."""
+are right to this factor. A rules review takes 0.05 ms, a model several seconds; a stream has no
+time limit, and one of a model that reasons goes on for minutes."""
 ORIGIN = ("stage", "bundle")
 """Labels of what one bundle answered; a bundle is of one stage."""
 SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

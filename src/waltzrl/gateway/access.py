@@ -13,6 +13,7 @@ from collections.abc import (
     Mapping,
     MutableMapping,
 )
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -31,6 +32,7 @@ Event: TypeAlias = MutableMapping[str, Any]  # as ASGI defines it
 Receive: TypeAlias = Callable[[], Awaitable[Event]]
 Send: TypeAlias = Callable[[Event], Awaitable[None]]
 
+NOTHING = nullcontext()
 KEY_FILE_SECONDS = 1.0
 """A changed key file is read again within this time."""
 _requests = count()
@@ -267,6 +269,12 @@ class AccessControl:
         self._rates.take(caller)
         if self.costs is not None:
             self.costs.require(caller)
+
+    def spending(self, caller: Caller) -> AbstractContextManager[None]:
+        """Return what counts a request of a key with a budget while its cost is not known."""
+        if self.costs is None or not caller.has_budget:
+            return NOTHING
+        return self.costs.in_progress(caller)
 
     async def body(self, headers: RequestHeaders, receive: Receive) -> bytes:
         """Read the request's body.

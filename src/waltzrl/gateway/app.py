@@ -3,6 +3,7 @@
 It uses no framework: a framework's layers would take more time per request than all our code.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -27,6 +28,7 @@ from waltzrl.gateway.exchange import (
 from waltzrl.gateway.gateway import Gateway, internal_error
 from waltzrl.gateway.health import Check, report_readiness
 from waltzrl.gateway.keys import Caller
+from waltzrl.gateway.limits import shutdown_error
 from waltzrl.gateway.metrics import GatewayMetrics
 from waltzrl.gateway.moderation import moderate_replies, read_moderation
 from waltzrl.gateway.named_policies import PolicyChooser
@@ -299,13 +301,13 @@ class App:
 
     async def _serve(self, route: Route, http: HttpRequest) -> None:
         """Check access and run the handler; errors are returned in the API's own format."""
-        body_seconds = self.access.limits.max_body_seconds
+        watcher = DisconnectWatcher(http.receive, self.access.limits.max_body_seconds)
         try:
             http.caller = self.access.caller(http.headers)
             self.gateway.decisions.require()
             async with self.access.admission as waited:
                 self.metrics.queued(route.name, waited)
-                with DisconnectWatcher(http.receive, body_seconds) as watcher:
+                with self.access.spending(http.caller), watcher:
                     body = self.access.body(http.headers, http.receive)
                     http.body = await watcher.read(body)
                     await route.handler(http)
@@ -313,6 +315,8 @@ class App:
             if not http.reached_gateway:
                 self.metrics.failed(route.name, error.kind)
             await http.refuse(error)
+        except asyncio.CancelledError:  # the time to end requests in is over
+            await http.refuse(shutdown_error())
         except Exception:  # the one boundary: no bug may send an unreviewed draft or a traceback
             log.exception("the request failed")
             if not http.reached_gateway:
@@ -344,8 +348,13 @@ class App:
             first = await anext(parts)  # what fails before it has a status of its own
             await http.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
             await http.write(first)
-            async for part in parts:
-                await http.write(part)
+            try:
+                async for part in parts:
+                    await http.write(part)
+            except asyncio.CancelledError:
+                if not self.access.admission.draining:
+                    raise  # the client has gone
+                await http.write(writer.error(shutdown_error(), http.headers.context.id))
         await http.write(b"", last=True)
 
     async def _review(self, http: HttpRequest) -> None:

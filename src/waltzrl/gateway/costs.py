@@ -5,8 +5,9 @@ The ledger is also charged for what the judge of a gateway answers.
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 
 from waltzrl.budget import Charge, ChargeItem, PriceBook, priced_replies
@@ -40,13 +41,15 @@ class ServingCosts:
         """
         self._ledger, self._prices, self._recipe_of = ledger, prices, recipe_of
         self._failing = False
+        self._in_progress: Counter[str] = Counter()
+        """Requests of this worker, by the name of their key; only of keys with a budget."""
 
     def require(self, caller: Caller) -> None:
         """Check that a key has some of its budget left.
 
         Raises:
-            RequestError: 429, it has none until midnight (UTC); 403, its budget is in money and a
-                model that it used today has no price.
+            RequestError: 429, it has none until midnight (UTC), or what is in progress may use it
+                up; 403, its budget is in money and a model that it used today has no price.
         """
         if not caller.has_budget:
             return
@@ -65,6 +68,24 @@ class ServingCosts:
             raise self._used_up(f"{caller.name} may use {caller.tokens_per_day:,} tokens a day")
         if caller.usd_per_day is not None and spent.usd >= caller.usd_per_day:
             raise self._used_up(f"{caller.name} may spend {caller.usd_per_day:g} USD a day")
+        running = self._in_progress[caller.name]
+        if spent.reaches(caller.tokens_per_day, caller.usd_per_day, in_progress=running):
+            raise RequestError(
+                429,
+                "rate_limit",
+                f"{caller.name} has {running} requests in progress, which may use up its budget "
+                "of the day; try again when they have ended",
+                retry_after_seconds=1,
+            )
+
+    @contextmanager
+    def in_progress(self, caller: Caller) -> Iterator[None]:
+        """Count a request of a key whose charge is still to come."""
+        self._in_progress[caller.name] += 1
+        try:
+            yield
+        finally:
+            self._in_progress[caller.name] -= 1
 
     def usd(
         self,

@@ -186,7 +186,7 @@ class Admission:
             RequestError: 503: too many wait, this one waited too long, or the gateway is stopping.
         """
         if self.draining:
-            raise _overloaded_error("the gateway is shutting down")
+            raise shutdown_error()
         if not self._waiting and self._take():
             return 0.0
         # Two workers that saw the last place at the same time have both left it; one gets it here.
@@ -292,6 +292,11 @@ class Admission:
     def _publish_waiting(self) -> None:
         first = next(iter(self._waiting.values()), 0.0)
         self._load.set_waiting(len(self._waiting), first)
+
+
+def shutdown_error() -> RequestError:
+    """Return what a client is told whose request the gateway does not admit or finish any more."""
+    return _overloaded_error("the gateway is shutting down")
 
 
 def _overloaded_error(why: str) -> RequestError:

@@ -30,6 +30,13 @@ def open_listener(host: str, port: int) -> socket.socket:
     return listener
 
 
+def listener_url(listener: socket.socket, *, has_tls: bool) -> str:
+    """Return the URL by which clients reach a listening socket."""
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host  # a version 6 address has colons of its own
+    return f"{'https' if has_tls else 'http'}://{shown}:{port}"
+
+
 def open_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
     """Read the files of a TLS server.
 

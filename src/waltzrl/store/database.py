@@ -1,6 +1,7 @@
 """One database for all replicas: SQLite for a single machine, PostgreSQL for several."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ try:
         ArgumentError,
         DataError,
         DBAPIError,
+        DisconnectionError,
         IntegrityError,
         ProgrammingError,
     )
@@ -178,12 +180,26 @@ def _to_json(value: object) -> str:
 def _open_sqlite(file: str | None) -> Engine:
     if not file or file == ":memory:":
         raise InputError("SQLite needs a file: use sqlite:///runs/memory.db")
+    place = Path(file)
     engine = create_engine(
         f"sqlite:///{file}", json_serializer=_to_json, json_deserializer=msgspec.json.decode
     )
     # A listener that returns None lets SQLAlchemy connect as usual.
-    event.listen(engine, "do_connect", lambda *_: _create_private_file(Path(file)))
+    event.listen(engine, "do_connect", lambda *_: _create_private_file(place))
     event.listen(engine, "connect", _configure_connection)
+
+    def remember_file(_: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+        entry.info["file"] = place.stat()
+
+    def require_file(_: DBAPIConnection, entry: ConnectionPoolEntry, __: object) -> None:
+        # A connection goes on with a file that was deleted or replaced, and what it writes is lost.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(entry.info["file"], place.stat()):
+                return
+        raise DisconnectionError  # for which the pool connects again
+
+    event.listen(engine, "connect", remember_file)
+    event.listen(engine, "checkout", require_file)
     event.listen(engine, "begin", _begin_transaction)
     return engine
 

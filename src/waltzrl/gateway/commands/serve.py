@@ -254,11 +254,10 @@ def _print_settings(settings: "list[Setting]", *, as_json: bool) -> None:
 
 
 def _announce_gateway(listener: socket.socket, gateway: "GatewayRecipe", description: str) -> None:
-    from waltzrl.gateway.listener import is_loopback
+    from waltzrl.gateway.listener import is_loopback, listener_url
 
-    host, port = listener.getsockname()[:2]
-    url = f"{'https' if gateway.tls else 'http'}://{host}:{port}"
+    url = listener_url(listener, has_tls=gateway.tls is not None)
     reviewers = f", reviewers {url}/desk" if gateway.memory else ""
-    is_tried = gateway.keys is None and is_loopback(host)
+    is_tried = gateway.keys is None and is_loopback(listener.getsockname()[0])
     trial = f", try a request at {url}/desk/try" if is_tried else ""
     log.info("%s; clients use %s/v1%s%s", description, url, reviewers, trial)

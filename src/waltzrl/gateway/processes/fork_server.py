@@ -60,6 +60,23 @@ class ForkServer:
         self._socket.close()
 
 
+def receive_files(source: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
+    """Receive bytes and open files, which no program that is started inherits.
+
+    The recorder of a worker that died would else keep its sockets open: the worker would not count
+    as ended, and the port not be free.
+
+    Args:
+        source: from which both come.
+        size: in bytes, at most.
+        most: of the files.
+    """
+    data, descriptors, _, _ = socket.recv_fds(source, size, most)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return data, descriptors
+
+
 def _fork_on_request(requests: socket.socket, work: Callable[[socket.socket], None]) -> NoReturn:
     """Fork a process for each request, until the other end is closed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -67,7 +84,7 @@ def _fork_on_request(requests: socket.socket, work: Callable[[socket.socket], No
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a process has ended
     while True:
-        data, descriptors, _, _ = socket.recv_fds(requests, 4, 1)
+        data, descriptors = receive_files(requests, 4, 1)
         if not data:
             os._exit(0)
         pid = os.fork()

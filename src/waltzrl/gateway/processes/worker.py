@@ -19,6 +19,7 @@ from waltzrl.foundation.validation import validate_table
 from waltzrl.gateway.app import App
 from waltzrl.gateway.listener import check_bind, open_tls
 from waltzrl.gateway.opening import Shares, describe_gateway, open_gateway
+from waltzrl.gateway.processes.fork_server import receive_files
 from waltzrl.gateway.processes.worker_process import (
     LONGEST_MESSAGE,
     GatewayMemory,
@@ -38,7 +39,7 @@ SCRAPE_SECONDS = 5.0
 
 def serve_as_worker(control: socket.socket) -> None:
     """Be a worker of the supervisor at the other end of the socket."""
-    line, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 8)
+    line, descriptors = receive_files(control, 1 << 16, 8)
     # The descriptors come with the first bytes; a long recipe takes several reads.
     while line and not line.endswith(b"\n"):
         part = control.recv(1 << 16)

@@ -46,8 +46,10 @@ from waltzrl.operations.desk.request import (
     View,
     is_https,
     page_error,
+    path_prefix,
     read_cookie,
     read_form,
+    read_prefix,
     read_query,
     redirect_to,
     respond_with_page,
@@ -68,7 +70,10 @@ FOREIGN = (
     "without API keys, requests are tried only on the machine of the gateway, by its address "
     "there, such as http://127.0.0.1:8080/desk/try"
 )
-PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+PROXIED = (
+    *("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-prefix", "x-real-ip"),
+    "via",
+)
 """Headers by which a proxy says that it passes on the request of another machine."""
 DESK_URL = re.compile(
     # Browsers take an encoded dot for a dot: `%2e%2e` leads one folder up.
@@ -105,7 +110,8 @@ def log_out(request: PageRequest) -> Response:
     response = redirect_to("/desk/login")
     secure = is_https(request.http)
     # A browser removes a cookie only under the path that it was set with.
-    response.delete_cookie(COOKIE, path="/desk", secure=secure, httponly=True, samesite="lax")
+    path = _cookie_path()
+    response.delete_cookie(COOKIE, path=path, secure=secure, httponly=True, samesite="lax")
     return response
 
 
@@ -205,6 +211,7 @@ class Console:
                 message["body"] = b""
             await send(message)
 
+        path_prefix.set(read_prefix(Request(scope)))  # each request has a context of its own
         # `/desk/` means `/desk`; the router redirects nothing.
         scope = {**scope, "path": scope["path"].rstrip("/")}
         if scope["method"] not in {"GET", "HEAD", "POST"}:
@@ -323,12 +330,16 @@ def _is_on_this_machine(request: Request) -> bool:
     )
 
 
+def _cookie_path() -> str:
+    return f"{path_prefix.get()}/desk"
+
+
 def _set_cookie(response: Response, session: Session, request: Request) -> None:
     response.set_cookie(
         COOKIE,
         session.cookie,
         max_age=HOURS * 3600,
-        path="/desk",
+        path=_cookie_path(),
         secure=is_https(request),
         httponly=True,
         samesite="lax",

@@ -1,8 +1,10 @@
 """What a page gets: the fields of its request, who sent it, and the data that it may show."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
@@ -52,6 +54,11 @@ ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 CUT = f"\n[{ELLIPSIS}]\n"
 """Stands between the beginning of a text and its end."""
 NO_STORE = {"cache-control": "no-store"}
+PREFIX = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
+LINK = re.compile(r'((?:href|src|action)=")(?=/desk)')
+"""An attribute that leads to a page; no text of anybody holds such quotes unescaped."""
+path_prefix: ContextVar[str] = ContextVar("path_prefix", default="")
+"""The path below which a proxy offers the gateway; every address that a browser gets begins so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,9 +228,9 @@ LaterView: TypeAlias = Callable[[], Awaitable[View]]
 
 def respond_with_page(template: str, status: int = 200, **context: object) -> HTMLResponse:
     """Respond with a page that browsers and proxies must not store."""
+    page = LINK.sub(rf"\g<1>{path_prefix.get()}", render_page(template, **context))
     # a model may have written a lone surrogate, which UTF-8 cannot carry
-    content = render_page(template, **context).encode("utf-8", "replace")
-    return HTMLResponse(content, status, NO_STORE)
+    return HTMLResponse(page.encode("utf-8", "replace"), status, NO_STORE)
 
 
 def page_error(status: int, message: str) -> RequestError:
@@ -240,7 +247,13 @@ def find_or_none(read: Callable[[str], Found | None], name: str) -> Found | None
 
 def redirect_to(path: str) -> RedirectResponse:
     """Send the browser on to another page with GET."""
-    return RedirectResponse(path, status_code=303, headers=NO_STORE)
+    return RedirectResponse(path_prefix.get() + path, status_code=303, headers=NO_STORE)
+
+
+def read_prefix(request: Request) -> str:
+    """Return the path that a proxy has removed from the address, or an empty string."""
+    prefix = request.headers.get("x-forwarded-prefix", "").rstrip("/")
+    return prefix if PREFIX.fullmatch(prefix) else ""
 
 
 def read_query(request: Request) -> dict[str, str]:
@@ -265,7 +278,11 @@ async def read_form(request: Request) -> dict[str, str]:
         RequestError: 403 for a form of another site, 413, 408, or 400 for too many fields.
     """
     if not _is_same_origin(request):
-        raise page_error(403, "this form was sent from another site")
+        raise page_error(
+            403,
+            "this form was sent from another site; if it was not, let the proxy before the gateway "
+            "pass the header Host on",
+        )
     body = b""
     try:
         async with asyncio.timeout(FORM_TIMEOUT_SECONDS):
@@ -299,8 +316,10 @@ def _is_same_origin(request: Request) -> bool:
     if (site := request.headers.get("sec-fetch-site")) is not None:
         return site == "same-origin"
     origin = request.headers.get("origin")
+    # A proxy that replaces the host may tell it in the second; no form of another site has that.
+    hosts = [request.headers.get(name, "") for name in ("host", "x-forwarded-host")]
     # Without the scheme, which is another here behind a proxy that ends TLS.
-    return origin is None or origin.partition("://")[2] == request.headers.get("host", "")
+    return origin is None or origin.partition("://")[2] in filter(None, hosts)
 
 
 def _parse_fields(encoded: bytes) -> dict[str, str]:

@@ -226,11 +226,12 @@ class Recorder:
     async def _tick(self) -> None:
         """Decide on the release every second, and delete expired records now and then."""
         ticks = 0
+        swept: int | None = 0
         while True:
             await asyncio.sleep(TICK_SECONDS)
             await self._decide()
-            if ticks % TICKS_TO_SWEEP == 0:
-                await self._database.run_or_none(partial(self._memory.sweep, time.time()))
+            if swept or ticks % TICKS_TO_SWEEP == 0:
+                swept = await self._database.run_or_none(partial(self._memory.sweep, time.time()))
             ticks += 1
             self._send_report(self._report)
 

@@ -11,6 +11,8 @@ from waltzrl.foundation.files import read_or_create
 from waltzrl.store.audit.note import NoteError, SigningKey
 
 DIGEST_KEY_BYTES = 32
+LOCK = ".lock"
+"""The file in a log's folder that its process locks; it has no content, and remains."""
 
 
 class LogKeys:
@@ -36,16 +38,30 @@ class LogKeys:
         self._digest_key = _require_key_length(
             read_or_create(_locate_digest_key(path), fresh_digest_key), path
         )
-        self._lock = _lock_file(path)
-        # Written only under the lock, and always anew, so that it can never belong to an older key.
-        path.with_name(f"{path.name}.pub").write_text(f"{self.signing.public}\n")
+        self._locks = [_lock_file(os.open(path, os.O_RDONLY), path)]
+        # Written only under the lock, and compared each time, so that it can never belong to an
+        # older key.
+        public, text = path.with_name(f"{path.name}.pub"), f"{self.signing.public}\n"
+        if not (public.exists() and public.read_bytes() == text.encode()):
+            public.write_text(text)
+
+    def lock_folder(self, folder: Path) -> None:
+        """Lock the folder of a log too: the log of another process may have copies of the keys.
+
+        Raises:
+            AuditError: a running log uses it.
+            OSError: it cannot be written to.
+        """
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        self._locks.append(_lock_file(descriptor, folder))
 
     def digest(self, content: bytes) -> str:
         """Return HMAC-SHA256 in hex."""
         return hmac.digest(self._digest_key, content, "sha256").hex()
 
     def close(self) -> None:
-        os.close(self._lock)
+        for lock in self._locks:
+            os.close(lock)
 
 
 def default_key(folder: Path) -> Path:
@@ -87,7 +103,7 @@ def in_use(path: Path) -> bool:
         OSError: the file cannot be read.
     """
     try:
-        os.close(_lock_file(path))
+        os.close(_lock_file(os.open(path, os.O_RDONLY), path))
     except AuditError:
         return True
     return False
@@ -103,13 +119,16 @@ def _require_key_length(key: bytes, path: Path) -> bytes:
     return key
 
 
-def _lock_file(path: Path) -> int:
-    """Return a descriptor that locks the file until it is closed.
+def _lock_file(descriptor: int, path: Path) -> int:
+    """Return the descriptor, which locks its file until it is closed.
+
+    Args:
+        descriptor: of an open file, closed if this fails.
+        path: that the error names.
 
     Raises:
         AuditError: another log holds the lock.
     """
-    descriptor = os.open(path, os.O_RDONLY)
     try:
         # The kernel releases it when the process ends, so a crash leaves no lock behind.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

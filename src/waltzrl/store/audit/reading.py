@@ -4,6 +4,7 @@ Nothing is verified here: entries are only as trustworthy as `verify` says the l
 """
 
 from base64 import b64encode
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -190,7 +191,7 @@ def _newest_checkpoint(path: Path) -> tuple[str, int]:
     try:
         with path.open("rb") as file:
             # Unpacking raises ValueError where there is no note at all.
-            *_, note = read_notes(file, path.stat().st_size)
+            (note,) = deque(read_notes(file, path.stat().st_size), maxlen=1)
         return note, Checkpoint.parse(note).size
     except (OSError, NoteError, ValueError) as error:
         raise InputError(f"{path}: no readable checkpoint ({error})") from None

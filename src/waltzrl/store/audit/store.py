@@ -25,6 +25,8 @@ from waltzrl.store.audit.note import SIGNATURE, Checkpoint, SigningKey
 from waltzrl.store.audit.verify import CHECKPOINTS, SEGMENT, LogPosition, follow_log, list_segments
 
 FRONTIER = "frontier.json"
+NOTE_BYTES = 1 << 16
+"""More than a note has."""
 
 
 class LogLine(NamedTuple):
@@ -126,6 +128,7 @@ class LogFolder:
         frontier = self._position.frontier
         now = Checkpoint(origin=self._key.name, size=frontier.size, root=frontier.root())
         self._checkpoints.require_place()
+        self._position.note = self._checkpoints.length
         self._checkpoints.append(f"{self._key.sign(now.text)}\n".encode())
         self._position.signed = frontier.size
         with suppress(OSError):  # without a snapshot the log only opens more slowly
@@ -161,13 +164,18 @@ class LogFolder:
 def _length_of_notes(folder: Path) -> int:
     """Return how many bytes of the checkpoints are complete notes; a crash may tear the last."""
     path = folder / CHECKPOINTS
-    lines = path.read_bytes()[: _complete_length(path)] if path.exists() else b""
-    signature = lines.rfind(f"\n{SIGNATURE}".encode())
-    if signature < 0:
-        return 0
-    end = lines.index(b"\n", signature + 1) + 1
-    # The blank line that separates it from the next note belongs to it.
-    return end + lines.startswith(b"\n", end)
+    length = start = _complete_length(path)
+    while start:
+        # The last note is in the last bytes of a file that grows by the day.
+        start = max(0, length - NOTE_BYTES) if start == length else 0
+        with path.open("rb") as file:
+            file.seek(start)
+            lines = file.read(length - start)
+        if (signature := lines.rfind(f"\n{SIGNATURE}".encode())) >= 0:
+            end = lines.index(b"\n", signature + 1) + 1
+            # The blank line that separates it from the next note belongs to it.
+            return start + end + lines.startswith(b"\n", end)
+    return 0
 
 
 def _find_position(folder: Path) -> LogPosition:
@@ -183,8 +191,12 @@ def _find_position(folder: Path) -> LogPosition:
             head=str(state["head"]),
             segment=int(state["segment"]),
             offset=int(state["offset"]),
+            note=int(state.get("note", 0)),
         )
-        is_consistent = len(position.frontier.peaks) == position.frontier.size.bit_count()
+        is_consistent = (
+            len(position.frontier.peaks) == position.frontier.size.bit_count()
+            and min(position.offset, position.note) >= 0
+        )
         segment_size = (folder / SEGMENT.format(position.segment)).stat().st_size
     except (OSError, ValueError, KeyError, TypeError):
         return LogPosition()
@@ -198,6 +210,7 @@ def _write_snapshot(folder: Path, position: LogPosition) -> None:
         "head": position.head,
         "segment": position.segment,
         "offset": position.offset,
+        "note": position.note,
         "peaks": [peak.hex() for peak in position.frontier.peaks],
     }
     temporary = folder / f".{FRONTIER}.part"

@@ -71,6 +71,8 @@ class LogPosition:
     segment: int = 1
     offset: int = 0
     """Bytes of the segment up to the end of the last line."""
+    note: int = 0
+    """Bytes of the log's checkpoints before the one from which they are read."""
     signed: int = 0
     """Records covered by the last checkpoint that was reached and matches."""
     checkpoints: int = 0
@@ -128,7 +130,8 @@ def follow_log(
     """Advance `position` to the end of the log, or return the first fault."""
     with ExitStack() as opened:
         own, start = folder / CHECKPOINTS, position.frontier.size
-        streams = [_read_checkpoints(own, key, start, opened)] if own.exists() else []
+        notes = _read_checkpoints(own, key, start, opened, position.note)
+        streams = [notes] if own.exists() else []
         try:
             if trusted:  # it may have been put together from several files, in any order
                 kept = _read_checkpoints(trusted, key, start, opened)
@@ -282,10 +285,11 @@ def _parse_line(raw: bytes, segment: int, end: int) -> _Line:
 
 
 def _read_checkpoints(
-    path: Path, key: PublicKey, start: int, opened: ExitStack
+    path: Path, key: PublicKey, start: int, opened: ExitStack, offset: int = 0
 ) -> Iterator[Checkpoint]:
-    """Yield the checkpoints of `start` records or more that the file holds now."""
+    """Yield the checkpoints of `start` records or more that the file holds now, from an offset."""
     file = opened.enter_context(path.open("rb"))
+    file.seek(offset)
     length = path.stat().st_size
     for note in read_notes(file, length):
         # Signatures are slow to verify, and the walk needs only those from `start` on.

@@ -99,9 +99,10 @@ class LogWriter:
             keys = LogKeys(key)
             try:
                 folder.mkdir(parents=True, exist_ok=True)
+                keys.lock_folder(folder)
                 writer = cls(keys, LogFolder.open(folder, keys.signing), settings, clock, status)
                 writer._start()
-            # The lock on the key would refuse the next attempt.
+            # The locks would refuse the next attempt.
             except (AuditError, OSError):
                 keys.close()
                 raise

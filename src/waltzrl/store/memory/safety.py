@@ -7,7 +7,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import structs
-from sqlalchemy import ColumnElement, Connection, delete, select
+from sqlalchemy import ColumnElement, Connection, select
 
 from waltzrl.errors import InputError
 from waltzrl.records import ServedExchange, Verdict
@@ -47,7 +47,7 @@ from waltzrl.store.memory.schemas import (
 )
 from waltzrl.store.memory.scrubbing import replace_unstorable
 from waltzrl.store.memory.search import build_conditions, not_expired
-from waltzrl.store.memory.store import MemoryStore
+from waltzrl.store.memory.store import MemoryStore, delete_some
 from waltzrl.store.memory.tables import ITEMS
 from waltzrl.store.notices import give_notice
 
@@ -296,6 +296,8 @@ class SafetyMemory:
     def sweep(self, now: float) -> int:
         """Delete what has expired, and what is older than the retention of its kind.
 
+        Of much it deletes some, so that other writers need not wait: sweep until 0 are deleted.
+
         The second catches training samples, which `waltzrl collect` stores without knowing the
         gateway's retention, and what was stored before the retention was shortened.
 
@@ -313,8 +315,7 @@ class SafetyMemory:
             days = self._days.get(namespace[-1])
             if days is not None:
                 old = (ITEMS.c.namespace == ".".join(namespace), ITEMS.c.time < now - days * DAY)
-                with writing(self.store.engine) as connection:
-                    deleted += connection.execute(delete(ITEMS).where(*old)).rowcount
+                deleted += delete_some(self.store.engine, *old)
         return deleted
 
     def _add_events(

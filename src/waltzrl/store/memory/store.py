@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import ParamSpec, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, bindparam, delete, update
+from sqlalchemy import ColumnElement, Connection, Engine, bindparam, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from waltzrl.store.database import reading, writing
@@ -36,6 +36,9 @@ from waltzrl.store.memory.scrubbing import scrub_value
 from waltzrl.store.memory.search import answer_operation, get_item, join_indexed_text, words_of
 from waltzrl.store.memory.tables import FIELDS, ITEMS, MEMORY, columns_of
 from waltzrl.store.migrations import prepare_tables
+
+SWEPT_AT_ONCE = 2_000
+"""Items that one transaction of a sweep deletes: other writers wait for it."""
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -247,9 +250,8 @@ class MemoryStore:
         return True
 
     def sweep(self, now: float) -> int:
-        """Delete what has expired by `now`, seconds since the epoch; return how many items."""
-        with writing(self.engine) as connection:
-            return connection.execute(delete(ITEMS).where(ITEMS.c.expires_at <= now)).rowcount
+        """Delete some of what has expired by `now`, seconds since the epoch; return how many."""
+        return delete_some(self.engine, ITEMS.c.expires_at <= now)
 
     def scrubbed(self, put: PutOp) -> PutOp:
         """Return a put whose value has been scrubbed."""
@@ -315,3 +317,10 @@ def _delete_items(connection: Connection, puts: Sequence[PutOp]) -> None:
             ITEMS.c.key == bindparam("with_key"),
         )
         connection.execute(delete(ITEMS).where(*named), names)
+
+
+def delete_some(engine: Engine, *conditions: ColumnElement[bool]) -> int:
+    """Delete `SWEPT_AT_ONCE` items for which all conditions hold, or all; return how many."""
+    some = select(ITEMS.c.id).where(*conditions).limit(SWEPT_AT_ONCE)
+    with writing(engine) as connection:
+        return connection.execute(delete(ITEMS).where(ITEMS.c.id.in_(some))).rowcount
