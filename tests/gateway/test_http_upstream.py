@@ -179,6 +179,8 @@ def test_what_is_the_clients_business_is_passed_on(work, answered, status, kind)
 def test_a_busy_upstream_says_when_to_come_back_or_not_at_all(header, seconds):
     failed = problem(complete, [http({"error": "busy"}, 429, Retry_After=header)])
     assert failed.retry_after_seconds == seconds
+    failed = problem(complete, [http({"error": "busy"}, 429, Retry_After_Ms="2500")])
+    assert failed.retry_after_seconds == 2.5
 
 
 def test_a_stream_is_asked_for_with_its_counts_and_heard():
