@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import re
 
 import pytest
 from msgspec import structs
 
 from support.wire_server import CALL, DETAILS, answer_of, stream_of
 from waltzrl.errors import RequestError
+from waltzrl.gateway.moderation import read_moderation
 from waltzrl.gateway.wire import CHAT
 from waltzrl.gateway.wire.fields import ROLES, turns_of
 from waltzrl.gateway.wire.format import DONE
@@ -126,7 +128,6 @@ def test_of_a_key_that_is_there_twice_the_last_counts_for_everyone():
         ("messages[0]", {"messages": ["Hello"]}),
         ("messages[0].role", {"messages": [{"content": "Hello"}]}),
         ("messages[0].content", {"messages": [{"role": "user"}]}),
-        ("messages[0].content", {"messages": [{"role": "user", "content": "a\0b"}]}),
         ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [{}]}]}),
         (
             "messages[0].content[0].text",
@@ -209,8 +210,39 @@ def test_arguments_and_results_that_clients_leave_out_are_empty(arguments, writt
 
 @pytest.mark.promise(
     "Bad input",
-    "A request to the gateway with half of a UTF-16 surrogate pair: the field; status 400",
+    "A request to the gateway with half of a UTF-16 surrogate pair: U+FFFD in its place",
 )
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (b"cut \\ud83d", "cut \ufffd"),
+        (b"\\ude00\\uD83D.", "\ufffd\ufffd."),
+        (b"\\ud83d\\ude00", "\U0001f600"),
+        (b"\\ud83d\\ud83d\\ude00", "\ufffd\U0001f600"),
+        (b"\\\\ud83d \\\\\\ud83d", "\\ud83d \\\ufffd"),
+        (b"a\\u0000b", "ab"),
+        (b"a\\\\u0000", "a\\u0000"),
+    ],
+)
+def test_what_no_tokenizer_takes_refuses_no_request(written, text):
+    raw = b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % written
+    chat = CHAT.read(raw, "42")
+    assert chat.prompt.request == chat.body["messages"][0]["content"] == text
+
+
+@pytest.mark.parametrize(
+    ("raw", "need"),
+    [
+        (b'{"input":"\\ud800"}', "input: has half of a UTF-16 surrogate pair"),
+        (b'{"a":{"b":["c","\\ude00\\ud83d"]}}', "a.b[1]: has half of a UTF-16 surrogate pair"),
+        (b'{"\\ud800":1}', "a key: has half of a UTF-16 surrogate pair"),
+    ],
+)
+def test_half_a_pair_is_named_where_a_text_is_reviewed_by_itself(raw, need):
+    with pytest.raises(RequestError, match=re.escape(need)):
+        read_moderation(raw, "42")
+
+
 @pytest.mark.parametrize(
     ("raw", "need"),
     [
@@ -222,9 +254,6 @@ def test_arguments_and_results_that_clients_leave_out_are_empty(arguments, writt
         (b'{"a":NaN}', "not JSON"),
         (b'{"a":1e999}', "not JSON"),
         (b'{"a":' + b"9" * 5000 + b"}", "not JSON"),
-        (b'{"a":"\\ud800"}', "a: has half of a UTF-16 surrogate pair"),
-        (b'{"a":{"b":["c","\\ude00\\ud83d"]}}', "a.b[1]: has half of a UTF-16 surrogate pair"),
-        (b'{"\\ud800":1}', "a key: has half of a UTF-16 surrogate pair"),
         (b'{"a":"\\ud800"', "not JSON"),
         (b'{"a":"\xff"}', "not UTF-8"),
         (b"[]", "not a JSON object"),

@@ -17,7 +17,7 @@ from waltzrl.gateway.wire.fields import (
     check_sampling,
     drop_empty_tools,
     has_strict_schema,
-    read_object,
+    read_body,
     subject_of,
     unsupported_field,
 )
@@ -33,7 +33,7 @@ error = encode_error
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
-    body = read_object(raw)
+    body = read_body(raw)
     check_known(body, CHAT, caller)
     check_sampling(body)
     _check_reviewable(body)

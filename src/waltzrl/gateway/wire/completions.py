@@ -15,7 +15,7 @@ from waltzrl.gateway.wire.fields import (
     check_known,
     check_sampling,
     invalid_field,
-    read_object,
+    read_body,
     subject_of,
     unsupported_field,
 )
@@ -54,7 +54,7 @@ error = encode_error
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
-    body = read_object(raw)
+    body = read_body(raw)
     check_known(body, KNOWN, caller)
     check_sampling(body)
     for key, why in REFUSED.items():

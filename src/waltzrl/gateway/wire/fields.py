@@ -34,6 +34,39 @@ LONGEST_SHOWN = 40
 """The most characters of a value that an error message quotes."""
 
 
+ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>u[dD][89a-fA-F]..)|(?P<nul>u0000)|.)",
+    re.DOTALL,
+)
+"""An escape in JSON: two halves of a surrogate pair, a half alone, NUL, or any other."""
+
+
+def read_body(raw: bytes) -> dict[str, Json]:
+    """Decode the body of a request for a reply, without NUL and with U+FFFD for half a character.
+
+    No tokenizer takes either. Agents cut results of tools within a character, and read binary files
+    as text, and keep all of it in their history: a request with it must not be refused.
+
+    Raises:
+        RequestError: as of `read_object`.
+    """
+    if b"\\u0000" in raw:
+        raw = ESCAPE.sub(_mend_escape, raw)
+    try:
+        return read_object(raw)
+    except RequestError:
+        mended = ESCAPE.sub(_mend_escape, raw)
+        if mended == raw:
+            raise
+    return read_object(mended)
+
+
+def _mend_escape(escape: re.Match[bytes]) -> bytes:
+    if escape["half"]:
+        return b"\\ufffd"
+    return b"" if escape["nul"] else escape[0]
+
+
 def read_object(raw: bytes) -> dict[str, Json]:
     """Decode a request's body.
 

@@ -23,7 +23,7 @@ from waltzrl.gateway.wire.fields import (
     invalid_field,
     objects_in,
     place_results,
-    read_object,
+    read_body,
     text_of,
     unsupported_field,
 )
@@ -79,7 +79,7 @@ LONGEST_USER = 64
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
-    body = read_object(raw)
+    body = read_body(raw)
     check_known(body, KNOWN, caller)
     for key in STATE:
         if body.get(key):

@@ -22,7 +22,7 @@ from waltzrl.gateway.wire.fields import (
     invalid_field,
     objects_in,
     place_results,
-    read_object,
+    read_body,
     subject_of,
     text_of,
     unsupported_field,
@@ -74,7 +74,7 @@ KNOWN = CHAT.union(CONVERTED, DROPPED)
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
-    body = read_object(raw)
+    body = read_body(raw)
     check_known(body, KNOWN, caller)
     for key in STATE:
         if body.get(key) not in (None, False):
