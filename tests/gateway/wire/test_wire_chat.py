@@ -196,6 +196,9 @@ def test_empty_lists_are_as_good_as_absent():
         ({"arguments": None}, "{}"),
         ({"arguments": ""}, "{}"),
         ({"arguments": {"a": 1}}, '{"a":1}'),
+        ({"arguments": '{"a": 1}'}, '{"a": 1}'),
+        ({"arguments": '{"a": '}, '{"unreadable":"{\\"a\\": "}'),
+        ({"arguments": "[1]"}, '{"unreadable":"[1]"}'),
     ],
 )
 @pytest.mark.parametrize("content", [{}, {"content": None}])
@@ -206,6 +209,8 @@ def test_arguments_and_results_that_clients_leave_out_are_empty(arguments, writt
     _, called, result = read([USER, called, result]).body["messages"]
     assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": written}
     assert result == {"role": "tool", "tool_call_id": "c", "content": ""}
+    older = {"role": "assistant", "content": None, "function_call": {"name": "f", **arguments}}
+    assert read([USER, older]).body["messages"][1]["function_call"]["arguments"] == written
 
 
 @pytest.mark.promise(

@@ -39,6 +39,19 @@ def test_what_clients_leave_out_because_it_is_empty_is_empty(empty):
     assert answered == {"role": "tool", "tool_call_id": "c", "content": ""}
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ('{"a": ', '{"unreadable":"{\\"a\\": "}'),
+    ],
+)
+def test_the_input_of_a_call_may_be_a_text(text, written):
+    use = {"type": "tool_use", "id": "c", "name": "f", "input": text}
+    called = chat(USER, {"role": "assistant", "content": [use]})[1]
+    assert called["tool_calls"][0]["function"]["arguments"] == written
+
+
 def test_the_result_of_no_call_is_the_clients_text():
     result = {"type": "tool_result", "tool_use_id": "gone", "content": "42"}
     assert chat({"role": "user", "content": [result, {"type": "text", "text": "And?"}]}) == [

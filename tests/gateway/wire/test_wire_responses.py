@@ -128,6 +128,19 @@ def test_arguments_and_results_that_clients_leave_out_are_empty(empty):
     assert result["content"] == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        ({"a": 1}, '{"a":1}'),
+        ('{"a": ', '{"unreadable":"{\\"a\\": "}'),
+    ],
+)
+def test_a_call_that_was_written_wrongly_ends_no_conversation(arguments, written):
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments}
+    called = chat({"role": "user", "content": "Hi"}, call)[1]
+    assert called["tool_calls"][0]["function"]["arguments"] == written
+
+
 def test_pictures_and_files_are_respelt():
     parts = [
         {"type": "input_text", "text": "What?"},

@@ -20,6 +20,7 @@ from waltzrl.gateway.wire.fields import (
     read_body,
     subject_of,
     unsupported_field,
+    write_arguments,
 )
 from waltzrl.gateway.wire.format import COMMENT, DONE, chat_usage, encode_error, encode_event
 from waltzrl.gateway.wire.known import CHAT
@@ -105,17 +106,16 @@ def _complete_messages(messages: Json) -> None:
                 del message[key]
         if message.get("role") == "tool" and message.get("content") is None:
             message["content"] = ""
-        if isinstance(message.get("tool_calls"), list):
-            _complete_calls(message["tool_calls"])
+        if "tool_calls" in message or "function_call" in message:
+            _complete_calls(message)
 
 
-def _complete_calls(calls: Sequence[Json]) -> None:
-    for call in calls:
-        function = call.get("function") if isinstance(call, dict) else None
+def _complete_calls(message: dict[str, Json]) -> None:
+    calls = message.get("tool_calls")
+    listed = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    for function in (message.get("function_call"), *[call.get("function") for call in listed]):
         if isinstance(function, dict):
-            arguments = function.get("arguments")
-            if isinstance(arguments, dict) or not arguments:
-                function["arguments"] = msgspec.json.encode(arguments or {}).decode()
+            function["arguments"] = write_arguments(function.get("arguments"))
 
 
 def _write_choice(index: int, answer: Answer) -> dict[str, object]:

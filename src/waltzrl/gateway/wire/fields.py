@@ -16,6 +16,7 @@ from waltzrl.foundation.texts import is_utf8
 from waltzrl.gateway.exchange import Json
 from waltzrl.gateway.keys import Caller
 from waltzrl.policies.server_json import mend_text
+from waltzrl.policies.tool_calls import is_complete
 from waltzrl.records import CallKind, Media, Message, Reply, Role, ToolCall
 
 DEEPEST = 100
@@ -177,6 +178,22 @@ def _read_call_ids(message: dict[str, Json]) -> list[Json]:
     calls = message.get("tool_calls")
     calls = calls if isinstance(calls, list) else []
     return [as_object(call, "tool_calls")["id"] for call in calls]
+
+
+def write_arguments(arguments: Json) -> Json:
+    """Return the arguments of an earlier call as the JSON of an object.
+
+    Servers decode them, and refuse a conversation for good in which a call was cut off or written
+    wrongly. Such a text is returned under `unreadable`, so that the model sees why its call failed.
+    What is empty clients leave out.
+    """
+    if isinstance(arguments, str) and arguments.strip():
+        if is_complete(arguments):
+            return arguments
+        arguments = {"unreadable": arguments}
+    if not arguments or isinstance(arguments, dict | str):
+        return msgspec.json.encode(arguments if isinstance(arguments, dict) else {}).decode()
+    return arguments
 
 
 def as_text(value: Json, where: str) -> str:

@@ -26,6 +26,7 @@ from waltzrl.gateway.wire.fields import (
     read_body,
     text_of,
     unsupported_field,
+    write_arguments,
 )
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.messages_output import MessagesStream, build_message, encode_error
@@ -279,13 +280,13 @@ def convert_assistant_content(content: Json, where: str) -> dict[str, Json]:
 
 
 def _convert_tool_use(block: dict[str, Json], where: str) -> Json:
-    arguments = as_object(block.get("input") or {}, f"{where}.input")
+    arguments = as_text(write_arguments(block.get("input")), f"{where}.input")
     return {
         "id": as_name(block.get("id"), f"{where}.id"),
         "type": "function",
         "function": {
             "name": as_name(block.get("name"), f"{where}.name"),
-            "arguments": msgspec.json.encode(arguments).decode(),
+            "arguments": arguments,
         },
     }
 

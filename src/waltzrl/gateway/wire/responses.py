@@ -26,6 +26,7 @@ from waltzrl.gateway.wire.fields import (
     subject_of,
     text_of,
     unsupported_field,
+    write_arguments,
 )
 from waltzrl.gateway.wire.format import encode_error
 from waltzrl.gateway.wire.known import CHAT
@@ -464,7 +465,7 @@ def _convert_call_item(item: dict[str, Json], where: str) -> Json:
         key, kind = ("input", "custom")
     call_id = as_name(item.get("call_id"), f"{where}.call_id")
     name = _read_tool_name(item, where)
-    text = "{}" if kind == "function" and not item.get(key) else item.get(key)
+    text = write_arguments(item.get(key)) if kind == "function" else item.get(key)
     return {"id": call_id, "type": kind, kind: {"name": name, key: as_text(text, f"{where}.{key}")}}
 
 
