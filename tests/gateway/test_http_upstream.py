@@ -762,6 +762,25 @@ def test_texts_in_parts_are_joined_for_a_server_that_refuses_parts(words):
     assert contents == [[texts, image, "go"], *[["hi\nthere", image, "go"]] * 2]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "invalid message content type: <nil>",
+        "Invalid value for 'content': expected a string, got null.",
+        "Invalid 'content': 'content' field must be a string or an array of objects.",
+    ],
+)
+def test_a_call_without_words_has_an_empty_text_for_a_server_that_refuses_null(words):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    async def work(upstream):
+        await upstream.complete({"model": "m", "messages": [called]}, None)
+
+    seen, _ = told(work, http({"error": {"message": words}}, 400), http(ANSWER))
+    assert [chat["messages"] for chat in seen] == [[called], [{**called, "content": ""}]]
+
+
 def test_a_refusal_of_a_result_without_its_call_is_told_at_once():
     turns = [{"role": "tool", "tool_call_id": "call_1", "content": "done"}]
     refusal = "tool_call_id call_1 has no preceding message with 'tool_calls'"

@@ -23,6 +23,8 @@ REFUSES_A_FIELD = re.compile(
 NEWER = "max_completion_tokens"
 REASONING = ("reasoning_content", "reasoning")
 """The names of the reasoning of a message."""
+NO_REASONING = " "
+"""The shortest reasoning that DeepSeek's server takes, of a turn whose own nobody has kept."""
 UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 """What Google's documentation has for a call that has no signature."""
 
@@ -93,6 +95,17 @@ def _without_reasoning(chat: Mapping[str, object]) -> dict[str, object]:
     )
 
 
+def _with_reasoning(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return the assistant's messages with reasoning, as a model has them that misses it."""
+    return _change_messages(chat, _add_reasoning)
+
+
+def _add_reasoning(message: Mapping[str, object]) -> Mapping[str, object]:
+    if message.get("role") != "assistant" or any(message.get(key) for key in REASONING):
+        return message
+    return {**message, REASONING[0]: NO_REASONING}
+
+
 def _with_signatures(chat: Mapping[str, object]) -> dict[str, object]:
     """Return the messages with a signature at the first call of each, as Gemini has them."""
     return _change_messages(chat, _sign_message)
@@ -111,8 +124,13 @@ def _with_plain_texts(chat: Mapping[str, object]) -> dict[str, object]:
 
 
 def _join_parts(message: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a message whose content is a text, as reviewers read it, if it has texts only."""
+    """Return a message whose content is a text, as reviewers read it, if it has texts only.
+
+    Null, as an assistant's message that calls tools has it, becomes an empty text.
+    """
     parts = message.get("content")
+    if parts is None:
+        return {**message, "content": ""}
     if not isinstance(parts, list):
         return message
     texts = [part.get("text") for part in parts if part.get("type") == "text"]
@@ -144,8 +162,12 @@ class _Field(NamedTuple):
     """Whether few chats have it, so that the words of a refusal need not be exact."""
 
 
-PARTS = r"(?i)expected a? ?string|(?:should|must) be a (?:valid )?string|content\b.{0,40}\barray"
-"""How servers refuse a content in parts."""
+PARTS = (
+    r"(?i)expected a? ?string|(?:should|must) be a (?:valid )?string"
+    r"|content\b.{0,40}(?:\barray|<nil>)"
+)
+"""How servers refuse a content in parts, and one that is null."""
+MISSES_REASONING = r"(?is)\breasoning.?content\b.*\b(?:missing|passed back)\b"
 CALL_ID = r"(?is)(?:call|tool|use)\w*[^a-z]{0,9}_?id\b.*(?:must be|match|pattern|length|too long)"
 """How servers refuse the form of a call's id."""
 
@@ -155,6 +177,8 @@ def _quoted(field: str) -> str:
 
 
 FIELDS: Mapping[RefusedField, _Field] = {
+    # A model that thinks wants its reasoning back, which most clients do not keep.
+    "missing_reasoning": _Field(MISSES_REASONING, True, _with_reasoning, seen_in_few=True),
     # It has no standard, and a client that got it sends it back with every request.
     "reasoning": _Field(f"reasoning_content|{_quoted('reasoning')}", change=_without_reasoning),
     # It asks for token counts.
@@ -171,7 +195,7 @@ FIELDS: Mapping[RefusedField, _Field] = {
     },
     # What Gemini misses in a call of an earlier turn: some APIs have no place for it.
     "thought_signature": _Field(r"\bthought_signature\b", True, _with_signatures),
-    # Texts in parts become one text.
+    # Texts in parts become one text, and null an empty one.
     "content_parts": _Field(PARTS, True, _with_plain_texts, seen_in_few=True),
     # They become shorter ids, functions, shorter names, and turns of the user.
     "call_ids": _Field(CALL_ID, True, with_short_ids, seen_in_few=True),

@@ -180,6 +180,14 @@ def test_fields_of_a_message_that_are_null_go_no_further():
     assert read(sent).body["messages"] == [USER, called, result]
 
 
+@pytest.mark.parametrize("said", [{}, {"content": None}, {"content": None, "tool_calls": []}])
+def test_a_reply_without_a_word_is_an_empty_text(said):
+    sent = read([USER, {"role": "assistant", **said}, USER]).body["messages"]
+    assert sent == [USER, {"role": "assistant", "content": ""}, USER]
+    refused = {"role": "assistant", "content": None, "refusal": "I can't."}
+    assert read([USER, refused, USER]).body["messages"][1] == refused
+
+
 def test_empty_lists_are_as_good_as_absent():
     said = {"role": "assistant", "content": "Hi."}
     sent = read([USER, {**said, "tool_calls": [], "annotations": []}], tools=[], tool_choice="auto")

@@ -92,11 +92,16 @@ def _check_reviewable(body: dict[str, Json]) -> None:
             as_object(tool, f"tools[{index}]")
 
 
+SAYING = {"content", "refusal", "audio"}
+"""The keys under which an assistant says something without a call."""
+
+
 def _complete_messages(messages: Json) -> None:
     """Drop the fields of messages that say nothing, and write results and arguments as texts.
 
     Clients keep fields that are null, and empty lists of calls, of replies; many servers refuse
-    both. Null as content is an assistant's that calls tools. What is empty clients leave out.
+    both. Null as content is an assistant's that calls tools; that of a reply without a word becomes
+    an empty text. What is empty clients leave out.
     """
     for message in messages if isinstance(messages, list) else ():
         if not isinstance(message, dict):
@@ -108,6 +113,8 @@ def _complete_messages(messages: Json) -> None:
             message["content"] = ""
         if "tool_calls" in message or "function_call" in message:
             _complete_calls(message)
+        elif message.get("role") == "assistant" and not any(map(message.get, SAYING)):
+            message["content"] = ""
 
 
 def _complete_calls(message: dict[str, Json]) -> None:
