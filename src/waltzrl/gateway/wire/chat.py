@@ -22,7 +22,14 @@ from waltzrl.gateway.wire.fields import (
     unsupported_field,
     write_arguments,
 )
-from waltzrl.gateway.wire.format import COMMENT, DONE, chat_usage, encode_error, encode_event
+from waltzrl.gateway.wire.format import (
+    COMMENT,
+    DONE,
+    chat_usage,
+    encode_error,
+    encode_event,
+    escape_line_ends,
+)
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.policies.chat_completion import calls_fields
@@ -267,7 +274,7 @@ class ChatStream:
         logprobs: bytes = b"null",
         server: bytes = b"",
     ) -> bytes:
-        return b'data: %b[{"index":%d,"%b":%b,"logprobs":%b,"finish_reason":%b}]%b%b\n\n' % (
+        event = b'data: %b[{"index":%d,"%b":%b,"logprobs":%b,"finish_reason":%b}]%b%b\n\n' % (
             self._head,
             choice,
             self.content,
@@ -277,6 +284,7 @@ class ChatStream:
             server,
             self._tail,
         )
+        return escape_line_ends(event)
 
 
 writer = ChatStream
