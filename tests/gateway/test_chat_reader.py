@@ -1,6 +1,7 @@
 """Reading a model server's replies: what is passed on as it came, and what never is."""
 
 import json
+import math
 
 import msgspec
 import pytest
@@ -973,6 +974,18 @@ def test_of_log_probabilities_the_known_fields_are_passed_on(tokens):
     assert upstream_reply.raw is None
     assert tokens_spell(logprobs, "Hello.")
     assert HIDDEN not in str(logprobs)
+
+
+@pytest.mark.parametrize("number", [None, -math.inf, math.nan])
+def test_a_token_that_cannot_come_has_the_log_probability_that_openai_gives_it(number):
+    impossible = {"token": "Bye", "logprob": number, "bytes": None}
+    said = [token("Hello.", top_logprobs=[impossible]), token("", top_logprobs=None)]
+    finite = [token("Hello.", top_logprobs=[{**impossible, "logprob": -9999.0}])]
+    finite += [token("", top_logprobs=())]
+    assert msgspec.to_builtins(details_of(*said).logprobs) == tuple(finite)
+    choice = {"delta": {"content": "Hello."}, "logprobs": {"content": said}}
+    reader, _ = deltas_of(json.dumps({"choices": [choice]}))
+    assert msgspec.to_builtins(reader.details.logprobs) == tuple(finite)
 
 
 def test_a_character_of_several_tokens_is_spelt_by_their_bytes():

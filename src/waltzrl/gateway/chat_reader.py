@@ -1,6 +1,7 @@
 """Reads the replies of a chat-completions server, whole or streamed."""
 
 import json
+import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from waltzrl.gateway.exchange import (
 from waltzrl.policies.server_faults import ReportedError, check_reported
 from waltzrl.policies.server_json import (
     MOST_COUNT,
+    mend_json,
     read_json,
     tidy_completion,
 )
@@ -267,10 +269,24 @@ def logprobs_of(logprobs: object) -> Sequence[TokenLogprob] | None:
         return None
     if isinstance(logprobs, _Logprobs):  # of a reply that the strict decoder took
         return logprobs.content
-    try:
+    with suppress(*UNREADABLE):
         return msgspec.convert(logprobs, _LenientLogprobs).content
-    except UNREADABLE:
-        return None
+    with suppress(*UNREADABLE):
+        return msgspec.convert(_tidy_logprobs(mend_json(logprobs)), _LenientLogprobs).content
+    return None
+
+
+def _tidy_logprobs(value: object) -> object:
+    """Return log-probabilities with a number for each token: servers may write null or infinity."""
+    if isinstance(value, list):
+        return [_tidy_logprobs(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tidy = {key: _tidy_logprobs(inner) for key, inner in value.items()}
+    number = tidy.get("logprob", math.inf)
+    if "token" in tidy and isinstance(number, float) and not math.isfinite(number):
+        tidy["logprob"] = IMPOSSIBLE
+    return tidy
 
 
 def _collect_usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, int]]:
@@ -389,6 +405,9 @@ def usage_of(usage: TokenCounts | None, model: object) -> Usage | None:
     return Usage(input_tokens=read, output_tokens=generated, model=name)
 
 
+IMPOSSIBLE = -9999.0
+"""The log-probability of a token that cannot come, in OpenAI's format."""
+Finite = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 Empty = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)] | None
 
 
@@ -400,8 +419,11 @@ class _Logprobs(msgspec.Struct, forbid_unknown_fields=True):
 class _LenientAlternative(TokenAlternative, frozen=True, forbid_unknown_fields=False):
     """An alternative, of whose other fields, such as llama.cpp's `id`, none is passed on."""
 
+    logprob: Finite
+
 
 class _LenientLogprob(TokenLogprob, frozen=True, forbid_unknown_fields=False):
+    logprob: Finite
     top_logprobs: Sequence[_LenientAlternative] = ()
 
 
