@@ -171,6 +171,11 @@ def test_fields_that_are_null_are_as_good_as_absent():
     )
 
 
+def test_keys_that_are_null_and_no_stops_go_no_further():
+    unset = dict.fromkeys(("temperature", "seed", "tool_choice", "functions", "max_tokens"))
+    assert read(stop=[], **unset).body == {"model": "m", "messages": [USER]}
+
+
 def test_fields_of_a_message_that_are_null_go_no_further():
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     called = {"role": "assistant", "content": None, "tool_calls": [call]}

@@ -39,6 +39,12 @@ def test_what_clients_leave_out_because_it_is_empty_is_empty(empty):
     assert answered == {"role": "tool", "tool_call_id": "c", "content": ""}
 
 
+def test_a_reply_without_a_word_is_an_empty_text():
+    for said in ({}, {"content": None}, {"content": []}):
+        turns = chat(USER, {"role": "assistant", **said}, USER)
+        assert turns[1] == {"role": "assistant", "content": ""}
+
+
 @pytest.mark.parametrize(
     ("text", "written"),
     [

@@ -128,6 +128,17 @@ def test_arguments_and_results_that_clients_leave_out_are_empty(empty):
     assert result["content"] == ""
 
 
+def test_a_reply_without_a_word_is_an_empty_text():
+    user = {"type": None, "role": "user", "content": "Hi"}
+    for said in ({}, {"content": None}, {"content": []}):
+        assert chat(user, {"role": "assistant", **said}, user)[1]["content"] == ""
+
+
+def test_state_that_is_not_asked_for_is_not_refused():
+    body = read("Hi", previous_response_id="", conversation={}, prompt=None, background=False).body
+    assert body == read("Hi").body
+
+
 @pytest.mark.parametrize(
     ("arguments", "written"),
     [

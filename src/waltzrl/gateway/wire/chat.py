@@ -16,6 +16,7 @@ from waltzrl.gateway.wire.fields import (
     check_known,
     check_sampling,
     drop_empty_tools,
+    drop_unset,
     has_strict_schema,
     read_body,
     subject_of,
@@ -42,6 +43,7 @@ error = encode_error
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
     body = read_body(raw)
+    drop_unset(body, CHAT)
     check_known(body, CHAT, caller)
     check_sampling(body)
     _check_reviewable(body)

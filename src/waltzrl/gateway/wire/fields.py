@@ -139,6 +139,18 @@ def objects_in(value: Json, where: str) -> Iterator[tuple[dict[str, Json], str]]
         yield as_object(item, place), place
 
 
+def drop_unset(body: dict[str, Json], known: frozenset[str]) -> None:
+    """Drop the known keys that are null, as clients write what is not set, and no stops at all.
+
+    Many servers refuse null and an empty list of stops.
+    """
+    if None in body.values():
+        for key in [key for key, value in body.items() if value is None and key in known]:
+            del body[key]
+    if body.get("stop") == []:
+        del body["stop"]
+
+
 def drop_empty_tools(chat: dict[str, Json]) -> None:
     """Drop an empty list of tools, and how to use them: a chat refuses both without tools."""
     if chat.get("tools"):

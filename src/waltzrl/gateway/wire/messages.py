@@ -20,6 +20,7 @@ from waltzrl.gateway.wire.fields import (
     check_known,
     check_sampling,
     drop_empty_tools,
+    drop_unset,
     invalid_field,
     objects_in,
     place_results,
@@ -81,6 +82,7 @@ LONGEST_USER = 64
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
     body = read_body(raw)
+    drop_unset(body, KNOWN)
     check_known(body, KNOWN, caller)
     for key in STATE:
         if body.get(key):
@@ -232,6 +234,8 @@ def _convert_turn(turn: dict[str, Json], where: str) -> list[dict[str, Json]]:
     if not isinstance(role, str) or role not in ("user", "assistant", "system"):
         raise invalid_field(f"{where}.role", role, "user, assistant or system")
     where = f"{where}.content"
+    if content is None and role == "assistant":  # of a reply without a word
+        content = ""
     if role == "system":
         return [{"role": role, "content": _read_system_text(content, where)}]
     if isinstance(content, str):

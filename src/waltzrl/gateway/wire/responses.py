@@ -18,6 +18,7 @@ from waltzrl.gateway.wire.fields import (
     check_known,
     check_sampling,
     drop_empty_tools,
+    drop_unset,
     has_strict_schema,
     invalid_field,
     objects_in,
@@ -76,9 +77,10 @@ KNOWN = CHAT.union(CONVERTED, DROPPED)
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
     body = read_body(raw)
+    drop_unset(body, KNOWN)
     check_known(body, KNOWN, caller)
     for key in STATE:
-        if body.get(key) not in (None, False):
+        if body.get(key):
             raise unsupported_field(key, NO_STATE)
     stream = as_bool(body.pop("stream", None), "stream")
     for key in DROPPED:
@@ -413,7 +415,7 @@ def _convert_search_item(item: dict[str, Json]) -> dict[str, Json]:
 
 def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
     item = _convert_search_item(item)
-    kind = item.get("type", "message")
+    kind = item.get("type") or "message"
     if kind == "message":
         _add_message(turns, item, where)
     elif kind == "item_reference":
@@ -438,7 +440,10 @@ def _add_message(turns: _Turns, item: dict[str, Json], where: str) -> None:
     role = item.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
-    content = _convert_content(item.get("content"), f"{where}.content", joins=role != "user")
+    content = item.get("content")
+    if content is None and role == "assistant":  # of a reply without a word
+        content = ""
+    content = _convert_content(content, f"{where}.content", joins=role != "user")
     if role == "assistant":
         turns.say(content)
     else:
