@@ -212,6 +212,18 @@ def test_tool_calls_are_read():
     assert (upstream_reply.reply.text, upstream_reply.finish) == ("", "tool_calls")
 
 
+@pytest.mark.parametrize("arguments", [{}, {"arguments": ""}, {"arguments": "null"}])
+@pytest.mark.parametrize(("finish", "written"), [("tool_calls", "{}"), ("length", "")])
+def test_a_call_of_a_function_without_parameters_has_an_empty_object(arguments, finish, written):
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", **arguments}}
+    whole = read(completion({"content": None, "tool_calls": [call]}, {"finish_reason": finish}))
+    _, deltas = deltas_of(chunk({"tool_calls": [call]}), chunk({}, finish))
+    written = written or arguments.get("arguments", "")
+    for calls in (whole.reply.calls, deltas[-1].calls):
+        assert calls == (ToolCall(id="call_1", name="f", arguments=written),)
+    assert whole.raw is None or finish == "length"
+
+
 def test_a_reply_that_was_cut_says_so_and_an_unknown_end_is_an_end():
     cut = read(completion(choice={"finish_reason": "length"}))
     assert (cut.finish, cut.reply.finish) == ("length", "length")

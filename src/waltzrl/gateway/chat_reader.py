@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Literal, TypeGuard, get_args
 
 import msgspec
@@ -125,6 +126,7 @@ def _convert_completion(
     written = tuple([call for part in called for call in _collect_calls(part)])
     calls = with_ids(filter(calls_something, written)) if written else ()
     finish = finish_of(choice.finish_reason, calls)
+    calls = fill_arguments(calls, finish)
     reply = Reply(
         text=message.content or message.refusal or "",
         reasoning=message.reasoning or message.reasoning_content or "",
@@ -192,6 +194,22 @@ def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
     last = calls[-1]
     is_whole = last.kind == "custom" or is_complete(last.arguments)
     return "tool_calls" if is_whole else "length"
+
+
+def fill_arguments(calls: tuple[ToolCall, ...], finish: Finish) -> tuple[ToolCall, ...]:
+    """Return calls with an empty object where the model wrote no arguments, and was not cut off.
+
+    Many servers leave it out for a function without parameters, and clients fail to decode it.
+    """
+    if finish == "length" or all(map(_has_arguments, calls)):
+        return calls
+    return tuple(
+        [call if _has_arguments(call) else replace(call, arguments="{}") for call in calls]
+    )
+
+
+def _has_arguments(call: ToolCall) -> bool:
+    return call.kind == "custom" or call.arguments.strip() not in ("", "null")
 
 
 def _spell_plainly(word: str) -> str:

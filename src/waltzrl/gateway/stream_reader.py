@@ -17,6 +17,7 @@ from waltzrl.gateway.chat_reader import (
     check_no_media,
     details_of,
     encrypted_of,
+    fill_arguments,
     finish_of,
     is_reason,
     logprobs_of,
@@ -155,7 +156,7 @@ class StreamReader:
         last, calls = self._last, self.read_calls()
         check_no_media(self._has_media and not (self._has_begun or calls))
         finish = last.finish if last.finish not in (None, "stop") else finish_of(reason, calls)
-        self._last = UpstreamDelta(calls=calls, finish=finish)
+        self._last = UpstreamDelta(calls=fill_arguments(calls, finish), finish=finish)
         if self._last != last:
             yield structs.replace(
                 self._last, text=self._text.end(), reasoning=self._reasoning.end()
