@@ -185,6 +185,14 @@ def test_fields_of_a_message_that_are_null_go_no_further():
     assert read(sent).body["messages"] == [USER, called, result]
 
 
+@pytest.mark.parametrize("name", [{}, {"name": None}, {"name": ""}])
+def test_a_call_that_a_model_wrote_without_a_name_locks_no_conversation(name):
+    call = {"id": "c", "type": "function", "function": {**name, "arguments": "{}"}}
+    sent = read([USER, {"role": "assistant", "content": None, "tool_calls": [call]}]).body
+    named = {"arguments": "{}", "name": "unnamed"}
+    assert sent["messages"][1]["tool_calls"][0]["function"] == named
+
+
 @pytest.mark.parametrize("said", [{}, {"content": None}, {"content": None, "tool_calls": []}])
 def test_a_reply_without_a_word_is_an_empty_text(said):
     sent = read([USER, {"role": "assistant", **said}, USER]).body["messages"]

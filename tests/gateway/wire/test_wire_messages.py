@@ -39,6 +39,13 @@ def test_what_clients_leave_out_because_it_is_empty_is_empty(empty):
     assert answered == {"role": "tool", "tool_call_id": "c", "content": ""}
 
 
+def test_a_call_that_a_model_wrote_without_a_name_locks_no_conversation():
+    for name in ({}, {"name": ""}):
+        use = {"type": "tool_use", "id": "c", "input": {}, **name}
+        called = chat(USER, {"role": "assistant", "content": [use]})[1]
+        assert called["tool_calls"][0]["function"]["name"] == "unnamed"
+
+
 def test_a_reply_without_a_word_is_an_empty_text():
     for said in ({}, {"content": None}, {"content": []}):
         turns = chat(USER, {"role": "assistant", **said}, USER)

@@ -128,6 +128,13 @@ def test_arguments_and_results_that_clients_leave_out_are_empty(empty):
     assert result["content"] == ""
 
 
+def test_a_call_that_a_model_wrote_without_a_name_locks_no_conversation():
+    for name in ({}, {"name": ""}):
+        call = {"type": "function_call", "call_id": "1", "arguments": "{}", **name}
+        called = chat({"role": "user", "content": "Hi"}, call)[1]
+        assert called["tool_calls"][0]["function"]["name"] == "unnamed"
+
+
 def test_a_reply_without_a_word_is_an_empty_text():
     user = {"type": None, "role": "user", "content": "Hi"}
     for said in ({}, {"content": None}, {"content": []}):

@@ -18,6 +18,7 @@ from waltzrl.gateway.wire.fields import (
     drop_empty_tools,
     drop_unset,
     has_strict_schema,
+    name_call,
     read_body,
     subject_of,
     unsupported_field,
@@ -131,6 +132,7 @@ def _complete_calls(message: dict[str, Json]) -> None:
     listed = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     for function in (message.get("function_call"), *[call.get("function") for call in listed]):
         if isinstance(function, dict):
+            function["name"] = name_call(function.get("name"))
             function["arguments"] = write_arguments(function.get("arguments"))
 
 

@@ -29,7 +29,8 @@ COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 LEVEL = re.compile(r"[a-z_]{1,16}")
 TEMPLATE, SWITCHES = "chat_template_kwargs", ("enable_thinking", "thinking")
 """The key of what a server's template of a chat gets, and what of it needs no operator's word."""
-NO_RESULT = "[no result]"
+NO_RESULT, UNNAMED = "[no result]", "unnamed"
+"""The result of a call that has none, and the name of one that a model wrote without one."""
 LONGEST_PLACE = 100
 LONGEST_SHOWN = 40
 """The most characters of a value that an error message quotes."""
@@ -190,6 +191,11 @@ def _read_call_ids(message: dict[str, Json]) -> list[Json]:
     calls = message.get("tool_calls")
     calls = calls if isinstance(calls, list) else []
     return [as_object(call, "tool_calls")["id"] for call in calls]
+
+
+def name_call(name: Json) -> Json:
+    """Return the name of an earlier call, with which servers take it if the model wrote none."""
+    return UNNAMED if name in (None, "") else name
 
 
 def write_arguments(arguments: Json) -> Json:

@@ -22,6 +22,7 @@ from waltzrl.gateway.wire.fields import (
     drop_empty_tools,
     drop_unset,
     invalid_field,
+    name_call,
     objects_in,
     place_results,
     read_body,
@@ -289,7 +290,7 @@ def _convert_tool_use(block: dict[str, Json], where: str) -> Json:
         "id": as_name(block.get("id"), f"{where}.id"),
         "type": "function",
         "function": {
-            "name": as_name(block.get("name"), f"{where}.name"),
+            "name": as_text(name_call(block.get("name")), f"{where}.name"),
             "arguments": arguments,
         },
     }

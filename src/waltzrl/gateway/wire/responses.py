@@ -21,6 +21,7 @@ from waltzrl.gateway.wire.fields import (
     drop_unset,
     has_strict_schema,
     invalid_field,
+    name_call,
     objects_in,
     place_results,
     read_body,
@@ -469,7 +470,7 @@ def _convert_call_item(item: dict[str, Json], where: str) -> Json:
     if item["type"] == "custom_tool_call":
         key, kind = ("input", "custom")
     call_id = as_name(item.get("call_id"), f"{where}.call_id")
-    name = _read_tool_name(item, where)
+    name = _read_tool_name({**item, "name": name_call(item.get("name"))}, where)
     text = write_arguments(item.get(key)) if kind == "function" else item.get(key)
     return {"id": call_id, "type": kind, kind: {"name": name, key: as_text(text, f"{where}.{key}")}}
 
