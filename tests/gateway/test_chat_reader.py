@@ -351,7 +351,7 @@ def test_counts_that_are_floats_are_read():
 COUNTS = {
     "prompt_tokens": 3.0,
     "completion_tokens": 4,
-    "prompt_tokens_details": {"cached_tokens": 2, "audio_tokens": None},
+    "prompt_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 1, "audio_tokens": None},
 }
 
 

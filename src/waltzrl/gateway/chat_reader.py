@@ -321,6 +321,7 @@ def _collect_usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, in
 
 CountedName = Literal[
     "cached_tokens",
+    "cache_write_tokens",
     "audio_tokens",
     "text_tokens",
     "image_tokens",

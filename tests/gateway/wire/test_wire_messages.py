@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec import structs
 
 from support.wire_server import CALL, DETAILS, answer_of
 from waltzrl.errors import RequestError
@@ -419,6 +420,9 @@ def test_tokens_from_a_cache_are_counted_apart():
     answer = answer_of("Hi.", details=DETAILS)  # 11 tokens read, 4 of them from a cache
     usage = json.loads(MESSAGES.write(read(), [answer]))["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (7, 4)
+    details = structs.replace(DETAILS, usage={"prompt_tokens_details": {"cache_write_tokens": 5}})
+    usage = json.loads(MESSAGES.write(read(), [answer_of("Hi.", details=details)]))["usage"]
+    assert (usage["input_tokens"], usage["cache_creation_input_tokens"]) == (6, 5)
 
 
 @pytest.mark.promise(

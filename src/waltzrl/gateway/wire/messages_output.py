@@ -82,13 +82,14 @@ def describe_ending(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]
 
 
 def count_usage(answer: Answer | None) -> dict[str, Json]:
-    """Return the token counts; unlike in a chat, those read from a cache are counted apart."""
+    """Return the token counts; unlike in a chat, those of a cache are counted apart."""
     answers = [answer] if answer else []
     read, generated = total_tokens(answers)
     cached = min(read, count_of(answers, "prompt_tokens_details", "cached_tokens"))
+    written = min(read - cached, count_of(answers, "prompt_tokens_details", "cache_write_tokens"))
     return {
-        "input_tokens": read - cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": read - cached - written,
+        "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
         "output_tokens": generated,
     }
