@@ -387,6 +387,17 @@ def test_counts_that_are_texts_or_have_the_names_of_newer_apis_are_read(counts):
     assert ("input_tokens_details" in counts) == bool(whole.details.usage)
 
 
+@pytest.mark.parametrize("name", ["cached_tokens", "prompt_cache_hit_tokens"])
+def test_tokens_from_a_cache_are_read_where_few_servers_have_them(name):
+    counts = {"prompt_tokens": 3, "completion_tokens": 4, name: 2}
+    details = {"prompt_tokens_details": {"cached_tokens": 2}}
+    assert read(completion(usage=counts)).details.usage == details
+    reader, _ = deltas_of(chunk({"content": "a"}, "stop", usage=counts))
+    assert reader.details.usage == details
+    own = {**counts, "prompt_tokens_details": {"cached_tokens": 1}}
+    assert read(completion(usage=own)).details.usage["prompt_tokens_details"]["cached_tokens"] == 1
+
+
 @pytest.mark.parametrize("count", ["", "-3", "3.5", "three", "9" * 5000])
 def test_a_text_that_is_no_count_is_unknown(count):
     assert (

@@ -312,11 +312,15 @@ def _collect_usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, in
         "prompt_tokens_details": usage.prompt_tokens_details,
         "completion_tokens_details": usage.completion_tokens_details,
     }
-    return {
+    details: dict[str, dict[str, int]] = {
         name: {key: n for key in COUNTED if type(n := part.get(key)) is int and n >= 0}
         for name, part in parts.items()
         if isinstance(part, dict)
     }
+    for cached in (usage.cached_tokens, usage.prompt_cache_hit_tokens):
+        if cached is not None:
+            details.setdefault("prompt_tokens_details", {}).setdefault("cached_tokens", cached)
+    return details
 
 
 CountedName = Literal[
@@ -400,6 +404,10 @@ class TokenCounts(msgspec.Struct):
     completion_tokens: Count | None = None
     prompt_tokens_details: object = None
     completion_tokens_details: object = None
+    cached_tokens: Count | None = None
+    """Where Moonshot's server has it, among others."""
+    prompt_cache_hit_tokens: Count | None = None
+    """What DeepSeek's server calls it."""
 
 
 Counts = Mapping[CountedName, int | None] | None
