@@ -133,6 +133,7 @@ CARD = {"created": 0, "object": "model", "owned_by": "upstream"}
         ([{"id": "a", "created": None, "owned_by": None}], ["a"]),
         ({"data": [{"id": "a", "created": 17.0}]}, ["a"]),
         ({"data": [{"id": "a\ud83d"}]}, ["a\ufffd"]),
+        ({"data": [{"id": "a"}, {"name": "b"}, {"id": 7}]}, ["a"]),
     ],
 )
 def test_models_are_listed_in_whichever_form(listed, names):

@@ -38,13 +38,14 @@ async def upstream_count(upstream: Upstream, request: UpstreamRequest) -> Count 
     """
     try:
         response = await upstream.forward(request)
-        return msgspec.json.decode(response.body, type=Count)
+        count = msgspec.json.decode(response.body, type=Count)
     except UNREADABLE:
         return None
     except RequestError as error:
         if error.status in ABSENT:
             return None
         raise
+    return count if count.input_tokens > 0 else None  # every request has a token
 
 
 def estimated_count(chat: ChatRequest) -> Count:
