@@ -619,6 +619,7 @@ def test_what_a_model_refuses_is_left_out_of_its_later_requests():
         ("prompt_cache_key", "k", "property 'prompt_cache_key' is unsupported"),
         ("store", False, "store: Extra inputs are not permitted"),
         ("verbosity", "low", "property 'verbosity' is unsupported"),
+        ("parallel_tool_calls", True, "Unsupported parameter: 'parallel_tool_calls'"),
     ],
 )
 def test_a_hint_that_the_upstream_refuses_is_left_out(field, value, words):
@@ -780,6 +781,23 @@ def test_a_call_without_words_has_an_empty_text_for_a_server_that_refuses_null(w
 
     seen, _ = told(work, http({"error": {"message": words}}, 400), http(ANSWER))
     assert [chat["messages"] for chat in seen] == [[called], [{**called, "content": ""}]]
+
+
+def test_schemas_are_simpler_for_a_server_that_does_not_know_all_their_keywords():
+    schema = {"type": "object", "properties": {}}
+    function = {"name": "f", "parameters": {**schema, "additionalProperties": False}}
+    chat = {**ASKED, "tools": [{"type": "function", "function": function}]}
+
+    async def work(upstream):
+        await upstream.complete(chat, None)
+        await upstream.complete(chat, None)
+
+    place = "tools[0].function_declarations[0].parameters"
+    words = f"Unknown name \"additionalProperties\" at '{place}': Cannot find field."
+    refusal = http([{"error": {"code": 400, "message": words}}], 400)
+    seen, _ = told(work, refusal, http(ANSWER), http(ANSWER))
+    sent = [chat["tools"][0]["function"]["parameters"] for chat in seen]
+    assert sent == [function["parameters"], schema, schema]
 
 
 def test_a_refusal_of_a_result_without_its_call_is_told_at_once():

@@ -6,6 +6,7 @@ from waltzrl.policies.refused_tools import (
     PARAMETERS,
     restore_calls,
     with_functions,
+    with_plain_schemas,
     with_short_ids,
     with_short_names,
 )
@@ -112,3 +113,23 @@ def test_other_calls_stay_as_they_are():
     )
     assert restore_calls(calls, TOOLS) == calls
     assert restore_calls(calls, None) == calls
+
+
+def test_a_schema_loses_keywords_that_only_narrow_it_and_no_name_of_a_property():
+    inner = {"type": "integer", "exclusiveMinimum": 0, "enum": [1, 2], "description": "How many."}
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"default": {"type": "array", "items": inner}, "not": {"type": "string"}},
+        "required": ["default"],
+        "additionalProperties": False,
+    }
+    described = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    plain = {"type": "integer", "enum": [1, 2], "description": "How many."}
+    tools = with_plain_schemas({"tools": [described, FUNCTION, *TOOLS]})["tools"]
+    assert tools[0]["function"]["parameters"] == {
+        "type": "object",
+        "properties": {"default": {"type": "array", "items": plain}, "not": {"type": "string"}},
+        "required": ["default"],
+    }
+    assert tools[1:] == [FUNCTION, *TOOLS]

@@ -5,7 +5,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from waltzrl.errors import WaltzError
-from waltzrl.policies.refused_tools import with_functions, with_short_ids, with_short_names
+from waltzrl.policies.refused_tools import (
+    with_functions,
+    with_plain_schemas,
+    with_short_ids,
+    with_short_names,
+)
 from waltzrl.policies.system_first import LATE_SYSTEM, with_system_first
 
 Answer = TypeVar("Answer")
@@ -168,6 +173,8 @@ PARTS = (
 )
 """How servers refuse a content in parts, and one that is null."""
 MISSES_REASONING = r"(?is)\breasoning.?content\b.*\b(?:missing|passed back)\b"
+SCHEMA = r"(?is)unknown name .*\b(?:parameters|tools?|function)"
+"""How Gemini's servers refuse a keyword of a schema."""
 CALL_ID = r"(?is)(?:call|tool|use)\w*[^a-z]{0,9}_?id\b.*(?:must be|match|pattern|length|too long)"
 """How servers refuse the form of a call's id."""
 
@@ -190,13 +197,15 @@ FIELDS: Mapping[RefusedField, _Field] = {
         hint: _Field(rf"\b{hint}\b" if "_" in hint else _quoted(hint))
         for hint in (
             *("reasoning_effort", "user", "metadata", "prompt_cache_key", "safety_identifier"),
-            *("store", "verbosity"),
+            *("store", "verbosity", "parallel_tool_calls"),
         )
     },
     # What Gemini misses in a call of an earlier turn: some APIs have no place for it.
     "thought_signature": _Field(r"\bthought_signature\b", True, _with_signatures),
     # Texts in parts become one text, and null an empty one.
     "content_parts": _Field(PARTS, True, _with_plain_texts, seen_in_few=True),
+    # Keywords of the schemas of functions are left out.
+    "schemas": _Field(SCHEMA, True, with_plain_schemas, seen_in_few=True),
     # They become shorter ids, functions, shorter names, and turns of the user.
     "call_ids": _Field(CALL_ID, True, with_short_ids, seen_in_few=True),
     "custom_tools": _Field("custom|function|tool", True, with_functions, seen_in_few=True),

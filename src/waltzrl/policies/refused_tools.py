@@ -19,6 +19,18 @@ PARAMETERS = {
 }
 """The schema of a function that stands for a custom tool, whose input is free text."""
 KINDS = ("function", "custom")
+NARROWING = frozenset(
+    (
+        *("$schema", "$id", "$anchor", "$comment", "additionalProperties", "patternProperties"),
+        *("propertyNames", "unevaluatedProperties", "dependentRequired", "dependentSchemas"),
+        *("exclusiveMinimum", "exclusiveMaximum", "multipleOf", "uniqueItems", "contains"),
+        *("if", "then", "else", "not", "default", "examples", "deprecated", "readOnly"),
+    )
+)
+"""Keywords of JSON Schema that some servers do not know, and without which a model still knows what
+to write."""
+NAMED_SCHEMAS = ("properties", "$defs", "definitions")
+"""Keywords whose values are schemas by name."""
 MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 LONGEST_NAME = 64
 """The characters of a name that OpenAI takes."""
@@ -32,6 +44,11 @@ def with_functions(chat: Mapping[str, object]) -> dict[str, object]:
 def with_short_names(chat: Mapping[str, object]) -> dict[str, object]:
     """Return a chat whose tools have no long names."""
     return _convert_tools(chat, _shorten_name, _shorten_name, _shorten_name)
+
+
+def with_plain_schemas(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return a chat whose functions are described without what Gemini's schemas do not have."""
+    return _convert_tools(chat, _simplify_tool, _keep, _keep)
 
 
 def with_short_ids(chat: Mapping[str, object]) -> dict[str, object]:
@@ -114,6 +131,32 @@ def _shorten(name: str) -> str:
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[:55]}_{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _keep(item: object) -> object:
+    return item
+
+
+def _simplify_tool(tool: object) -> object:
+    function = _find(tool, "function") or {}
+    if not (isinstance(tool, dict) and "parameters" in function):
+        return tool
+    return {**tool, "function": {**function, "parameters": _simplify(function["parameters"])}}
+
+
+def _simplify(schema: object) -> object:
+    """Return a schema without the keywords that only narrow what is valid, or say nothing."""
+    if isinstance(schema, list):
+        return [_simplify(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    simple: dict[str, object] = {}
+    for key, value in schema.items():
+        if key in NAMED_SCHEMAS and isinstance(value, dict):  # whose keys are names
+            simple[key] = {name: _simplify(inner) for name, inner in value.items()}
+        elif key not in NARROWING:
+            simple[key] = value if key in ("enum", "required") else _simplify(value)
+    return simple
 
 
 def _shorten_id(item: object, key: str = "id") -> object:
