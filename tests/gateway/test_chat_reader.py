@@ -761,6 +761,17 @@ def test_fragments_of_calls_are_gathered_by_their_index():
     assert deltas == [UpstreamDelta(calls=calls, finish="tool_calls")]
 
 
+def test_calls_of_a_stream_in_choices_of_their_own_are_of_the_reply():
+    part = {"index": 0, "id": "call_1", "function": {"name": "f", "arguments": "{}"}}
+    other = {"index": 1, "delta": {"tool_calls": [part]}, "finish_reason": "tool_calls"}
+    text = {"index": 0, "delta": {"content": "Let me look."}}
+    second = {"index": 2, "delta": {"content": "Another reply."}}
+    _, deltas = deltas_of(json.dumps({"choices": [text, other, second]}))
+    assert "".join(delta.text for delta in deltas) == "Let me look."
+    assert deltas[-1].calls == (ToolCall(id="call_1", name="f", arguments="{}"),)
+    assert deltas[-1].finish == "tool_calls"
+
+
 def test_an_end_without_a_reason_loses_no_call():
     reader, deltas = deltas_of(chunk({"tool_calls": [CALL]}), "[DONE]")
     assert deltas == [

@@ -96,8 +96,7 @@ class StreamReader:
                 yield from self._end(None)
             return
         chunk = self._read_chunk(event)
-        # A request for the upstream has no `n`, so there is one choice.
-        choices = (chunk.choices or ())[:1]
+        choices = _select_choices(chunk.choices or [])
         if chunk.usage is None and choices:  # Moonshot's server has it in the last choice
             chunk.usage = choices[0].usage
         if self._chunk.created is None or chunk.usage is not None:
@@ -161,6 +160,20 @@ class StreamReader:
             yield structs.replace(
                 self._last, text=self._text.end(), reasoning=self._reasoning.end()
             )
+
+
+def _select_choices(choices: list["_Choice"]) -> list["_Choice"]:
+    """Return the first choice: a request for the upstream has no `n`, so there is one.
+
+    Copilot's server has calls in choices of their own.
+    """
+    if len(choices) < 2:
+        return choices
+    return [choices[0], *[other for other in choices[1:] if _has_only_calls(other.delta)]]
+
+
+def _has_only_calls(delta: ReplyMessage | None) -> bool:
+    return delta is not None and bool(delta.tool_calls) and not delta.content
 
 
 def _read_chunk(data: str, event: str) -> "_Chunk":
