@@ -800,6 +800,82 @@ def test_schemas_are_simpler_for_a_server_that_does_not_know_all_their_keywords(
     assert sent == [function["parameters"], schema, schema]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "messages: text content blocks must be non-empty",
+        "message content can not be empty",
+        "user message must have content",
+        "invalid_request_error: text content is empty",
+    ],
+)
+def test_messages_without_a_word_have_some_for_a_server_that_refuses_them(words):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "1", "content": ""}
+    said = {"role": "assistant", "content": ""}
+    texts = [{"type": "text", "text": text} for text in ("", "Go.")]
+    chat = {"model": "m", "messages": [called, result, said, {"role": "user", "content": texts}]}
+    seen, _ = told(lambda upstream: upstream.complete(chat, None), refused(words), http(ANSWER))
+    assert seen[1]["messages"] == [
+        {**called, "content": None},
+        {**result, "content": "[empty]"},
+        {**said, "content": "[empty]"},
+        {"role": "user", "content": texts[1:]},
+    ]
+
+
+def test_a_server_that_refuses_null_and_empty_texts_is_asked_three_times_at_most():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    async def work(upstream):
+        with pytest.raises(RequestError, match="nil"):
+            await upstream.complete({"model": "m", "messages": [called]}, None)
+
+    null, empty = (refused(words) for words in ("content type: <nil>", "content must be non-empty"))
+    seen, _ = told(work, null, empty, null)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(
+    "words", ["Invalid request: tool call id f:0 is duplicated", "duplicate tool_call ids found"]
+)
+def test_calls_with_one_id_have_ids_of_their_own_for_a_server_that_refuses_that(words):
+    call = {"id": "f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "f:0", "content": "done"}
+    chat = {"model": "m", "messages": [called, result, called, result]}
+    seen, _ = told(lambda upstream: upstream.complete(chat, None), refused(words), http(ANSWER))
+    assert [message.get("tool_call_id") for message in seen[1]["messages"][1::2]] == [
+        "f:0",
+        "f:0_2",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Images are supported in user messages only: images in 'tool' messages return a 400 error.",
+        "data did not match any variant of untagged enum ChatCompletionRequestToolMessageContent",
+        "Invalid 'messages' in payload. Please check the structure of your 'messages'",
+    ],
+)
+def test_what_a_tool_shows_is_the_users_for_a_server_that_refuses_it(words):
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    result = {"role": "tool", "tool_call_id": "1", "content": [image]}
+    chat = {"model": "m", "messages": [result]}
+    seen, _ = told(lambda upstream: upstream.complete(chat, None), refused(words), http(ANSWER))
+    assert seen[1]["messages"] == [
+        {**result, "content": ""},
+        {"role": "user", "content": [image]},
+    ]
+
+
+def refused(words):
+    return http({"error": {"message": words}}, 400)
+
+
 def test_a_refusal_of_a_result_without_its_call_is_told_at_once():
     turns = [{"role": "tool", "tool_call_id": "call_1", "content": "done"}]
     refusal = "tool_call_id call_1 has no preceding message with 'tool_calls'"

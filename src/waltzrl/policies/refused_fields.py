@@ -7,9 +7,11 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from waltzrl.errors import WaltzError
 from waltzrl.policies.refused_tools import (
     with_functions,
+    with_own_ids,
     with_plain_schemas,
     with_short_ids,
     with_short_names,
+    with_shown_by_user,
 )
 from waltzrl.policies.system_first import LATE_SYSTEM, with_system_first
 
@@ -30,6 +32,8 @@ REASONING = ("reasoning_content", "reasoning")
 """The names of the reasoning of a message."""
 NO_REASONING = " "
 """The shortest reasoning that DeepSeek's server takes, of a turn whose own nobody has kept."""
+EMPTY = "[empty]"
+"""The content of a message that has none, for a server that wants one."""
 UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 """What Google's documentation has for a call that has no signature."""
 
@@ -56,7 +60,9 @@ async def send_without_refused(
     Raises:
         WaltzError: the last error, if it names no field that the request can do without.
     """
-    while (field := _refused_field(chat, words_of(refusal))) is not None:
+    tried: list[RefusedField] = []
+    while (field := _refused_field(chat, words_of(refusal), tried)) is not None:
+        tried.append(field)  # two changes could undo each other without end
         chat = without_fields(chat, [field])
         try:
             answer = await send(chat)
@@ -82,11 +88,13 @@ def without_fields(
     return changed
 
 
-def _refused_field(chat: Mapping[str, object], words: str) -> RefusedField | None:
-    """Return the field of a chat that a server's words refuse; None without such a field."""
+def _refused_field(
+    chat: Mapping[str, object], words: str, tried: Iterable[RefusedField]
+) -> RefusedField | None:
+    """Return the field of a chat that a server's words refuse; None without a new one."""
     refuses = REFUSES_A_FIELD.search(words) is not None
     for field, known in FIELDS.items():
-        if field == "max_tokens" and NEWER in chat:  # the client sent both
+        if field in tried or (field == "max_tokens" and NEWER in chat):  # the client sent both
             continue
         named = (refuses or known.seen_in_few) and re.search(known.words, words)
         if named and without_fields(chat, [field]) != chat:
@@ -122,6 +130,20 @@ def _sign_message(message: Mapping[str, object]) -> Mapping[str, object]:
         return message
     first, *others = calls
     return {**message, "tool_calls": [{"extra_content": UNSIGNED, **first}, *others]}
+
+
+def _with_words(chat: Mapping[str, object]) -> dict[str, object]:
+    return _change_messages(chat, _fill_content)
+
+
+def _fill_content(message: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a message without empty texts: words that say so, or null beside calls."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    kept = [part for part in parts if not (isinstance(part, dict) and part.get("text") == "")]
+    if content and (kept or not parts):
+        return message if len(kept) == len(parts) else {**message, "content": kept}
+    return {**message, "content": None if message.get("tool_calls") else EMPTY}
 
 
 def _with_plain_texts(chat: Mapping[str, object]) -> dict[str, object]:
@@ -172,6 +194,14 @@ PARTS = (
     r"|content\b.{0,40}(?:\barray|<nil>)"
 )
 """How servers refuse a content in parts, and one that is null."""
+NO_WORDS = (
+    r"(?i)\b(?:content|text|message)\b.{0,60}(?:non-?empty|not be empty|is empty|are empty)"
+    r"|must have (?:non-empty )?content|empty (?:content|text|message)"
+)
+"""How servers refuse a message without a word."""
+DUPLICATE_ID = r"(?i)\bid\b.*duplicat|duplicat.*\bids?\b"
+SHOWN_BY_TOOL = r"(?i)\bimage|\btool\b|toolmessage|\bcontent\b|invalid .messages"
+"""How servers refuse a picture in the result of a tool; OpenAI's have them in a user's message."""
 MISSES_REASONING = r"(?is)\breasoning.?content\b.*\b(?:missing|passed back)\b"
 SCHEMA = r"(?is)unknown name .*\b(?:parameters|tools?|function)"
 """How Gemini's servers refuse a keyword of a schema."""
@@ -206,6 +236,12 @@ FIELDS: Mapping[RefusedField, _Field] = {
     "content_parts": _Field(PARTS, True, _with_plain_texts, seen_in_few=True),
     # Keywords of the schemas of functions are left out.
     "schemas": _Field(SCHEMA, True, with_plain_schemas, seen_in_few=True),
+    # Messages without a word get some.
+    "empty_content": _Field(NO_WORDS, True, _with_words, seen_in_few=True),
+    # Ids that several calls of a conversation have become different ones.
+    "duplicate_ids": _Field(DUPLICATE_ID, True, with_own_ids, seen_in_few=True),
+    # What a tool shows becomes the user's.
+    "tool_images": _Field(SHOWN_BY_TOOL, True, with_shown_by_user, seen_in_few=True),
     # They become shorter ids, functions, shorter names, and turns of the user.
     "call_ids": _Field(CALL_ID, True, with_short_ids, seen_in_few=True),
     "custom_tools": _Field("custom|function|tool", True, with_functions, seen_in_few=True),

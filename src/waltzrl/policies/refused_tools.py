@@ -62,6 +62,70 @@ def with_short_ids(chat: Mapping[str, object]) -> dict[str, object]:
     return {**chat, "messages": [_shorten_result(_convert_calls(m, _shorten_id)) for m in messages]}
 
 
+def with_own_ids(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return a chat in which no two calls have the same id, and each result has that of its call.
+
+    Some models count the calls of each of their replies anew.
+    """
+    used: set[str] = set()
+    waiting: dict[object, list[str]] = {}
+    """The ids of a turn's calls -> what those without a result are called now."""
+
+    def rename(call: object) -> object:
+        if not (isinstance(call, dict) and isinstance(call.get("id"), str)):
+            return call
+        own, number = call["id"], 1
+        while own in used:
+            number += 1
+            own = f"{call['id']}_{number}"
+        used.add(own)
+        waiting.setdefault(call["id"], []).append(own)
+        return {**call, "id": own}
+
+    messages: list[object] = []
+    for message in _list_messages(chat):
+        if isinstance(message, dict) and message.get("tool_calls"):
+            waiting.clear()
+        changed = _convert_calls(message, rename)
+        if isinstance(changed, dict) and waiting.get(changed.get("tool_call_id")):
+            changed = {**changed, "tool_call_id": waiting[changed["tool_call_id"]].pop(0)}
+        messages.append(changed)
+    return {**chat, "messages": messages}
+
+
+def with_shown_by_user(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return a chat with the parts of tools' results that are no text in a user's message.
+
+    It follows the results of all calls of a turn, because nothing may stand between these.
+    """
+    messages: list[object] = []
+    shown: list[object] = []
+    for message in _list_messages(chat):
+        is_result = isinstance(message, dict) and message.get("role") == "tool"
+        if shown and not is_result:
+            messages.append({"role": "user", "content": shown})
+            shown = []
+        parts = message.get("content") if isinstance(message, dict) and is_result else None
+        if isinstance(message, dict) and isinstance(parts, list):
+            texts = [part for part in parts if _find_text(part) is not None]
+            if len(texts) < len(parts):
+                shown += [part for part in parts if _find_text(part) is None]
+                message = {**message, "content": "\n".join(map(str, map(_find_text, texts)))}
+        messages.append(message)
+    if shown:
+        messages.append({"role": "user", "content": shown})
+    return {**chat, "messages": messages}
+
+
+def _list_messages(chat: Mapping[str, object]) -> list[object]:
+    messages = chat.get("messages")
+    return messages if isinstance(messages, list) else []
+
+
+def _find_text(part: object) -> object:
+    return part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+
+
 def restore_calls(calls: Iterable[ToolCall], tools: object) -> tuple[ToolCall, ...]:
     """Return calls of what stands for the client's tools as calls of these."""
     names: dict[str, str] = {}
