@@ -872,6 +872,22 @@ def test_what_a_tool_shows_is_the_users_for_a_server_that_refuses_it(words):
     ]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "This model does not support assistant message prefill.",
+        "The conversation must end with a user message.",
+        "Expected last role User or Tool (or Assistant with prefix True), but got assistant",
+    ],
+)
+def test_a_begun_reply_is_asked_to_go_on_where_a_user_must_speak_last(words):
+    begun = [*ASKED["messages"], {"role": "assistant", "content": "{"}]
+    chat = {**ASKED, "messages": begun}
+    seen, _ = told(lambda upstream: upstream.complete(chat, None), refused(words), http(ANSWER))
+    *earlier, last = seen[1]["messages"]
+    assert (earlier, last["role"], "Go on" in last["content"]) == (begun, "user", True)
+
+
 def refused(words):
     return http({"error": {"message": words}}, 400)
 

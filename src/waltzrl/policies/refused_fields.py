@@ -34,6 +34,8 @@ NO_REASONING = " "
 """The shortest reasoning that DeepSeek's server takes, of a turn whose own nobody has kept."""
 EMPTY = "[empty]"
 """The content of a message that has none, for a server that wants one."""
+GO_ON = "Go on from exactly there, and do not repeat it."
+"""What a model is asked that does not go on by itself with a reply which the client has begun."""
 UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 """What Google's documentation has for a call that has no signature."""
 
@@ -132,6 +134,16 @@ def _sign_message(message: Mapping[str, object]) -> Mapping[str, object]:
     return {**message, "tool_calls": [{"extra_content": UNSIGNED, **first}, *others]}
 
 
+def _with_request_last(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return the messages with a request to go on after a reply that the client has begun."""
+    messages = chat.get("messages")
+    if not (isinstance(messages, list) and messages and isinstance(messages[-1], dict)):
+        return {}
+    if messages[-1].get("role") != "assistant" or messages[-1].get("tool_calls"):
+        return {}
+    return {"messages": [*messages, {"role": "user", "content": GO_ON}]}
+
+
 def _with_words(chat: Mapping[str, object]) -> dict[str, object]:
     return _change_messages(chat, _fill_content)
 
@@ -199,6 +211,10 @@ NO_WORDS = (
     r"|must have (?:non-empty )?content|empty (?:content|text|message)"
 )
 """How servers refuse a message without a word."""
+BEGUN_REPLY = (
+    r"(?i)\bprefill|ends? with a user (?:message|turn)|last (?:role|message)\b.{0,30}\buser"
+)
+"""How servers refuse a conversation that ends with a begun reply."""
 DUPLICATE_ID = r"(?i)\bid\b.*duplicat|duplicat.*\bids?\b"
 SHOWN_BY_TOOL = r"(?i)\bimage|\btool\b|toolmessage|\bcontent\b|invalid .messages"
 """How servers refuse a picture in the result of a tool; OpenAI's have them in a user's message."""
@@ -236,6 +252,8 @@ FIELDS: Mapping[RefusedField, _Field] = {
     "content_parts": _Field(PARTS, True, _with_plain_texts, seen_in_few=True),
     # Keywords of the schemas of functions are left out.
     "schemas": _Field(SCHEMA, True, with_plain_schemas, seen_in_few=True),
+    # A request to go on follows a reply that the client has begun.
+    "begun_reply": _Field(BEGUN_REPLY, True, _with_request_last, seen_in_few=True),
     # Messages without a word get some.
     "empty_content": _Field(NO_WORDS, True, _with_words, seen_in_few=True),
     # Ids that several calls of a conversation have become different ones.
