@@ -888,6 +888,28 @@ def test_a_begun_reply_is_asked_to_go_on_where_a_user_must_speak_last(words):
     assert (earlier, last["role"], "Go on" in last["content"]) == (begun, "user", True)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "developer is not one of ['system', 'assistant', 'user', 'tool', 'function']",
+        "Input tag 'developer' found using 'role' does not match any of the expected tags",
+        "[1214] Incorrect role information",
+        "invalid params, role param error",
+    ],
+)
+def test_a_developer_is_the_system_for_a_server_that_does_not_know_him(words):
+    turns = [{"role": "developer", "content": "Be brief."}, *ASKED["messages"]]
+    chat = {**ASKED, "messages": turns}
+
+    async def work(upstream):
+        await upstream.complete(chat, None)
+        await upstream.complete(chat, None)
+
+    seen, _ = told(work, refused(words), http(ANSWER), http(ANSWER))
+    roles = [chat["messages"][0]["role"] for chat in seen]
+    assert roles == ["developer", "system", "system"]
+
+
 def refused(words):
     return http({"error": {"message": words}}, 400)
 
