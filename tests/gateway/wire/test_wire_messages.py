@@ -328,6 +328,9 @@ def test_an_error_is_spelt_as_the_api_spells_it(kind, spelt):
         "error": {"type": spelt, "message": "why"},
         "request_id": "req_1",
     }
+    # By the type agents know that they may try again.
+    written = json.loads(MESSAGES.error(RequestError(503, "upstream", "busy")))
+    assert written["error"]["type"] == "overloaded_error"
 
 
 @pytest.mark.parametrize(
