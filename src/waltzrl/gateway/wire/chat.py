@@ -119,11 +119,12 @@ def _complete_messages(messages: Json) -> None:
         if None in message.values() or [] in message.values():
             for key in [k for k, v in message.items() if v in (None, []) and k != "content"]:
                 del message[key]
-        if message.get("role") == "tool" and message.get("content") is None:
+        role = message.get("role")
+        if role == "tool" and message.get("content") is None:
             message["content"] = ""
-        if "tool_calls" in message or "function_call" in message:
+        elif role == "assistant" and ("tool_calls" in message or "function_call" in message):
             _complete_calls(message)
-        elif message.get("role") == "assistant" and not any(map(message.get, SAYING)):
+        elif role == "assistant" and not any(map(message.get, SAYING)):
             message["content"] = ""
 
 
