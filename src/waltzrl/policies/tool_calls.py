@@ -126,8 +126,13 @@ class CallFragments:
             self._first = replace(self._first, kind=fragment.kind)
         if fragment.arguments[:1] == "{" and self._arguments == ["{}"]:
             self._arguments.clear()  # an empty object in the place of those that follow
-        if fragment.arguments:
+        if fragment.arguments and not self._has_whole(fragment.arguments):
             self._arguments.append(fragment.arguments)
+
+    def _has_whole(self, arguments: str) -> bool:
+        """Return whether these are the whole arguments, which some servers repeat at the end."""
+        may_be_whole = arguments[0] == "{" and arguments.endswith("}")
+        return may_be_whole and arguments == self.arguments and self.is_whole
 
     @property
     def arguments(self) -> str:
