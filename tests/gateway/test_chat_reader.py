@@ -224,6 +224,28 @@ def test_a_call_of_a_function_without_parameters_has_an_empty_object(arguments, 
     assert whole.raw is None or finish == "length"
 
 
+@pytest.mark.parametrize("finish", ["tool_calls", None])
+@pytest.mark.parametrize(
+    ("arguments", "read_as"),
+    [
+        (json.dumps('{"a": "\u00e9"}'), '{"a": "\u00e9"}'),
+        (json.dumps("{}"), "{}"),
+        (json.dumps("two words"), json.dumps("two words")),
+        ('"{', '"{'),
+        ("1", "1"),
+    ],
+)
+def test_arguments_that_a_server_encodes_twice_are_decoded(arguments, read_as, finish):
+    function = {"name": "f", "arguments": arguments}
+    call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+    whole = read(completion({"content": None, "tool_calls": [call]}, {"finish_reason": finish}))
+    _, deltas = deltas_of(chunk({"tool_calls": [call]}), chunk({}, finish), "[DONE]")
+    for calls in (whole.reply.calls, deltas[-1].calls):
+        assert calls == (ToolCall(id="call_1", name="f", arguments=read_as),)
+    if arguments != read_as:
+        assert (whole.finish, deltas[-1].finish, whole.raw) == ("tool_calls", "tool_calls", None)
+
+
 def test_a_reply_that_was_cut_says_so_and_an_unknown_end_is_an_end():
     cut = read(completion(choice={"finish_reason": "length"}))
     assert (cut.finish, cut.reply.finish) == ("length", "length")

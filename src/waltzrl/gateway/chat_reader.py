@@ -28,7 +28,12 @@ from waltzrl.policies.server_json import (
     read_json,
     tidy_completion,
 )
-from waltzrl.policies.tool_calls import calls_something, is_complete, with_ids
+from waltzrl.policies.tool_calls import (
+    calls_something,
+    is_complete,
+    with_decoded_arguments,
+    with_ids,
+)
 from waltzrl.records import Reply, ToolCall, Usage
 
 FINISHES: Mapping[str, Finish] = {
@@ -125,6 +130,7 @@ def _convert_completion(
     called = [message, *[other for other in others if not other.content]]
     written = tuple([call for part in called for call in _collect_calls(part)])
     calls = with_ids(filter(calls_something, written)) if written else ()
+    calls = with_decoded_arguments(calls)
     finish = finish_of(choice.finish_reason, calls)
     calls = fill_arguments(calls, finish)
     reply = Reply(

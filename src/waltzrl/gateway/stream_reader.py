@@ -34,7 +34,7 @@ from waltzrl.gateway.exchange import (
 from waltzrl.policies.server_faults import check_reported
 from waltzrl.policies.server_json import TextJoiner, read_json, tidy_completion
 from waltzrl.policies.sse import ServerSentEvent, says_nothing
-from waltzrl.policies.tool_calls import CallAssembler
+from waltzrl.policies.tool_calls import CallAssembler, with_decoded_arguments
 from waltzrl.records import ToolCall
 
 
@@ -77,7 +77,7 @@ class StreamReader:
     def read_calls(self) -> tuple[ToolCall, ...]:
         """Return the tool calls as far as they have been read, which joins all their fragments."""
         older = self._older_call.calls if self._older_call else ()
-        return (*self._calls.calls, *older)
+        return with_decoded_arguments((*self._calls.calls, *older))
 
     def read(self, event: ServerSentEvent) -> Iterator[UpstreamDelta]:
         """Yield the deltas of an event.
