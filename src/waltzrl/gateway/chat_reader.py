@@ -129,8 +129,9 @@ def _convert_completion(
     # Copilot's server has the text of a reply and each of its calls in choices of their own.
     called = [message, *[other for other in others if not other.content]]
     written = tuple([call for part in called for call in _collect_calls(part)])
-    calls = with_ids(filter(calls_something, written)) if written else ()
-    calls = with_decoded_arguments(calls)
+    calls: tuple[ToolCall, ...] = ()
+    if written:
+        calls = with_decoded_arguments(with_ids(filter(calls_something, written)))
     finish = finish_of(choice.finish_reason, calls)
     calls = fill_arguments(calls, finish)
     reply = Reply(

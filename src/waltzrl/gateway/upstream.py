@@ -549,9 +549,10 @@ class _Model(msgspec.Struct):
 
     def card(self) -> ModelCard:
         """Return what clients read of it."""
+        created = self.created if type(self.created) is int else read_count(self.created)
         return ModelCard(
             id=self.id,
-            created=read_count(self.created) or 0,
+            created=created or 0,
             owned_by=str(self.owned_by or "upstream"),
             max_model_len=_read_size(self.max_model_len),
             context_length=_read_size(self.context_length),
