@@ -1,6 +1,7 @@
 """Reading a model server's replies: what is passed on as it came, and what never is."""
 
 import json
+import math
 
 import msgspec
 import pytest
@@ -211,6 +212,40 @@ def test_tool_calls_are_read():
     assert (upstream_reply.reply.text, upstream_reply.finish) == ("", "tool_calls")
 
 
+@pytest.mark.parametrize("arguments", [{}, {"arguments": ""}, {"arguments": "null"}])
+@pytest.mark.parametrize(("finish", "written"), [("tool_calls", "{}"), ("length", "")])
+def test_a_call_of_a_function_without_parameters_has_an_empty_object(arguments, finish, written):
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", **arguments}}
+    whole = read(completion({"content": None, "tool_calls": [call]}, {"finish_reason": finish}))
+    _, deltas = deltas_of(chunk({"tool_calls": [call]}), chunk({}, finish))
+    written = written or arguments.get("arguments", "")
+    for calls in (whole.reply.calls, deltas[-1].calls):
+        assert calls == (ToolCall(id="call_1", name="f", arguments=written),)
+    assert whole.raw is None or finish == "length"
+
+
+@pytest.mark.parametrize("finish", ["tool_calls", None])
+@pytest.mark.parametrize(
+    ("arguments", "read_as"),
+    [
+        (json.dumps('{"a": "\u00e9"}'), '{"a": "\u00e9"}'),
+        (json.dumps("{}"), "{}"),
+        (json.dumps("two words"), json.dumps("two words")),
+        ('"{', '"{'),
+        ("1", "1"),
+    ],
+)
+def test_arguments_that_a_server_encodes_twice_are_decoded(arguments, read_as, finish):
+    function = {"name": "f", "arguments": arguments}
+    call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+    whole = read(completion({"content": None, "tool_calls": [call]}, {"finish_reason": finish}))
+    _, deltas = deltas_of(chunk({"tool_calls": [call]}), chunk({}, finish), "[DONE]")
+    for calls in (whole.reply.calls, deltas[-1].calls):
+        assert calls == (ToolCall(id="call_1", name="f", arguments=read_as),)
+    if arguments != read_as:
+        assert (whole.finish, deltas[-1].finish, whole.raw) == ("tool_calls", "tool_calls", None)
+
+
 def test_a_reply_that_was_cut_says_so_and_an_unknown_end_is_an_end():
     cut = read(completion(choice={"finish_reason": "length"}))
     assert (cut.finish, cut.reply.finish) == ("length", "length")
@@ -338,7 +373,7 @@ def test_counts_that_are_floats_are_read():
 COUNTS = {
     "prompt_tokens": 3.0,
     "completion_tokens": 4,
-    "prompt_tokens_details": {"cached_tokens": 2, "audio_tokens": None},
+    "prompt_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 1, "audio_tokens": None},
 }
 
 
@@ -372,6 +407,17 @@ def test_counts_that_are_texts_or_have_the_names_of_newer_apis_are_read(counts):
         reader.details.usage.get("prompt_tokens_details")
     )
     assert ("input_tokens_details" in counts) == bool(whole.details.usage)
+
+
+@pytest.mark.parametrize("name", ["cached_tokens", "prompt_cache_hit_tokens"])
+def test_tokens_from_a_cache_are_read_where_few_servers_have_them(name):
+    counts = {"prompt_tokens": 3, "completion_tokens": 4, name: 2}
+    details = {"prompt_tokens_details": {"cached_tokens": 2}}
+    assert read(completion(usage=counts)).details.usage == details
+    reader, _ = deltas_of(chunk({"content": "a"}, "stop", usage=counts))
+    assert reader.details.usage == details
+    own = {**counts, "prompt_tokens_details": {"cached_tokens": 1}}
+    assert read(completion(usage=own)).details.usage["prompt_tokens_details"]["cached_tokens"] == 1
 
 
 @pytest.mark.parametrize("count", ["", "-3", "3.5", "three", "9" * 5000])
@@ -737,6 +783,17 @@ def test_fragments_of_calls_are_gathered_by_their_index():
     assert deltas == [UpstreamDelta(calls=calls, finish="tool_calls")]
 
 
+def test_calls_of_a_stream_in_choices_of_their_own_are_of_the_reply():
+    part = {"index": 0, "id": "call_1", "function": {"name": "f", "arguments": "{}"}}
+    other = {"index": 1, "delta": {"tool_calls": [part]}, "finish_reason": "tool_calls"}
+    text = {"index": 0, "delta": {"content": "Let me look."}}
+    second = {"index": 2, "delta": {"content": "Another reply."}}
+    _, deltas = deltas_of(json.dumps({"choices": [text, other, second]}))
+    assert "".join(delta.text for delta in deltas) == "Let me look."
+    assert deltas[-1].calls == (ToolCall(id="call_1", name="f", arguments="{}"),)
+    assert deltas[-1].finish == "tool_calls"
+
+
 def test_an_end_without_a_reason_loses_no_call():
     reader, deltas = deltas_of(chunk({"tool_calls": [CALL]}), "[DONE]")
     assert deltas == [
@@ -973,6 +1030,18 @@ def test_of_log_probabilities_the_known_fields_are_passed_on(tokens):
     assert upstream_reply.raw is None
     assert tokens_spell(logprobs, "Hello.")
     assert HIDDEN not in str(logprobs)
+
+
+@pytest.mark.parametrize("number", [None, -math.inf, math.nan])
+def test_a_token_that_cannot_come_has_the_log_probability_that_openai_gives_it(number):
+    impossible = {"token": "Bye", "logprob": number, "bytes": None}
+    said = [token("Hello.", top_logprobs=[impossible]), token("", top_logprobs=None)]
+    finite = [token("Hello.", top_logprobs=[{**impossible, "logprob": -9999.0}])]
+    finite += [token("", top_logprobs=())]
+    assert msgspec.to_builtins(details_of(*said).logprobs) == tuple(finite)
+    choice = {"delta": {"content": "Hello."}, "logprobs": {"content": said}}
+    reader, _ = deltas_of(json.dumps({"choices": [choice]}))
+    assert msgspec.to_builtins(reader.details.logprobs) == tuple(finite)
 
 
 def test_a_character_of_several_tokens_is_spelt_by_their_bytes():

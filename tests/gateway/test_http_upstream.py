@@ -133,6 +133,7 @@ CARD = {"created": 0, "object": "model", "owned_by": "upstream"}
         ([{"id": "a", "created": None, "owned_by": None}], ["a"]),
         ({"data": [{"id": "a", "created": 17.0}]}, ["a"]),
         ({"data": [{"id": "a\ud83d"}]}, ["a\ufffd"]),
+        ({"data": [{"id": "a"}, {"name": "b"}, {"id": 7}]}, ["a"]),
     ],
 )
 def test_models_are_listed_in_whichever_form(listed, names):
@@ -179,6 +180,8 @@ def test_what_is_the_clients_business_is_passed_on(work, answered, status, kind)
 def test_a_busy_upstream_says_when_to_come_back_or_not_at_all(header, seconds):
     failed = problem(complete, [http({"error": "busy"}, 429, Retry_After=header)])
     assert failed.retry_after_seconds == seconds
+    failed = problem(complete, [http({"error": "busy"}, 429, Retry_After_Ms="2500")])
+    assert failed.retry_after_seconds == 2.5
 
 
 def test_a_stream_is_asked_for_with_its_counts_and_heard():
@@ -616,6 +619,7 @@ def test_what_a_model_refuses_is_left_out_of_its_later_requests():
         ("prompt_cache_key", "k", "property 'prompt_cache_key' is unsupported"),
         ("store", False, "store: Extra inputs are not permitted"),
         ("verbosity", "low", "property 'verbosity' is unsupported"),
+        ("parallel_tool_calls", True, "Unsupported parameter: 'parallel_tool_calls'"),
     ],
 )
 def test_a_hint_that_the_upstream_refuses_is_left_out(field, value, words):
@@ -758,6 +762,156 @@ def test_texts_in_parts_are_joined_for_a_server_that_refuses_parts(words):
     seen, _ = told(work, http({"error": {"message": words}}, 422), http(ANSWER), http(ANSWER))
     contents = [[message["content"] for message in chat["messages"]] for chat in seen]
     assert contents == [[texts, image, "go"], *[["hi\nthere", image, "go"]] * 2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "invalid message content type: <nil>",
+        "Invalid value for 'content': expected a string, got null.",
+        "Invalid 'content': 'content' field must be a string or an array of objects.",
+    ],
+)
+def test_a_call_without_words_has_an_empty_text_for_a_server_that_refuses_null(words):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    async def work(upstream):
+        await upstream.complete({"model": "m", "messages": [called]}, None)
+
+    seen, _ = told(work, http({"error": {"message": words}}, 400), http(ANSWER))
+    assert [chat["messages"] for chat in seen] == [[called], [{**called, "content": ""}]]
+
+
+def test_schemas_are_simpler_for_a_server_that_does_not_know_all_their_keywords():
+    schema = {"type": "object", "properties": {}}
+    function = {"name": "f", "parameters": {**schema, "additionalProperties": False}}
+    chat = {**ASKED, "tools": [{"type": "function", "function": function}]}
+
+    async def work(upstream):
+        await upstream.complete(chat, None)
+        await upstream.complete(chat, None)
+
+    place = "tools[0].function_declarations[0].parameters"
+    words = f"Unknown name \"additionalProperties\" at '{place}': Cannot find field."
+    refusal = http([{"error": {"code": 400, "message": words}}], 400)
+    seen, _ = told(work, refusal, http(ANSWER), http(ANSWER))
+    sent = [chat["tools"][0]["function"]["parameters"] for chat in seen]
+    assert sent == [function["parameters"], schema, schema]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "messages: text content blocks must be non-empty",
+        "message content can not be empty",
+        "user message must have content",
+        "invalid_request_error: text content is empty",
+    ],
+)
+def test_messages_without_a_word_have_some_for_a_server_that_refuses_them(words):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "1", "content": ""}
+    said = {"role": "assistant", "content": ""}
+    texts = [{"type": "text", "text": text} for text in ("", "Go.")]
+    chat = {"model": "m", "messages": [called, result, said, {"role": "user", "content": texts}]}
+    seen, _ = told(lambda upstream: upstream.complete(chat, None), refused(words), http(ANSWER))
+    assert seen[1]["messages"] == [
+        {**called, "content": None},
+        {**result, "content": "[empty]"},
+        {**said, "content": "[empty]"},
+        {"role": "user", "content": texts[1:]},
+    ]
+
+
+def test_a_server_that_refuses_null_and_empty_texts_is_asked_three_times_at_most():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    async def work(upstream):
+        with pytest.raises(RequestError, match="nil"):
+            await upstream.complete({"model": "m", "messages": [called]}, None)
+
+    null, empty = (refused(words) for words in ("content type: <nil>", "content must be non-empty"))
+    seen, _ = told(work, null, empty, null)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(
+    "words", ["Invalid request: tool call id f:0 is duplicated", "duplicate tool_call ids found"]
+)
+def test_calls_with_one_id_have_ids_of_their_own_for_a_server_that_refuses_that(words):
+    call = {"id": "f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "f:0", "content": "done"}
+    chat = {"model": "m", "messages": [called, result, called, result]}
+    seen, _ = told(lambda upstream: upstream.complete(chat, None), refused(words), http(ANSWER))
+    assert [message.get("tool_call_id") for message in seen[1]["messages"][1::2]] == [
+        "f:0",
+        "f:0_2",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Images are supported in user messages only: images in 'tool' messages return a 400 error.",
+        "data did not match any variant of untagged enum ChatCompletionRequestToolMessageContent",
+        "Invalid 'messages' in payload. Please check the structure of your 'messages'",
+    ],
+)
+def test_what_a_tool_shows_is_the_users_for_a_server_that_refuses_it(words):
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    result = {"role": "tool", "tool_call_id": "1", "content": [image]}
+    chat = {"model": "m", "messages": [result]}
+    seen, _ = told(lambda upstream: upstream.complete(chat, None), refused(words), http(ANSWER))
+    assert seen[1]["messages"] == [
+        {**result, "content": ""},
+        {"role": "user", "content": [image]},
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "This model does not support assistant message prefill.",
+        "The conversation must end with a user message.",
+        "Expected last role User or Tool (or Assistant with prefix True), but got assistant",
+    ],
+)
+def test_a_begun_reply_is_asked_to_go_on_where_a_user_must_speak_last(words):
+    begun = [*ASKED["messages"], {"role": "assistant", "content": "{"}]
+    chat = {**ASKED, "messages": begun}
+    seen, _ = told(lambda upstream: upstream.complete(chat, None), refused(words), http(ANSWER))
+    *earlier, last = seen[1]["messages"]
+    assert (earlier, last["role"], "Go on" in last["content"]) == (begun, "user", True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "developer is not one of ['system', 'assistant', 'user', 'tool', 'function']",
+        "Input tag 'developer' found using 'role' does not match any of the expected tags",
+        "[1214] Incorrect role information",
+        "invalid params, role param error",
+    ],
+)
+def test_a_developer_is_the_system_for_a_server_that_does_not_know_him(words):
+    turns = [{"role": "developer", "content": "Be brief."}, *ASKED["messages"]]
+    chat = {**ASKED, "messages": turns}
+
+    async def work(upstream):
+        await upstream.complete(chat, None)
+        await upstream.complete(chat, None)
+
+    seen, _ = told(work, refused(words), http(ANSWER), http(ANSWER))
+    roles = [chat["messages"][0]["role"] for chat in seen]
+    assert roles == ["developer", "system", "system"]
+
+
+def refused(words):
+    return http({"error": {"message": words}}, 400)
 
 
 def test_a_refusal_of_a_result_without_its_call_is_told_at_once():

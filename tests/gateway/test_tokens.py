@@ -28,6 +28,7 @@ ANSWERS = {
     "none": http({"error": {"message": "not implemented"}}, 501),
     "page": http(b"<html>welcome</html>"),
     "other": http({"tokens": 3}),
+    "zero": http({"input_tokens": 0}),
     "long": http({"error": {"message": "too many images", "code": "images"}}, 400),
     "down": http({"error": {"message": "unreviewed"}}, 500),
 }
@@ -46,7 +47,7 @@ def test_the_upstream_counts_what_the_client_sent():
 
 
 @pytest.mark.promise("Endpoints and upstreams", "An estimated count of tokens says that it is one")
-@pytest.mark.parametrize("model", ["absent", "post", "none", "page", "other"])
+@pytest.mark.parametrize("model", ["absent", "post", "none", "page", "other", "zero"])
 def test_an_upstream_that_does_not_count_leaves_an_estimate_that_says_so(model):
     response = count({**HELLO, "model": model})
     assert (response.status, response.json) == (200, {"input_tokens": 10})  # 40 characters / 4

@@ -6,8 +6,11 @@ from waltzrl.policies.refused_tools import (
     PARAMETERS,
     restore_calls,
     with_functions,
+    with_own_ids,
+    with_plain_schemas,
     with_short_ids,
     with_short_names,
+    with_shown_by_user,
 )
 from waltzrl.records import ToolCall
 
@@ -112,3 +115,56 @@ def test_other_calls_stay_as_they_are():
     )
     assert restore_calls(calls, TOOLS) == calls
     assert restore_calls(calls, None) == calls
+
+
+def test_a_schema_loses_keywords_that_only_narrow_it_and_no_name_of_a_property():
+    inner = {"type": "integer", "exclusiveMinimum": 0, "enum": [1, 2], "description": "How many."}
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"default": {"type": "array", "items": inner}, "not": {"type": "string"}},
+        "required": ["default"],
+        "additionalProperties": False,
+    }
+    described = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    plain = {"type": "integer", "enum": [1, 2], "description": "How many."}
+    tools = with_plain_schemas({"tools": [described, FUNCTION, *TOOLS]})["tools"]
+    assert tools[0]["function"]["parameters"] == {
+        "type": "object",
+        "properties": {"default": {"type": "array", "items": plain}, "not": {"type": "string"}},
+        "required": ["default"],
+    }
+    assert tools[1:] == [FUNCTION, *TOOLS]
+
+
+def called(*ids):
+    calls = [{"id": i, "type": "function", "function": {"name": "f"}} for i in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(call_id, content="done"):
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def test_ids_that_several_calls_have_become_different_ones_and_results_keep_their_calls():
+    user = {"role": "user", "content": "Go."}
+    turns = [called("f:0", "f:0"), result("f:0", "a"), result("f:0", "b"), user]
+    turns += [called("f:0", "f:1"), result("f:1"), user, called("f:0"), result("f:0"), result("x")]
+    own = [called("f:0", "f:0_2"), result("f:0", "a"), result("f:0_2", "b"), user]
+    own += [called("f:0_3", "f:1"), result("f:1"), user]
+    own += [called("f:0_4"), result("f:0_4"), result("x")]
+    assert with_own_ids({"messages": turns})["messages"] == own
+    assert with_own_ids({"messages": own})["messages"] == own
+
+
+def test_what_tools_show_is_the_users_after_the_results_of_a_turn():
+    text = {"type": "text", "text": "see"}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    user = {"role": "user", "content": "And?"}
+    turns = [called("1", "2"), result("1", [text, image]), result("2", [image]), user]
+    shown = {"role": "user", "content": [image, image]}
+    told = [called("1", "2"), result("1", "see"), result("2", "")]
+    assert with_shown_by_user({"messages": turns})["messages"] == [*told, shown, user]
+    assert with_shown_by_user({"messages": turns[:-1]})["messages"] == [*told, shown]
+    words = [called("1"), result("1", [text]), user]
+    assert with_shown_by_user({"messages": words})["messages"] == words

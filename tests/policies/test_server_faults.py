@@ -12,6 +12,7 @@ from waltzrl.policies.server_faults import (
     check_reported,
     read_fault,
     read_retry_after,
+    read_wait,
 )
 
 WORDS = {"choices": [{"message": {"content": "Hi."}}]}
@@ -124,6 +125,55 @@ def test_an_error_in_an_answer_of_200_is_found(body, message, status):
     assert (fault.message, fault.status) == (message, status)
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"errors": [{"code": 5006, "message": "no room"}], "success": False}, "no room"),
+        ({"errors": ["no room"]}, '["no room"]'),
+        ({"code": 1210, "msg": "no room", "success": False}, "no room"),
+        ({"error_code": 336003, "error_msg": "no room"}, "no room"),
+        ({"Message": "no room"}, "no room"),
+        ({"errorMessage": "no room"}, "no room"),
+        ({"error": {"error": {"message": "no room"}}}, "no room"),
+        ({"error": [{"message": "no room"}]}, "no room"),
+    ],
+)
+def test_a_reason_is_found_under_whichever_name(body, message):
+    assert read_fault(json.dumps(body).encode()).message == message
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"code": 500, "msg": "no route", "success": False}, 500),
+        ({"error_code": 110, "error_msg": "no route", "id": "1"}, None),
+        ({"success": False, "errors": [{"code": 7, "message": "no route"}], "result": None}, None),
+    ],
+)
+def test_a_failure_of_200_is_found_under_whichever_name(body, status):
+    fault = reported(body)
+    assert (fault.message, fault.status) == ("no route", status)
+    check_reported({"success": True, "errors": [], "result": {}, "msg": "ok", "code": 0})
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "no room",
+        '{"error": {"message": "no room"}}',
+        {"error": {"message": "no room"}},
+        '{"detail": "no room"}',
+    ],
+)
+def test_a_router_tells_the_words_of_the_server_behind_it(raw):
+    error = {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw}}
+    fault = read_fault(json.dumps({"error": error}).encode())
+    assert (fault.message, fault.status) == ("Provider returned error: no room", 400)
+    for nothing in ({}, {"raw": None}, {"raw": "Provider returned error"}, "none"):
+        body = {"error": {**error, "metadata": nothing}}
+        assert read_fault(json.dumps(body).encode()).message == "Provider returned error"
+
+
 def test_an_event_that_is_called_error_is_one():
     assert reported({"message": "gone"}, "error").message == "gone"
 
@@ -175,3 +225,10 @@ def test_retry_after_is_a_number_or_a_date():
     huge = "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"
     for neither in ("later", "", "-3", "nan", "9" * 40, huge):
         assert read_retry_after(neither) is None
+
+
+def test_a_wait_may_be_in_milliseconds():
+    assert read_wait({"retry-after-ms": "2500", "retry-after": "3"}) == 2.5
+    assert read_wait({"x-ms-retry-after-ms": "500"}) == 0.5
+    assert read_wait({"retry-after-ms": "soon", "retry-after": "3"}) == 3
+    assert read_wait({}) is None

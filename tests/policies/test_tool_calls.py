@@ -155,6 +155,24 @@ def assembled(*fragments):
         # One id for all, and a call that is repeated as a whole.
         [(None, "f", "f", ONE), (None, "f", "f", TWO)],
         [(0, "a", "f", ONE), (0, "a", "f", ONE), (1, "b", "f", TWO), (1, "b", "f", TWO)],
+        # The last fragment has the whole arguments again.
+        [
+            (0, "a", "f", '{"page'),
+            (0, "", "", '":1}'),
+            (0, "", "", ONE),
+            (1, "b", "f", TWO),
+            (1, "b", "", TWO),
+        ],
+        [(None, "a", "f", ONE), (None, "", "", ONE), (None, "b", "f", TWO), (None, "", "", TWO)],
+        # Each fragment has all that came before it, too.
+        [
+            (0, "a", "f", ""),
+            (0, "", "", '{"pa'),
+            (0, "", "", '{"page":'),
+            (0, "", "", ONE),
+            (1, "b", "f", '{"'),
+            (1, "b", "f", TWO),
+        ],
         # Only the first fragment has an index, or only the later ones.
         [(0, "a", "f", '{"pa'), (None, "", "", 'ge":1}'), (1, "b", "f", TWO)],
         [(None, "a", "f", '{"pa'), (0, "", "", 'ge":1}'), (None, "b", "f", TWO)],
@@ -167,6 +185,22 @@ def test_two_calls_stay_two_whatever_their_fragments_lack(fragments):
 @pytest.mark.parametrize("index", [0, None])
 def test_a_new_name_begins_a_call_also_after_no_arguments(index):
     assert assembled((index, "", "f", ""), (index, "", "g", ""))[0] == [("f", ""), ("g", "")]
+
+
+@pytest.mark.parametrize("arguments", ['{"a": {}}', '{"a": [{}, {}]}', '{"a": "}{}"}'])
+def test_objects_within_arguments_are_no_repetition(arguments):
+    for size in (1, 2):
+        parts = [arguments[at : at + size] for at in range(0, len(arguments), size)]
+        fragments = [(0, "", "", part) for part in parts]
+        assert assembled((0, "a", "f", ""), *fragments)[0] == [("f", arguments)]
+
+
+@pytest.mark.parametrize("cut", ['{"a": {', '{"a": {"a": {}', '{"a": [{}'])
+def test_arguments_that_were_cut_stay_cut(cut):
+    for size in (1, 6):
+        parts = [cut[at : at + size] for at in range(0, len(cut), size)]
+        fragments = [(0, "", "", part) for part in parts]
+        assert assembled((0, "a", "f", ""), *fragments)[0] == [("f", cut)]
 
 
 def test_the_ids_of_the_server_stay_where_they_are_its_own():

@@ -1,10 +1,12 @@
 """Reads the replies of a chat-completions server, whole or streamed."""
 
 import json
+import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Literal, TypeGuard, get_args
 
 import msgspec
@@ -22,10 +24,16 @@ from waltzrl.gateway.exchange import (
 from waltzrl.policies.server_faults import ReportedError, check_reported
 from waltzrl.policies.server_json import (
     MOST_COUNT,
+    mend_json,
     read_json,
     tidy_completion,
 )
-from waltzrl.policies.tool_calls import calls_something, is_complete, with_ids
+from waltzrl.policies.tool_calls import (
+    calls_something,
+    is_complete,
+    with_decoded_arguments,
+    with_ids,
+)
 from waltzrl.records import Reply, ToolCall, Usage
 
 FINISHES: Mapping[str, Finish] = {
@@ -121,8 +129,11 @@ def _convert_completion(
     # Copilot's server has the text of a reply and each of its calls in choices of their own.
     called = [message, *[other for other in others if not other.content]]
     written = tuple([call for part in called for call in _collect_calls(part)])
-    calls = with_ids(filter(calls_something, written)) if written else ()
+    calls: tuple[ToolCall, ...] = ()
+    if written:
+        calls = with_decoded_arguments(with_ids(filter(calls_something, written)))
     finish = finish_of(choice.finish_reason, calls)
+    calls = fill_arguments(calls, finish)
     reply = Reply(
         text=message.content or message.refusal or "",
         reasoning=message.reasoning or message.reasoning_content or "",
@@ -190,6 +201,22 @@ def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
     last = calls[-1]
     is_whole = last.kind == "custom" or is_complete(last.arguments)
     return "tool_calls" if is_whole else "length"
+
+
+def fill_arguments(calls: tuple[ToolCall, ...], finish: Finish) -> tuple[ToolCall, ...]:
+    """Return calls with an empty object where the model wrote no arguments, and was not cut off.
+
+    Many servers leave it out for a function without parameters, and clients fail to decode it.
+    """
+    if finish == "length" or all(map(_has_arguments, calls)):
+        return calls
+    return tuple(
+        [call if _has_arguments(call) else replace(call, arguments="{}") for call in calls]
+    )
+
+
+def _has_arguments(call: ToolCall) -> bool:
+    return call.kind == "custom" or call.arguments.strip() not in ("", "null")
 
 
 def _spell_plainly(word: str) -> str:
@@ -267,10 +294,24 @@ def logprobs_of(logprobs: object) -> Sequence[TokenLogprob] | None:
         return None
     if isinstance(logprobs, _Logprobs):  # of a reply that the strict decoder took
         return logprobs.content
-    try:
+    with suppress(*UNREADABLE):
         return msgspec.convert(logprobs, _LenientLogprobs).content
-    except UNREADABLE:
-        return None
+    with suppress(*UNREADABLE):
+        return msgspec.convert(_tidy_logprobs(mend_json(logprobs)), _LenientLogprobs).content
+    return None
+
+
+def _tidy_logprobs(value: object) -> object:
+    """Return log-probabilities with a number for each token: servers may write null or infinity."""
+    if isinstance(value, list):
+        return [_tidy_logprobs(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tidy = {key: _tidy_logprobs(inner) for key, inner in value.items()}
+    number = tidy.get("logprob", math.inf)
+    if "token" in tidy and isinstance(number, float) and not math.isfinite(number):
+        tidy["logprob"] = IMPOSSIBLE
+    return tidy
 
 
 def _collect_usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, int]]:
@@ -278,15 +319,20 @@ def _collect_usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, in
         "prompt_tokens_details": usage.prompt_tokens_details,
         "completion_tokens_details": usage.completion_tokens_details,
     }
-    return {
+    details: dict[str, dict[str, int]] = {
         name: {key: n for key in COUNTED if type(n := part.get(key)) is int and n >= 0}
         for name, part in parts.items()
         if isinstance(part, dict)
     }
+    for cached in (usage.cached_tokens, usage.prompt_cache_hit_tokens):
+        if cached is not None:
+            details.setdefault("prompt_tokens_details", {}).setdefault("cached_tokens", cached)
+    return details
 
 
 CountedName = Literal[
     "cached_tokens",
+    "cache_write_tokens",
     "audio_tokens",
     "text_tokens",
     "image_tokens",
@@ -365,6 +411,10 @@ class TokenCounts(msgspec.Struct):
     completion_tokens: Count | None = None
     prompt_tokens_details: object = None
     completion_tokens_details: object = None
+    cached_tokens: Count | None = None
+    """Where Moonshot's server has it, among others."""
+    prompt_cache_hit_tokens: Count | None = None
+    """What DeepSeek's server calls it."""
 
 
 Counts = Mapping[CountedName, int | None] | None
@@ -389,6 +439,9 @@ def usage_of(usage: TokenCounts | None, model: object) -> Usage | None:
     return Usage(input_tokens=read, output_tokens=generated, model=name)
 
 
+IMPOSSIBLE = -9999.0
+"""The log-probability of a token that cannot come, in OpenAI's format."""
+Finite = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 Empty = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)] | None
 
 
@@ -400,8 +453,11 @@ class _Logprobs(msgspec.Struct, forbid_unknown_fields=True):
 class _LenientAlternative(TokenAlternative, frozen=True, forbid_unknown_fields=False):
     """An alternative, of whose other fields, such as llama.cpp's `id`, none is passed on."""
 
+    logprob: Finite
+
 
 class _LenientLogprob(TokenLogprob, frozen=True, forbid_unknown_fields=False):
+    logprob: Finite
     top_logprobs: Sequence[_LenientAlternative] = ()
 
 

@@ -17,6 +17,7 @@ from waltzrl.gateway.chat_reader import (
     check_no_media,
     details_of,
     encrypted_of,
+    fill_arguments,
     finish_of,
     is_reason,
     logprobs_of,
@@ -33,7 +34,7 @@ from waltzrl.gateway.exchange import (
 from waltzrl.policies.server_faults import check_reported
 from waltzrl.policies.server_json import TextJoiner, read_json, tidy_completion
 from waltzrl.policies.sse import ServerSentEvent, says_nothing
-from waltzrl.policies.tool_calls import CallAssembler
+from waltzrl.policies.tool_calls import CallAssembler, with_decoded_arguments
 from waltzrl.records import ToolCall
 
 
@@ -76,7 +77,7 @@ class StreamReader:
     def read_calls(self) -> tuple[ToolCall, ...]:
         """Return the tool calls as far as they have been read, which joins all their fragments."""
         older = self._older_call.calls if self._older_call else ()
-        return (*self._calls.calls, *older)
+        return with_decoded_arguments((*self._calls.calls, *older))
 
     def read(self, event: ServerSentEvent) -> Iterator[UpstreamDelta]:
         """Yield the deltas of an event.
@@ -95,8 +96,7 @@ class StreamReader:
                 yield from self._end(None)
             return
         chunk = self._read_chunk(event)
-        # A request for the upstream has no `n`, so there is one choice.
-        choices = (chunk.choices or ())[:1]
+        choices = _select_choices(chunk.choices or [])
         if chunk.usage is None and choices:  # Moonshot's server has it in the last choice
             chunk.usage = choices[0].usage
         if self._chunk.created is None or chunk.usage is not None:
@@ -155,11 +155,25 @@ class StreamReader:
         last, calls = self._last, self.read_calls()
         check_no_media(self._has_media and not (self._has_begun or calls))
         finish = last.finish if last.finish not in (None, "stop") else finish_of(reason, calls)
-        self._last = UpstreamDelta(calls=calls, finish=finish)
+        self._last = UpstreamDelta(calls=fill_arguments(calls, finish), finish=finish)
         if self._last != last:
             yield structs.replace(
                 self._last, text=self._text.end(), reasoning=self._reasoning.end()
             )
+
+
+def _select_choices(choices: list["_Choice"]) -> list["_Choice"]:
+    """Return the first choice: a request for the upstream has no `n`, so there is one.
+
+    Copilot's server has calls in choices of their own.
+    """
+    if len(choices) < 2:
+        return choices
+    return [choices[0], *[other for other in choices[1:] if _has_only_calls(other.delta)]]
+
+
+def _has_only_calls(delta: ReplyMessage | None) -> bool:
+    return delta is not None and bool(delta.tool_calls) and not delta.content
 
 
 def _read_chunk(data: str, event: str) -> "_Chunk":

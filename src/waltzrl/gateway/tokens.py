@@ -7,7 +7,7 @@ from waltzrl.gateway.chat_reader import UNREADABLE
 from waltzrl.gateway.exchange import ChatRequest, Upstream, UpstreamRequest
 from waltzrl.gateway.keys import Caller
 from waltzrl.gateway.wire import MESSAGES
-from waltzrl.gateway.wire.fields import read_object
+from waltzrl.gateway.wire.fields import read_body
 from waltzrl.gateway.wire.format import estimate_input
 
 ABSENT = (404, 405, 501)
@@ -26,7 +26,7 @@ def read_count(raw: bytes, request_id: str, caller: Caller) -> ChatRequest:
     Raises:
         RequestError: 400, naming the field.
     """
-    body = {"max_tokens": 1} | read_object(raw)
+    body = {"max_tokens": 1} | read_body(raw)
     return MESSAGES.read(msgspec.json.encode(body), request_id, caller)
 
 
@@ -38,13 +38,14 @@ async def upstream_count(upstream: Upstream, request: UpstreamRequest) -> Count 
     """
     try:
         response = await upstream.forward(request)
-        return msgspec.json.decode(response.body, type=Count)
+        count = msgspec.json.decode(response.body, type=Count)
     except UNREADABLE:
         return None
     except RequestError as error:
         if error.status in ABSENT:
             return None
         raise
+    return count if count.input_tokens > 0 else None  # every request has a token
 
 
 def estimated_count(chat: ChatRequest) -> Count:

@@ -40,7 +40,7 @@ from waltzrl.gateway.upstream_errors import (
 )
 from waltzrl.policies.refused_fields import RefusedField, send_without_refused, without_fields
 from waltzrl.policies.server_faults import ReportedError
-from waltzrl.policies.server_json import mend_json, read_json
+from waltzrl.policies.server_json import mend_json, read_count, read_json
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 from waltzrl.records import Reply
 
@@ -549,9 +549,10 @@ class _Model(msgspec.Struct):
 
     def card(self) -> ModelCard:
         """Return what clients read of it."""
+        created = self.created if type(self.created) is int else read_count(self.created)
         return ModelCard(
             id=self.id,
-            created=self.created if isinstance(self.created, int) else 0,
+            created=created or 0,
             owned_by=str(self.owned_by or "upstream"),
             max_model_len=_read_size(self.max_model_len),
             context_length=_read_size(self.context_length),
@@ -569,14 +570,19 @@ class _Models(msgspec.Struct):
 
 
 def _read_models(body: bytes) -> list[ModelCard]:
-    """Read an answer to `/models`, also if it is the list itself, or has null for an empty one."""
+    """Read an answer to `/models`, also if it is the list itself, or has null for an empty one.
+
+    An entry without a name is left out, unless none has one.
+    """
     try:
         models = msgspec.json.decode(body, type=_Models).data
     except UNREADABLE:
         listed = read_json(body)
         if isinstance(listed, dict) and "data" in listed:
             listed = listed["data"] or []
-        models = msgspec.convert(mend_json(listed), list[_Model])
+        entries = msgspec.convert(mend_json(listed), list[dict[str, object]])
+        named = [entry for entry in entries if isinstance(entry.get("id"), str)]
+        models = msgspec.convert(named or entries, list[_Model])
     return [model.card() for model in models]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import RequestError, WaltzError
 from waltzrl.gateway.http_client import Connection
-from waltzrl.policies.server_faults import NO_MESSAGE, ServerFault, read_fault, read_retry_after
+from waltzrl.policies.server_faults import NO_MESSAGE, ServerFault, read_fault, read_wait
 from waltzrl.policies.system_first import LATE_SYSTEM
 from waltzrl.records import Prompt, Reply
 
@@ -152,7 +152,7 @@ def _make_upstream_error(
     """Return the error of an answer with this status."""
     status = answered if answered in PASSED_ON or answered in (501, 503) else 502
     kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
-    retry_after = read_retry_after(response.headers.get("retry-after", ""))
+    retry_after = read_wait(response.headers)
     is_passed_on = answered in PASSED_ON
     message = f": {_hide_api_key(fault.message, api_key, LONGEST_MESSAGE)}" if is_passed_on else ""
     labels = fault.labels if is_passed_on else {}

@@ -19,6 +19,18 @@ PARAMETERS = {
 }
 """The schema of a function that stands for a custom tool, whose input is free text."""
 KINDS = ("function", "custom")
+NARROWING = frozenset(
+    (
+        *("$schema", "$id", "$anchor", "$comment", "additionalProperties", "patternProperties"),
+        *("propertyNames", "unevaluatedProperties", "dependentRequired", "dependentSchemas"),
+        *("exclusiveMinimum", "exclusiveMaximum", "multipleOf", "uniqueItems", "contains"),
+        *("if", "then", "else", "not", "default", "examples", "deprecated", "readOnly"),
+    )
+)
+"""Keywords of JSON Schema that some servers do not know, and without which a model still knows what
+to write."""
+NAMED_SCHEMAS = ("properties", "$defs", "definitions")
+"""Keywords whose values are schemas by name."""
 MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 LONGEST_NAME = 64
 """The characters of a name that OpenAI takes."""
@@ -34,6 +46,11 @@ def with_short_names(chat: Mapping[str, object]) -> dict[str, object]:
     return _convert_tools(chat, _shorten_name, _shorten_name, _shorten_name)
 
 
+def with_plain_schemas(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return a chat whose functions are described without what Gemini's schemas do not have."""
+    return _convert_tools(chat, _simplify_tool, _keep, _keep)
+
+
 def with_short_ids(chat: Mapping[str, object]) -> dict[str, object]:
     """Return a chat whose earlier calls, and the results of them, have ids that any server takes.
 
@@ -43,6 +60,70 @@ def with_short_ids(chat: Mapping[str, object]) -> dict[str, object]:
     if not isinstance(messages, list):
         return dict(chat)
     return {**chat, "messages": [_shorten_result(_convert_calls(m, _shorten_id)) for m in messages]}
+
+
+def with_own_ids(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return a chat in which no two calls have the same id, and each result has that of its call.
+
+    Some models count the calls of each of their replies anew.
+    """
+    used: set[str] = set()
+    waiting: dict[object, list[str]] = {}
+    """The ids of a turn's calls -> what those without a result are called now."""
+
+    def rename(call: object) -> object:
+        if not (isinstance(call, dict) and isinstance(call.get("id"), str)):
+            return call
+        own, number = call["id"], 1
+        while own in used:
+            number += 1
+            own = f"{call['id']}_{number}"
+        used.add(own)
+        waiting.setdefault(call["id"], []).append(own)
+        return {**call, "id": own}
+
+    messages: list[object] = []
+    for message in _list_messages(chat):
+        if isinstance(message, dict) and message.get("tool_calls"):
+            waiting.clear()
+        changed = _convert_calls(message, rename)
+        if isinstance(changed, dict) and waiting.get(changed.get("tool_call_id")):
+            changed = {**changed, "tool_call_id": waiting[changed["tool_call_id"]].pop(0)}
+        messages.append(changed)
+    return {**chat, "messages": messages}
+
+
+def with_shown_by_user(chat: Mapping[str, object]) -> dict[str, object]:
+    """Return a chat with the parts of tools' results that are no text in a user's message.
+
+    It follows the results of all calls of a turn, because nothing may stand between these.
+    """
+    messages: list[object] = []
+    shown: list[object] = []
+    for message in _list_messages(chat):
+        is_result = isinstance(message, dict) and message.get("role") == "tool"
+        if shown and not is_result:
+            messages.append({"role": "user", "content": shown})
+            shown = []
+        parts = message.get("content") if isinstance(message, dict) and is_result else None
+        if isinstance(message, dict) and isinstance(parts, list):
+            texts = [part for part in parts if _find_text(part) is not None]
+            if len(texts) < len(parts):
+                shown += [part for part in parts if _find_text(part) is None]
+                message = {**message, "content": "\n".join(map(str, map(_find_text, texts)))}
+        messages.append(message)
+    if shown:
+        messages.append({"role": "user", "content": shown})
+    return {**chat, "messages": messages}
+
+
+def _list_messages(chat: Mapping[str, object]) -> list[object]:
+    messages = chat.get("messages")
+    return messages if isinstance(messages, list) else []
+
+
+def _find_text(part: object) -> object:
+    return part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
 
 
 def restore_calls(calls: Iterable[ToolCall], tools: object) -> tuple[ToolCall, ...]:
@@ -114,6 +195,32 @@ def _shorten(name: str) -> str:
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[:55]}_{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _keep(item: object) -> object:
+    return item
+
+
+def _simplify_tool(tool: object) -> object:
+    function = _find(tool, "function") or {}
+    if not (isinstance(tool, dict) and "parameters" in function):
+        return tool
+    return {**tool, "function": {**function, "parameters": _simplify(function["parameters"])}}
+
+
+def _simplify(schema: object) -> object:
+    """Return a schema without the keywords that only narrow what is valid, or say nothing."""
+    if isinstance(schema, list):
+        return [_simplify(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    simple: dict[str, object] = {}
+    for key, value in schema.items():
+        if key in NAMED_SCHEMAS and isinstance(value, dict):  # whose keys are names
+            simple[key] = {name: _simplify(inner) for name, inner in value.items()}
+        elif key not in NARROWING:
+            simple[key] = value if key in ("enum", "required") else _simplify(value)
+    return simple
 
 
 def _shorten_id(item: object, key: str = "id") -> object:

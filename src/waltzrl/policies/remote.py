@@ -29,7 +29,7 @@ from waltzrl.policies.server_faults import (
     ReportedError,
     ServerFault,
     read_fault,
-    read_retry_after,
+    read_wait,
 )
 from waltzrl.policies.server_json import encode_body
 from waltzrl.records import Message, Reply, Usage, estimate_usage
@@ -448,7 +448,7 @@ async def _read_outcome(
     response: "aiohttp.ClientResponse", request: _Request[_Answer]
 ) -> "_Answer | _Failure":
     """Return the answer to a request, or why there is none."""
-    wait = read_retry_after(response.headers.get("Retry-After", ""))
+    wait = read_wait(response.headers)
     if response.status != 200:
         return _make_failure(response.status, read_fault(await response.read()), wait)
     try:

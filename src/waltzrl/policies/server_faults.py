@@ -28,7 +28,25 @@ STATUSES = {
     504: "deadlineexceeded timeout",
 }
 """The statuses -> the words that servers use for them as a code or a type, without separators."""
+MESSAGES = (
+    *("message", "Message", "error_message", "errorMessage", "msg", "error_msg", "status_msg"),
+    "detail",
+)
+"""The keys under which servers say why they fail."""
+CODES = ("code", "status", "status_code", "error_code", "type")
+"""The keys under which they have a status or a code."""
 STATUS_OF = {word: status for status, words in STATUSES.items() for word in words.split()}
+
+
+def read_wait(headers: Mapping[str, str]) -> float | None:
+    """Return how many seconds the headers of an answer ask to wait; None if they do not say.
+
+    Azure's servers also write it in milliseconds, some of them only so.
+    """
+    for name in ("retry-after-ms", "x-ms-retry-after-ms"):
+        if RETRY_AFTER.fullmatch(headers.get(name, "")):
+            return float(headers[name]) / 1000
+    return read_retry_after(headers.get("retry-after", ""))
 
 
 def read_retry_after(text: str) -> float | None:
@@ -106,10 +124,16 @@ def says_something(error: object) -> bool:
 
 def _is_bare_error(body: Mapping[str, object]) -> bool:
     """Return whether an object without choices is an error without the key `error`."""
-    code = body.get("code") or body.get("status_code") or 200
-    fails = _find_status(body) is not None or not str(code).startswith("2")
-    is_message = isinstance(body.get("message"), str) and fails
-    return is_message or bool(body.get("detail")) or _minimax_error(body) is not None
+    if body.get("detail") or _minimax_error(body) is not None:
+        return True
+    codes = [body[key] for key in ("code", "status_code", "error_code") if body.get(key)]
+    fails = (
+        body.get("success") is False
+        or _find_status(body) is not None
+        or not str((codes or [200])[0]).startswith("2")
+    )
+    has_message = any(isinstance(body.get(key), str) for key in MESSAGES)
+    return fails and (has_message or bool(body.get("errors")))
 
 
 def _minimax_error(body: Mapping[str, object]) -> Mapping[str, object] | None:
@@ -121,19 +145,23 @@ def _minimax_error(body: Mapping[str, object]) -> Mapping[str, object] | None:
 def _read_server_fault(body: object) -> ServerFault:
     """Read an error.
 
-    OpenAI and Anthropic have it below `error`, older versions of vLLM at the top; FastAPI has
-    `detail` only.
+    OpenAI and Anthropic have it below `error`, Cloudflare has a list in `errors`, older versions of
+    vLLM have it at the top; FastAPI has `detail` only.
     """
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     outer = body if isinstance(body, dict) else {}
-    error = outer.get("error") or _minimax_error(outer) or body
+    error = outer.get("error") or outer.get("errors") or _minimax_error(outer) or body
+    if isinstance(error, list) and isinstance(error[0], dict):
+        error = error[0]
+    if isinstance(error, dict) and isinstance(error.get("error"), dict):  # of another server
+        error = error["error"]
     if not isinstance(error, dict):
         return ServerFault(message=_write_text(error), labels={}, status=_find_status(outer))
-    messages = [error[key] for key in ("message", "detail", "status_msg") if error.get(key)]
-    message = messages[0] if messages else NO_MESSAGE
+    messages = [_write_text(error[key]) for key in MESSAGES if error.get(key)][:1]
+    messages += filter(None, [_read_providers_words(error)])
     return ServerFault(
-        message=_write_text(message),
+        message=": ".join(dict.fromkeys(messages)) or NO_MESSAGE,
         labels={
             name: _write_text(error[name]) for name in ("type", "code", "param") if error.get(name)
         },
@@ -142,9 +170,22 @@ def _read_server_fault(body: object) -> ServerFault:
     )
 
 
+def _read_providers_words(error: Mapping[str, object]) -> str:
+    """Return what the server behind OpenRouter said, which itself says only that there is an error.
+
+    They may be a text, or an error as that server wrote it.
+    """
+    metadata = error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if not raw:
+        return ""
+    fault = read_fault(raw.encode()) if isinstance(raw, str) else _read_server_fault(raw)
+    return fault.message
+
+
 def _find_status(error: Mapping[str, object]) -> int | None:
     """Return the status that an error names as a number, or means by a word."""
-    values = [error.get(key) for key in ("code", "status", "status_code", "type")]
+    values = [error.get(key) for key in CODES]
     # A number goes first, wherever it stands: Google sends one beside a word of its own.
     for value in values:
         if isinstance(value, int | float | str) and re.fullmatch(r"[45]\d\d(\.0)?", str(value)):

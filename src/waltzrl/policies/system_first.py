@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 LATE_SYSTEM = re.compile(
     r"system (?:message|prompt|role)\b.{0,60}\b(?:beginning|first|start)"
-    r"|unexpected (?:message )?role|roles must alternate"
-    r"|[\"'`]developer\b|\bdeveloper\b.{0,80}\brole|\brole\b.{0,80}\bdeveloper\b",
+    r"|(?:unexpected|incorrect|invalid) (?:message )?role|\brole param error|roles must alternate"
+    r"|[\"'`]developer\b|\bdeveloper\b.{0,80}\b(?:role|system)|\brole\b.{0,80}\bdeveloper\b",
     re.IGNORECASE,
 )
 """The words with which templates refuse a chat for the order of its turns, or for developers'."""

@@ -8,6 +8,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from waltzrl.policies.server_json import mend_text
 from waltzrl.records import ToolCall
@@ -108,6 +109,24 @@ def is_complete(arguments: str) -> bool:
         return False
 
 
+def with_decoded_arguments(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+    """Return the calls with the arguments of a function that are an object within a string decoded.
+
+    Some servers encode them twice.
+    """
+    return tuple([_decode_arguments(call) for call in calls])
+
+
+def _decode_arguments(call: ToolCall) -> ToolCall:
+    if call.kind != "function" or not call.arguments.lstrip().startswith('"'):
+        return call
+    try:
+        decoded = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return call
+    return replace(call, arguments=mend_text(decoded)) if is_complete(decoded) else call
+
+
 class CallFragments:
     """The fragments of one call."""
 
@@ -126,12 +145,22 @@ class CallFragments:
             self._first = replace(self._first, kind=fragment.kind)
         if fragment.arguments[:1] == "{" and self._arguments == ["{}"]:
             self._arguments.clear()  # an empty object in the place of those that follow
-        if fragment.arguments:
+        if fragment.arguments and not self._has_whole(fragment.arguments):
             self._arguments.append(fragment.arguments)
+
+    def _has_whole(self, arguments: str) -> bool:
+        """Return whether these are the whole arguments, which some servers repeat at the end."""
+        may_be_whole = arguments[0] == "{" and arguments.endswith("}")
+        return may_be_whole and arguments == self.arguments and self.is_whole
 
     @property
     def arguments(self) -> str:
-        return "".join(self._arguments)
+        """The arguments; of fragments that each begin with the one before, it is the last one."""
+        joined = "".join(self._arguments)
+        parts = self._arguments
+        if len(parts) > 1 and all(part.startswith(before) for before, part in pairwise(parts)):
+            return parts[-1] if is_complete(parts[-1]) and not is_complete(joined) else joined
+        return joined
 
     @property
     def is_whole(self) -> bool:

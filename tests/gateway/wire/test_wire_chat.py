@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import re
 
 import pytest
 from msgspec import structs
 
 from support.wire_server import CALL, DETAILS, answer_of, stream_of
 from waltzrl.errors import RequestError
+from waltzrl.gateway.moderation import read_moderation
 from waltzrl.gateway.wire import CHAT
 from waltzrl.gateway.wire.fields import ROLES, turns_of
 from waltzrl.gateway.wire.format import DONE
@@ -126,7 +128,6 @@ def test_of_a_key_that_is_there_twice_the_last_counts_for_everyone():
         ("messages[0]", {"messages": ["Hello"]}),
         ("messages[0].role", {"messages": [{"content": "Hello"}]}),
         ("messages[0].content", {"messages": [{"role": "user"}]}),
-        ("messages[0].content", {"messages": [{"role": "user", "content": "a\0b"}]}),
         ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [{}]}]}),
         (
             "messages[0].content[0].text",
@@ -170,6 +171,11 @@ def test_fields_that_are_null_are_as_good_as_absent():
     )
 
 
+def test_keys_that_are_null_and_no_stops_go_no_further():
+    unset = dict.fromkeys(("temperature", "seed", "tool_choice", "functions", "max_tokens"))
+    assert read(stop=[], **unset).body == {"model": "m", "messages": [USER]}
+
+
 def test_fields_of_a_message_that_are_null_go_no_further():
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     called = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -177,6 +183,22 @@ def test_fields_of_a_message_that_are_null_go_no_further():
     nulls = {"refusal": None, "annotations": None, "audio": None, "function_call": None}
     sent = [USER, {**called, **nulls}, {**result, "name": None}]
     assert read(sent).body["messages"] == [USER, called, result]
+
+
+@pytest.mark.parametrize("name", [{}, {"name": None}, {"name": ""}])
+def test_a_call_that_a_model_wrote_without_a_name_locks_no_conversation(name):
+    call = {"id": "c", "type": "function", "function": {**name, "arguments": "{}"}}
+    sent = read([USER, {"role": "assistant", "content": None, "tool_calls": [call]}]).body
+    named = {"arguments": "{}", "name": "unnamed"}
+    assert sent["messages"][1]["tool_calls"][0]["function"] == named
+
+
+@pytest.mark.parametrize("said", [{}, {"content": None}, {"content": None, "tool_calls": []}])
+def test_a_reply_without_a_word_is_an_empty_text(said):
+    sent = read([USER, {"role": "assistant", **said}, USER]).body["messages"]
+    assert sent == [USER, {"role": "assistant", "content": ""}, USER]
+    refused = {"role": "assistant", "content": None, "refusal": "I can't."}
+    assert read([USER, refused, USER]).body["messages"][1] == refused
 
 
 def test_empty_lists_are_as_good_as_absent():
@@ -195,6 +217,9 @@ def test_empty_lists_are_as_good_as_absent():
         ({"arguments": None}, "{}"),
         ({"arguments": ""}, "{}"),
         ({"arguments": {"a": 1}}, '{"a":1}'),
+        ({"arguments": '{"a": 1}'}, '{"a": 1}'),
+        ({"arguments": '{"a": '}, '{"unreadable":"{\\"a\\": "}'),
+        ({"arguments": "[1]"}, '{"unreadable":"[1]"}'),
     ],
 )
 @pytest.mark.parametrize("content", [{}, {"content": None}])
@@ -205,12 +230,45 @@ def test_arguments_and_results_that_clients_leave_out_are_empty(arguments, writt
     _, called, result = read([USER, called, result]).body["messages"]
     assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": written}
     assert result == {"role": "tool", "tool_call_id": "c", "content": ""}
+    older = {"role": "assistant", "content": None, "function_call": {"name": "f", **arguments}}
+    assert read([USER, older]).body["messages"][1]["function_call"]["arguments"] == written
 
 
 @pytest.mark.promise(
     "Bad input",
-    "A request to the gateway with half of a UTF-16 surrogate pair: the field; status 400",
+    "A request to the gateway with half of a UTF-16 surrogate pair: U+FFFD in its place",
 )
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (b"cut \\ud83d", "cut \ufffd"),
+        (b"\\ude00\\uD83D.", "\ufffd\ufffd."),
+        (b"\\ud83d\\ude00", "\U0001f600"),
+        (b"\\ud83d\\ud83d\\ude00", "\ufffd\U0001f600"),
+        (b"\\\\ud83d \\\\\\ud83d", "\\ud83d \\\ufffd"),
+        (b"a\\u0000b", "ab"),
+        (b"a\\\\u0000", "a\\u0000"),
+    ],
+)
+def test_what_no_tokenizer_takes_refuses_no_request(written, text):
+    raw = b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % written
+    chat = CHAT.read(raw, "42")
+    assert chat.prompt.request == chat.body["messages"][0]["content"] == text
+
+
+@pytest.mark.parametrize(
+    ("raw", "need"),
+    [
+        (b'{"input":"\\ud800"}', "input: has half of a UTF-16 surrogate pair"),
+        (b'{"a":{"b":["c","\\ude00\\ud83d"]}}', "a.b[1]: has half of a UTF-16 surrogate pair"),
+        (b'{"\\ud800":1}', "a key: has half of a UTF-16 surrogate pair"),
+    ],
+)
+def test_half_a_pair_is_named_where_a_text_is_reviewed_by_itself(raw, need):
+    with pytest.raises(RequestError, match=re.escape(need)):
+        read_moderation(raw, "42")
+
+
 @pytest.mark.parametrize(
     ("raw", "need"),
     [
@@ -222,9 +280,6 @@ def test_arguments_and_results_that_clients_leave_out_are_empty(arguments, writt
         (b'{"a":NaN}', "not JSON"),
         (b'{"a":1e999}', "not JSON"),
         (b'{"a":' + b"9" * 5000 + b"}", "not JSON"),
-        (b'{"a":"\\ud800"}', "a: has half of a UTF-16 surrogate pair"),
-        (b'{"a":{"b":["c","\\ude00\\ud83d"]}}', "a.b[1]: has half of a UTF-16 surrogate pair"),
-        (b'{"\\ud800":1}', "a key: has half of a UTF-16 surrogate pair"),
         (b'{"a":"\\ud800"', "not JSON"),
         (b'{"a":"\xff"}', "not UTF-8"),
         (b"[]", "not a JSON object"),

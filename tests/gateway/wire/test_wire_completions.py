@@ -71,7 +71,6 @@ def test_several_prompts_have_choices_of_their_own_each_with_its_seed():
         ({"prompt": [1, 2]}, "prompt: got a list"),
         ({"prompt": [[1, 2]]}, "tokens have no review"),
         ({"prompt": ["a", 1]}, "prompt[1]: got 1; need a string"),
-        ({"prompt": "a\0"}, "prompt: contains a NUL character"),
         ({"prompt": ["a"] * 17}, "16 choices or fewer in all"),
         ({"prompt": ["a"] * 6, "n": 3}, "16 choices or fewer in all"),
         ({"n": 17}, "n: got 17"),

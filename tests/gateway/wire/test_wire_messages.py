@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec import structs
 
 from support.wire_server import CALL, DETAILS, answer_of
 from waltzrl.errors import RequestError
@@ -37,6 +38,32 @@ def test_what_clients_leave_out_because_it_is_empty_is_empty(empty):
     assert "reasoning_content" not in called
     assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
     assert answered == {"role": "tool", "tool_call_id": "c", "content": ""}
+
+
+def test_a_call_that_a_model_wrote_without_a_name_locks_no_conversation():
+    for name in ({}, {"name": ""}):
+        use = {"type": "tool_use", "id": "c", "input": {}, **name}
+        called = chat(USER, {"role": "assistant", "content": [use]})[1]
+        assert called["tool_calls"][0]["function"]["name"] == "unnamed"
+
+
+def test_a_reply_without_a_word_is_an_empty_text():
+    for said in ({}, {"content": None}, {"content": []}):
+        turns = chat(USER, {"role": "assistant", **said}, USER)
+        assert turns[1] == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ('{"a": ', '{"unreadable":"{\\"a\\": "}'),
+    ],
+)
+def test_the_input_of_a_call_may_be_a_text(text, written):
+    use = {"type": "tool_use", "id": "c", "name": "f", "input": text}
+    called = chat(USER, {"role": "assistant", "content": [use]})[1]
+    assert called["tool_calls"][0]["function"]["arguments"] == written
 
 
 def test_the_result_of_no_call_is_the_clients_text():
@@ -301,6 +328,9 @@ def test_an_error_is_spelt_as_the_api_spells_it(kind, spelt):
         "error": {"type": spelt, "message": "why"},
         "request_id": "req_1",
     }
+    # By the type agents know that they may try again.
+    written = json.loads(MESSAGES.error(RequestError(503, "upstream", "busy")))
+    assert written["error"]["type"] == "overloaded_error"
 
 
 @pytest.mark.parametrize(
@@ -393,6 +423,9 @@ def test_tokens_from_a_cache_are_counted_apart():
     answer = answer_of("Hi.", details=DETAILS)  # 11 tokens read, 4 of them from a cache
     usage = json.loads(MESSAGES.write(read(), [answer]))["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (7, 4)
+    details = structs.replace(DETAILS, usage={"prompt_tokens_details": {"cache_write_tokens": 5}})
+    usage = json.loads(MESSAGES.write(read(), [answer_of("Hi.", details=details)]))["usage"]
+    assert (usage["input_tokens"], usage["cache_creation_input_tokens"]) == (6, 5)
 
 
 @pytest.mark.promise(

@@ -4,9 +4,14 @@ import json
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
 
-from support.wire_server import CALL, DETAILS, OTHER_CALL, answer_of, wire_server
+from support.wire_server import CALL, DETAILS, OTHER_CALL, answer_of, stream_of, wire_server
 from waltzrl.errors import RequestError
+from waltzrl.gateway.wire import CHAT, RESPONSES
+from waltzrl.policies.sse import EventDecoder
 
 HELLO = [{"role": "user", "content": "Which river runs through Rome?"}]
 TOOL = {"name": "weather", "description": "Now.", "parameters": {"type": "object"}}
@@ -116,6 +121,25 @@ def test_a_response_is_answered(served):
     assert (answer.temperature, answer.store) == (0.5, False)
     assert answer.tools[0].name == "weather"
     assert answer.tools[0].strict is True
+
+
+@pytest.mark.parametrize("calls", [(), (CALL,)])
+@pytest.mark.parametrize("finish", [None, "length"])
+@pytest.mark.parametrize(
+    ("wire", "asked", "kinds"),
+    [
+        (CHAT, {"messages": HELLO}, (ChatCompletion, ChatCompletionChunk)),
+        (RESPONSES, {"input": "Which river?"}, (Response, ResponseStreamEvent)),
+    ],
+)
+def test_a_client_that_validates_what_it_reads_takes_it(wire, asked, kinds, calls, finish):
+    chat = wire.read(json.dumps({"model": "m", **asked}).encode(), "42")
+    answer = answer_of("Hi.", *calls, finish=finish, details=DETAILS, reasoning="Hm.")
+    whole, part = map(TypeAdapter, kinds)
+    whole.validate_json(wire.write(chat, [answer]))
+    events = EventDecoder().feed(b"".join(stream_of(wire.writer(chat), [answer])))
+    for event in [event for event in events if event.data != "[DONE]"]:
+        part.validate_json(event.data)
 
 
 @pytest.mark.parametrize(

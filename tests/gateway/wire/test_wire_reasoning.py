@@ -223,6 +223,7 @@ class Particular(Model):
         return super().answer(body, path)
 
 
+TEXT = {"type": "text", "text": "Hi."}
 THOUGHT_TURNS = {
     "model": "echo",
     "max_tokens": 9,
@@ -251,16 +252,32 @@ def test_an_upstream_that_refuses_earlier_reasoning_is_asked_without_it(message,
 
 
 @pytest.mark.parametrize(
+    "message",
+    [
+        "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        "thinking is enabled but reasoning_content is missing in assistant tool call message at 2",
+        "the reasoning content from the previous turn must be passed back in thinking mode",
+    ],
+)
+def test_an_upstream_that_misses_earlier_reasoning_is_asked_with_the_shortest(message):
+    model = Particular(message, demands=True)
+    said = [{"role": "assistant", "content": [block]} for block in (thinking("a"), TEXT)]
+    body = {**THOUGHT_TURNS, "messages": [USER, said[0], USER, said[1], USER]}
+    answer = with_gateway(lambda app: ask(app, MESSAGES_PATH, body), model=model)
+    assert "You said hello." in answer.text
+    sent = [m.get("reasoning_content") for m in model.bodies[1]["messages"]]
+    assert sent == [None, "a", None, " ", None]
+
+
+@pytest.mark.parametrize(
     ("message", "turns"),
     [
-        ("The reasoning_content in the thinking mode must be passed back.", [thinking("")]),
         ("unsupported value: temperature", [thinking("a")]),
         ("property 'reasoning_content' is unsupported", [{"type": "text", "text": "Hi."}]),
     ],
 )
 def test_any_other_refusal_is_the_clients(message, turns):
-    demands = "must" in message or turns[0]["type"] == "text"
-    model = Particular(message, demands=demands)
+    model = Particular(message, demands=turns[0]["type"] == "text")
     body = {**THOUGHT_TURNS, "messages": [USER, {"role": "assistant", "content": turns}, USER]}
     answer = with_gateway(lambda app: ask(app, MESSAGES_PATH, body), model=model)
     assert (answer.status, len(model.bodies)) == (400, 1)

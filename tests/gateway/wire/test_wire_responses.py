@@ -128,6 +128,37 @@ def test_arguments_and_results_that_clients_leave_out_are_empty(empty):
     assert result["content"] == ""
 
 
+def test_a_call_that_a_model_wrote_without_a_name_locks_no_conversation():
+    for name in ({}, {"name": ""}):
+        call = {"type": "function_call", "call_id": "1", "arguments": "{}", **name}
+        called = chat({"role": "user", "content": "Hi"}, call)[1]
+        assert called["tool_calls"][0]["function"]["name"] == "unnamed"
+
+
+def test_a_reply_without_a_word_is_an_empty_text():
+    user = {"type": None, "role": "user", "content": "Hi"}
+    for said in ({}, {"content": None}, {"content": []}):
+        assert chat(user, {"role": "assistant", **said}, user)[1]["content"] == ""
+
+
+def test_state_that_is_not_asked_for_is_not_refused():
+    body = read("Hi", previous_response_id="", conversation={}, prompt=None, background=False).body
+    assert body == read("Hi").body
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        ({"a": 1}, '{"a":1}'),
+        ('{"a": ', '{"unreadable":"{\\"a\\": "}'),
+    ],
+)
+def test_a_call_that_was_written_wrongly_ends_no_conversation(arguments, written):
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments}
+    called = chat({"role": "user", "content": "Hi"}, call)[1]
+    assert called["tool_calls"][0]["function"]["arguments"] == written
+
+
 def test_pictures_and_files_are_respelt():
     parts = [
         {"type": "input_text", "text": "What?"},

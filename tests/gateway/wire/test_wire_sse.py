@@ -1,11 +1,17 @@
 """Server-sent events, however their bytes are cut."""
 
+import json
+from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.json import encode
 
-from waltzrl.gateway.wire.format import COMMENT, DONE, encode_event
+from support.wire_server import CALL, answer_of, stream_of
+from waltzrl.gateway.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from waltzrl.gateway.wire.format import COMMENT, DONE, LINE_ENDS, encode_event
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 
 STREAM = (
@@ -44,15 +50,31 @@ def test_events_do_not_depend_on_where_the_bytes_are_cut(cuts):
     assert decoded(pieces(STREAM, cuts)) == EVENTS
 
 
-LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]))
+TEXT = st.text(st.characters(exclude_categories=["Cs"])).map("\x85\u2028\u2029{}".format)
 NAME = st.sampled_from(["", "ping", "response.created"])
 
 
-@given(st.lists(st.tuples(LINE, NAME)), st.lists(st.integers(0, 400)))
+@given(st.lists(st.tuples(TEXT, NAME)), st.lists(st.integers(0, 400)))
 def test_what_is_encoded_is_decoded(events, cuts):
-    raw = b"".join(encode_event(data.encode(), name) + COMMENT for data, name in events)
+    raw = b"".join(encode_event(encode(text), name) + COMMENT for text, name in events)
     inside = {cut for cut in cuts if cut <= len(raw)}
-    assert decoded(pieces(raw, inside)) == [ServerSentEvent(data, name) for data, name in events]
+    found = [(json.loads(event.data), event.name) for event in decoded(pieces(raw, inside))]
+    assert found == events
+    # Clients that split a text find the same lines, as httpx does, whose lines end at more.
+    assert raw.decode().splitlines() == [line.decode() for line in raw.splitlines()]
+
+
+@pytest.mark.parametrize("wire", [CHAT, COMPLETIONS, MESSAGES, RESPONSES])
+def test_no_character_of_a_reply_ends_a_line_of_its_stream(wire):
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
+    body |= {"prompt": "Hi", "input": "Hi"}
+    own = {CHAT: "messages", COMPLETIONS: "prompt", MESSAGES: "messages", RESPONSES: "input"}
+    others = {"messages", "prompt", "input"} - {own[wire]}
+    chat = wire.read(encode({k: v for k, v in body.items() if k not in others}), "42")
+    call = replace(CALL, arguments='{"city":"a\u2028b"}')
+    stream = b"".join(stream_of(wire.writer(chat), [answer_of("a\x85b\u2028c\u2029d", call)]))
+    assert stream.decode().splitlines() == [line.decode() for line in stream.splitlines()]
+    assert all(escape in stream for escape in LINE_ENDS.values())
 
 
 @given(st.binary(), st.sets(st.integers(0, 100)))

@@ -16,12 +16,22 @@ from waltzrl.gateway.wire.fields import (
     check_known,
     check_sampling,
     drop_empty_tools,
+    drop_unset,
     has_strict_schema,
-    read_object,
+    name_call,
+    read_body,
     subject_of,
     unsupported_field,
+    write_arguments,
 )
-from waltzrl.gateway.wire.format import COMMENT, DONE, chat_usage, encode_error, encode_event
+from waltzrl.gateway.wire.format import (
+    COMMENT,
+    DONE,
+    chat_usage,
+    encode_error,
+    encode_event,
+    escape_line_ends,
+)
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.prompt import prompt_of
 from waltzrl.policies.chat_completion import calls_fields
@@ -33,7 +43,8 @@ error = encode_error
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
-    body = read_object(raw)
+    body = read_body(raw)
+    drop_unset(body, CHAT)
     check_known(body, CHAT, caller)
     check_sampling(body)
     _check_reviewable(body)
@@ -91,11 +102,16 @@ def _check_reviewable(body: dict[str, Json]) -> None:
             as_object(tool, f"tools[{index}]")
 
 
+SAYING = {"content", "refusal", "audio"}
+"""The keys under which an assistant says something without a call."""
+
+
 def _complete_messages(messages: Json) -> None:
     """Drop the fields of messages that say nothing, and write results and arguments as texts.
 
     Clients keep fields that are null, and empty lists of calls, of replies; many servers refuse
-    both. Null as content is an assistant's that calls tools. What is empty clients leave out.
+    both. Null as content is an assistant's that calls tools; that of a reply without a word becomes
+    an empty text. What is empty clients leave out.
     """
     for message in messages if isinstance(messages, list) else ():
         if not isinstance(message, dict):
@@ -103,19 +119,22 @@ def _complete_messages(messages: Json) -> None:
         if None in message.values() or [] in message.values():
             for key in [k for k, v in message.items() if v in (None, []) and k != "content"]:
                 del message[key]
-        if message.get("role") == "tool" and message.get("content") is None:
+        role = message.get("role")
+        if role == "tool" and message.get("content") is None:
             message["content"] = ""
-        if isinstance(message.get("tool_calls"), list):
-            _complete_calls(message["tool_calls"])
+        elif role == "assistant" and ("tool_calls" in message or "function_call" in message):
+            _complete_calls(message)
+        elif role == "assistant" and not any(map(message.get, SAYING)):
+            message["content"] = ""
 
 
-def _complete_calls(calls: Sequence[Json]) -> None:
-    for call in calls:
-        function = call.get("function") if isinstance(call, dict) else None
+def _complete_calls(message: dict[str, Json]) -> None:
+    calls = message.get("tool_calls")
+    listed = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    for function in (message.get("function_call"), *[call.get("function") for call in listed]):
         if isinstance(function, dict):
-            arguments = function.get("arguments")
-            if isinstance(arguments, dict) or not arguments:
-                function["arguments"] = msgspec.json.encode(arguments or {}).decode()
+            function["name"] = name_call(function.get("name"))
+            function["arguments"] = write_arguments(function.get("arguments"))
 
 
 def _write_choice(index: int, answer: Answer) -> dict[str, object]:
@@ -260,7 +279,7 @@ class ChatStream:
         logprobs: bytes = b"null",
         server: bytes = b"",
     ) -> bytes:
-        return b'data: %b[{"index":%d,"%b":%b,"logprobs":%b,"finish_reason":%b}]%b%b\n\n' % (
+        event = b'data: %b[{"index":%d,"%b":%b,"logprobs":%b,"finish_reason":%b}]%b%b\n\n' % (
             self._head,
             choice,
             self.content,
@@ -270,6 +289,7 @@ class ChatStream:
             server,
             self._tail,
         )
+        return escape_line_ends(event)
 
 
 writer = ChatStream

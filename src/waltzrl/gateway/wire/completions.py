@@ -14,8 +14,9 @@ from waltzrl.gateway.wire.fields import (
     as_text,
     check_known,
     check_sampling,
+    drop_unset,
     invalid_field,
-    read_object,
+    read_body,
     subject_of,
     unsupported_field,
 )
@@ -54,7 +55,8 @@ error = encode_error
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
-    body = read_object(raw)
+    body = read_body(raw)
+    drop_unset(body, KNOWN)
     check_known(body, KNOWN, caller)
     check_sampling(body)
     for key, why in REFUSED.items():

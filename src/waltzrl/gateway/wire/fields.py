@@ -16,6 +16,7 @@ from waltzrl.foundation.texts import is_utf8
 from waltzrl.gateway.exchange import Json
 from waltzrl.gateway.keys import Caller
 from waltzrl.policies.server_json import mend_text
+from waltzrl.policies.tool_calls import is_complete
 from waltzrl.records import CallKind, Media, Message, Reply, Role, ToolCall
 
 DEEPEST = 100
@@ -28,10 +29,44 @@ COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 LEVEL = re.compile(r"[a-z_]{1,16}")
 TEMPLATE, SWITCHES = "chat_template_kwargs", ("enable_thinking", "thinking")
 """The key of what a server's template of a chat gets, and what of it needs no operator's word."""
-NO_RESULT = "[no result]"
+NO_RESULT, UNNAMED = "[no result]", "unnamed"
+"""The result of a call that has none, and the name of one that a model wrote without one."""
 LONGEST_PLACE = 100
 LONGEST_SHOWN = 40
 """The most characters of a value that an error message quotes."""
+
+
+ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>u[dD][89a-fA-F]..)|(?P<nul>u0000)|.)",
+    re.DOTALL,
+)
+"""An escape in JSON: two halves of a surrogate pair, a half alone, NUL, or any other."""
+
+
+def read_body(raw: bytes) -> dict[str, Json]:
+    """Decode the body of a request for a reply, without NUL and with U+FFFD for half a character.
+
+    No tokenizer takes either. Agents cut results of tools within a character, and read binary files
+    as text, and keep all of it in their history: a request with it must not be refused.
+
+    Raises:
+        RequestError: as of `read_object`.
+    """
+    if b"\\u0000" in raw:
+        raw = ESCAPE.sub(_mend_escape, raw)
+    try:
+        return read_object(raw)
+    except RequestError:
+        mended = ESCAPE.sub(_mend_escape, raw)
+        if mended == raw:
+            raise
+    return read_object(mended)
+
+
+def _mend_escape(escape: re.Match[bytes]) -> bytes:
+    if escape["half"]:
+        return b"\\ufffd"
+    return b"" if escape["nul"] else escape[0]
 
 
 def read_object(raw: bytes) -> dict[str, Json]:
@@ -105,6 +140,18 @@ def objects_in(value: Json, where: str) -> Iterator[tuple[dict[str, Json], str]]
         yield as_object(item, place), place
 
 
+def drop_unset(body: dict[str, Json], known: frozenset[str]) -> None:
+    """Drop the known keys that are null, as clients write what is not set, and no stops at all.
+
+    Many servers refuse null and an empty list of stops.
+    """
+    if None in body.values():
+        for key in [key for key, value in body.items() if value is None and key in known]:
+            del body[key]
+    if body.get("stop") == []:
+        del body["stop"]
+
+
 def drop_empty_tools(chat: dict[str, Json]) -> None:
     """Drop an empty list of tools, and how to use them: a chat refuses both without tools."""
     if chat.get("tools"):
@@ -144,6 +191,27 @@ def _read_call_ids(message: dict[str, Json]) -> list[Json]:
     calls = message.get("tool_calls")
     calls = calls if isinstance(calls, list) else []
     return [as_object(call, "tool_calls")["id"] for call in calls]
+
+
+def name_call(name: Json) -> Json:
+    """Return the name of an earlier call, with which servers take it if the model wrote none."""
+    return UNNAMED if name in (None, "") else name
+
+
+def write_arguments(arguments: Json) -> Json:
+    """Return the arguments of an earlier call as the JSON of an object.
+
+    Servers decode them, and refuse a conversation for good in which a call was cut off or written
+    wrongly. Such a text is returned under `unreadable`, so that the model sees why its call failed.
+    What is empty clients leave out.
+    """
+    if isinstance(arguments, str) and arguments.strip():
+        if is_complete(arguments):
+            return arguments
+        arguments = {"unreadable": arguments}
+    if not arguments or isinstance(arguments, dict | str):
+        return msgspec.json.encode(arguments if isinstance(arguments, dict) else {}).decode()
+    return arguments
 
 
 def as_text(value: Json, where: str) -> str:

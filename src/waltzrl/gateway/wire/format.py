@@ -87,8 +87,26 @@ DONE = b"data: [DONE]\n\n"
 """The end of a stream of chat chunks."""
 
 
+LINE_ENDS = {
+    "\x85".encode(): b"\\u0085",
+    "\u2028".encode(): b"\\u2028",
+    "\u2029".encode(): b"\\u2029",
+}
+"""The characters of a text at which many clients end a line of a stream, unlike the standard -> how
+JSON escapes them."""
+
+
+def escape_line_ends(data: bytes) -> bytes:
+    """Return JSON, or an event of it, as one line for clients that split texts as Python does."""
+    if not data.isascii():
+        for character, escape in LINE_ENDS.items():
+            data = data.replace(character, escape)
+    return data
+
+
 def encode_event(data: bytes, name: str = "") -> bytes:
-    """Return a server-sent event; `data` must be one line, as encoded JSON is."""
+    """Return a server-sent event; `data` must be encoded JSON."""
+    data = escape_line_ends(data)
     if name:
         return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
     return b"data: %b\n\n" % data

@@ -20,12 +20,15 @@ from waltzrl.gateway.wire.fields import (
     check_known,
     check_sampling,
     drop_empty_tools,
+    drop_unset,
     invalid_field,
+    name_call,
     objects_in,
     place_results,
-    read_object,
+    read_body,
     text_of,
     unsupported_field,
+    write_arguments,
 )
 from waltzrl.gateway.wire.known import CHAT
 from waltzrl.gateway.wire.messages_output import MessagesStream, build_message, encode_error
@@ -79,7 +82,8 @@ LONGEST_USER = 64
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
-    body = read_object(raw)
+    body = read_body(raw)
+    drop_unset(body, KNOWN)
     check_known(body, KNOWN, caller)
     for key in STATE:
         if body.get(key):
@@ -231,6 +235,8 @@ def _convert_turn(turn: dict[str, Json], where: str) -> list[dict[str, Json]]:
     if not isinstance(role, str) or role not in ("user", "assistant", "system"):
         raise invalid_field(f"{where}.role", role, "user, assistant or system")
     where = f"{where}.content"
+    if content is None and role == "assistant":  # of a reply without a word
+        content = ""
     if role == "system":
         return [{"role": role, "content": _read_system_text(content, where)}]
     if isinstance(content, str):
@@ -279,13 +285,13 @@ def convert_assistant_content(content: Json, where: str) -> dict[str, Json]:
 
 
 def _convert_tool_use(block: dict[str, Json], where: str) -> Json:
-    arguments = as_object(block.get("input") or {}, f"{where}.input")
+    arguments = as_text(write_arguments(block.get("input")), f"{where}.input")
     return {
         "id": as_name(block.get("id"), f"{where}.id"),
         "type": "function",
         "function": {
-            "name": as_name(block.get("name"), f"{where}.name"),
-            "arguments": msgspec.json.encode(arguments).decode(),
+            "name": as_text(name_call(block.get("name")), f"{where}.name"),
+            "arguments": arguments,
         },
     }
 

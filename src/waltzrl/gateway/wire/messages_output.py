@@ -33,7 +33,8 @@ ERRORS = {
     "unreviewed": "overloaded_error",
     "upstream_timeout": "timeout_error",
 }
-"""The type of each kind of error; all other kinds are an `api_error`."""
+"""The type of each kind of error; all other kinds are an `api_error`, or with status 503 an
+`overloaded_error`, by which agents know that they may try again."""
 OVERFLOW = re.compile(
     r"context[ -]?(?:length|window|size)|maximum number of tokens|\bcontext_length_exceeded\b",
     re.IGNORECASE,
@@ -82,13 +83,14 @@ def describe_ending(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]
 
 
 def count_usage(answer: Answer | None) -> dict[str, Json]:
-    """Return the token counts; unlike in a chat, those read from a cache are counted apart."""
+    """Return the token counts; unlike in a chat, those of a cache are counted apart."""
     answers = [answer] if answer else []
     read, generated = total_tokens(answers)
     cached = min(read, count_of(answers, "prompt_tokens_details", "cached_tokens"))
+    written = min(read - cached, count_of(answers, "prompt_tokens_details", "cache_write_tokens"))
     return {
-        "input_tokens": read - cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": read - cached - written,
+        "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
         "output_tokens": generated,
     }
@@ -101,7 +103,7 @@ def call_block(call: ToolCall, arguments: Json) -> dict[str, Json]:
 def encode_error(error: RequestError, request_id: str = "") -> bytes:
     """Return the body of an error, which names the request."""
     described: dict[str, Json] = {
-        "type": ERRORS.get(error.kind, "api_error"),
+        "type": ERRORS.get(error.kind, "overloaded_error" if error.status == 503 else "api_error"),
         "message": _describe_error(error),
     }
     if error.code is not None:  # this API has no codes; those of the upstream are kept beside

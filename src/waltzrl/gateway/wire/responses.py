@@ -18,14 +18,17 @@ from waltzrl.gateway.wire.fields import (
     check_known,
     check_sampling,
     drop_empty_tools,
+    drop_unset,
     has_strict_schema,
     invalid_field,
+    name_call,
     objects_in,
     place_results,
-    read_object,
+    read_body,
     subject_of,
     text_of,
     unsupported_field,
+    write_arguments,
 )
 from waltzrl.gateway.wire.format import encode_error
 from waltzrl.gateway.wire.known import CHAT
@@ -74,10 +77,11 @@ KNOWN = CHAT.union(CONVERTED, DROPPED)
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
-    body = read_object(raw)
+    body = read_body(raw)
+    drop_unset(body, KNOWN)
     check_known(body, KNOWN, caller)
     for key in STATE:
-        if body.get(key) not in (None, False):
+        if body.get(key):
             raise unsupported_field(key, NO_STATE)
     stream = as_bool(body.pop("stream", None), "stream")
     for key in DROPPED:
@@ -412,7 +416,7 @@ def _convert_search_item(item: dict[str, Json]) -> dict[str, Json]:
 
 def _add_item(turns: _Turns, item: dict[str, Json], where: str) -> None:
     item = _convert_search_item(item)
-    kind = item.get("type", "message")
+    kind = item.get("type") or "message"
     if kind == "message":
         _add_message(turns, item, where)
     elif kind == "item_reference":
@@ -437,7 +441,10 @@ def _add_message(turns: _Turns, item: dict[str, Json], where: str) -> None:
     role = item.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
-    content = _convert_content(item.get("content"), f"{where}.content", joins=role != "user")
+    content = item.get("content")
+    if content is None and role == "assistant":  # of a reply without a word
+        content = ""
+    content = _convert_content(content, f"{where}.content", joins=role != "user")
     if role == "assistant":
         turns.say(content)
     else:
@@ -463,8 +470,8 @@ def _convert_call_item(item: dict[str, Json], where: str) -> Json:
     if item["type"] == "custom_tool_call":
         key, kind = ("input", "custom")
     call_id = as_name(item.get("call_id"), f"{where}.call_id")
-    name = _read_tool_name(item, where)
-    text = "{}" if kind == "function" and not item.get(key) else item.get(key)
+    name = _read_tool_name({**item, "name": name_call(item.get("name"))}, where)
+    text = write_arguments(item.get(key)) if kind == "function" else item.get(key)
     return {"id": call_id, "type": kind, kind: {"name": name, key: as_text(text, f"{where}.{key}")}}
 
 

@@ -2,11 +2,12 @@
 
 import base64
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.gateway.exchange import Answer, ChatRequest, Json, TokenLogprob
+from waltzrl.gateway.exchange import Answer, ChatRequest, Json, TokenAlternative, TokenLogprob
 from waltzrl.gateway.wire.format import (
     COMMENT,
     arguments_of,
@@ -70,8 +71,24 @@ ID_PREFIXES = {"message": "msg", "reasoning": "rs"}
 
 def text_part(text: str, logprobs: Sequence[TokenLogprob] | None = None) -> dict[str, Json]:
     """Return the only part of the message."""
-    tokens: list[Json] = msgspec.to_builtins(logprobs or ())
+    tokens: list[Json] = msgspec.to_builtins([_with_bytes(token) for token in logprobs or ()])
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": tokens}
+
+
+Token = TypeVar("Token", bound=TokenAlternative)
+
+
+def _with_bytes(token: Token) -> Token:
+    """Return a token with its bytes, and those of its alternatives: unlike a chat's, all have some.
+
+    Where the server tells none, the name of a token is its text.
+    """
+    if isinstance(token, TokenLogprob):
+        tops = [_with_bytes(top) for top in token.top_logprobs]
+        token = msgspec.structs.replace(token, top_logprobs=tops)
+    if token.bytes is None:
+        token = msgspec.structs.replace(token, bytes=[*token.token.encode()])
+    return token
 
 
 def refusal_part(text: str) -> dict[str, Json]:
@@ -203,11 +220,14 @@ def _flatten_tool(tool: Json) -> Json:
 
 def _write_usage(answer: Answer) -> dict[str, Json]:
     read, generated = total_tokens([answer])
-    cached = count_of([answer], "prompt_tokens_details", "cached_tokens")
+    details: dict[str, Json] = {
+        key: count_of([answer], "prompt_tokens_details", key)
+        for key in ("cached_tokens", "cache_write_tokens")
+    }
     reasoning = count_of([answer], "completion_tokens_details", "reasoning_tokens")
     return {
         "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": cached},
+        "input_tokens_details": details,
         "output_tokens": generated,
         "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": read + generated,
