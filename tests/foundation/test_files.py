@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from waltzrl.errors import InputError
 from waltzrl.foundation.files import (
     _link_or_copy,
+    cache_folder,
     read_or_create,
     toml_value,
     whole_folder,
@@ -174,3 +175,11 @@ def test_what_a_crash_left_behind_is_swept_away(tmp_path):
     (tmp_path / ".step.part" / "half").touch()
     with whole_folder(tmp_path / "step") as unfinished:
         assert names(unfinished) == []
+
+
+def test_who_has_no_home_is_told_how_to_name_a_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "~")  # as of a user who is in no list of users
+    for name in ("WALTZRL_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputError, match="no home folder; name one by WALTZRL_CACHE"):
+        cache_folder()

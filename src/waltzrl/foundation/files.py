@@ -17,10 +17,17 @@ Json: TypeAlias = "str | float | bool | Sequence[Json] | Mapping[str, Json] | No
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be made again: WALTZRL_CACHE, or `waltzrl` in the user's."""
+    """Return the folder for what can be made again: WALTZRL_CACHE, or `waltzrl` in the user's.
+
+    Raises:
+        InputError: the user has no home, as some of a container have none.
+    """
     if own := os.environ.get("WALTZRL_CACHE"):
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "waltzrl"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "waltzrl"
+    except RuntimeError:
+        raise InputError("this user has no home folder; name one by WALTZRL_CACHE") from None
 
 
 @contextmanager
