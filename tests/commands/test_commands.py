@@ -315,6 +315,7 @@ def test_replies_of_other_weights_are_never_taken_for_new_ones(evaluated, tmp_pa
 def test_a_folder_without_an_evaluation_is_named(arguments, tmp_path, capsys):
     assert run(*arguments, tmp_path / "nowhere") == 2
     assert "nowhere holds no evaluation; give a folder" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_pattern_that_was_not_evaluated_is_refused_with_those_that_were(evaluated, capsys):
