@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import InputError
+from waltzrl.foundation.files import is_device
 from waltzrl.records import Message, Prompt, PromptLabel
 
 
@@ -107,18 +108,22 @@ def read_text(path: Path) -> str:
 def write_lines(path: Path, records: Iterable[object]) -> None:
     """Write one record per line, whole or not at all: a crash leaves the old file as it was.
 
+    A link stays, and its file is replaced; a device or a pipe is written to.
+
     Raises:
         InputError: the folder is missing or not writable, the disk is full, or a text is not
             valid Unicode.
     """
     if not path.name:
         raise InputError(f"cannot write {path}: it is a folder; name a file in it")
+    target, replaces = Path(os.path.realpath(path)), not is_device(path)
     # With the process's number: two may write the same file at once.
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}") if replaces else path
     try:
         with unfinished.open("wb") as file:
             file.writelines(msgspec.json.encode(record) + b"\n" for record in records)
-        unfinished.replace(path)
+        if replaces:
+            unfinished.replace(target)
     except UnicodeEncodeError:
         raise InputError(
             f"cannot write {path}: a text holds half a character, a lone surrogate; fix its source"
@@ -126,8 +131,9 @@ def write_lines(path: Path, records: Iterable[object]) -> None:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
     finally:
-        with suppress(OSError):  # there is none after a success
-            unfinished.unlink()
+        if replaces:
+            with suppress(OSError):  # there is none after a success
+                unfinished.unlink()
 
 
 def _build_prompt(fields: dict[str, object], where: str, *, name: str, source: str) -> Prompt:
