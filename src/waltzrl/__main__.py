@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
@@ -136,7 +136,8 @@ def _prepare_streams() -> None:
             # Takes the number of the stream, which a file would get, and all that is printed there.
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr has it
+        with suppress(OSError):  # its file was exchanged for a pipe, whose place it asks for
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr has it
 
 
 def _raise_keyboard_interrupt(*_: object) -> None:
