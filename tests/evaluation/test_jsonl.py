@@ -69,7 +69,14 @@ def test_labels_that_decide_nothing_become_none(tmp_path, label, read):
         ("[1]", ":1: need a JSON object in braces, got a list"),
         ("[" * 100_000, ":1: nested too deeply"),
         ('{"prompt": 3}', ":1: Expected `str | null`, got `int` - at `$.prompt`"),
-        ('{"prompt": "Hi", "label": "evil"}', ":1: Invalid enum value 'evil' - at `$.label`"),
+        (
+            '{"prompt": "Hi", "label": "evil"}',
+            ":1: Invalid enum value 'evil' - at `$.label`; need ",
+        ),
+        (
+            '{"prompt": "Hi", "label": "evil"}',
+            '"label" (unsafe, benign, mixed, unknown or template)',
+        ),
         ('{"text": "Hi"}', ":1: need either 'prompt' or 'messages', got ['text']"),
         ('{"prompt": " "}', ":1: the prompt is blank"),
         ('{"messages": [{"role": "assistant", "content": "Hi"}]}', "must end with a user message"),
@@ -96,7 +103,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_text_that_is_not_utf8_is_named_with_its_line(tmp_path):
     path = tmp_path / "latin.jsonl"
     path.write_bytes(b'{"prompt": "Hi"}\n{"prompt": "caf\xe9"}\n')
-    assert complaint(path) == f"{path}:2: not UTF-8 text; save the file as UTF-8"
+    assert complaint(path) == f"{path}:2: not UTF-8 text; save the file as UTF-8, uncompressed"
 
 
 @pytest.mark.parametrize(

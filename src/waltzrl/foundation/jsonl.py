@@ -16,6 +16,12 @@ from waltzrl.errors import InputError
 from waltzrl.foundation.files import is_device
 from waltzrl.records import Message, Prompt, PromptLabel
 
+NEEDED = (
+    'need "prompt" (a text) or "messages" (each a "role" and a text as "content"), and optionally '
+    '"id", "label" (unsafe, benign, mixed, unknown or template), "category", "source", "cluster", '
+    '"answer"'
+)
+
 
 class _Line(msgspec.Struct, kw_only=True):
     """The fields of a line in a prompt file; others are ignored."""
@@ -102,7 +108,9 @@ def read_text(path: Path) -> str:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}:{line}: not UTF-8 text; save the file as UTF-8") from None
+        raise InputError(
+            f"{path}:{line}: not UTF-8 text; save the file as UTF-8, uncompressed"
+        ) from None
 
 
 def write_lines(path: Path, records: Iterable[object]) -> None:
@@ -140,7 +148,7 @@ def _build_prompt(fields: dict[str, object], where: str, *, name: str, source: s
     try:
         line = msgspec.convert(fields, _Line)
     except msgspec.ValidationError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{where}: {error}; {NEEDED}") from None
     if (line.prompt is None) == (line.messages is None):
         raise InputError(f"{where}: need either 'prompt' or 'messages', got {sorted(fields)}")
     messages = line.messages
