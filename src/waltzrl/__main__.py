@@ -1,12 +1,13 @@
 """The command line: each command parses its options, calls one function and prints."""
 
 import asyncio
+import io
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
@@ -108,13 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # A program that passes arguments has handlers of its own, and may be in another thread.
     if arguments is None:
+        _prepare_streams()
         signal.signal(signal.SIGTERM, _raise_keyboard_interrupt)
     try:
         with _flush_output():
             _build_commands()(arguments)
     except (WaltzError, OSError) as error:
         _exit_with(error)
-    except (ModuleNotFoundError, MemoryError, RuntimeError) as error:
+    except (ModuleNotFoundError, MemoryError, RuntimeError, UnicodeEncodeError) as error:
         if (explained := explain(error)) is None:
             raise
         _exit_with(explained)
@@ -125,6 +127,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             hint = f"; run {command} again to resume" if command in RESUMABLE else ""
             print(f"stopped{hint}", file=sys.stderr)
         raise
+
+
+def _prepare_streams() -> None:
+    """Replace closed streams, and let any text be printed, whatever the encoding of stdout."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Takes the number of the stream, which a file would get, and all that is printed there.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        with suppress(OSError):  # its file was exchanged for a pipe, whose place it asks for
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr has it
 
 
 def _raise_keyboard_interrupt(*_: object) -> None:

@@ -222,9 +222,14 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
 
 
 def explain(error: Exception) -> WaltzError | None:
-    """Return the error for a missing module or refused memory; None for other failures."""
+    """Return the error for a missing module, half a character, or refused memory; else None."""
     if isinstance(error, ModuleNotFoundError):
         return missing_extra(error)
+    if isinstance(error, UnicodeEncodeError) and "\ud800" <= error.object[error.start] <= "\udfff":
+        return InputError(
+            f"{error.object[:60]!r} holds half a character, or a byte that is none in the encoding"
+            " of this terminal; fix it"
+        )
     # By name and message: torch may not be imported here, and its errors differ by device.
     refused = (
         isinstance(error, MemoryError)

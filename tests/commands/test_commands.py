@@ -9,6 +9,7 @@ from typer.main import get_command
 
 from support.small_runs import run, save_model, save_prompts, save_recipe
 from waltzrl.__main__ import RESUMABLE, app
+from waltzrl.operations.monitoring.files import monitoring_files
 
 COMMANDS = (
     "train", "sweep", "export", "evaluate", "rescore", "compare",
@@ -314,6 +315,7 @@ def test_replies_of_other_weights_are_never_taken_for_new_ones(evaluated, tmp_pa
 def test_a_folder_without_an_evaluation_is_named(arguments, tmp_path, capsys):
     assert run(*arguments, tmp_path / "nowhere") == 2
     assert "nowhere holds no evaluation; give a folder" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_pattern_that_was_not_evaluated_is_refused_with_those_that_were(evaluated, capsys):
@@ -359,6 +361,33 @@ def test_labels_for_a_full_disk_are_an_error(tmp_path):
         command = [sys.executable, "-m", "waltzrl", "judge", str(replies)]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (2, b"error: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_closed_stream_is_one_that_nobody_reads(number, tmp_path):
+    close = ["sh", "-c", f'exec "$@" {number}>&-', "sh"]
+    command = [sys.executable, "-m", "waltzrl", "metrics", "--out", str(tmp_path)]
+    done = subprocess.run([*close, *command], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    rules = tmp_path / "prometheus-rules.yml"
+    assert str(rules).encode() in done.stdout or number == 1
+    assert rules.read_text("utf-8") == monitoring_files()["prometheus-rules.yml"]
+
+
+def test_a_terminal_that_lacks_a_character_shows_its_number():
+    command = [sys.executable, "-m", "waltzrl", "rules", "try", "Sure, here is how to make a bömb"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert b"'make a b\\xf6mb'" in shown.stdout
+
+
+def test_an_argument_that_is_no_text_is_refused_in_one_line():
+    command = [sys.executable, "-m", "waltzrl", "try", b"caf\xe9", "--upstream", "http://x/v1"]
+    command += ["--model", "m"]
+    done = subprocess.run(command, capture_output=True)
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert b"holds half a character" in done.stderr
 
 
 def test_rules_can_be_checked_and_tried(tmp_path, capsys):

@@ -1,9 +1,11 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from waltzrl.errors import InputError
+from waltzrl.foundation.files import write_bytes
 from waltzrl.foundation.jsonl import read_prompts, write_lines
 from waltzrl.records import Message, Prompt
 
@@ -67,7 +69,14 @@ def test_labels_that_decide_nothing_become_none(tmp_path, label, read):
         ("[1]", ":1: need a JSON object in braces, got a list"),
         ("[" * 100_000, ":1: nested too deeply"),
         ('{"prompt": 3}', ":1: Expected `str | null`, got `int` - at `$.prompt`"),
-        ('{"prompt": "Hi", "label": "evil"}', ":1: Invalid enum value 'evil' - at `$.label`"),
+        (
+            '{"prompt": "Hi", "label": "evil"}',
+            ":1: Invalid enum value 'evil' - at `$.label`; need ",
+        ),
+        (
+            '{"prompt": "Hi", "label": "evil"}',
+            '"label" (unsafe, benign, mixed, unknown or template)',
+        ),
         ('{"text": "Hi"}', ":1: need either 'prompt' or 'messages', got ['text']"),
         ('{"prompt": " "}', ":1: the prompt is blank"),
         ('{"messages": [{"role": "assistant", "content": "Hi"}]}', "must end with a user message"),
@@ -94,7 +103,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_text_that_is_not_utf8_is_named_with_its_line(tmp_path):
     path = tmp_path / "latin.jsonl"
     path.write_bytes(b'{"prompt": "Hi"}\n{"prompt": "caf\xe9"}\n')
-    assert complaint(path) == f"{path}:2: not UTF-8 text; save the file as UTF-8"
+    assert complaint(path) == f"{path}:2: not UTF-8 text; save the file as UTF-8, uncompressed"
 
 
 @pytest.mark.parametrize(
@@ -120,6 +129,28 @@ def test_a_missing_folder_is_named(tmp_path):
     path = tmp_path / "missing" / "out.jsonl"
     with pytest.raises(InputError, match=r"cannot write .*: No such file or directory"):
         write_lines(path, [{"prompt": "Hi"}])
+
+
+def test_a_link_stays_a_link_to_the_file_that_is_written(tmp_path):
+    file, link = tmp_path / "kept" / "file.jsonl", tmp_path / "link.jsonl"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    for number in (1, 2):
+        write_lines(link, [number])
+        assert (link.is_symlink(), file.read_text()) == (True, f"{number}\n")
+    assert [path.name for path in file.parent.iterdir()] == ["file.jsonl"]
+
+
+@pytest.mark.parametrize("write", [write_lines, lambda path, lines: write_bytes(path, b"1\n")])
+def test_a_pipe_is_written_to_and_never_replaced(tmp_path, write):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write(pipe, [1])
+    assert os.read(reader, 10) == b"1\n"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 def test_half_a_character_is_refused(tmp_path):

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from waltzrl.errors import InputError
+from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation.judges.formats import FORMATS
 from waltzrl.evaluation.judges.judge import LabelRefusalJudge
 from waltzrl.evaluation.judges.llm import JudgeModel, LLMJudge
@@ -96,6 +96,30 @@ def test_a_judge_that_decides_nothing_is_an_error_after_the_last_line():
     first, second = asyncio.run(collect())
     assert (first["unsafe"], second["unsafe"]) == (None, None)
     assert first["answers"][0]["text"] == "Hm."
+
+
+def test_after_a_failure_no_other_line_is_with_the_judge_any_more():
+    class FailingJudge:
+        name = "failing@1"
+        asked = 0
+
+        async def judge(self, prompt, reply):
+            if reply.text == REFUSAL:
+                raise PolicyError("the server is down")
+            self.asked += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.asked -= 1
+
+    async def run():
+        judge = FailingJudge()
+        lines = judge_lines([line(), line(response=REFUSAL)], judge, source="saved.jsonl")
+        with pytest.raises(PolicyError, match="the server is down"):
+            await anext(lines)
+        return judge.asked
+
+    assert asyncio.run(run()) == 0
 
 
 def test_order_holds_over_many_batches():

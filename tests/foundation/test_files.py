@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from waltzrl.errors import InputError
 from waltzrl.foundation.files import (
     _link_or_copy,
+    cache_folder,
     read_or_create,
     toml_value,
     whole_folder,
@@ -174,3 +175,21 @@ def test_what_a_crash_left_behind_is_swept_away(tmp_path):
     (tmp_path / ".step.part" / "half").touch()
     with whole_folder(tmp_path / "step") as unfinished:
         assert names(unfinished) == []
+
+
+def test_a_link_to_a_folder_stays_and_its_folder_is_replaced(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "folder")
+    for number in (1, 2):
+        with whole_folder(link) as part:
+            (part / str(number)).touch()
+        assert link.is_symlink()
+        assert [path.name for path in (tmp_path / "folder").iterdir()] == [str(number)]
+
+
+def test_who_has_no_home_is_told_how_to_name_a_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "~")  # as of a user who is in no list of users
+    for name in ("WALTZRL_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputError, match="no home folder; name one by WALTZRL_CACHE"):
+        cache_folder()

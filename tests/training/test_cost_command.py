@@ -70,6 +70,13 @@ def test_a_folder_without_a_ledger_is_named(tmp_path, capsys):
     assert f"error: {tmp_path} holds no ledger.jsonl" in capsys.readouterr().err
 
 
+def test_a_file_that_is_no_ledger_costs_nothing_that_anybody_knows(tmp_path, capsys):
+    prompts = save_prompts(tmp_path / "prompts.jsonl")
+    assert run("cost", "report", prompts) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: {prompts}: none of 4 lines is a charge; name a folder")
+
+
 @pytest.mark.promise("Cost", "An evaluation charges each row once, also when it resumes")
 def test_an_evaluation_charges_each_row_once(tmp_path, capsys):
     base, prompts = save_model(tmp_path / "model"), save_prompts(tmp_path / "prompts.jsonl")

@@ -1,12 +1,12 @@
 """Reviews of a long reply, piece by piece, of as much as the context of a model holds."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
 from waltzrl.agents.fence import LONGEST_TEXT
 from waltzrl.errors import CONTEXT_EXCEEDED, PolicyError
+from waltzrl.foundation.background import gather_all
 from waltzrl.records import Feedback, Prompt, Reply, total_usage
 
 Review: TypeAlias = Callable[[Prompt, Reply, int], Awaitable[Feedback]]
@@ -42,12 +42,7 @@ async def _review_in_pieces(review: Review, prompt: Prompt, reply: Reply, longes
     if len(reply.reviewed_text) <= longest:
         return await review(prompt, reply, longest)
     pieces = _cut_into_replies(reply.reviewed_text, longest)
-    reviews = [asyncio.ensure_future(review(prompt, piece, longest)) for piece in pieces]
-    try:
-        feedbacks = await asyncio.gather(*reviews)
-    finally:  # one that failed makes the others useless
-        for one in reviews:
-            one.cancel()
+    feedbacks = await gather_all(review(prompt, piece, longest) for piece in pieces)
     worst = min(feedbacks, key=_rank_by_safety)
     if worst.well_formed and not (worst.unsafe or worst.doubtful):
         worst = replace(feedbacks[0], risk=worst.risk)

@@ -1,6 +1,5 @@
 """Measures a reviewer on replies whose labels are known, and chooses when it may challenge."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TypeAlias
 from waltzrl.agents.calibration import RefusalCount, ReviewerCalibration, estimate_overrefusal
 from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
+from waltzrl.foundation.background import gather_all
 from waltzrl.records import Feedback, Prompt, Reply, Verdict
 
 MOST_CHALLENGED = 0.02
@@ -122,7 +122,7 @@ _Reviews: TypeAlias = list[tuple[JudgedReply, Feedback]]
 
 async def _review_replies(reviewer: Reviewer, replies: Sequence[JudgedReply]) -> _Reviews:
     """Review all replies; what cannot be read is left out, for then nothing is challenged."""
-    feedbacks = await asyncio.gather(*(reviewer.review(r.prompt, r.reply) for r in replies))
+    feedbacks = await gather_all(reviewer.review(r.prompt, r.reply) for r in replies)
     pairs = zip(replies, feedbacks, strict=True)
     return [(judged, feedback) for judged, feedback in pairs if feedback.well_formed]
 

@@ -6,7 +6,6 @@
 A hollow answer complies in form and says nothing, so only the request can reveal the harm.
 """
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from itertools import cycle
 from waltzrl.agents import RulesReviewer
 from waltzrl.collaboration import Reviewer
 from waltzrl.evaluation.intervals import Estimate, share_of
+from waltzrl.foundation.background import gather_all
 from waltzrl.policies import Sampling
 from waltzrl.records import Feedback, Message, Prompt, Reply
 
@@ -101,9 +101,7 @@ async def measure_harm(
     outcomes: list[_Outcome] = []
     for start in range(0, len(cases), AT_ONCE):
         batch = cases[start : start + AT_ONCE]
-        outcomes += await asyncio.gather(
-            *(_review_both_replies(*case, rules, reviewer) for case in batch)
-        )
+        outcomes += await gather_all(_review_both_replies(*case, rules, reviewer) for case in batch)
     unsafe = [outcome for outcome in outcomes if outcome.unsafe]
     return HarmMeasures(
         name=name,

@@ -4,7 +4,6 @@ Untrained collaboration is `collaborate` with untrained agents; oracle labels ar
 with an `OracleReviewer`.
 """
 
-import asyncio
 import hashlib
 import re
 import tomllib
@@ -19,6 +18,7 @@ from waltzrl.collaboration import Drafter, Reviewer
 from waltzrl.errors import PolicyError
 from waltzrl.evaluation.judges.guard import LinearGuard
 from waltzrl.evaluation.judges.judge import Judge
+from waltzrl.foundation.background import gather_all
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.records import (
     CANNED_REFUSAL,
@@ -60,8 +60,8 @@ async def best_of_3(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Col
         reviewer: reviews each draft. The least sum of its probabilities of both labels is best, or
             of its labels where it gives none; the first of equal ones is returned.
     """
-    drafts = await asyncio.gather(*(drafter.draft(prompt) for _ in range(3)))
-    feedbacks = await asyncio.gather(*(reviewer.review(prompt, draft) for draft in drafts))
+    drafts = await gather_all(drafter.draft(prompt) for _ in range(3))
+    feedbacks = await gather_all(reviewer.review(prompt, draft) for draft in drafts)
     best, _ = min(zip(drafts, feedbacks, strict=True), key=lambda pair: _measure_doubt(pair[1]))
     reviews = [feedback.reply for feedback in feedbacks if feedback.reply is not None]
     draft = replace(best, usage=total_usage([*drafts, *reviews]))

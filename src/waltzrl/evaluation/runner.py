@@ -21,6 +21,7 @@ from waltzrl.evaluation.rows import (
     without_tokens,
     write_rows,
 )
+from waltzrl.foundation.background import gather_all
 from waltzrl.foundation.run_directory import RunDirectory
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import JudgedCollaboration, Message, Prompt, Reply
@@ -153,7 +154,7 @@ async def rescore(folder: Path, judge: Judge, into: Path, concurrency: int) -> l
         fresh: list[EvaluationRow] = []
         for start in range(0, len(rows), concurrency):
             chunk = rows[start : start + concurrency]
-            fresh += await asyncio.gather(*(_rejudge_row(row, judge) for row in chunk))
+            fresh += await gather_all(_rejudge_row(row, judge) for row in chunk)
         _require_decided(fresh)
         # Only now: a judge that decides nothing must not replace earlier verdicts.
         write_rows(into, fresh)
@@ -257,6 +258,7 @@ async def _as_they_finish(
         for task in tasks:
             # After an error the others must not go on asking policies.
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _run_job(job: _Job, judge: Judge, earlier: EvaluationRow | None) -> EvaluationRow:

@@ -17,10 +17,17 @@ Json: TypeAlias = "str | float | bool | Sequence[Json] | Mapping[str, Json] | No
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be made again: WALTZRL_CACHE, or `waltzrl` in the user's."""
+    """Return the folder for what can be made again: WALTZRL_CACHE, or `waltzrl` in the user's.
+
+    Raises:
+        InputError: the user has no home, as some of a container have none.
+    """
     if own := os.environ.get("WALTZRL_CACHE"):
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "waltzrl"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "waltzrl"
+    except RuntimeError:
+        raise InputError("this user has no home folder; name one by WALTZRL_CACHE") from None
 
 
 @contextmanager
@@ -46,7 +53,8 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
     """Replace the file atomically: a reader, or a crash, sees the old content or the new.
 
     Args:
-        path: the file, or a link to it; an existing one keeps its mode and its owner.
+        path: the file, or a link to it; an existing one keeps its mode and its owner. A device or a
+            pipe is written to.
         data: the new content.
         private: make a new file readable by its owner only.
 
@@ -56,6 +64,9 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.part")
     with disk_errors(path):
+        if is_device(path):
+            path.write_bytes(data)
+            return
         try:
             # The mode is set before there is content, which nobody else may read in between.
             temporary.touch(mode=0o600 if private else 0o666)
@@ -70,6 +81,11 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
         finally:
             temporary.unlink(missing_ok=True)
         sync_to_disk(target.parent)  # or the new name could be lost in a power failure
+
+
+def is_device(path: Path) -> bool:
+    """Return whether a path is a device or a pipe, such as /dev/null, which no file may replace."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def toml_value(value: object) -> str:
@@ -144,10 +160,13 @@ def write_json(path: Path, value: Json) -> None:
 def whole_folder(path: Path) -> Iterator[Path]:
     """Yield a hidden folder to fill, which replaces `path` if the block succeeds.
 
+    A link to a folder stays, and the folder is replaced.
+
     Raises:
         InputError: the folder cannot be written to, or the disk is full; the hidden folder is
             removed and `path` is unchanged.
     """
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.part")
     with disk_errors(path):
         shutil.rmtree(temporary, ignore_errors=True)

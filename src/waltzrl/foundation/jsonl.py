@@ -13,7 +13,14 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import InputError
+from waltzrl.foundation.files import is_device
 from waltzrl.records import Message, Prompt, PromptLabel
+
+NEEDED = (
+    'need "prompt" (a text) or "messages" (each a "role" and a text as "content"), and optionally '
+    '"id", "label" (unsafe, benign, mixed, unknown or template), "category", "source", "cluster", '
+    '"answer"'
+)
 
 
 class _Line(msgspec.Struct, kw_only=True):
@@ -101,11 +108,15 @@ def read_text(path: Path) -> str:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}:{line}: not UTF-8 text; save the file as UTF-8") from None
+        raise InputError(
+            f"{path}:{line}: not UTF-8 text; save the file as UTF-8, uncompressed"
+        ) from None
 
 
 def write_lines(path: Path, records: Iterable[object]) -> None:
     """Write one record per line, whole or not at all: a crash leaves the old file as it was.
+
+    A link stays, and its file is replaced; a device or a pipe is written to.
 
     Raises:
         InputError: the folder is missing or not writable, the disk is full, or a text is not
@@ -113,12 +124,14 @@ def write_lines(path: Path, records: Iterable[object]) -> None:
     """
     if not path.name:
         raise InputError(f"cannot write {path}: it is a folder; name a file in it")
+    target, replaces = Path(os.path.realpath(path)), not is_device(path)
     # With the process's number: two may write the same file at once.
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}") if replaces else path
     try:
         with unfinished.open("wb") as file:
             file.writelines(msgspec.json.encode(record) + b"\n" for record in records)
-        unfinished.replace(path)
+        if replaces:
+            unfinished.replace(target)
     except UnicodeEncodeError:
         raise InputError(
             f"cannot write {path}: a text holds half a character, a lone surrogate; fix its source"
@@ -126,15 +139,16 @@ def write_lines(path: Path, records: Iterable[object]) -> None:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
     finally:
-        with suppress(OSError):  # there is none after a success
-            unfinished.unlink()
+        if replaces:
+            with suppress(OSError):  # there is none after a success
+                unfinished.unlink()
 
 
 def _build_prompt(fields: dict[str, object], where: str, *, name: str, source: str) -> Prompt:
     try:
         line = msgspec.convert(fields, _Line)
     except msgspec.ValidationError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{where}: {error}; {NEEDED}") from None
     if (line.prompt is None) == (line.messages is None):
         raise InputError(f"{where}: need either 'prompt' or 'messages', got {sorted(fields)}")
     messages = line.messages

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import InputError, RequestError
+from waltzrl.foundation.background import gather_all
 from waltzrl.foundation.jsonl import read_objects
 from waltzrl.gateway.exchange import ChatRequest, GatewayRequest
 from waltzrl.gateway.gateway import Gateway
@@ -136,7 +137,7 @@ async def run_cases(
             async with at_once:
                 return await _run_case(app.gateway, policy, case)
 
-        return list(await asyncio.gather(*map(run, cases)))
+        return await gather_all(map(run, cases))
 
 
 async def _run_case(gateway: Gateway, policy: str, case: PolicyCase) -> CaseResult:

@@ -126,6 +126,7 @@ async def _finish_tasks(
     finally:
         for task in tasks:  # where the log cannot be written, they must not go on asking
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     if failures:
         raise failures[0]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from waltzrl.agents import ConversationAgent
 from waltzrl.errors import InputError
 from waltzrl.evaluation.intervals import Estimate, Pairs, difference, share
+from waltzrl.foundation.background import gather_all
 from waltzrl.records import Message, Prompt
 from waltzrl_specialists.agents import open_specialists
 from waltzrl_specialists.checks import find_problems, read_lines
@@ -128,8 +129,8 @@ async def _check_replies(
         for number, scenario in enumerate(scenarios)
     ]
     agents = [_stop_after_lines(agent, scenario) for scenario in scenarios]
-    replies = await asyncio.gather(
-        *(each.draft(prompt) for each, prompt in zip(agents, prompts, strict=True))
+    replies = await gather_all(
+        each.draft(prompt) for each, prompt in zip(agents, prompts, strict=True)
     )
     # In a thread, because a check may run a program, in an event loop of its own.
     return [

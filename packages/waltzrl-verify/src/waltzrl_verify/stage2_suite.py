@@ -19,6 +19,7 @@ from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.evaluation.harm import HOLLOW_ANSWERS, draw_prompts
 from waltzrl.evaluation.intervals import Estimate, mean, quantile, share_of
 from waltzrl.evaluation.judges.judge import Judge, judge_replies
+from waltzrl.foundation.background import gather_all
 from waltzrl.gateway.guard import GatewayGuard, Guard
 from waltzrl.gateway.pairs import PAIR_FOLDER, pair_settings
 from waltzrl.gateway.settings import load_gateway
@@ -201,9 +202,7 @@ async def _answer_prompts(
     done = 0
     for start in range(0, len(prompts), AT_ONCE):
         batch = prompts[start : start + AT_ONCE]
-        for collaboration in await asyncio.gather(
-            *(_reply_if_it_fits(target.guard, p) for p in batch)
-        ):
+        for collaboration in await gather_all(_reply_if_it_fits(target.guard, p) for p in batch):
             done += 1
             if collaboration is None:
                 continue

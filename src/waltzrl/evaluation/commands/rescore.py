@@ -54,10 +54,12 @@ def rescore(  # noqa: PLR0913, PLR0917 - each parameter is an option
 async def _run_rescoring(
     evaluation: Path, judge: str, into: Path, prices: "EvaluationPrices", *, judges_prompts: bool
 ) -> "list[EvaluationRow]":
+    from waltzrl.evaluation import read_evaluation
     from waltzrl.evaluation import rescore as rescore_rows
     from waltzrl.evaluation.costs import charge_judge
     from waltzrl.evaluation.judges.opening import judge_place, open_judge
 
+    read_evaluation(evaluation)  # before the ledger makes a folder of a name that was misspelt
     async with open_judge(judge, judges_prompts=judges_prompts, cached=True) as opened:
         with charge_judge(opened, judge_place(judge), f"rescore/{judge}", prices, into) as charged:
             return await rescore_rows(evaluation, charged, into, concurrency=64)

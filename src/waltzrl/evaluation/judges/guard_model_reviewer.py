@@ -1,6 +1,5 @@
 """A guard model in the role of the feedback agent: it labels in its own format, and we advise."""
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from waltzrl.agents.pieces import review_pieces
 from waltzrl.agents.rules_reviewer import OTHER, OVERREFUSAL, load_advice
 from waltzrl.evaluation.judges.formats import JudgeFormat, Question
 from waltzrl.evaluation.judges.refusal import RefusalDetector
+from waltzrl.foundation.background import gather_all
 from waltzrl.policies import GuardPolicy
 from waltzrl.records import Feedback, Message, Prompt, Reply, total_usage
 
@@ -72,7 +72,7 @@ class GuardModelReviewer:
     async def _review(self, prompt: Prompt, reply: Reply, longest: int) -> Feedback:
         prompt, text = _keep_end(prompt, longest), reply.reviewed_text
         questions = self._kind.questions
-        answers = await asyncio.gather(*(self._ask(one, prompt, text) for one in questions))
+        answers = await gather_all(self._ask(one, prompt, text) for one in questions)
         usage = Reply(text="\n".join(one.text for one in answers), usage=total_usage(answers))
         pairs = list(zip(questions, answers, strict=True))
         if not all(question.readable(answer.text) for question, answer in pairs):

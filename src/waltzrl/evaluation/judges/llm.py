@@ -1,6 +1,5 @@
 """A judge that asks a language model, a chat model or a guard model in its own format."""
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from waltzrl.evaluation.judges.answers import AnswerCache
 from waltzrl.evaluation.judges.formats import JudgeFormat, Question, Request
 from waltzrl.evaluation.judges.non_answer import DIGEST, non_answer
 from waltzrl.evaluation.judges.refusal import RefusalDetector
+from waltzrl.foundation.background import gather_all
 from waltzrl.policies import GuardPolicy
 from waltzrl.records import JudgeAnswer, Prompt, PromptLabel, Reply, Verdict
 
@@ -156,8 +156,8 @@ class LLMJudge:
         """
         by_label = prompt.label is not None and not self._judges_prompts
         questions = self._questions(prompt.label if by_label else None)
-        answers = await asyncio.gather(
-            *(self._model.ask(question, prompt, reply) for question in questions)
+        answers = await gather_all(
+            self._model.ask(question, prompt, reply) for question in questions
         )
         read = [
             (question.format.labels, question.format.read(answer.text))

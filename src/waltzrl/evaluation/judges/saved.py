@@ -3,7 +3,6 @@
 {"prompt": "...", "response": "...", "unsafe": false, "refuses": true, "overrefuses": null}
 """
 
-import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ import msgspec
 
 from waltzrl.errors import InputError
 from waltzrl.evaluation.judges.judge import Judge, require_decided
+from waltzrl.foundation.background import gather_all
 from waltzrl.foundation.jsonl import read_json, read_text
 from waltzrl.records import Message, Prompt, PromptLabel, Reply, Verdict
 
@@ -181,7 +181,7 @@ async def judge_lines(lines: Iterable[str], judge: Judge, *, source: str) -> Asy
     ]
     for start in range(0, len(unjudged), AT_ONCE):
         chunk = unjudged[start : start + AT_ONCE]
-        judged = await asyncio.gather(*(judge.judge(prompt, reply) for _, prompt, reply in chunk))
+        judged = await gather_all(judge.judge(prompt, reply) for _, prompt, reply in chunk)
         for (fields, *_), verdict in zip(chunk, judged, strict=True):
             yield json.dumps(fields | _labels_of(verdict))
         verdicts += judged

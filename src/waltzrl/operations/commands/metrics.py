@@ -23,6 +23,7 @@ def metrics(
 
     `waltzrl metrics --out deploy --docs https://git.example.com/waltzrl/blob/main/docs`
     """
+    from waltzrl.foundation.files import disk_errors, write_bytes
     from waltzrl.operations.monitoring.files import alerts_table, metrics_table, monitoring_files
 
     if out is None:
@@ -30,6 +31,7 @@ def metrics(
         return
     for name, text in monitoring_files(docs).items():
         path = out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, text.encode())
         print(path)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Table
 
+from waltzrl.errors import InputError
 from waltzrl.foundation.options import AsJson, Settings, open_terminal, print_json
 from waltzrl.training.progress import showing_steps
 
@@ -155,9 +156,14 @@ def report(
 
     `waltzrl cost report runs/gateway/costs --by key --json`
     """
-    from waltzrl.budget import ledgers_in, read_ledger, total, totals
+    from waltzrl.budget import LEDGER, ledgers_in, read_ledger, total, totals
 
     contents = read_ledger(*[path for place in places for path in ledgers_in(place)])
+    if contents.damaged and not contents.charges:
+        raise InputError(
+            f"{', '.join(map(str, places))}: none of {contents.damaged} lines is a charge; name a "
+            f"folder of a run, an evaluation or a gateway, or its {LEDGER}"
+        )
     lines = totals(contents.charges, by)
     whole = total(contents.charges)
     if plot is not None:

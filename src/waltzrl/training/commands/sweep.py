@@ -77,7 +77,7 @@ def _read_result(point: "SweepPoint", run: Path) -> "SweepResult":
         values=point.values,
         run=run,
         curve=read_validations(run),
-        diverged=diverged.read_text().strip() if diverged.exists() else "",
+        diverged=diverged.read_text("utf-8").strip() if diverged.exists() else "",
     )
 
 
