@@ -159,6 +159,10 @@ class Guard(ABC):
         # `cached_property` keeps its value there from the first use on.
         return "sync" in vars(self)
 
+    def __deepcopy__(self, _copies: object) -> Self:
+        """Return the guard itself: frameworks copy what holds it, and nobody would close a copy."""
+        return self
+
     @abstractmethod
     async def aclose(self) -> None:
         """Close the connections to servers, including those of policies passed to `open_guard`."""
