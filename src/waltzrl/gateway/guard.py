@@ -57,7 +57,8 @@ class Guard(ABC):
     """Reviews and revises replies; made by `open_guard`.
 
     An asynchronous context manager. Any number of calls may run at once. A guard with connections
-    to servers belongs to one event loop: call it from there, or only through `sync`.
+    to servers belongs to one event loop until that is closed: call it from there, or only through
+    `sync`.
     """
 
     async def review(self, messages: Messages, reply: str | Reply | Turn) -> Feedback:
