@@ -1,6 +1,7 @@
 """A guard reviews, answers and revises, and says what the gateway says."""
 
 import asyncio
+import copy
 import gc
 import json
 import os
@@ -741,6 +742,14 @@ def test_a_guard_opens_its_connections_again_when_their_event_loop_is_closed():
             replies.append(sync.reply("Hello!"))
             gc.collect()
     assert [reply.final.text for reply in replies] == ["Hi."] * 3
+
+
+def test_copies_of_what_holds_a_guard_share_it():
+    guard = open_guard()
+    with guard.sync as sync:
+        copied = copy.deepcopy({"guard": guard})["guard"]
+        assert copied is guard
+        assert sync.review(BREAD, DRAFT).unsafe
 
 
 def test_a_forked_process_is_told_that_it_has_no_thread_of_a_guard(rules):

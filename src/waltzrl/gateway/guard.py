@@ -57,7 +57,8 @@ class Guard(ABC):
     """Reviews and revises replies; made by `open_guard`.
 
     An asynchronous context manager. Any number of calls may run at once. A guard with connections
-    to servers belongs to one event loop: call it from there, or only through `sync`.
+    to servers belongs to one event loop until that is closed: call it from there, or only through
+    `sync`.
     """
 
     async def review(self, messages: Messages, reply: str | Reply | Turn) -> Feedback:
@@ -158,6 +159,10 @@ class Guard(ABC):
         """Whether `sync` was used, and so the guard's connections belong to its thread."""
         # `cached_property` keeps its value there from the first use on.
         return "sync" in vars(self)
+
+    def __deepcopy__(self, _copies: object) -> Self:
+        """Return the guard itself: frameworks copy what holds it, and nobody would close a copy."""
+        return self
 
     @abstractmethod
     async def aclose(self) -> None:

@@ -1,5 +1,7 @@
 """What holds of the adapter for Haystack only."""
 
+from copy import deepcopy
+
 import pytest
 from drivers import of_framework
 
@@ -38,6 +40,13 @@ def test_a_text_is_a_message_of_a_user(generator):
     guarded, seen = generator
     assert guarded.run("How do I bake?")["replies"][0].text == "Two loaves."
     assert [(message.role, message.text) for message in seen] == [("user", "How do I bake?")]
+
+
+def test_a_copy_is_guarded_by_the_same_guard(generator):
+    guarded, _seen = generator
+    copied = deepcopy(guarded)
+    assert copied._guard is guarded._guard
+    assert copied.run("How do I bake?")["replies"][0].text == "Two loaves."
 
 
 def test_the_wrapped_generator_is_warmed_up(generator):
