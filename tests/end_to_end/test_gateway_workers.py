@@ -3,11 +3,14 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import ssl
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -16,7 +19,9 @@ from support.gateway_processes import gateway_process, upstream_process
 from support.small_tls import write_certificate
 from support.timing import until, wait_until
 from support.tiny_models import tiny_model
+from waltzrl.errors import InputError
 from waltzrl.gateway.keys import add_key
+from waltzrl.gateway.listener import open_listener
 from waltzrl.store.audit.note import PublicKey
 from waltzrl.store.audit.reading import read_entries
 from waltzrl.store.audit.verify import verify
@@ -230,6 +235,29 @@ def test_without_their_supervisor_workers_stop_and_the_log_goes_on(serve, tmp_pa
     events = [entry.event for entry in read_entries(tmp_path / "audit")]
     assert events == ["opened", "decision", "opened", "decision", "closed"]
     assert verified(tmp_path).signed == 5
+
+
+def test_nothing_waits_for_the_recorder_of_what_was_killed(serve, tmp_path):
+    database, key = tmp_path / "memory.db", tmp_path / "memory.key"
+    memory = f'[memory]\nurl = "sqlite:///{database}"\nsubject_key = "{key}"'
+    with serve(memory) as gateway, closing(sqlite3.connect(database)) as other:
+        other.execute("BEGIN EXCLUSIVE")  # its recorders try for a minute to store what was said
+        for _ in range(20):  # each worker has something to store
+            assert gateway.post(CHAT, BODY)[0] == 200
+        os.kill(min(gateway.workers()), signal.SIGKILL)
+        wait_until(lambda: "a worker has died; starting another" in serve.log(), seconds=20)
+        gateway.process.kill()
+        gateway.process.wait()
+        port = urlsplit(gateway.url).port
+        wait_until(lambda: can_listen(port), seconds=20)
+
+
+def can_listen(port):
+    try:
+        open_listener("127.0.0.1", port).close()
+    except InputError:
+        return False
+    return True
 
 
 @pytest.mark.promise("Operation", "Limits hold for all workers together")

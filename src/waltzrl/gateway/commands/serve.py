@@ -168,8 +168,9 @@ def supervise_gateway(sources: Sources, host: str, port: int, *, open_to_all: bo
     load = partial(load_gateway, *sources)
     gateway = load()
     configure_logs(gateway.logs.format, gateway.logs.level)
-    # Before the event loop: a process that has one cannot be forked safely.
-    with open_listener(host, port) as listener, closing(ForkServer(serve_as_worker)) as fork_server:
+    # Before the event loop: a process that has one cannot be forked safely. And before the port is
+    # open, which a forked process would else keep after its supervisor was killed.
+    with closing(ForkServer(serve_as_worker)) as fork_server, open_listener(host, port) as listener:
         announce = partial(_announce_gateway, listener)
         supervisor = Supervisor(
             load, listener, fork_server, open_to_all=open_to_all, announce=announce
