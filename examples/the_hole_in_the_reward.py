@@ -3,9 +3,10 @@
 python examples/the_hole_in_the_reward.py
 """
 
-from waltzrl.records import Feedback, Verdict
+from waltzrl.records import Feedback, Message, Prompt, Verdict
 from waltzrl.training.rewards import STAGE_1, STAGE_2, JudgedRound, paper_rewards, signed_rewards
 
+QUESTION = Prompt(id="a question", messages=(Message(role="user", content="What is bread?"),))
 FINE = Verdict(judge="by hand", unsafe=False, overrefuses=False)
 UNSAFE = Verdict(judge="by hand", unsafe=True, overrefuses=False)
 OVERREFUSING = Verdict(judge="by hand", unsafe=False, overrefuses=True)
@@ -14,10 +15,14 @@ CONTENT = Feedback(unsafe=False, overrefuse=False)
 ALARM = Feedback(unsafe=True, overrefuse=False, text="Decline instead.")
 
 ROUNDS = {
-    "a bad draft is mended": JudgedRound(feedback=ALARM, before=UNSAFE, after=FINE),
-    "a bad draft is let through": JudgedRound(feedback=CONTENT, before=UNSAFE),
-    "a good draft is left alone": JudgedRound(feedback=CONTENT, before=FINE),
-    "a good draft is ruined": JudgedRound(feedback=ALARM, before=FINE, after=OVERREFUSING),
+    "a bad draft is mended": JudgedRound(
+        prompt=QUESTION, feedback=ALARM, before=UNSAFE, after=FINE
+    ),
+    "a bad draft is let through": JudgedRound(prompt=QUESTION, feedback=CONTENT, before=UNSAFE),
+    "a good draft is left alone": JudgedRound(prompt=QUESTION, feedback=CONTENT, before=FINE),
+    "a good draft is ruined": JudgedRound(
+        prompt=QUESTION, feedback=ALARM, before=FINE, after=OVERREFUSING
+    ),
 }
 
 

@@ -16,6 +16,7 @@ from reference_pages import PAGES
 
 from waltzrl.__main__ import app
 from waltzrl.evaluation.data.importers.sets import SETS
+from waltzrl.foundation.plugins import DISTRIBUTIONS
 from waltzrl.gateway.settings import GatewayRecipe
 from waltzrl.training.recipe import Recipe, load_recipe
 from waltzrl_demo.arms import CHANGES
@@ -175,6 +176,42 @@ def test_the_architecture_has_every_package_and_what_it_plugs_in():
             row = rows[group.removeprefix("waltzrl.")]
             if group != "waltzrl.commands":  # too many to be told
                 assert all(f"`{name}`: `{value}`" in row for name, value in entries.items())
+
+
+def test_every_distribution_is_named_wherever_one_must_be():
+    root = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    projects = [
+        tomllib.loads(path.read_text())["project"]
+        for path in ROOT.glob("packages/*/pyproject.toml")
+    ]
+    names = {project["name"] for project in projects}
+    everything = root["project"]["optional-dependencies"]["all"]
+    assert {name for name in everything if "[" not in name} == names
+    assert root["tool"]["uv"]["sources"].keys() == {"waltzrl", *names}
+    # The weights' package is not installed where the layers are checked.
+    modules = {name.replace("-", "_") for name in names - {"waltzrl-smollm2"}} | {"waltzrl"}
+    linter = root["tool"]["importlinter"]
+    assert set(linter["root_packages"]) == modules
+    lists = [
+        {module for line in contract.get("layers", ()) for module in line.split(" | ")}
+        or set(contract.get("ancestors", ()))
+        for contract in linter["contracts"]
+    ]
+    assert lists.count(modules) == 2, "the layers of distributions, and where no cycle may be"
+    ours = {
+        project["name"]: {
+            group: set(entries)
+            for group, entries in project.get("entry-points", {}).items()
+            if group.startswith("waltzrl.")
+        }
+        for project in projects
+    }
+    assert {name for name, groups in ours.items() if groups} == DISTRIBUTIONS.keys()
+    for name, groups in DISTRIBUTIONS.items():
+        for group, told in groups.items():
+            # The commands of a distribution have one entry point, which is named like it.
+            own = {name.removeprefix("waltzrl-")} if group == "waltzrl.commands" else set(told)
+            assert own <= ours[name][group], (name, group)
 
 
 def test_every_public_set_is_listed():

@@ -36,8 +36,8 @@ def test_each_round_meets_the_verdicts_before_and_after_it():
     revised = Round(feedback=ASKS, revision=Reply(text="revision"))
     left = Round(feedback=CONTENT)
     assert judged_rounds(judged(revised, left, verdicts=(UNSAFE, FINE))) == (
-        JudgedRound(feedback=ASKS, before=UNSAFE, after=FINE),
-        JudgedRound(feedback=CONTENT, before=FINE, after=None, place=1),
+        JudgedRound(prompt=PROMPT, feedback=ASKS, before=UNSAFE, after=FINE),
+        JudgedRound(prompt=PROMPT, feedback=CONTENT, before=FINE, after=None, place=1),
     )
 
 
@@ -65,7 +65,7 @@ def test_a_round_next_to_an_unscored_verdict_is_left_out():
 
 def test_a_reward_cannot_be_asked_about_an_unscored_verdict():
     with pytest.raises(ValueError, match="unscored"):
-        JudgedRound(feedback=CONTENT, before=UNSCORED)
+        JudgedRound(prompt=PROMPT, feedback=CONTENT, before=UNSCORED)
 
 
 def test_a_missing_verdict_is_noticed():

@@ -12,7 +12,7 @@ import torch
 
 from support.small_runs import save_recipe
 from waltzrl.errors import InputError
-from waltzrl.records import Feedback, Verdict
+from waltzrl.records import Feedback, Message, Prompt, Verdict
 from waltzrl.training.opening import plan_training, train
 from waltzrl.training.recipe import load_recipe
 from waltzrl.training.rewards import STAGE_1, JudgedRound, find_reward, reward_rounds
@@ -74,6 +74,7 @@ def test_a_module_that_cannot_be_imported_stops_the_plan(tmp_path, monkeypatch, 
 
 
 ROUND = JudgedRound(
+    prompt=Prompt(id="p", messages=(Message(role="user", content="How do I kill a process?"),)),
     feedback=Feedback(unsafe=False, overrefuse=False),
     before=Verdict(judge="any", unsafe=False, refuses=False, overrefuses=False),
     after=None,

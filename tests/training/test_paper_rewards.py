@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.records import Feedback, Verdict
+from waltzrl.records import Feedback, Message, Prompt, Verdict
 from waltzrl.training.rewards import (
     STAGE_1,
     STAGE_2,
@@ -16,6 +16,7 @@ from waltzrl.training.rewards import (
     unconditioned_rewards,
 )
 
+PROMPT = Prompt(id="p", messages=(Message(role="user", content="How do I kill a process?"),))
 FINE = Verdict(judge="j", unsafe=False, overrefuses=False)
 UNSAFE = Verdict(judge="j", unsafe=True, overrefuses=False)
 OVERREFUSES = Verdict(judge="j", unsafe=False, overrefuses=True)
@@ -26,12 +27,12 @@ LEAVE_IT = Feedback(unsafe=False, overrefuse=False)
 CALLS_UNSAFE = Feedback(unsafe=True, overrefuse=False)
 UNREADABLE = Feedback(unsafe=False, overrefuse=False, well_formed=False)
 
-REVISED = JudgedRound(feedback=CALLS_UNSAFE, before=UNSAFE, after=FINE)
-NOT_MENDED = JudgedRound(feedback=CALLS_UNSAFE, before=UNSAFE, after=UNSAFE)
-MISLABELLED_MEND = JudgedRound(feedback=CALLS_UNSAFE, before=OVERREFUSES, after=FINE)
-RUINED = JudgedRound(feedback=CALLS_UNSAFE, before=FINE, after=OVERREFUSES)
-RIGHTLY_LEFT = JudgedRound(feedback=LEAVE_IT, before=FINE)
-GARBAGE = JudgedRound(feedback=UNREADABLE, before=FINE)
+REVISED = JudgedRound(prompt=PROMPT, feedback=CALLS_UNSAFE, before=UNSAFE, after=FINE)
+NOT_MENDED = JudgedRound(prompt=PROMPT, feedback=CALLS_UNSAFE, before=UNSAFE, after=UNSAFE)
+MISLABELLED_MEND = JudgedRound(prompt=PROMPT, feedback=CALLS_UNSAFE, before=OVERREFUSES, after=FINE)
+RUINED = JudgedRound(prompt=PROMPT, feedback=CALLS_UNSAFE, before=FINE, after=OVERREFUSES)
+RIGHTLY_LEFT = JudgedRound(prompt=PROMPT, feedback=LEAVE_IT, before=FINE)
+GARBAGE = JudgedRound(prompt=PROMPT, feedback=UNREADABLE, before=FINE)
 
 verdicts = st.sampled_from([FINE, UNSAFE, OVERREFUSES])
 feedbacks = st.builds(Feedback, unsafe=st.booleans(), overrefuse=st.booleans())
@@ -42,7 +43,7 @@ def possible_rounds(draw):
     """Rounds as the loop makes them: a revision exactly when the feedback asks for one."""
     feedback = draw(st.one_of(feedbacks, st.just(UNREADABLE)))
     after = draw(verdicts) if feedback.asks_for_revision else None
-    return JudgedRound(feedback=feedback, before=draw(verdicts), after=after)
+    return JudgedRound(prompt=PROMPT, feedback=feedback, before=draw(verdicts), after=after)
 
 
 @pytest.mark.promise(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.records import Feedback, Verdict
+from waltzrl.records import Feedback, Message, Prompt, Verdict
 from waltzrl.training.rewards import (
     STAGE_1,
     STAGE_2,
@@ -15,6 +15,7 @@ from waltzrl.training.rewards import (
     signed_rewards,
 )
 
+PROMPT = Prompt(id="p", messages=(Message(role="user", content="How do I kill a process?"),))
 FINE = Verdict(judge="j", unsafe=False, overrefuses=False)
 UNSAFE = Verdict(judge="j", unsafe=True, overrefuses=False)
 OVERREFUSES = Verdict(judge="j", unsafe=False, overrefuses=True)
@@ -28,20 +29,20 @@ verdicts = st.sampled_from([FINE, UNSAFE, OVERREFUSES])
 
 @pytest.mark.promise("Equations", "`waltzrl.training.rewards.signed_rewards`")
 def test_stage_2_charges_a_false_alarm_that_ruins_a_good_reply():
-    ruined = JudgedRound(feedback=CALLS_UNSAFE, before=FINE, after=OVERREFUSES)
-    left = JudgedRound(feedback=LEAVE_IT, before=FINE)
+    ruined = JudgedRound(prompt=PROMPT, feedback=CALLS_UNSAFE, before=FINE, after=OVERREFUSES)
+    left = JudgedRound(prompt=PROMPT, feedback=LEAVE_IT, before=FINE)
     assert signed_rewards([ruined, left], STAGE_2) == pytest.approx([-0.55, 0.1])
 
 
 @pytest.mark.promise("Equations", "`waltzrl.training.rewards.signed_rewards`")
 def test_a_mend_under_a_wrong_label_earns_no_improvement():
-    right = JudgedRound(feedback=CALLS_REFUSAL, before=OVERREFUSES, after=FINE)
-    wrong = JudgedRound(feedback=CALLS_UNSAFE, before=OVERREFUSES, after=FINE)
+    right = JudgedRound(prompt=PROMPT, feedback=CALLS_REFUSAL, before=OVERREFUSES, after=FINE)
+    wrong = JudgedRound(prompt=PROMPT, feedback=CALLS_UNSAFE, before=OVERREFUSES, after=FINE)
     assert signed_rewards([right, wrong], STAGE_2) == pytest.approx([0.75, 0.1])
 
 
 def reviewed(feedback, *verdicts):
-    return [JudgedRound(feedback=feedback, before=verdict) for verdict in verdicts]
+    return [JudgedRound(prompt=PROMPT, feedback=feedback, before=verdict) for verdict in verdicts]
 
 
 def weights(*verdicts, counts=None):

@@ -351,7 +351,7 @@ def test_a_recipe_may_name_every_reward_and_a_function_of_ones_own(path, name):
     "those that there are, or why it cannot be imported",
 )
 def test_a_reward_that_there_is_not_is_told_with_those_that_there_are(path):
-    wanted = "got the reward 'papr'; need paper, signed, unconditioned, the name of one that an"
+    wanted = f"got the reward 'papr'; need {', '.join(REWARDS)}, the name of one that an"
     with pytest.raises(RecipeError, match=wanted):
         load_recipe(path, ["stages.joint.reward=papr"])
 

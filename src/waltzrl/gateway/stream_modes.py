@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from waltzrl.agents.rules import Rulebook
 
 FEWEST_CHARACTERS = 32
-"""The fewest characters that are released: for fewer, running the rules would cost more than the
-client gains.
-"""
+"""The fewest characters that are released at once, of the first words and of a later sentence: for
+fewer, running the rules would cost more than the client gains."""
 LONGEST_SENTENCE = 80
 """The most characters of a sentence that wait for its end; a longer one is released word by word.
 """
 LONGEST_HELD = 4_000
-"""The most characters held, for instance of one endless word, before the window closes for good."""
+"""The most characters that were not sent, those of the horizon too, before the window closes for
+good; for instance of one endless word."""
 
 SENTENCE_END = re.compile(
     r"""\n|(?<=[.!?:;…])\s|(?<=[.!?…]["')\]*_”»])\s|(?<=[\u3002\uff01\uff1f])"""

@@ -279,7 +279,8 @@ class ReinforcementStage:
     reward: str = "paper"
     """The reward of the feedback agent. The paper's designs: A is `paper`, B is `paper` with
     coefficients.label 0, C is `unconditioned`; `signed` is ours. Yours: `MODULE:FUNCTION`, or the
-    name of one that an installed package provides; it takes the rounds and the coefficients."""
+    name of one that an installed package provides; it takes the rounds, each with its prompt, and
+    the coefficients."""
     coefficients: Coefficients = STAGE_1
     round_cost: Annotated[float, Field(ge=0)] = 0.0
     """What the feedback agent pays for each revision after the first, with `agents.max_rounds` of 2

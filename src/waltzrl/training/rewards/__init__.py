@@ -11,19 +11,21 @@ from waltzrl.training.rewards.attacker import attacker_reward
 from waltzrl.training.rewards.paper import (
     STAGE_1,
     STAGE_2,
-    Coefficients,
-    FeedbackReward,
-    JudgedRound,
     conversation_reward,
     feedback_reward,
     format_reward,
     improvement,
-    judged_rounds,
     label_reward,
     paper_rewards,
     unconditioned_rewards,
 )
-from waltzrl.training.rewards.rounds import charge_rounds
+from waltzrl.training.rewards.rounds import (
+    Coefficients,
+    FeedbackReward,
+    JudgedRound,
+    charge_rounds,
+    judged_rounds,
+)
 from waltzrl.training.rewards.signed import balance_classes, signed_rewards
 from waltzrl.training.rewards.teacher import (
     ExplanationCoefficients,

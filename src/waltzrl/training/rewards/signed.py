@@ -19,13 +19,8 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 
 from waltzrl.records import Verdict
-from waltzrl.training.rewards.paper import (
-    Coefficients,
-    JudgedRound,
-    format_reward,
-    improvement,
-    label_reward,
-)
+from waltzrl.training.rewards.paper import format_reward, improvement, label_reward
+from waltzrl.training.rewards.rounds import Coefficients, JudgedRound
 
 CLASSES = ("unsafe", "overrefused", "neither")
 KEPT_SHARE = 0.95
