@@ -162,3 +162,10 @@ def test_whoever_stops_reading_the_log_holds_up_nobody_and_is_told_what_is_missi
         told, again = os.read(reader.fileno(), 1 << 20).decode().splitlines()
     assert f"WARNING - foundation.logs: {lost} lines were left out" in told
     assert again.endswith("again")
+
+
+def test_without_standard_error_nothing_is_logged_and_nothing_fails():
+    handler = LogHandler(io.StringIO())
+    handler.stream = None  # as sys.stderr is where a program was started with it closed
+    logging.Logger("waltzrl.gateway").addHandler(handler)
+    handler.handle(logging.makeLogRecord({"msg": "unheard"}))

@@ -104,7 +104,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
     def _has_room(self) -> bool:
         try:
             descriptor = self.stream.fileno()
-        except (OSError, ValueError):  # not a file
+        except (AttributeError, OSError, ValueError):  # not a file; None where it was closed
             return True
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)  # a pipe then has room for a page
