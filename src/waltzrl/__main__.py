@@ -153,7 +153,8 @@ def _flush_output() -> Iterator[None]:
         yield
     finally:
         try:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it was closed when the program was started
+                sys.stdout.flush()
         except OSError:
             # Python flushes again at exit, and would report the same error a second time.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

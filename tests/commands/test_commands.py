@@ -361,6 +361,12 @@ def test_labels_for_a_full_disk_are_an_error(tmp_path):
     assert (done.returncode, done.stderr) == (2, b"error: [Errno 28] No space left on device\n")
 
 
+def test_a_command_that_was_started_with_stdout_closed_succeeds():
+    command = f"exec {sys.executable} -m waltzrl metrics >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_rules_can_be_checked_and_tried(tmp_path, capsys):
     assert run("rules", "lint") == 0
     wrong = tmp_path / "mine.toml"
