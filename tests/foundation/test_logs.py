@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from waltzrl.foundation.logs import (
     JsonLines,
+    LogHandler,
     RequestContext,
     TextLines,
     configure_logs,
@@ -142,3 +144,28 @@ def test_levels_are_of_our_own_events_and_libraries_only_warn(capsys):
     logging.getLogger("library.of.others").warning("theirs")
     said = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
     assert said == ["ours", "theirs"]
+
+
+def test_whoever_stops_reading_the_log_holds_up_nobody_and_is_told_what_is_missing():
+    reads, writes = os.pipe()
+    log, events = logging.Logger("waltzrl.gateway"), 1000
+    with os.fdopen(reads, "rb") as reader, os.fdopen(writes, "w") as stream:
+        handler = LogHandler(stream)
+        handler.setFormatter(TextLines())
+        log.addHandler(handler)
+        for number in range(events):
+            log.error("event %d %s", number, "x" * 200)
+        kept = os.read(reader.fileno(), 1 << 20).splitlines()
+        lost = events - len(kept)
+        assert 0 < lost < events
+        log.error("again")
+        told, again = os.read(reader.fileno(), 1 << 20).decode().splitlines()
+    assert f"WARNING - foundation.logs: {lost} lines were left out" in told
+    assert again.endswith("again")
+
+
+def test_without_standard_error_nothing_is_logged_and_nothing_fails():
+    handler = LogHandler(io.StringIO())
+    handler.stream = None  # as sys.stderr is where a program was started with it closed
+    logging.Logger("waltzrl.gateway").addHandler(handler)
+    handler.handle(logging.makeLogRecord({"msg": "unheard"}))

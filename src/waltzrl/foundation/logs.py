@@ -9,19 +9,22 @@ its type and the places in the code, because its message may quote a prompt.
 import json
 import logging
 import re
+import select
 import sys
 import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TextIO, TypeAlias
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogField: TypeAlias = "str | float | bool | tuple[str, ...] | None"
 
 PACKAGE = "waltzrl"
+ROOM_MILLISECONDS = 20
+"""The longest wait for a reader of the log that is slow."""
 BREAKS = re.compile(r"\s*[\x00-\x1f\x7f-\x9f\u2028\u2029]+\s*")
 """Line breaks and other control characters, which would forge or break a line."""
 PLAIN = re.compile(r"[^\s\"=\x00-\x1f\x7f-\x9f]+")
@@ -70,12 +73,42 @@ def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
         log_format: of each line.
         level: the lowest that is written of waltzrl's own events; of libraries, warnings are.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     # `force`, because `main` has already configured the root logger.
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(PACKAGE).setLevel(level.upper())
     logging.captureWarnings(True)
+
+
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Writes lines; leaves them out, and says how many, while their reader has stopped reading.
+
+    Whoever waits for the reader of a full pipe answers no request meanwhile, not even a probe.
+    """
+
+    lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._has_room():
+            self.lost += 1
+            return
+        if self.lost:
+            lost, self.lost = self.lost, 0
+            said = f"{lost} lines were left out, because nobody read the log"
+            place = {"name": f"{PACKAGE}.foundation.logs", "msg": said}
+            warning = {"levelno": logging.WARNING, "levelname": "WARNING"}
+            super().emit(logging.makeLogRecord(place | warning))
+        super().emit(record)
+
+    def _has_room(self) -> bool:
+        try:
+            descriptor = self.stream.fileno()
+        except (AttributeError, OSError, ValueError):  # not a file; None where it was closed
+            return True
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)  # a pipe then has room for a page
+        return bool(poll.poll(0 if self.lost else ROOM_MILLISECONDS))
 
 
 class _Lines(logging.Formatter):
