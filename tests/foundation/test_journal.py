@@ -7,7 +7,6 @@ import sys
 from itertools import groupby
 
 import pytest
-import wandb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from support.wandb_records import read_records
@@ -127,6 +126,8 @@ def test_telemetry_needs_neither_torch_nor_tensorboard(tmp_path):
 
 @pytest.fixture
 def offline(monkeypatch):
+    import wandb  # slow to import
+
     wandb.teardown()  # it reads the environment when it starts
     monkeypatch.setenv("WANDB_MODE", "offline")
     yield
@@ -135,6 +136,8 @@ def offline(monkeypatch):
 
 def wandb_runs(folder):
     """Return the records of each run on W&B, in the order of the processes that wrote them."""
+    import wandb
+
     wandb.teardown()  # which writes the last of them
     files = (folder / "wandb").glob("offline-run-*/*.wandb")
     ordered = sorted(files, key=lambda file: file.stat().st_mtime_ns)

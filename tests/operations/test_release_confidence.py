@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ville import BernoulliCS
 
 from waltzrl.evaluation.confidence import PRIOR, interval
 
@@ -33,6 +32,8 @@ def test_a_record_of_nothing_but_bad_has_no_upper_bound():
 
 @given(counts)
 def test_the_bounds_are_those_of_ville(case):
+    from ville import BernoulliCS  # slow to import
+
     bad, n = case
     if n == 0:
         return

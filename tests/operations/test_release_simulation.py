@@ -4,7 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from ville import BernoulliTest, BettingABTest
 
 from support.many_releases import (
     IN_CANARY,
@@ -147,6 +146,8 @@ def test_a_judge_that_errs_more_on_one_arm_rolls_nothing_back_beside_a_second():
 )
 def test_ville_sees_the_same_and_no_sooner(percentage, serving, candidate, answers):
     """Its test of two arms knows the percentage; ours need not."""
+    from ville import BettingABTest  # slow to import
+
     dice = np.random.default_rng(13)
     ours, theirs = [], []
     for _ in range(15):
@@ -165,6 +166,8 @@ def test_ville_sees_the_same_and_no_sooner(percentage, serving, candidate, answe
 
 
 def test_ville_agrees_about_a_limit():
+    from ville import BernoulliTest
+
     dice = np.random.default_rng(17)
     beyond, within = dice.binomial(1, 0.2, (200, 1000)), dice.binomial(1, 0.1, (200, 1000))
     ours = first_at(limit_e_values(beyond, 0.1), 20)

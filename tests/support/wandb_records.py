@@ -2,8 +2,6 @@
 
 import struct
 
-from wandb.proto.wandb_internal_pb2 import Record
-
 BLOCK = 1 << 15
 START = 7
 """Bytes of the file's header, and of that of each chunk in a block."""
@@ -13,6 +11,8 @@ WHOLE, LAST = 1, 4
 
 def read_records(path):
     """Yield every record of a .wandb file."""
+    from wandb.proto.wandb_internal_pb2 import Record  # slow to import
+
     content, place, parts = path.read_bytes(), START, []
     while place + START <= len(content):
         if BLOCK - place % BLOCK < START:  # the rest of a block is padding

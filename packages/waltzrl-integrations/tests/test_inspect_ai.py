@@ -4,8 +4,11 @@ import itertools
 import json
 import math
 import multiprocessing
+import sys
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from importlib import metadata
 
 import pytest
 
@@ -46,6 +49,9 @@ def talk(messages):
 def evaluate_all(folder, url):
     """Run every case in this process; return what its log holds, or its error."""
     warnings.simplefilter("ignore")  # Inspect leaves streams open
+    # It imports that client for every model, and asks for every evaluation what is installed.
+    sys.modules["anthropic"] = None
+    metadata.packages_distributions = cache(metadata.packages_distributions)
     import inspect_ai
     from inspect_ai.log import read_eval_log
     from inspect_ai.model import get_model

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import beta
 
 from waltzrl.errors import InputError
 from waltzrl_routing.success import success_rate
@@ -39,6 +38,8 @@ def test_observed_results_outweigh_an_estimate():
 )
 @given(st.integers(0, 1000), st.integers(0, 1000), st.none() | st.floats(0, 1))
 def test_an_interval_leaves_a_fortieth_of_the_posterior_on_each_side(good, bad, prior):
+    from scipy.stats import beta  # slow to import
+
     rate = success_rate(good, good + bad, prior)
     worth = 0 if prior is None else 8
     posterior = beta(1 + worth * (prior or 0) + good, 1 + worth * (1 - (prior or 0)) + bad)
