@@ -17,7 +17,7 @@ from waltzrl.training.settings import ModelSize
 from waltzrl_routing import TaskGraph
 from waltzrl_routing.execution import ExecutionSettings, Executor
 
-SIZE = ModelSize(hidden=64, layers=2, heads=4, context=512)
+SIZE = ModelSize(hidden=32, layers=1, heads=2, context=512)
 MOST_STEPS = 600
 CERTAIN = 0.99
 """Probability of every token that the pair was taught."""
@@ -130,7 +130,7 @@ def teach(folder, lessons):
     for row, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
         ids[row, : len(prompt) + len(reply)] = torch.tensor(prompt + reply)
         labels[row, len(prompt) : len(prompt) + len(reply)] = torch.tensor(reply)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     model.train()
     for _ in range(MOST_STEPS):
         logprobs = model(input_ids=ids).logits[:, :-1].log_softmax(-1)
