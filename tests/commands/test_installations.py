@@ -292,7 +292,12 @@ def uses(names, commands, inputs, words):
     for name in sorted(commands, key=lambda name: (name not in FIRST, name)):
         arguments = [part.format(**words) for part in USES[name][0].split()]
         until = STARTED if STARTED in USES[name] else None
-        ran[key(name, names)] = [[*name.split(), *arguments], until, str(files)]
+        ran[key(name, names)] = {
+            "arguments": [*name.split(), *arguments],
+            "until": until,
+            "folder": str(files),
+            "short": (name, names) in LACKING,
+        }
     return ran
 
 
@@ -320,9 +325,17 @@ def results(tmp_path_factory):
             for names in installations
         }
         for name, names in PAGE.items():
-            shown = [[*name.split(), "--help"], None, str(folder)]
-            commands[packages(names)][f"{name} --help"] = shown
-        commands[()][IN_A_DATABASE] = [IN_A_DATABASE.split(), None, str(folder)]
+            commands[packages(names)][f"{name} --help"] = {
+                "arguments": [*name.split(), "--help"],
+                "until": None,
+                "folder": str(folder),
+                "short": True,
+            }
+        commands[()][IN_A_DATABASE] = {
+            "arguments": IN_A_DATABASE.split(),
+            "until": None,
+            "folder": str(folder),
+        }
         larger = {names: [] for names in IMPORTS}
         for names in sorted(commands.keys() - {()}, key=len, reverse=True):
             larger[beginning(names)].append(
@@ -387,7 +400,11 @@ def test_a_backup_names_the_extra_that_a_memory_needs(results):
 
 @pytest.mark.smollm2
 def test_the_demo_of_smollm2_needs_no_other_extra_than_that_of_its_package(tmp_path):
-    line = [["serve", "--demo", "--port", "0"], STARTED, str(tmp_path)]
+    line = {
+        "arguments": ["serve", "--demo", "--port", "0"],
+        "until": STARTED,
+        "folder": str(tmp_path),
+    }
     results = Installation(("smollm2", "waltzrl-demo"), {"demo": line}).run(tmp_path)
     status, printed = results["demo"]
     assert status == 0, printed

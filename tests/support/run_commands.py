@@ -5,6 +5,7 @@ and begin with what it has imported. Writes `{name: [exit status, what was print
 commands to stdout.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -27,10 +28,10 @@ def run_installation(installation):
     sys.modules.pop("waltzrl.__main__", None)
     for module in installation["imports"]:
         importlib.import_module(module)
-    importlib.import_module("waltzrl.__main__")
+    importlib.import_module("waltzrl.__main__")._build_commands()
     compile_rules()
     gc.freeze()  # else every fork copies all objects when it looks for garbage
-    results = {name: run(*command) for name, command in installation["commands"].items()}
+    results = {name: run(**command) for name, command in installation["commands"].items()}
     for larger in installation["larger"]:
         results |= in_a_fork(larger)
     return results
@@ -57,12 +58,12 @@ def in_a_fork(installation):
     return json.loads(text)
 
 
-def run(arguments, until, folder):
+def run(arguments, until, folder, *, short=False):
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.chdir(folder)
-        be_command(arguments, writing)
+        be_command(arguments, writing, short)
     os.close(writing)
     printed, stopped = b"", until is None
     deadline = time.monotonic() + LONGEST_SECONDS
@@ -80,7 +81,7 @@ def run(arguments, until, folder):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), printed.decode("utf-8", "replace")
 
 
-def be_command(arguments, writing):
+def be_command(arguments, writing, short):
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(writing, 1)
@@ -89,8 +90,20 @@ def be_command(arguments, writing):
     sys.argv = ["waltzrl", *arguments]
     from waltzrl.__main__ import main
 
-    main()
-    sys.exit()  # as every exception, through what called us to the interpreter's end
+    try:
+        main()
+        sys.exit(0)
+    except SystemExit as end:
+        # As every exception, through what called us to the interpreter's end. That clears what this
+        # fork shares with us, and so copies it: much of the time of a command that does nothing.
+        if not short or not isinstance(end.code, int):
+            raise
+        status = end.code
+    atexit._run_exitfuncs()
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":
