@@ -170,6 +170,14 @@ CARRIERS = {
     "chat, beside an image": chat_part(
         {"type": "image_url", "image_url": "data:image/png;base64,AAAA", "note": HARM}
     ),
+    "chat, arguments that are no object": chat(*called("search", f"{{\n{HARM}", "Nothing.")),
+    "chat, calls of a user": chat(
+        {"role": "user", "content": "Hi.", "tool_calls": [{"function": function(arguments=HARM)}]}
+    ),
+    "chat, older call of a system": chat(
+        {"role": "system", "content": "Hi.", "function_call": {"name": NAME, "arguments": "{}"}}
+    ),
+    "chat, refusal of a user": chat({"role": "user", "content": "Hi.", "refusal": HARM}),
     "chat, id of a call": chat(*called("search", "{}", "Nothing.", HARM)),
     "chat, words joined in the id of a call": chat(*called("search", "{}", "Nothing.", NAME)),
     "chat, beside a call": chat(*called("search", "{}", "Nothing.", note=HARM)),
