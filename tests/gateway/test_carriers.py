@@ -373,6 +373,16 @@ def test_what_the_last_turn_follows_is_reviewed_before_the_first_words_of_a_stre
     assert "Of course" not in answer.text
 
 
+ESCAPED = "".join(f"\\u{ord(character):04x}" for character in HARM)
+
+
+@pytest.mark.parametrize("harm", [HARM.replace(" ", "\\n"), ESCAPED])
+@pytest.mark.parametrize("end", ['"}', ""])
+def test_the_rules_read_the_escapes_of_arguments_those_of_a_call_that_was_cut_off_too(harm, end):
+    path, body = chat(*called("search", f'{{"query":"{harm}{end}', "Nothing."))
+    assert sent(path, body).headers["x-waltzrl-decision"] == "refused"
+
+
 def test_without_a_carrier_the_same_answer_passes():
     for path, body in (chat(BEFORE), responses(BEFORE), messages(BEFORE)):
         assert sent(path, body).headers["x-waltzrl-decision"] == "draft"
