@@ -170,6 +170,14 @@ CARRIERS = {
     "chat, beside an image": chat_part(
         {"type": "image_url", "image_url": "data:image/png;base64,AAAA", "note": HARM}
     ),
+    "chat, arguments that are no object": chat(*called("search", f"{{\n{HARM}", "Nothing.")),
+    "chat, calls of a user": chat(
+        {"role": "user", "content": "Hi.", "tool_calls": [{"function": function(arguments=HARM)}]}
+    ),
+    "chat, older call of a system": chat(
+        {"role": "system", "content": "Hi.", "function_call": {"name": NAME, "arguments": "{}"}}
+    ),
+    "chat, refusal of a user": chat({"role": "user", "content": "Hi.", "refusal": HARM}),
     "chat, id of a call": chat(*called("search", "{}", "Nothing.", HARM)),
     "chat, words joined in the id of a call": chat(*called("search", "{}", "Nothing.", NAME)),
     "chat, beside a call": chat(*called("search", "{}", "Nothing.", note=HARM)),
@@ -363,6 +371,16 @@ def test_what_the_last_turn_follows_is_reviewed_before_the_first_words_of_a_stre
     assert answer.headers["x-waltzrl-mode"] == "window"
     assert CANNED_REFUSAL in answer.text
     assert "Of course" not in answer.text
+
+
+ESCAPED = "".join(f"\\u{ord(character):04x}" for character in HARM)
+
+
+@pytest.mark.parametrize("harm", [HARM.replace(" ", "\\n"), ESCAPED])
+@pytest.mark.parametrize("end", ['"}', ""])
+def test_the_rules_read_the_escapes_of_arguments_those_of_a_call_that_was_cut_off_too(harm, end):
+    path, body = chat(*called("search", f'{{"query":"{harm}{end}', "Nothing."))
+    assert sent(path, body).headers["x-waltzrl-decision"] == "refused"
 
 
 def test_without_a_carrier_the_same_answer_passes():

@@ -868,7 +868,7 @@ def test_what_a_tool_shows_is_the_users_for_a_server_that_refuses_it(words):
     seen, _ = told(lambda upstream: upstream.complete(chat, None), refused(words), http(ANSWER))
     assert seen[1]["messages"] == [
         {**result, "content": ""},
-        {"role": "user", "content": [image]},
+        {"role": "user", "content": [{"type": "text", "text": "[tool_result]"}, image]},
     ]
 
 

@@ -157,12 +157,13 @@ def test_ids_that_several_calls_have_become_different_ones_and_results_keep_thei
     assert with_own_ids({"messages": own})["messages"] == own
 
 
-def test_what_tools_show_is_the_users_after_the_results_of_a_turn():
+def test_what_tools_show_is_marked_in_a_users_turn_after_the_results_of_a_turn():
     text = {"type": "text", "text": "see"}
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
     user = {"role": "user", "content": "And?"}
     turns = [called("1", "2"), result("1", [text, image]), result("2", [image]), user]
-    shown = {"role": "user", "content": [image, image]}
+    mark = {"type": "text", "text": "[tool_result]"}
+    shown = {"role": "user", "content": [mark, image, image]}
     told = [called("1", "2"), result("1", "see"), result("2", "")]
     assert with_shown_by_user({"messages": turns})["messages"] == [*told, shown, user]
     assert with_shown_by_user({"messages": turns[:-1]})["messages"] == [*told, shown]

@@ -136,6 +136,7 @@ def test_an_error_in_an_answer_of_200_is_found(body, message, status):
         ({"errorMessage": "no room"}, "no room"),
         ({"error": {"error": {"message": "no room"}}}, "no room"),
         ({"error": [{"message": "no room"}]}, "no room"),
+        ([], "[]"),
     ],
 )
 def test_a_reason_is_found_under_whichever_name(body, message):

@@ -24,7 +24,7 @@ from itertools import accumulate
 
 from waltzrl.agents.pointing import continues_turn, points_elsewhere, points_to_instructions
 from waltzrl.agents.rules import Rulebook, RuleFinding
-from waltzrl.records import Message, Prompt
+from waltzrl.records import Message, Prompt, ToolCall
 
 BACKGROUND_WEIGHT = 0.3
 """The factor on the severity of a finding to which the user's last turn does not point."""
@@ -42,6 +42,11 @@ LONGEST_SENTENCE = 300
 LONGEST_LIST = 4_000
 """The characters of a list above an item, in which the sentence above the list is searched."""
 SENTENCE_END = re.compile(r"[.!?\n]")
+ESCAPE = re.compile(r"\\++(?:u([0-9a-fA-F]{4})|([bfnrt]))?")
+"""An escape in JSON, or in JSON within its strings: of a code, of white space, or of another sign.
+"""
+JOINED = re.compile(r"[_.:/-]+|(?<=[a-z])(?=[A-Z])")
+"""The places where the words of a name are joined."""
 ITEM = re.compile(r"\s*(?:[-*\u2022]|\d+[.)])\s")
 """The beginning of a line of a list, which belongs to the sentence above the list."""
 FORBIDS_BEFORE = re.compile(
@@ -168,7 +173,7 @@ def _split_turns(prompt: Prompt) -> tuple[list[_UserTurn], list[str], list[str]]
             instructions += _read_unless_trusted(message, prompt)
         elif message.role == "assistant":
             called = bool(message.calls)
-            read.append(message.full_text)
+            read.append("\n".join([message.content, *map(join_call_words, message.calls)]))
             if turns and message.full_text.strip():
                 turns[-1].is_answered = True
                 turns[-1].reply = message.content or turns[-1].reply
@@ -288,3 +293,18 @@ def _introduces_list(line: str) -> bool:
 def _find_sentence_start(text: str, position: int) -> int:
     first = max(0, position - LONGEST_SENTENCE)
     return max(first, *(text.rfind(mark, first, position) + 1 for mark in ".!?\n"))
+
+
+def join_call_words(call: ToolCall) -> str:
+    """Return the words of a call's name and id, and its arguments as the tool receives them.
+
+    The arguments need not be well-formed JSON.
+    """
+    name, call_id = JOINED.sub(" ", call.name), JOINED.sub(" ", call.id)
+    return f"{name}\n{call_id}\n{ESCAPE.sub(_read_escape, call.arguments)}"
+
+
+def _read_escape(escape: re.Match[str]) -> str:
+    if escape[1]:
+        return chr(int(escape[1], 16))
+    return " " if escape[2] else escape[0]

@@ -1,7 +1,6 @@
 """Stage 1: a reviewer that turns the findings of rules into labels, a risk and advice."""
 
 import asyncio
-import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from importlib.resources import files
 from typing import Literal, TypeVar
 
 from waltzrl.agents.compliance import compliance, compliance_digest
-from waltzrl.agents.request import request_findings
+from waltzrl.agents.request import join_call_words, request_findings
 from waltzrl.agents.rules import (
     CALL_SIDES,
     TURN_READ,
@@ -32,10 +31,6 @@ CRISIS = "self_harm"
 """The category of what a person in a crisis says."""
 AGAINST_ANOTHER = "self_harm/suicide-of-another"
 """The rule for requests to drive somebody else to suicide, which are no crisis of one's own."""
-ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt])")
-"""An escape in a JSON string: a character by its code, or a white-space character."""
-JOINED = re.compile(r"[_.:/-]+|(?<=[a-z])(?=[A-Z])")
-"""The places where the words of a name are joined."""
 OVERREFUSAL = "overrefusal"
 """The key, in `coaching.toml`, of the advice on an over-refusal."""
 OTHER = "other"
@@ -179,7 +174,7 @@ class RulesReviewer:
         in_request = request_findings(self.rulebook, prompt)
         in_reply = self.rulebook.reply(reply.reviewed_text)
         if reply.calls:
-            calls = "\n".join(_join_call_words(call) for call in reply.calls)
+            calls = "\n".join(join_call_words(call) for call in reply.calls)
             in_calls = (*self.rulebook.reply(calls), *self._in_calls(reply.calls))
             in_reply = (*in_reply, *(replace(finding, unread=True) for finding in in_calls))
         if not (in_reply or in_request or self.flag_overrefusals):
@@ -336,18 +331,6 @@ def rules_name(rulebook: Rulebook) -> str:
 def load_advice() -> dict[str, str]:
     """Return the advice of `coaching.toml` by category of rule."""
     return tomllib.loads((files("waltzrl.agents") / "coaching.toml").read_text("utf-8"))
-
-
-def _join_call_words(call: ToolCall) -> str:
-    """Return the words of a call's name and id, and its arguments as the tool receives them.
-
-    The arguments need not be well-formed JSON.
-    """
-    name, call_id = JOINED.sub(" ", call.name), JOINED.sub(" ", call.id)
-    arguments = ESCAPE.sub(
-        lambda match: chr(int(match[1], 16)) if match[1] else " ", call.arguments
-    )
-    return f"{name}\n{call_id}\n{arguments}"
 
 
 def _sort_by_severity(

@@ -70,6 +70,8 @@ FINISHES: Mapping[str, Finish] = {
 }
 """The words of servers, as `_spell_plainly` spells them; any other is the end of a reply. A failure
 cuts it off."""
+CUT_OFF: tuple[Finish, ...] = ("length", "content_filter")
+"""The ends at which a reply may lack what was to follow."""
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """The exceptions for bytes that are not JSON, or are JSON of the wrong shape."""
 
@@ -208,7 +210,7 @@ def fill_arguments(calls: tuple[ToolCall, ...], finish: Finish) -> tuple[ToolCal
 
     Many servers leave it out for a function without parameters, and clients fail to decode it.
     """
-    if finish == "length" or all(map(_has_arguments, calls)):
+    if finish in CUT_OFF or all(map(_has_arguments, calls)):
         return calls
     return tuple(
         [call if _has_arguments(call) else replace(call, arguments="{}") for call in calls]

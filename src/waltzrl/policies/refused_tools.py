@@ -31,6 +31,8 @@ NARROWING = frozenset(
 to write."""
 NAMED_SCHEMAS = ("properties", "$defs", "definitions")
 """Keywords whose values are schemas by name."""
+SHOWN = {"type": "text", "text": "[tool_result]"}
+"""What a user's message begins with that holds what tools have shown, and not the user."""
 MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 LONGEST_NAME = 64
 """The characters of a name that OpenAI takes."""
@@ -96,14 +98,15 @@ def with_own_ids(chat: Mapping[str, object]) -> dict[str, object]:
 def with_shown_by_user(chat: Mapping[str, object]) -> dict[str, object]:
     """Return a chat with the parts of tools' results that are no text in a user's message.
 
-    It follows the results of all calls of a turn, because nothing may stand between these.
+    It says whose they are, and follows the results of all calls of a turn, because nothing may
+    stand between these.
     """
     messages: list[object] = []
     shown: list[object] = []
     for message in _list_messages(chat):
         is_result = isinstance(message, dict) and message.get("role") == "tool"
         if shown and not is_result:
-            messages.append({"role": "user", "content": shown})
+            messages.append({"role": "user", "content": [SHOWN, *shown]})
             shown = []
         parts = message.get("content") if isinstance(message, dict) and is_result else None
         if isinstance(message, dict) and isinstance(parts, list):
@@ -113,7 +116,7 @@ def with_shown_by_user(chat: Mapping[str, object]) -> dict[str, object]:
                 message = {**message, "content": "\n".join(map(str, map(_find_text, texts)))}
         messages.append(message)
     if shown:
-        messages.append({"role": "user", "content": shown})
+        messages.append({"role": "user", "content": [SHOWN, *shown]})
     return {**chat, "messages": messages}
 
 

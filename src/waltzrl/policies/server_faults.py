@@ -152,7 +152,7 @@ def _read_server_fault(body: object) -> ServerFault:
         body = body[0]
     outer = body if isinstance(body, dict) else {}
     error = outer.get("error") or outer.get("errors") or _minimax_error(outer) or body
-    if isinstance(error, list) and isinstance(error[0], dict):
+    if isinstance(error, list) and error and isinstance(error[0], dict):
         error = error[0]
     if isinstance(error, dict) and isinstance(error.get("error"), dict):  # of another server
         error = error["error"]

@@ -150,7 +150,11 @@ class CallFragments:
 
     def _has_whole(self, arguments: str) -> bool:
         """Return whether these are the whole arguments, which some servers repeat at the end."""
-        may_be_whole = arguments[0] == "{" and arguments.endswith("}")
+        if not (self._arguments and arguments.endswith("}")):
+            return False
+        first, last = self._arguments[0], self._arguments[-1]
+        # Of most fragments these tell it, and what came before is not joined.
+        may_be_whole = arguments.startswith(first) and arguments.endswith(last)
         return may_be_whole and arguments == self.arguments and self.is_whole
 
     @property

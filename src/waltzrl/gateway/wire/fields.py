@@ -37,7 +37,7 @@ LONGEST_SHOWN = 40
 
 
 ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>u[dD][89a-fA-F]..)|(?P<nul>u0000)|.)",
+    rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>u[dD][89a-fA-F][\da-fA-F]{2})|(?P<nul>u0000)|.)",
     re.DOTALL,
 )
 """An escape in JSON: two halves of a surrogate pair, a half alone, NUL, or any other."""
@@ -205,7 +205,7 @@ def write_arguments(arguments: Json) -> Json:
     wrongly. Such a text is returned under `unreadable`, so that the model sees why its call failed.
     What is empty clients leave out.
     """
-    if isinstance(arguments, str) and arguments.strip():
+    if isinstance(arguments, str) and arguments.strip() not in ("", "null"):
         if is_complete(arguments):
             return arguments
         arguments = {"unreadable": arguments}

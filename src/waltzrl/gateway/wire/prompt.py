@@ -29,8 +29,10 @@ CARRIERS: Mapping[str, Role] = {
     "stop": "system",
 }
 """Keys of a request whose texts steer the reply, and the role in whose turns models read them."""
-TURN_KEYS = frozenset(("role", "content", "refusal", "tool_calls", "function_call"))
-"""Keys of a message that `turns_of` reads, or whose value has parts that it reads."""
+TURN_KEYS = frozenset(("role", "content"))
+ASSISTANT_KEYS = TURN_KEYS | {"refusal", "tool_calls", "function_call"}
+"""Keys of an assistant's message that `turns_of` reads, or whose value has parts that it reads; of
+any other message it reads those above. Some templates show a model the calls of each."""
 ID_KEYS = frozenset(("id", "tool_call_id"))
 ID = re.compile(r"(?:[a-z0-9]{1,16}[-_:.]){0,2}[A-Za-z0-9]{1,64}")
 """An id as servers make them, such as `call_9uA1` or `chatcmpl-tool-4e0c`; any other is text."""
@@ -129,8 +131,9 @@ def _read_beside_turn(message: Mapping[str, Json]) -> Iterator[Message]:
     """Yield the texts of a message that are not in its turn: names, reasoning, files."""
     # `turns_of` has checked the roles and the kinds of parts.
     role = ROLES[str(message["role"])]
+    in_turn = ASSISTANT_KEYS if role == "assistant" else TURN_KEYS
     for key, value in message.items():
-        if key not in TURN_KEYS and not _is_id(key, value) and (text := _join_texts(value)):
+        if key not in in_turn and not _is_id(key, value) and (text := _join_texts(value)):
             yield Message(role=role, content=f"{key}:\n{text}")
     for call in _select_objects(message.get("tool_calls")):
         key, text_key = ("custom", "input") if is_custom(call) else ("function", "arguments")
