@@ -175,12 +175,8 @@ def test_a_key_that_used_up_its_tokens_is_told_when_it_may_send_again(tmp_path):
     assert served(tmp_path, lambda app: chat(app, key=ada), keys).status == 429
 
 
-@pytest.mark.promise(
-    "Cost",
-    "A key that used up its budget gets 429 with the time at which it opens, also after a "
-    "restart, and no other key does",
-)
-def test_requests_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path):
+@pytest.mark.parametrize("limits", [(), ("limits.max_active=1",)], ids=["active", "waiting"])
+def test_requests_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path, limits):
     (ada, bob), keys = with_keys(tmp_path, tokens_per_day=600)
 
     async def work(app):
@@ -190,7 +186,7 @@ def test_requests_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path):
         then = await asyncio.gather(*requests)
         return first, then
 
-    first, then = served(tmp_path, work, keys)
+    first, then = served(tmp_path, work, keys, *limits)
     assert sorted(set(first)) == [200, 429]
     assert first.count(200) == 1  # nothing is known of what a request takes
     # 120 tokens are used: four more requests of as many end within the budget
@@ -200,6 +196,11 @@ def test_requests_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path):
     assert "requests in progress" in late.error
 
 
+@pytest.mark.promise(
+    "Cost",
+    "A key that used up its budget gets 429 with the time at which it opens, also after a "
+    "restart, and no other key does",
+)
 def test_a_budget_in_money_is_used_up_too(tmp_path):
     (ada, _), keys = with_keys(tmp_path, usd_per_day=0.05)
 

@@ -305,12 +305,13 @@ class App:
         try:
             http.caller = self.access.caller(http.headers)
             self.gateway.decisions.require()
-            async with self.access.admission as waited:
-                self.metrics.queued(route.name, waited)
-                with self.access.spending(http.caller), watcher:
-                    body = self.access.body(http.headers, http.receive)
-                    http.body = await watcher.read(body)
-                    await route.handler(http)
+            with self.access.spending(http.caller):  # also while it waits for a place
+                async with self.access.admission as waited:
+                    self.metrics.queued(route.name, waited)
+                    with watcher:
+                        body = self.access.body(http.headers, http.receive)
+                        http.body = await watcher.read(body)
+                        await route.handler(http)
         except RequestError as error:
             if not http.reached_gateway:
                 self.metrics.failed(route.name, error.kind)
