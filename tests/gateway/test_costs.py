@@ -15,8 +15,9 @@ from waltzrl.budget import PriceBook, ledgers_in, read_ledger
 from waltzrl.budget.daily import DAY_SECONDS, DailyLedger
 from waltzrl.errors import InputError
 from waltzrl.gateway.costs import ServingCosts, charge_to_gateway
-from waltzrl.gateway.keys import add_key
+from waltzrl.gateway.keys import Caller, add_key
 from waltzrl.gateway.settings import load_gateway
+from waltzrl.gateway.trials import Trial, TrialResult
 from waltzrl.records import Usage
 
 PRICE = "prices.echo={input=100.0,output=1000.0}"
@@ -194,6 +195,17 @@ def test_requests_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path, limi
     late = next(response for response in then if response.status == 429)
     assert late.headers["retry-after"] == "1"
     assert "requests in progress" in late.error
+
+
+def test_trials_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path):
+    ada = Caller(name="ada", tokens_per_day=600)
+
+    async def work(app):
+        trials = [app.trials.run(Trial(request="hello", model="echo"), ada) for _ in range(20)]
+        return await asyncio.gather(*trials, return_exceptions=True)
+
+    results = served(tmp_path, work)
+    assert sum(isinstance(result, TrialResult) for result in results) == 1
 
 
 @pytest.mark.promise(
