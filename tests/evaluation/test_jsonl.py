@@ -153,6 +153,11 @@ def test_a_pipe_is_written_to_and_never_replaced(tmp_path, write):
     assert list(tmp_path.iterdir()) == [pipe]
 
 
+def test_a_name_that_the_disk_refuses_is_told_in_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"cannot write .*: File name too long"):
+        write_lines(tmp_path / ("x" * 300), [1])
+
+
 def test_half_a_character_is_refused(tmp_path):
     wanted = "the prompt or its id holds half a character, a lone surrogate; fix it"
     for half in ('{"prompt": "\\ud800"}', '{"prompt": "a", "id": "\\ud800"}'):

@@ -269,6 +269,17 @@ def test_a_running_gateway_hears_of_the_erasure_by_a_notice(sqlite_site):
     assert notice.time > 0
 
 
+def test_a_gateway_that_has_copies_of_the_keys_is_known_to_run(sqlite_site):
+    leave_traces(sqlite_site)
+    copy = sqlite_site.folder / "copies" / "audit.key"
+    copy.parent.mkdir()
+    for name in ("audit.key", "audit.key.digest"):
+        copy.with_name(name).write_bytes(sqlite_site.log_key.with_name(name).read_bytes())
+    given = (RecordsOf(subject="ada"), sqlite_site.url, sqlite_site.key, {sqlite_site.log: copy})
+    with sqlite_site.open_log(), open_places(*given) as places:
+        assert not erase_records(places, wait=lambda: None).left
+
+
 @contextmanager
 def told_on_and_on(site, log, memory):
     """Let a gateway's log and its recorder's memory grow by two people meanwhile."""

@@ -177,6 +177,21 @@ def test_much_that_was_kept_long_enough_is_removed_one_transaction_after_another
         wait_until(lambda: count() == 0, seconds=30)
 
 
+def test_what_expires_all_the_time_is_removed_now_and_then(start, engine):
+    store = MemoryStore(engine, scrub=str)
+
+    def left():
+        with engine.connect() as connection:
+            return connection.scalars(select(ITEMS.c.key)).all()
+
+    store.batch([PutOp(("a",), "old", {}, expires_at=1.0)])
+    with start():
+        wait_until(lambda: left() == [])
+        store.batch([PutOp(("a",), "new", {}, expires_at=1.0)])
+        time.sleep(2.5)
+        assert left() == ["new"]
+
+
 def prompts_with_labels(tmp_path):
     labelled = {"How do I bake bread?": "benign", "What must nobody say?": "unsafe"}
     file = tmp_path / "labels.jsonl"

@@ -5,7 +5,7 @@ import pytest
 
 from support.small_releases import DESCRIPTION
 from waltzrl.agents.calibration import CALIBRATION, UNCALIBRATED, write_calibration
-from waltzrl.agents.identity import identify_agent, reviewer_name
+from waltzrl.agents.identity import identify_agent, name_challenges, reviewer_name
 from waltzrl.agents.settings import FeedbackConfig
 from waltzrl.errors import InputError
 from waltzrl.evaluation.rows import EvaluationRow, write_rows
@@ -51,14 +51,15 @@ def recipe(agents, feedback):
     )
 
 
-def played(agents, feedback, *, of_each=60, judge="judge@1", **bad):
+def played(agents, feedback, *, of_each=60, judge="judge@1", challenges="None", **bad):
     """Write a run with so many prompts of each kind, of which so many came out badly."""
     talk, review = (
         identify_agent(str(agents / "talk"), None),
         identify_agent(str(agents / feedback), None),
     )
     said = (
-        f"conversation {talk}, wording plain, feedback {review}, challenges from None, max_rounds 1"
+        f"conversation {talk}, wording plain, feedback {review}, challenges from {challenges}, "
+        "max_rounds 1"
     )
     rows = [
         row(kind, number, number < bad.get(kind, 0), said, judge)
@@ -107,12 +108,16 @@ def test_a_candidate_that_is_no_worse_is_proposed_with_its_numbers(book, agents)
 
 
 def test_an_evaluation_with_another_calibration_is_of_another_reviewer(book, agents):
-    before, after = played(agents, "old"), played(agents, "new")
+    before = played(agents, "old")
     name = reviewer_name(str(agents / "new"), None, "labels_first")
     measured = replace(UNCALIBRATED, reviewer=name, challenge_from=0.9)
     write_calibration(agents / "new" / CALIBRATION, measured)
-    with pytest.raises(InputError, match=r"not made with the bundle's challenges from 0\.9"):
-        proposed(book, agents, before, after)
+    # The threshold may be the same, and what the rules add another.
+    other = name_challenges(replace(measured, rules_weight=2.0)).removeprefix("challenges from ")
+    for challenges in ("None", "0.9", other):
+        after = played(agents, "new", challenges=challenges)
+        with pytest.raises(InputError, match=r"not made with the bundle's challenges from 0\.9@"):
+            proposed(book, agents, before, after)
 
 
 def test_weights_that_are_not_there_are_told_of(book, agents, caplog):

@@ -140,7 +140,8 @@ def test_a_log_goes_on_where_it_was_closed(tmp_path):
     [
         None,
         *({"peaks": []}, {"peaks": ["00" * 32] * 2}, {"size": "x"}, {"offset": -1}),
-        *({"note": -1}, {"note": 7}, {"note": 10**9}, {"note": 0}),
+        *({"note": -1}, {"note": 7}, {"note": 10**9}, {"note": 10**20}, {"note": 0}),
+        {"size": float("inf")},
     ],
 )
 def test_opening_needs_no_frontier_and_does_not_believe_a_wrong_one(tmp_path, wrong):

@@ -95,6 +95,16 @@ def test_connections_to_a_file_that_was_deleted_or_replaced_are_replaced(tmp_pat
         assert {item.key for item in store.search(("a",))} == {"b", "c"}
 
 
+def test_a_memory_whose_folder_cannot_be_read_is_unavailable(tmp_path):
+    folder = tmp_path / "runs"
+    with our_store(f"sqlite:///{folder}/memory.db") as store:
+        store.put(("a",), "b", {})
+        folder.rename(tmp_path / "moved")
+        folder.touch()
+        with pytest.raises(StorageError, match="unable to open"):
+            store.put(("a",), "c", {})
+
+
 @pytest.mark.promise("Legal duties", "GDPR 32: security")
 def test_the_files_of_a_memory_are_their_owners_only(tmp_path):
     store = MemoryStore(open_database(f"sqlite:///{tmp_path}/memory.db"), scrub=str)

@@ -3,6 +3,8 @@
 import hashlib
 from pathlib import Path
 
+import msgspec
+
 from waltzrl.agents import wording_name
 from waltzrl.agents.calibration import CALIBRATION, ReviewerCalibration, load_calibration
 from waltzrl.agents.opening import REVIEWER, GuardKind, reviewer_folder
@@ -70,5 +72,8 @@ def calibration_of(
 
 
 def name_challenges(calibration: ReviewerCalibration | None) -> str:
-    """Say which refusals a reviewer challenges, as logs of evaluations do."""
-    return f"challenges from {None if calibration is None else calibration.challenge_from}"
+    """Say which refusals a reviewer challenges, with a hash of its calibration, for logs."""
+    if calibration is None:
+        return "challenges from None"
+    digest = hashlib.sha256(msgspec.json.encode(calibration)).hexdigest()[:12]
+    return f"challenges from {calibration.challenge_from}@{digest}"

@@ -284,7 +284,7 @@ def _open_classifier(config: EvaluationConfig) -> tuple[Reviewer, str]:
     calibration = calibration_of(name, None, "", config.calibration)
     rules = RulesReviewer(load_rulebook())
     both = HybridReviewer(classifier, rules, calibration=calibration or UNCALIBRATED)
-    told = f"feedback {identify_agent(name, None)}, rules, {name_challenges(calibration)}"
+    told = f"feedback {identify_agent(name, None)}, {rules.name}, {name_challenges(calibration)}"
     return LanguageReviewer(both, classifier.languages), told
 
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -85,7 +86,11 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
 
 def is_device(path: Path) -> bool:
     """Return whether a path is a device or a pipe, such as /dev/null, which no file may replace."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # which writing tells, if it does not create the file
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def toml_value(value: object) -> str:

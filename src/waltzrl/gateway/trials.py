@@ -124,6 +124,10 @@ class Trials:
         """
         caller = caller or self._access.keys.anonymous
         self._access.admit(caller)
+        with self._access.spending(caller):
+            return await self._answer(trial, caller)
+
+    async def _answer(self, trial: Trial, caller: Caller) -> TrialResult:
         self._gateway.decisions.require()
         request = await self._read(trial, caller)
         current_request.set(request.context)

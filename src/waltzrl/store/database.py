@@ -193,7 +193,7 @@ def _open_sqlite(file: str | None) -> Engine:
 
     def require_file(_: DBAPIConnection, entry: ConnectionPoolEntry, __: object) -> None:
         # A connection goes on with a file that was deleted or replaced, and what it writes is lost.
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # connecting again reports it
             if os.path.samestat(entry.info["file"], place.stat()):
                 return
         raise DisconnectionError  # for which the pool connects again

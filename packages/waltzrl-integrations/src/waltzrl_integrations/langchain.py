@@ -86,13 +86,14 @@ class GuardedChatModel(BaseChatModel):
         """Return what the wrapped model returns, which knows its methods, with the guard in it."""
         structured = self._find_own("with_structured_output")
         chain = structured and structured(schema, **options)
-        if not isinstance(chain, RunnableSequence):
+        model, *parsers = chain.steps if isinstance(chain, RunnableSequence) else [None]
+        if with_raw := isinstance(model, RunnableParallel):  # with include_raw
+            model = model.steps__.get("raw")
+        if not isinstance(getattr(model, "bound", model), BaseChatModel):
+            # Of a chain that begins otherwise, the guard would not review what the model writes.
             return super().with_structured_output(schema, **options)
-        model, *parsers = chain.steps
-        if isinstance(model, RunnableParallel):  # with include_raw
-            raw = self.model_copy(update={"model": model.steps__["raw"]})
-            return RunnableSequence(RunnableParallel(raw=raw), *parsers)
-        return RunnableSequence(self.model_copy(update={"model": model}), *parsers)
+        guarded = self.model_copy(update={"model": model})
+        return RunnableSequence(RunnableParallel(raw=guarded) if with_raw else guarded, *parsers)
 
     def _generate(
         self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any

@@ -23,8 +23,8 @@ Messages: TypeAlias = Sequence[Any]
 UNSEEN = {"stream": False, "stream_options": None, "no-log": True}
 """The options of a call that no callback sees."""
 UNREVIEWED = re.compile(
-    "text_completion|responses|messages|generate_content|interaction|realtime|pass_?through|"
-    "run_thread|create_batch"
+    "text_completion|responses|messages|send_message|generate_content|interaction|realtime|"
+    "pass_?through|run_thread|create_batch"
 )
 """What is in the names of calls that return what a model wrote and are no chat completions."""
 

@@ -162,6 +162,22 @@ def test_structured_output_is_reviewed(chat):
         model.with_structured_output(Weather, method="json_mode").invoke(BAD)
 
 
+def test_a_chain_that_begins_otherwise_than_with_the_model_passes_nothing_unreviewed(chat):
+    from langchain_core.language_models import FakeListChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.runnables import RunnableLambda
+
+    class Explaining(FakeListChatModel):
+        """Gives the request to itself in other words."""
+
+        def with_structured_output(self, schema, **options):
+            return RunnableLambda(lambda _: AIMessage("Please.")) | (lambda one: [one]) | self
+
+    guarded = chat("bad").model_copy(update={"model": Explaining(responses=[UNSAFE])})
+    with pytest.raises(NotImplementedError):  # the model takes no tools, in which a schema could be
+        guarded.with_structured_output({})
+
+
 def test_an_agent_asks_for_structured_output_as_of_the_wrapped_model(chat):
     from langchain.agents import create_agent
     from pydantic import BaseModel

@@ -101,6 +101,7 @@ def test_no_model_reads_an_injection_in_the_result_of_a_tool():
         "pass_through_endpoint",
         "allm_passthrough_route",
         "acreate_batch",
+        "asend_message",
     ],
 )
 def test_what_it_cannot_review_is_refused(call):

@@ -180,7 +180,7 @@ def notify_idle_logs(places: SearchedPlaces, kind: str, records: int) -> None:
     """
     whose = {"subject": places.digest} if places.digest else {"requests": len(places.requests)}
     for folder, key in places.log_keys.items():
-        if not in_use(key):
+        if not in_use(folder, key):
             with LocalLog.open(folder, key=key, settings=LogSettings(on_failure="refuse")) as log:
                 log.notice({"kind": kind, **whose, "records": records})
 

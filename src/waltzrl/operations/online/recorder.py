@@ -38,6 +38,7 @@ from waltzrl.operations.release.gates import GateReader
 from waltzrl.operations.release.state import Observation
 from waltzrl.records import ServedExchange, Verdict
 from waltzrl.store.memory.safety import SafetyMemory
+from waltzrl.store.memory.store import SWEPT_AT_ONCE
 
 BATCH = 256
 COMMIT_SECONDS = 0.25
@@ -226,12 +227,13 @@ class Recorder:
     async def _tick(self) -> None:
         """Decide on the release every second, and delete expired records now and then."""
         ticks = 0
-        swept: int | None = 0
+        swept = 0
         while True:
             await asyncio.sleep(TICK_SECONDS)
             await self._decide()
-            if swept or ticks % TICKS_TO_SWEEP == 0:
-                swept = await self._database.run_or_none(partial(self._memory.sweep, time.time()))
+            if swept >= SWEPT_AT_ONCE or ticks % TICKS_TO_SWEEP == 0:
+                sweep = partial(self._memory.sweep, time.time())
+                swept = await self._database.run_or_none(sweep) or 0
             ticks += 1
             self._send_report(self._report)
 

@@ -52,8 +52,7 @@ class LogKeys:
             AuditError: a running log uses it.
             OSError: it cannot be written to.
         """
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        self._locks.append(_lock_file(descriptor, folder))
+        self._locks.append(_lock_folder(folder))
 
     def digest(self, content: bytes) -> str:
         """Return HMAC-SHA256 in hex."""
@@ -96,14 +95,15 @@ def signing_key(path: Path) -> SigningKey:
     return SigningKey.parse(path.read_text(encoding="utf-8", errors="replace"))
 
 
-def in_use(path: Path) -> bool:
-    """Whether a running log uses the keys.
+def in_use(folder: Path, path: Path) -> bool:
+    """Whether a running log uses the folder, or the keys of this path.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the key cannot be read, or the folder written to.
     """
     try:
         os.close(_lock_file(os.open(path, os.O_RDONLY), path))
+        os.close(_lock_folder(folder))
     except AuditError:
         return True
     return False
@@ -117,6 +117,11 @@ def _require_key_length(key: bytes, path: Path) -> bytes:
     if len(key) != DIGEST_KEY_BYTES:
         raise NoteError(f"{path.name}.digest has {len(key)} bytes, need {DIGEST_KEY_BYTES}")
     return key
+
+
+def _lock_folder(folder: Path) -> int:
+    # Open for writing, without which NFS locks nothing.
+    return _lock_file(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644), folder)
 
 
 def _lock_file(descriptor: int, path: Path) -> int:

@@ -193,15 +193,15 @@ def _find_position(folder: Path) -> LogPosition:
             offset=int(state["offset"]),
             note=int(state.get("note", 0)),
         )
+        # A shorter file was truncated since; reading from the start finds out where.
         is_consistent = (
             len(position.frontier.peaks) == position.frontier.size.bit_count()
-            and min(position.offset, position.note) >= 0
+            and 0 <= position.offset <= (folder / SEGMENT.format(position.segment)).stat().st_size
+            and 0 <= position.note <= (folder / CHECKPOINTS).stat().st_size
         )
-        segment_size = (folder / SEGMENT.format(position.segment)).stat().st_size
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return LogPosition()
-    # A shorter file was truncated since; reading from the start finds out where.
-    return position if is_consistent and segment_size >= position.offset else LogPosition()
+    return position if is_consistent else LogPosition()
 
 
 def _write_snapshot(folder: Path, position: LogPosition) -> None:

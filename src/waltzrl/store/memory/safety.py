@@ -296,7 +296,8 @@ class SafetyMemory:
     def sweep(self, now: float) -> int:
         """Delete what has expired, and what is older than the retention of its kind.
 
-        Of much it deletes some, so that other writers need not wait: sweep until 0 are deleted.
+        Of much it deletes some, so that other writers need not wait; fewer than `SWEPT_AT_ONCE` are
+        all.
 
         The second catches training samples, which `waltzrl collect` stores without knowing the
         gateway's retention, and what was stored before the retention was shortened.
