@@ -15,8 +15,9 @@ from waltzrl.budget import PriceBook, ledgers_in, read_ledger
 from waltzrl.budget.daily import DAY_SECONDS, DailyLedger
 from waltzrl.errors import InputError
 from waltzrl.gateway.costs import ServingCosts, charge_to_gateway
-from waltzrl.gateway.keys import add_key
+from waltzrl.gateway.keys import Caller, add_key
 from waltzrl.gateway.settings import load_gateway
+from waltzrl.gateway.trials import Trial, TrialResult
 from waltzrl.records import Usage
 
 PRICE = "prices.echo={input=100.0,output=1000.0}"
@@ -175,13 +176,8 @@ def test_a_key_that_used_up_its_tokens_is_told_when_it_may_send_again(tmp_path):
     assert served(tmp_path, lambda app: chat(app, key=ada), keys).status == 429
 
 
-@pytest.mark.promise(
-    "Cost",
-    "A key that used up its budget gets 429 with the time at which it opens, also after a "
-    "restart, and no other key does",
-)
-@pytest.mark.parametrize("at_once", [256, 1])
-def test_requests_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path, at_once):
+@pytest.mark.parametrize("limits", [(), ("limits.max_active=1",)], ids=["active", "waiting"])
+def test_requests_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path, limits):
     (ada, bob), keys = with_keys(tmp_path, tokens_per_day=600)
 
     async def work(app):
@@ -191,7 +187,7 @@ def test_requests_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path, at_o
         then = await asyncio.gather(*requests)
         return first, then
 
-    first, then = served(tmp_path, work, keys, f"limits.max_active={at_once}")
+    first, then = served(tmp_path, work, keys, *limits)
     assert sorted(set(first)) == [200, 429]
     assert first.count(200) == 1  # nothing is known of what a request takes
     # 120 tokens are used: four more requests of as many end within the budget
@@ -201,6 +197,22 @@ def test_requests_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path, at_o
     assert "requests in progress" in late.error
 
 
+def test_trials_at_the_same_time_use_up_no_multiple_of_a_budget(tmp_path):
+    ada = Caller(name="ada", tokens_per_day=600)
+
+    async def work(app):
+        trials = [app.trials.run(Trial(request="hello", model="echo"), ada) for _ in range(20)]
+        return await asyncio.gather(*trials, return_exceptions=True)
+
+    results = served(tmp_path, work)
+    assert sum(isinstance(result, TrialResult) for result in results) == 1
+
+
+@pytest.mark.promise(
+    "Cost",
+    "A key that used up its budget gets 429 with the time at which it opens, also after a "
+    "restart, and no other key does",
+)
 def test_a_budget_in_money_is_used_up_too(tmp_path):
     (ada, _), keys = with_keys(tmp_path, usd_per_day=0.05)
 
