@@ -32,7 +32,6 @@ def teacher(
     """
     from waltzrl_demo.teacher import TeacherSeedJob, compare_arms, read_result, teacher_table
 
-    out.mkdir(parents=True, exist_ok=True)  # or what it is instead is told before a job starts
     jobs = [TeacherSeedJob(seed=seed, folder=out / f"seed-{seed}") for seed in range(seeds)]
     if left := [job for job in jobs if not job.result_file.exists()]:
         with Workers(min(processes, len(left)), quiet=as_json) as workers:
