@@ -70,6 +70,15 @@ def show(log, *arguments):
     return result.stdout
 
 
+def test_decisions_are_json_in_ascii_whatever_the_encoding_of_stdout(tmp_path):
+    with open_log(tmp_path, contents=unchanged) as log:
+        served = structs.replace(exchange("r0", COLLABORATION), caller="équipe \N{SNOWMAN}")
+        log.append(served, COLLABORATION.prompt)
+    printed = show(tmp_path / "log", "--json")
+    assert printed.isascii()
+    assert [e["decision"]["who"] for e in json.loads(printed) if e["decision"]] == [served.caller]
+
+
 def shown(log, *arguments):
     """Return the numbers of the decisions that a filter selects."""
     entries = json.loads(show(log, "--json", *arguments))

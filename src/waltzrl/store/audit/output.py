@@ -1,6 +1,7 @@
 """What `waltzrl audit show` prints: lines, pages, counts, CSV and JSON."""
 
 import csv
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ from waltzrl.store.audit.contents import (
 from waltzrl.store.audit.note import NoteError, PublicKey
 from waltzrl.store.audit.query import COLUMNS
 from waltzrl.store.audit.reading import one_line, one_page
-from waltzrl.store.audit.record import Entry, encode_json
+from waltzrl.store.audit.record import Entry
 
 ROW = ("time", "seq", *COLUMNS)
 """Columns of a decision."""
@@ -145,7 +146,7 @@ def print_entries(entries: Iterable[Entry]) -> None:
     """Print a JSON list, an entry a line, without holding all of them."""
     start = "["
     for entry in entries:
-        print(f"{start}\n{encode_json(entry).decode()}", end="")
+        print(f"{start}\n{json.dumps(msgspec.to_builtins(entry), separators=(',', ':'))}", end="")
         start = ","
     print("[]" if start == "[" else "\n]")
 
