@@ -101,6 +101,10 @@ def test_the_pairs_own_feedback_agent_reviews_where_it_is_asked_for(pair, tmp_pa
         (("--model", "hollow", "--feedback", "feedback-agent"), "a pair's own; give --pair as"),
         (("--model", "rules"), "rules only reviews; name a model that drafts and revises"),
         (
+            ("--model", "hollow", "--feedback", "rules", "--set", "calibration=c.json"),
+            "calibration: got c.json, and nothing that is evaluated takes one",
+        ),
+        (
             ("--model", "hollow", "--set", "reviser=reviewer:words"),
             "reviewer:words only reviews; name a model",
         ),

@@ -188,7 +188,15 @@ def _make_systems(
     reviser = None if config.reviser is None else policies[config.reviser]
     conversation = ConversationAgent(policies[config.conversation], wording, sampling, own, reviser)
     feedback, feedback_name = _make_reviewer(config, policies, reviewers)
-    served, served_name = _review_as_served(config, feedback, feedback_name)
+    served, served_name = feedback, feedback_name
+    if isinstance(feedback, FeedbackAgent) and not AS_SERVED.isdisjoint(config.patterns):
+        agent = _with_probabilities(feedback)
+        served, served_name = _add_rules(agent, config, config.server, feedback_name)
+    if config.calibration is not None and not isinstance(served, HybridReviewer | LanguageReviewer):
+        raise InputError(
+            f"calibration: got {config.calibration}, and nothing that is evaluated takes one; it "
+            f"is for a model that reviews in the patterns {' and '.join(sorted(AS_SERVED))}"
+        )
     rounds = f"max_rounds {config.max_rounds}"
     loop: Pattern = partial(collaborate, max_rounds=config.max_rounds)
     guarded_loop: Pattern = partial(guarded, max_rounds=config.max_rounds)
@@ -278,33 +286,25 @@ def _make_reviewer(
 
 
 def _open_classifier(config: EvaluationConfig) -> tuple[Reviewer, str]:
-    """Open a packaged classifier with the rules beside it, as a gateway does."""
+    """Open a packaged classifier, which always has the rules beside it."""
     name = config.feedback
     classifier = open_reviewer(name.removeprefix(REVIEWER))
-    calibration = calibration_of(name, None, "", config.calibration)
-    rules = RulesReviewer(load_rulebook())
-    both = HybridReviewer(classifier, rules, calibration=calibration or UNCALIBRATED)
-    told = f"feedback {identify_agent(name, None)}, {rules.name}, {name_challenges(calibration)}"
+    both, told = _add_rules(classifier, config, None, f"feedback {identify_agent(name, None)}")
     return LanguageReviewer(both, classifier.languages), told
 
 
-def _review_as_served(
-    config: EvaluationConfig, reviewer: Reviewer, name: str
+def _add_rules(
+    model: Reviewer, config: EvaluationConfig, server: str | None, name: str
 ) -> tuple[Reviewer, str]:
-    """Put the rules beside a feedback agent, with its calibration, as a gateway does.
+    """Put the rules beside a model, with its calibration, as a gateway does.
 
     Returns:
-        the reviewer and its name for the log; unchanged if it is no feedback agent, which reviews
-        alike everywhere, or if no pattern of the evaluation is the gateway's.
+        the reviewer, and its name for the log.
 
     Raises:
         InputError: the calibration is missing or damaged, or it is of another reviewer.
     """
-    if not isinstance(reviewer, FeedbackAgent) or AS_SERVED.isdisjoint(config.patterns):
-        return reviewer, name
-    place = (config.feedback, config.server, config.wording, config.calibration)
-    calibration = calibration_of(*place)
+    calibration = calibration_of(config.feedback, server, config.wording, config.calibration)
     rules = RulesReviewer(load_rulebook())
-    agent = _with_probabilities(reviewer)
-    both = HybridReviewer(agent, rules, calibration=calibration or UNCALIBRATED)
+    both = HybridReviewer(model, rules, calibration=calibration or UNCALIBRATED)
     return both, f"{name}, {rules.name}, {name_challenges(calibration)}"
