@@ -205,7 +205,7 @@ class FlywheelDemo:
         return CalibrationJob(name=name, feedback=feedback, rows=rows, pattern="base")
 
     def evaluation(self, training: TrainingJob) -> EvaluationJob:
-        """Evaluate a pair on the demo's held-out sets, as it is served: the base alone."""
+        """Evaluate a pair on held-out sets as it is served: the base without a reviewer."""
         pattern = "base" if training.name == self.base.name else "guarded"
         return self._evaluate(training, training.name, pattern, ("test", "general-test"))
 
